@@ -1,0 +1,2 @@
+//! kiln-agent
+fn main() {}

@@ -1,0 +1,6 @@
+//! Running programs of another architecture: the binfmt_misc table and proof that it works.
+//!
+//! Registration happens inside the sandbox's own kernel or user namespace, never on the host.
+
+pub mod binfmt;
+pub mod probe;

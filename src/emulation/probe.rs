@@ -1,0 +1,1 @@
+//! Proof that a foreign program runs.

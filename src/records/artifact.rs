@@ -1,0 +1,76 @@
+//! Artifacts of an image: their kinds, names and digests (IMS contract: media types and key names).
+
+use serde::{Deserialize, Serialize};
+
+/// What an object of an image is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactKind {
+    /// The root file system as squashfs.
+    Rootfs,
+    /// The kernel.
+    Kernel,
+    /// The initial RAM disk.
+    Initrd,
+    /// The kernel parameters, one text file.
+    BootParameters,
+    /// The whole log of the build, zstd-compressed. Kiln's own; not named by the manifest.
+    Log,
+}
+
+impl ArtifactKind {
+    /// The last part of the object's key: `<image id>/<key name>`.
+    pub const fn key_name(self) -> &'static str {
+        match self {
+            ArtifactKind::Rootfs => "rootfs",
+            ArtifactKind::Kernel => "kernel",
+            ArtifactKind::Initrd => "initrd",
+            ArtifactKind::BootParameters => "boot_parameters",
+            ArtifactKind::Log => "build.log.zst",
+        }
+    }
+
+    /// The media type in manifest.json.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            ArtifactKind::Rootfs => "application/vnd.cray.image.rootfs.squashfs",
+            ArtifactKind::Kernel => "application/vnd.cray.image.kernel",
+            ArtifactKind::Initrd => "application/vnd.cray.image.initrd",
+            ArtifactKind::BootParameters => "application/vnd.cray.image.parameters.boot",
+            ArtifactKind::Log => "application/zstd",
+        }
+    }
+}
+
+/// Size and digests of one object, computed while it was read for upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digests {
+    /// Bytes.
+    pub size: u64,
+    /// SHA-256, lower-case hexadecimal.
+    pub sha256: String,
+    /// MD5, lower-case hexadecimal; IMS clients check this one.
+    pub md5: String,
+}
+
+/// An object that is in S3 and was verified there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadedArtifact {
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its bucket.
+    pub bucket: String,
+    /// Its key.
+    pub key: String,
+    /// The entity tag that S3 reports, without quotes.
+    pub etag: String,
+    /// Size and digests of what was sent.
+    pub digests: Digests,
+}
+
+impl UploadedArtifact {
+    /// `s3://bucket/key`.
+    pub fn path(&self) -> String {
+        format!("s3://{}/{}", self.bucket, self.key)
+    }
+}

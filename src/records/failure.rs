@@ -1,0 +1,71 @@
+//! Why a job ended in `error`: a stable code, the cause in one line, and what to do about it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Step;
+
+/// The cause of a failed job. Printed by the CLI and kept with the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// A stable `snake_case` word, listed in `docs/errors.md`.
+    pub code: String,
+    /// The cause, in one line.
+    pub detail: String,
+    /// What the user can do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// The step that failed; absent when the failure lies outside the steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Step>,
+}
+
+impl Failure {
+    /// A failure with its code and cause.
+    pub fn new(code: &str, detail: impl fmt::Display) -> Self {
+        Self {
+            code: code.to_owned(),
+            detail: detail.to_string(),
+            hint: None,
+            step: None,
+        }
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Says in which step it happened, unless that is known already.
+    #[must_use]
+    pub fn at(mut self, step: Step) -> Self {
+        self.step.get_or_insert(step);
+        self
+    }
+
+    /// An operating-system error that has no better name. A full disk is recognised and gets its own code.
+    pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
+        let detail = format!("{what}: {error}");
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::disk_full(detail),
+            _ => Self::new("io", detail),
+        }
+    }
+
+    /// No space, or no inodes, left.
+    pub fn disk_full(detail: impl fmt::Display) -> Self {
+        Self::new("disk_full", detail)
+            .hint("free space in Kiln's data directory, or set KILN_DATA_DIR to a larger file system")
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for Failure {}
