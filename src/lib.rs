@@ -36,6 +36,8 @@ pub mod cli;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod host;
+#[cfg(feature = "server")]
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod sandbox;

@@ -1,1 +1,112 @@
-//! Command line.
+//! The command line. Results go to standard output, everything else to standard error.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{config::Config, records::Failure};
+use printer::Printer;
+
+mod artifacts;
+mod build;
+mod printer;
+mod progress;
+mod toolbox;
+
+/// Build operating-system images for any CPU architecture on the hosts you have.
+#[derive(Debug, Parser)]
+#[command(name = "kiln", version, max_term_width = 100)]
+struct Arguments {
+    /// Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store.
+    #[arg(long, global = true, env = "KILN_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// The configuration file [default: ~/.config/kiln/kiln.toml if it exists].
+    #[arg(long, global = true, env = "KILN_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Print only errors and results.
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// Print everything the tools say.
+    #[arg(long, short, global = true)]
+    verbose: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build an image from a recipe.
+    Build(build::BuildArguments),
+    /// The root file system that builds run in.
+    #[command(subcommand)]
+    Toolbox(toolbox::ToolboxCommand),
+    /// What builds left in S3.
+    #[command(subcommand)]
+    Artifacts(artifacts::ArtifactsCommand),
+    /// Print a script that completes kiln's commands in your shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Exit codes, as README lists them.
+const EXIT_FAILED: u8 = 1;
+/// What a shell reports for a program that SIGINT ended.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// Reads the command line, does what it says, prints the failure if there is one.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let printer = Printer::new(arguments.quiet, arguments.verbose);
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into()))
+        .init();
+    // One provider for the whole process; two linked ones without a choice would panic at first use.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("cannot start", &error))
+        .and_then(|runtime| runtime.block_on(run(arguments, &printer)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            printer.failure(&failure);
+            ExitCode::from(if failure.code == "interrupted" {
+                EXIT_INTERRUPTED
+            } else {
+                EXIT_FAILED
+            })
+        }
+    }
+}
+
+async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
+    let config = || Config::load(arguments.config.as_deref(), arguments.data_dir.clone());
+    match arguments.command {
+        Command::Build(command) => command.run(&config()?, printer).await,
+        Command::Toolbox(command) => command.run(&config()?, printer).await,
+        Command::Artifacts(command) => command.run(&config()?, printer).await,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "kiln", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

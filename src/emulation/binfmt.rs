@@ -1,10 +1,183 @@
-//! Entries of `binfmt_misc`: read from `qemu/binfmt.toml`, written to the sandbox's own instance.
+//! Entries of `binfmt_misc`: read from `qemu/binfmt.toml`, registered with the sandbox's own instance.
 
+use std::{collections::BTreeMap, io, path::Path};
+
+use nix::{
+    errno::Errno,
+    mount::{MsFlags, mount},
+};
 use serde::{Deserialize, Serialize};
+
+use crate::{arch::Arch, records::Failure};
+
+/// Where the kernel wants `binfmt_misc` mounted.
+pub const MOUNT_POINT: &str = "/proc/sys/fs/binfmt_misc";
 
 /// One entry to register.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BinfmtEntry {
     /// Name under which the entry appears.
     pub name: String,
+    /// The first bytes of a matching file.
+    pub magic: Vec<u8>,
+    /// Which bits of `magic` count.
+    pub mask: Vec<u8>,
+    /// Absolute path of the interpreter, inside the sandbox.
+    pub interpreter: String,
+    /// Flags, as in the kernel's `Documentation/admin-guide/binfmt-misc.rst`.
+    pub flags: String,
+}
+
+/// What the table says of one architecture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Emulation {
+    /// The entry to register.
+    pub entry: BinfmtEntry,
+    /// Value of `QEMU_CPU`.
+    pub cpu: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    magic: String,
+    mask: String,
+    interpreter: String,
+    flags: String,
+    cpu: String,
+}
+
+/// The table compiled into this program.
+const TABLE: &str = include_str!("../../qemu/binfmt.toml");
+
+/// How programs of `arch` are emulated.
+///
+/// # Errors
+///
+/// A `binfmt_table` failure when the table is broken or silent about `arch`; a test keeps the built-in one whole.
+pub fn emulation_of(arch: Arch) -> Result<Emulation, Failure> {
+    let broken = |why: String| Failure::new("binfmt_table", format!("qemu/binfmt.toml, {arch}: {why}"));
+    let mut rows: BTreeMap<Arch, Row> = toml::from_str(TABLE).map_err(|error| broken(error.to_string()))?;
+    let row = rows.remove(&arch).ok_or_else(|| broken("no such table".to_owned()))?;
+    let bytes = |text: &str| hex::decode(text.replace(' ', "")).map_err(|error| broken(error.to_string()));
+    let (magic, mask) = (bytes(&row.magic)?, bytes(&row.mask)?);
+    if magic.len() != mask.len() {
+        return Err(broken("magic and mask differ in length".to_owned()));
+    }
+    Ok(Emulation {
+        entry: BinfmtEntry {
+            name: format!("kiln-{arch}"),
+            magic,
+            mask,
+            interpreter: row.interpreter,
+            flags: row.flags,
+        },
+        cpu: row.cpu,
+    })
+}
+
+impl BinfmtEntry {
+    /// The line to write to `register`.
+    pub fn registration(&self) -> String {
+        let escape = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+        format!(
+            ":{}:M:0:{}:{}:{}:{}",
+            self.name,
+            escape(&self.magic),
+            escape(&self.mask),
+            self.interpreter,
+            self.flags
+        )
+    }
+}
+
+/// Mounts this namespace's own `binfmt_misc` and registers `entry` with it.
+///
+/// Must run with `CAP_SYS_ADMIN` in a user namespace other than the host's, or in a VM.
+///
+/// # Errors
+///
+/// `binfmt_unavailable` when the kernel gives no instance of its own, `emulator_missing` when the interpreter cannot
+/// be opened, `binfmt_refused` when the kernel does not take the entry. Each says which.
+pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
+    mount(
+        Some("binfmt_misc"),
+        MOUNT_POINT,
+        Some("binfmt_misc"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        None::<&str>,
+    )
+    .map_err(mount_failure)?;
+    let register = Path::new(MOUNT_POINT).join("register");
+    match fs_err::write(&register, entry.registration()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
+            "emulator_missing",
+            format!("the emulator {} is not in the toolbox", entry.interpreter),
+        )
+        .hint("run `kiln toolbox build`; qemu/binfmt.toml and kata/toolbox/toolbox.toml must agree")),
+        Err(error) => Err(Failure::new(
+            "binfmt_refused",
+            format!("the kernel did not take the binfmt_misc entry {}: {error}", entry.name),
+        )),
+    }
+}
+
+fn mount_failure(errno: Errno) -> Failure {
+    let failure = Failure::new(
+        "binfmt_unavailable",
+        format!("cannot mount binfmt_misc inside the sandbox: {errno}"),
+    );
+    match errno {
+        Errno::ENODEV => {
+            failure.hint("the kernel has no binfmt_misc loaded; run `modprobe binfmt_misc` on the host once")
+        }
+        Errno::EPERM | Errno::EINVAL => failure
+            .hint("a binfmt_misc of one's own needs Linux 6.7 or newer and a security module that allows the mount"),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_knows_every_architecture_and_its_elf_machine() {
+        for arch in Arch::ALL {
+            let entry = emulation_of(arch).unwrap().entry;
+            assert_eq!((entry.magic.len(), entry.mask.len()), (20, 20), "{arch}");
+            let machine = [entry.magic[18], entry.magic[19]];
+            let read = if arch.is_big_endian() {
+                u16::from_be_bytes(machine)
+            } else {
+                u16::from_le_bytes(machine)
+            };
+            assert_eq!(read, arch.elf_machine(), "{arch}");
+            assert!(entry.flags.contains('F') && entry.flags.contains('C'), "{arch}");
+        }
+    }
+
+    #[test]
+    fn the_table_matches_exec_and_dyn_files_only() {
+        for arch in Arch::ALL {
+            let entry = emulation_of(arch).unwrap().entry;
+            for (elf_type, matches) in [(1_u8, false), (2, true), (3, true), (4, false)] {
+                let mut head = entry.magic.clone();
+                head[if arch.is_big_endian() { 17 } else { 16 }] = elf_type;
+                let hit = head
+                    .iter()
+                    .zip(&entry.magic)
+                    .zip(&entry.mask)
+                    .all(|((a, b), mask)| a & mask == b & mask);
+                assert_eq!(hit, matches, "{arch} type {elf_type}");
+            }
+        }
+    }
+
+    #[test]
+    fn registration_line() {
+        let entry = emulation_of(Arch::Aarch64).unwrap().entry;
+        insta::assert_snapshot!(entry.registration(), @r":kiln-aarch64:M:0:\x7f\x45\x4c\x46\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64:POCF");
+    }
 }

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Last step of `kiln toolbox build`, run by mmdebstrap with the new root as $1: kiwi goes into a virtual environment of
+# its own, and everything goes that a read-only root used by many jobs must not hold.
+set -eu
+root=$1
+input=/tmp/kiln/input
+
+mkdir -p "$root/run/kiln"
+cp "$input/requirements.txt" "$input/requirements-build.txt" "$root/run/kiln/"
+# The host's certificate authorities are for this download only; the toolbox keeps Debian's own.
+cp "$input/ca.pem" "$root/run/kiln/ca.pem"
+
+in_root() {
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+        PIP_CERT=/run/kiln/ca.pem SSL_CERT_FILE=/run/kiln/ca.pem ${PIP_INDEX_URL:+"PIP_INDEX_URL=$PIP_INDEX_URL"} \
+        chroot "$root" "$@"
+}
+pip_install() {
+    in_root /opt/kiwi/bin/pip install --no-cache-dir --disable-pip-version-check --no-input --progress-bar off \
+        --require-hashes --no-deps "$@"
+}
+in_root python3 -m venv /opt/kiwi
+pip_install -r /run/kiln/requirements-build.txt
+pip_install --no-build-isolation -r /run/kiln/requirements.txt
+in_root /opt/kiwi/bin/pip check
+in_root /opt/kiwi/bin/pip uninstall --quiet --yes poetry-core pip
+in_root /opt/kiwi/bin/kiwi-ng --version
+
+# What kiwi must do otherwise in a user namespace; each script says why.
+in_root dpkg-divert --quiet --local --rename --divert /usr/bin/tar.distrib --add /usr/bin/tar
+install -m 0755 "$input/bin/mount" "$input/bin/umount" "$root/usr/local/bin/"
+install -m 0755 "$input/bin/tar" "$root/usr/bin/tar"
+
+in_root dpkg-query --show --showformat '${Package} ${Version}\n' > /tmp/kiln/packages.txt
+
+rm -rf "$root/run/kiln" "$root"/etc/ssh/ssh_host_* "$root/etc/apt/sources.list" "$root"/etc/apt/sources.list.d/* \
+    "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap" \
+    "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/var/log/* "$root"/var/lib/apt/lists/* \
+    "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old "$root/root/.cache" "$root/etc/resolv.conf"
+: > "$root/etc/resolv.conf"
+: > "$root/etc/machine-id"

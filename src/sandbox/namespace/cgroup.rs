@@ -1,0 +1,167 @@
+//! Limits through control groups, version 1 or 2, where the host lets us make groups.
+//!
+//! Without that right (an ordinary user without delegation) a sandbox runs unlimited, and the log says so.
+
+use std::path::{Path, PathBuf};
+
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::records::Failure;
+
+/// Where control groups are mounted everywhere.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// What a sandbox may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// CPUs.
+    pub cpus: Option<u32>,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+/// The groups of one sandbox: one directory on version 2, one per controller on version 1.
+#[derive(Debug, Default)]
+pub(super) struct Cgroup {
+    dirs: Vec<PathBuf>,
+}
+
+/// A controller's directory and the files to write in it.
+type Plan = Vec<(PathBuf, Vec<(&'static str, String)>)>;
+
+/// Scheduling period for the CPU limit, in microseconds; the kernel's default.
+const CPU_PERIOD_US: u64 = 100_000;
+
+fn plan_v2(parent: &Path, name: &str, limits: &Limits) -> Plan {
+    let mut files = vec![("pids.max", limits.pids.to_string())];
+    if let Some(bytes) = limits.memory {
+        files.push(("memory.max", bytes.to_string()));
+        files.push(("memory.swap.max", "0".to_owned()));
+        files.push(("memory.oom.group", "1".to_owned()));
+    }
+    if let Some(cpus) = limits.cpus {
+        files.push((
+            "cpu.max",
+            format!("{} {CPU_PERIOD_US}", u64::from(cpus) * CPU_PERIOD_US),
+        ));
+    }
+    vec![(parent.join(name), files)]
+}
+
+fn plan_v1(mount: &Path, name: &str, limits: &Limits) -> Plan {
+    let group = |controller: &str| mount.join(controller).join("kiln").join(name);
+    let mut plan = vec![(group("pids"), vec![("pids.max", limits.pids.to_string())])];
+    if let Some(bytes) = limits.memory {
+        plan.push((group("memory"), vec![("memory.limit_in_bytes", bytes.to_string())]));
+    }
+    if let Some(cpus) = limits.cpus {
+        plan.push((
+            group("cpu"),
+            vec![("cpu.cfs_quota_us", (u64::from(cpus) * CPU_PERIOD_US).to_string())],
+        ));
+    }
+    plan
+}
+
+/// The directory of our own group on version 2, below which an ordinary user may have been given rights.
+fn own_v2_group(mount: &Path) -> Option<PathBuf> {
+    let text = fs_err::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(mount.join(path.trim_start_matches('/')))
+}
+
+impl Cgroup {
+    /// Makes the groups for a sandbox called `name`.
+    ///
+    /// # Errors
+    ///
+    /// `cgroup_unavailable` with the reason; nothing is left of what was begun.
+    pub(super) fn create(name: &str, limits: &Limits) -> Result<Self, Failure> {
+        let mount = Path::new(MOUNT);
+        let plan = if mount.join("cgroup.controllers").exists() {
+            let own = own_v2_group(mount).unwrap_or_else(|| mount.to_owned());
+            plan_v2(&own, &format!("kiln-{name}"), limits)
+        } else {
+            plan_v1(mount, name, limits)
+        };
+        let mut cgroup = Self::default();
+        for (dir, files) in plan {
+            let made = fs_err::create_dir_all(&dir).and_then(|()| {
+                cgroup.dirs.push(dir.clone());
+                files
+                    .iter()
+                    .try_for_each(|(file, value)| fs_err::write(dir.join(file), value))
+            });
+            if let Err(error) = made {
+                cgroup.remove();
+                return Err(Failure::new(
+                    "cgroup_unavailable",
+                    format!("no limits on memory and CPU: {error}"),
+                ));
+            }
+        }
+        Ok(cgroup)
+    }
+
+    /// Moves a process, and with it all that it starts, into the groups.
+    pub(super) fn admit(&self, pid: Pid) -> Result<(), Failure> {
+        self.dirs.iter().try_for_each(|dir| {
+            fs_err::write(dir.join("cgroup.procs"), pid.to_string())
+                .map_err(|error| Failure::io("cannot limit the sandbox", &error))
+        })
+    }
+
+    /// How often the kernel killed a process of the sandbox for want of memory.
+    pub(super) fn oom_kills(&self) -> u64 {
+        let count = |dir: &PathBuf| {
+            ["memory.events", "memory.oom_control"]
+                .iter()
+                .filter_map(|file| fs_err::read_to_string(dir.join(file)).ok())
+                .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+                .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+        };
+        self.dirs.iter().find_map(count).unwrap_or(0)
+    }
+
+    /// Removes the groups; every process in them must have ended.
+    pub(super) fn remove(&mut self) {
+        for dir in self.dirs.drain(..) {
+            // A group that cannot be removed is empty and costs nothing; the next sweep tries again by name.
+            let _ = fs_err::remove_dir(dir);
+        }
+    }
+}
+
+/// Removes the groups of a sandbox whose supervisor died.
+pub(super) fn remove_by_name(name: &str) {
+    let mount = Path::new(MOUNT);
+    let mut candidates: Vec<PathBuf> = ["pids", "memory", "cpu"]
+        .iter()
+        .map(|controller| mount.join(controller).join("kiln").join(name))
+        .collect();
+    candidates.extend(own_v2_group(mount).map(|own| own.join(format!("kiln-{name}"))));
+    for dir in candidates {
+        let _ = fs_err::remove_dir(dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_say_the_same_in_their_own_words() {
+        let limits = Limits {
+            memory: Some(1 << 30),
+            cpus: Some(2),
+            pids: 500,
+        };
+        insta::assert_debug_snapshot!((
+            plan_v1(Path::new("/cg"), "job", &limits),
+            plan_v2(Path::new("/cg"), "kiln-job", &limits)
+        ));
+    }
+}

@@ -1,0 +1,147 @@
+//! Process 1 of a sandbox: furnishes it, starts the one program it is for, and reaps whatever that leaves.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    mount::MsFlags,
+    sys::{
+        prctl,
+        stat::Mode,
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::{Pid, sethostname},
+};
+
+use super::{
+    HOST_COMMAND_DIR,
+    kernel::{Kernel, Linux},
+    mounts::{AGENT, Sources, furnish},
+    plan::{Plan, Task},
+};
+use crate::records::Failure;
+
+/// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
+#[derive(Debug)]
+pub(super) struct Opened {
+    dir: OwnedFd,
+    toolbox_and_agent: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// Opens what the plan names. Must run inside the new mount namespace, since only its mounts can be bound in it.
+pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
+    let handle = |path: &Path| {
+        open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(|errno| Failure::new("sandbox_start", format!("cannot open {}: {errno}", path.display())))
+    };
+    Ok(Opened {
+        dir: handle(&plan.dir)?,
+        toolbox_and_agent: match &plan.task {
+            Task::RunAgent { toolbox, agent, .. } => Some((handle(toolbox)?, handle(agent)?)),
+            _ => None,
+        },
+    })
+}
+
+fn link_to(fd: &OwnedFd) -> PathBuf {
+    // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+}
+
+/// Does the plan's task. Returns the exit code of its program.
+pub(super) fn main(plan: &Plan, opened: &Opened) -> Result<i32, Failure> {
+    let _ = prctl::set_name(c"kiln-init");
+    match (&plan.task, &opened.toolbox_and_agent) {
+        (Task::RunAgent { name, resolv_conf, .. }, Some((toolbox, agent))) => {
+            let sources = Sources {
+                toolbox: link_to(toolbox),
+                disk: link_to(&opened.dir),
+                agent: link_to(agent),
+            };
+            let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
+            sethostname(&hostname)
+                .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
+            furnish(&mut Linux, &sources, &hostname, resolv_conf)?;
+            let channel = std::io::stdout()
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|error| Failure::io("cannot start the agent", &error))?;
+            let mut agent = Command::new(AGENT);
+            agent
+                .env_clear()
+                .envs(ENVIRONMENT)
+                .current_dir("/")
+                .stdin(Stdio::from(channel));
+            run_and_reap(agent)
+        }
+        (Task::RunHostCommand { argv, env }, _) => {
+            show_only_work_dir(&opened.dir)?;
+            let mut command = Command::new(argv.first().map_or("", String::as_str));
+            command
+                .args(argv.get(1..).unwrap_or_default())
+                .env_clear()
+                .envs(env.iter().cloned());
+            command.current_dir(HOST_COMMAND_DIR).stdin(Stdio::null());
+            run_and_reap(command)
+        }
+        (Task::Empty, _) => empty(&link_to(&opened.dir))
+            .map(|()| 0)
+            .map_err(|error| Failure::io("cannot empty the sandbox", &error)),
+        (Task::RunAgent { .. }, None) => Err(Failure::new("sandbox_start", "the plan was not opened")),
+    }
+}
+
+/// The environment that the agent starts with, and nothing of the host's.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/root"),
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+];
+
+/// Shows a host program its own process table and, at a path that everybody can walk to, its directory.
+fn show_only_work_dir(dir: &OwnedFd) -> Result<(), Failure> {
+    let kernel = &mut Linux;
+    let work = Path::new(HOST_COMMAND_DIR);
+    let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    kernel.mount("", Path::new("/"), "", MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
+    kernel.mount("kiln", Path::new("/tmp"), "tmpfs", safe, "mode=1777")?;
+    kernel.mkdir(work)?;
+    kernel.mount(&link_to(dir).display().to_string(), work, "", MsFlags::MS_BIND, "")?;
+    kernel.mount("proc", Path::new("/proc"), "proc", safe | MsFlags::MS_NOEXEC, "")
+}
+
+/// Removes everything below `dir`.
+fn empty(dir: &Path) -> std::io::Result<()> {
+    for entry in fs_err::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            fs_err::remove_dir_all(&path)?;
+        } else {
+            fs_err::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts the program and waits for it, and for every orphan that is handed to process 1 meanwhile.
+fn run_and_reap(mut command: Command) -> Result<i32, Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let child = command
+        .spawn()
+        .map_err(|error| Failure::new("sandbox_start", format!("cannot run {program}: {error}")))?;
+    let main = Pid::from_raw(i32::try_from(child.id()).unwrap_or(-1));
+    loop {
+        match waitpid(None, None) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == main => return Ok(code),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => return Ok(128 + signal as i32),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Failure::new("sandbox_lost", format!("lost {program}: {errno}"))),
+        }
+    }
+}

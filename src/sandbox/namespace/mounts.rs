@@ -1,0 +1,232 @@
+//! What a sandbox's file systems look like, from the first mount to the change of root.
+//!
+//! ```text
+//! /            overlay: the toolbox below, the job's own layer above
+//! /proc        of the sandbox's own process namespace
+//! /sys         empty
+//! /dev         null zero full random urandom tty, own pts and shm; nothing else
+//! /run         tmpfs; /run/kiln/agent is the agent
+//! /tmp         in the job's own layer, so on disk
+//! /scratch     the job's disk space, not through the overlay
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use nix::mount::MsFlags;
+
+use super::kernel::Kernel;
+use crate::records::Failure;
+
+/// Where the sandbox is put together before it becomes `/`. It is a tmpfs over the host's `/tmp`, seen by this
+/// namespace only; every system has that directory and everybody may enter it.
+const STAGE: &str = "/tmp";
+
+/// Where a job's disk space is inside its sandbox.
+pub const SCRATCH: &str = "/scratch";
+
+/// Where the agent is inside its sandbox.
+pub const AGENT: &str = "/run/kiln/agent";
+
+/// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// What the mounts are made from, as paths that this process can open (usually `/proc/self/fd/N`).
+#[derive(Debug)]
+pub(super) struct Sources {
+    /// The unpacked toolbox.
+    pub(super) toolbox: PathBuf,
+    /// The job's directory on disk.
+    pub(super) disk: PathBuf,
+    /// The agent's file.
+    pub(super) agent: PathBuf,
+}
+
+/// Puts the sandbox together and enters it.
+pub(super) fn furnish(
+    kernel: &mut dyn Kernel,
+    sources: &Sources,
+    hostname: &str,
+    resolv_conf: &str,
+) -> Result<(), Failure> {
+    let stage = Path::new(STAGE);
+    let (lower, disk, root) = (stage.join("lower"), stage.join("disk"), stage.join("root"));
+    let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let bind = MsFlags::MS_BIND;
+    let text = |path: &Path| path.display().to_string();
+
+    kernel.mount("", Path::new("/"), "", MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
+    kernel.mount("kiln", stage, "tmpfs", safe, "mode=0755,size=1m")?;
+    for dir in [&lower, &disk, &root] {
+        kernel.mkdir(dir)?;
+    }
+    kernel.mount(&text(&sources.toolbox), &lower, "", bind, "")?;
+    kernel.mount(&text(&sources.disk), &disk, "", bind, "")?;
+    for dir in ["upper", "work", "scratch"] {
+        kernel.mkdir(&disk.join(dir))?;
+    }
+    // `volatile`: no fsync reaches the disk. The layer never outlives the job, so there is nothing to lose.
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={},userxattr,volatile",
+        lower.display(),
+        disk.join("upper").display(),
+        disk.join("work").display()
+    );
+    kernel.mount("kiln", &root, "overlay", MsFlags::empty(), &layers)?;
+
+    let inside = |path: &str| root.join(path.trim_start_matches('/'));
+    for dir in ["/proc", "/sys", "/dev", "/run", "/tmp", SCRATCH] {
+        kernel.mkdir(&inside(dir))?;
+    }
+    kernel.mount("proc", &inside("/proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
+    kernel.mount(
+        "kiln",
+        &inside("/sys"),
+        "tmpfs",
+        safe | MsFlags::MS_RDONLY,
+        "mode=0555,size=4k",
+    )?;
+    kernel.mount(&text(&disk.join("scratch")), &inside(SCRATCH), "", bind, "")?;
+
+    kernel.mount(
+        "kiln",
+        &inside("/dev"),
+        "tmpfs",
+        MsFlags::MS_NOSUID,
+        "mode=0755,size=1m",
+    )?;
+    for device in DEVICES {
+        let node = inside(&format!("/dev/{device}"));
+        kernel.write(&node, "")?;
+        kernel.mount(&format!("/dev/{device}"), &node, "", bind, "")?;
+    }
+    for (target, link) in [
+        ("/proc/self/fd", "fd"),
+        ("fd/0", "stdin"),
+        ("fd/1", "stdout"),
+        ("fd/2", "stderr"),
+        ("pts/ptmx", "ptmx"),
+    ] {
+        kernel.symlink(target, &inside(&format!("/dev/{link}")))?;
+    }
+    for dir in ["/dev/pts", "/dev/shm"] {
+        kernel.mkdir(&inside(dir))?;
+    }
+    kernel.mount(
+        "devpts",
+        &inside("/dev/pts"),
+        "devpts",
+        MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
+        "newinstance,ptmxmode=0666,mode=0620,gid=5",
+    )?;
+    kernel.mount("kiln", &inside("/dev/shm"), "tmpfs", safe, "mode=1777")?;
+
+    kernel.mount("kiln", &inside("/run"), "tmpfs", safe, "mode=0755")?;
+    for dir in ["/run/kiln", "/run/lock"] {
+        kernel.mkdir(&inside(dir))?;
+    }
+    kernel.write(&inside(AGENT), "")?;
+    kernel.mount(&text(&sources.agent), &inside(AGENT), "", bind, "")?;
+    kernel.mount(
+        "",
+        &inside(AGENT),
+        "",
+        bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe,
+        "",
+    )?;
+
+    kernel.write(&inside("/etc/resolv.conf"), resolv_conf)?;
+    kernel.write(
+        &inside("/etc/hosts"),
+        &format!("127.0.0.1 localhost {hostname}\n::1 localhost\n"),
+    )?;
+    kernel.write(&inside("/etc/hostname"), &format!("{hostname}\n"))?;
+    kernel.enter_root(&root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes down what it is asked to do.
+    #[derive(Default)]
+    struct Recorder(Vec<String>);
+
+    impl Kernel for Recorder {
+        fn mount(
+            &mut self,
+            source: &str,
+            target: &Path,
+            kind: &str,
+            flags: MsFlags,
+            data: &str,
+        ) -> Result<(), Failure> {
+            let kind = if kind.is_empty() { "-" } else { kind };
+            self.0
+                .push(format!("mount {kind} {source} {} {flags:?} {data}", target.display()));
+            Ok(())
+        }
+        fn mkdir(&mut self, path: &Path) -> Result<(), Failure> {
+            self.0.push(format!("mkdir {}", path.display()));
+            Ok(())
+        }
+        fn write(&mut self, path: &Path, content: &str) -> Result<(), Failure> {
+            self.0.push(format!("write {} {content:?}", path.display()));
+            Ok(())
+        }
+        fn symlink(&mut self, target: &str, path: &Path) -> Result<(), Failure> {
+            self.0.push(format!("symlink {} -> {target}", path.display()));
+            Ok(())
+        }
+        fn enter_root(&mut self, root: &Path) -> Result<(), Failure> {
+            self.0.push(format!("enter {}", root.display()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn these_mounts_in_this_order() {
+        let mut recorder = Recorder::default();
+        let sources = Sources {
+            toolbox: "/proc/self/fd/5".into(),
+            disk: "/proc/self/fd/6".into(),
+            agent: "/proc/self/fd/7".into(),
+        };
+        furnish(&mut recorder, &sources, "kiln-test", "nameserver 192.0.2.1\n").unwrap();
+        insta::assert_snapshot!(recorder.0.join("\n"));
+    }
+
+    #[test]
+    fn a_failing_mount_stops_the_furnishing() {
+        struct Refuses(usize);
+        impl Kernel for Refuses {
+            fn mount(&mut self, _: &str, _: &Path, _: &str, _: MsFlags, _: &str) -> Result<(), Failure> {
+                self.0 += 1;
+                if self.0 == 5 {
+                    Err(Failure::new("sandbox_mount", "no"))
+                } else {
+                    Ok(())
+                }
+            }
+            fn mkdir(&mut self, _: &Path) -> Result<(), Failure> {
+                Ok(())
+            }
+            fn write(&mut self, _: &Path, _: &str) -> Result<(), Failure> {
+                Ok(())
+            }
+            fn symlink(&mut self, _: &str, _: &Path) -> Result<(), Failure> {
+                Ok(())
+            }
+            fn enter_root(&mut self, _: &Path) -> Result<(), Failure> {
+                panic!("entered a half-furnished root")
+            }
+        }
+        let sources = Sources {
+            toolbox: "/a".into(),
+            disk: "/b".into(),
+            agent: "/c".into(),
+        };
+        let mut kernel = Refuses(0);
+        assert!(furnish(&mut kernel, &sources, "h", "").is_err());
+        assert_eq!(kernel.0, 5);
+    }
+}

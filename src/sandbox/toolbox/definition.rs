@@ -1,0 +1,122 @@
+//! What the toolbox is made of: the files of `kata/toolbox/` and `qemu/`, compiled into this program.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::{arch::Arch, records::Failure};
+
+/// The files of the description, by name. Together they are the toolbox's identity.
+pub(super) const FILES: [(&str, &str); 8] = [
+    ("toolbox.toml", include_str!("../../../kata/toolbox/toolbox.toml")),
+    ("customize.sh", include_str!("../../../kata/toolbox/customize.sh")),
+    ("bin/mount", include_str!("../../../kata/toolbox/bin/mount")),
+    ("bin/tar", include_str!("../../../kata/toolbox/bin/tar")),
+    ("bin/umount", include_str!("../../../kata/toolbox/bin/umount")),
+    (
+        "requirements.txt",
+        include_str!("../../../kata/toolbox/requirements.txt"),
+    ),
+    (
+        "requirements-build.txt",
+        include_str!("../../../kata/toolbox/requirements-build.txt"),
+    ),
+    ("binfmt.toml", include_str!("../../../qemu/binfmt.toml")),
+];
+
+/// `kata/toolbox/toolbox.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Definition {
+    /// Debian release.
+    pub(super) suite: String,
+    /// Components of the archive.
+    pub(super) components: Vec<String>,
+    /// Version prefixes that packages must have.
+    pub(super) pins: BTreeMap<String, String>,
+    /// Packages by purpose.
+    pub(super) packages: BTreeMap<String, Vec<String>>,
+}
+
+impl Definition {
+    /// Reads the built-in description.
+    pub(super) fn read() -> Result<Self, Failure> {
+        let (name, text) = FILES[0];
+        toml::from_str(text)
+            .map_err(|error| Failure::new("toolbox_definition", format!("kata/toolbox/{name}: {error}")))
+    }
+
+    /// Every package once.
+    pub(super) fn packages(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.packages.values().flatten().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Compares what was installed (`name version` lines) with the pins.
+    pub(super) fn check_pins(&self, installed: &str) -> Result<(), Failure> {
+        let versions: BTreeMap<&str, &str> = installed.lines().filter_map(|line| line.split_once(' ')).collect();
+        for (package, wanted) in &self.pins {
+            let found = versions.get(package.as_str()).copied().unwrap_or("not installed");
+            if !found.starts_with(wanted.as_str()) {
+                return Err(Failure::new(
+                    "toolbox_pin",
+                    format!("the mirror delivers {package} {found}, but the toolbox is described with {wanted}*"),
+                )
+                .hint(
+                    "use a mirror of that Debian release, or change `pins` in kata/toolbox/toolbox.toml and try it",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// SHA-256 over the description and the host's architecture, hexadecimal.
+pub(super) fn digest() -> String {
+    let mut hash = Sha256::new();
+    hash.update(Arch::host().name());
+    for (name, text) in FILES {
+        hash.update(format!("\n{name} {}\n", text.len()));
+        hash.update(text);
+    }
+    hex::encode(hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_is_readable_and_every_pin_is_a_package() {
+        let definition = Definition::read().unwrap();
+        for package in definition.pins.keys() {
+            assert!(definition.packages().contains(&package.as_str()), "{package}");
+        }
+    }
+
+    #[test]
+    fn a_version_beside_its_pin_is_refused() {
+        let definition = Definition {
+            suite: String::new(),
+            components: Vec::new(),
+            pins: [("qemu-user".to_owned(), "1:10.0.".to_owned())].into(),
+            packages: BTreeMap::new(),
+        };
+        definition.check_pins("qemu-user 1:10.0.8+ds\nzypper 1\n").unwrap();
+        let error = definition.check_pins("qemu-user 1:11.0+ds\n").unwrap_err();
+        assert_eq!(
+            error.detail,
+            "the mirror delivers qemu-user 1:11.0+ds, but the toolbox is described with 1:10.0.*"
+        );
+        assert!(
+            definition
+                .check_pins("zypper 1\n")
+                .unwrap_err()
+                .detail
+                .contains("not installed")
+        );
+    }
+}

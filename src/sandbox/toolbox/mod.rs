@@ -1,0 +1,263 @@
+//! The toolbox: the root file system that the agent runs in.
+//!
+//! ```text
+//! toolboxes/<digest of the description>/toolbox.squashfs   what other machines and VMs get
+//! toolboxes/<digest of the description>/tree               the same, unpacked: the lower layer of every sandbox here
+//! toolboxes/<digest of the description>/facts.json         its digest, and every package with its version
+//! ```
+//!
+//! It is unpacked because a user namespace cannot mount a squashfs without FUSE, which would tax every file access.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+
+use super::namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir};
+use crate::{arch::Arch, host, records::Failure};
+use definition::Definition;
+use sha2::{Digest, Sha256};
+
+mod definition;
+
+/// A toolbox that is ready for use.
+#[derive(Debug, Clone)]
+pub struct Toolbox {
+    /// Digest of its description: its name.
+    pub name: String,
+    /// The squashfs.
+    pub squashfs: PathBuf,
+    /// The unpacked root.
+    pub tree: PathBuf,
+    /// What is in it.
+    pub facts: Facts,
+}
+
+/// What a toolbox is, for people and for provenance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Facts {
+    /// SHA-256 of the squashfs, hexadecimal.
+    pub sha256: String,
+    /// Size of the squashfs in bytes.
+    pub size: u64,
+    /// The host's architecture.
+    pub arch: Arch,
+    /// When it was built.
+    pub built: jiff::Timestamp,
+    /// `name version` of every Debian package in it.
+    pub packages: Vec<String>,
+}
+
+const SQUASHFS: &str = "toolbox.squashfs";
+const FACTS: &str = "facts.json";
+
+/// The toolboxes of one data directory.
+#[derive(Debug)]
+pub struct Toolboxes {
+    dir: PathBuf,
+    driver: NamespaceDriver,
+}
+
+impl Toolboxes {
+    /// Toolboxes kept in `dir`; `driver` runs the programs that make them.
+    pub fn new(dir: &Path, driver: NamespaceDriver) -> Result<Self, Failure> {
+        make_private_dir(dir)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            driver,
+        })
+    }
+
+    /// The toolbox of the built-in description, if it was built.
+    pub fn find(&self) -> Option<Toolbox> {
+        let name = definition::digest();
+        let dir = self.dir.join(&name);
+        let facts = serde_json::from_slice(&fs_err::read(dir.join(FACTS)).ok()?).ok()?;
+        Some(Toolbox {
+            name,
+            squashfs: dir.join(SQUASHFS),
+            tree: dir.join("tree"),
+            facts,
+        })
+    }
+
+    /// The toolbox of the built-in description; builds it unless it is there.
+    ///
+    /// Only one process builds at a time; others wait and find it made. An interrupted build is thrown away by the
+    /// next one. `say` gets every line of the tools' output.
+    ///
+    /// # Errors
+    ///
+    /// `toolbox_*` failures that name the tool and its last words.
+    pub async fn ensure(&self, mirror: Option<host::AptMirror>, mut say: impl FnMut(&str)) -> Result<Toolbox, Failure> {
+        if let Some(toolbox) = self.find() {
+            return Ok(toolbox);
+        }
+        let lock = fs_err::File::create(self.dir.join("building")).map_err(|error| Failure::io("toolbox", &error))?;
+        let lock = tokio::task::spawn_blocking(move || lock.file().lock().map(|()| lock)).await;
+        let _lock = lock
+            .map_err(|error| Failure::new("toolbox_lock", error))?
+            .map_err(|e| Failure::io("toolbox", &e))?;
+        if let Some(toolbox) = self.find() {
+            return Ok(toolbox);
+        }
+        let mirror = mirror.ok_or_else(|| {
+            Failure::new(
+                "no_mirror",
+                "no Debian mirror is known: this host's apt configuration names none",
+            )
+            .hint("name one: `kiln toolbox build --mirror URL`")
+        })?;
+        let name = definition::digest();
+        let work = self.dir.join(format!("{name}.partial"));
+        self.driver.remove_dir(&work).await?;
+        make_shared_dir(&work)?;
+        if let Err(failure) = self.build(&work, &mirror, &mut say).await {
+            self.driver.remove_dir(&work).await?;
+            return Err(failure);
+        }
+        // The files in it belong to the sandbox's ids, but the directory is ours: the rename needs no other right.
+        fs_err::rename(&work, self.dir.join(name)).map_err(|error| Failure::io("cannot keep the toolbox", &error))?;
+        self.find()
+            .ok_or_else(|| Failure::new("toolbox_lost", "the toolbox that was just built is not there"))
+    }
+
+    async fn build(&self, work: &Path, mirror: &host::AptMirror, say: &mut impl FnMut(&str)) -> Result<(), Failure> {
+        let definition = Definition::read()?;
+        write_input(&work.join("input"))?;
+        let sources = apt_sources(&definition, mirror);
+        let include = format!("--include={}", definition.packages().join(","));
+        let architectures = format!("--architectures={}", Arch::host().debian());
+        let hook = format!("--customize-hook={HOST_COMMAND_DIR}/input/customize.sh \"$1\"");
+        let tree = format!("{HOST_COMMAND_DIR}/tree");
+        let mut argv = vec!["mmdebstrap", "--mode=root", "--variant=apt", &architectures, &include];
+        argv.extend(MMDEBSTRAP_OPTIONS);
+        argv.extend([hook.as_str(), definition.suite.as_str(), tree.as_str()]);
+        argv.extend(sources.iter().map(String::as_str));
+        self.run(work, &argv, "mmdebstrap", say).await?;
+
+        let packages = fs_err::read_to_string(work.join("packages.txt")).map_err(|e| Failure::io("toolbox", &e))?;
+        definition.check_pins(&packages)?;
+        let image = format!("{HOST_COMMAND_DIR}/{SQUASHFS}");
+        let squash = [
+            "mksquashfs",
+            &tree,
+            &image,
+            "-comp",
+            "zstd",
+            "-Xcompression-level",
+            "3",
+            "-noappend",
+            "-no-progress",
+        ];
+        self.run(work, &squash, "mksquashfs", say).await?;
+
+        let squashfs = work.join(SQUASHFS);
+        let facts = Facts {
+            sha256: sha256_of(&squashfs).await?,
+            size: fs_err::metadata(&squashfs)
+                .map_err(|error| Failure::io("toolbox", &error))?
+                .len(),
+            arch: Arch::host(),
+            built: jiff::Timestamp::now(),
+            packages: packages.lines().map(str::to_owned).collect(),
+        };
+        let json = serde_json::to_vec_pretty(&facts).map_err(|error| Failure::new("toolbox_facts", error))?;
+        fs_err::write(work.join(FACTS), json).map_err(|error| Failure::io("toolbox", &error))
+    }
+
+    async fn run(&self, work: &Path, argv: &[&str], program: &str, say: &mut impl FnMut(&str)) -> Result<(), Failure> {
+        let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        let index = std::env::var("PIP_INDEX_URL").unwrap_or_default();
+        let mut env = vec![
+            ("PATH", path),
+            ("LC_ALL", "C.UTF-8"),
+            ("TMPDIR", HOST_COMMAND_DIR),
+            ("HOME", HOST_COMMAND_DIR),
+        ];
+        if !index.is_empty() {
+            env.push(("PIP_INDEX_URL", &index));
+        }
+        let mut last = String::new();
+        let report = self
+            .driver
+            .run_host_command(work, argv, &env, |line| {
+                if !line.trim().is_empty() {
+                    line.clone_into(&mut last);
+                }
+                say(line);
+            })
+            .await
+            .map_err(|failure| match failure.code.as_str() {
+                "sandbox_start" if failure.detail.contains("No such file") => failure.hint(format!(
+                    "install the package that has `{program}` (on Debian: mmdebstrap, squashfs-tools)"
+                )),
+                _ => failure,
+            })?;
+        if report.exit_code == 0 {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "toolbox_build",
+            format!("{program} failed with code {}: {last}", report.exit_code),
+        )
+        .hint("`kiln toolbox build --verbose` shows everything it said"))
+    }
+}
+
+/// What every root of mmdebstrap's gets that nobody will read manuals in.
+const MMDEBSTRAP_OPTIONS: [&str; 9] = [
+    "--aptopt=APT::Install-Recommends \"false\"",
+    "--aptopt=Acquire::Languages \"none\"",
+    "--aptopt=Acquire::Retries \"3\"",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    "--dpkgopt=path-exclude=/usr/share/info/*",
+    "--dpkgopt=path-exclude=/usr/share/lintian/*",
+];
+
+fn apt_sources(definition: &Definition, mirror: &host::AptMirror) -> Vec<String> {
+    let (suite, components) = (&definition.suite, definition.components.join(" "));
+    let line = |uri: &str, suite: &str| {
+        format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {uri} {suite} {components}")
+    };
+    let mut sources = vec![
+        line(&mirror.archive, suite),
+        line(&mirror.archive, &format!("{suite}-updates")),
+    ];
+    sources.extend(
+        mirror
+            .security
+            .iter()
+            .map(|uri| line(uri, &format!("{suite}-security"))),
+    );
+    sources
+}
+
+fn write_input(dir: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let write = || -> std::io::Result<()> {
+        fs_err::create_dir_all(dir.join("bin"))?;
+        for (name, text) in definition::FILES {
+            fs_err::write(dir.join(name), text)?;
+        }
+        fs_err::write(dir.join("ca.pem"), host::ca_bundle().unwrap_or_default())?;
+        fs_err::set_permissions(dir.join("customize.sh"), std::fs::Permissions::from_mode(0o755))
+    };
+    write().map_err(|error| Failure::io("cannot write the toolbox's description", &error))
+}
+
+async fn sha256_of(path: &Path) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| Failure::io("cannot read the toolbox", &error);
+    let mut file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).await.map_err(failed)? {
+            0 => return Ok(hex::encode(hash.finalize())),
+            count => hash.update(&buffer[..count]),
+        }
+    }
+}
