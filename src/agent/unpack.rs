@@ -1,0 +1,430 @@
+//! A recipe archive becomes a directory, without trusting the archive.
+//!
+//! Links are made last. While files are written the tree therefore holds nothing but directories and files of this
+//! very archive, and no write can go through a link.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    ffi::OsStr,
+    fmt::Display,
+    fs::Permissions,
+    io::{self, BufReader, Read, Write},
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::{Component, Path, PathBuf},
+    rc::Rc,
+    time::{Duration, SystemTime},
+};
+
+use fs_err::{File, os::unix::fs::symlink};
+use tar::{Archive, Entry, EntryType};
+
+use super::{compression::Compression, digest};
+use crate::records::{Failure, protocol::RecipeSource};
+
+/// Bytes of headers (long names, extended attributes) that one entry may have.
+const HEADER_BYTES: u64 = 1 << 20;
+
+/// The longest path in bytes, as in Linux.
+const PATH_BYTES: usize = 4096;
+
+/// The longest name in bytes, as in Linux.
+const NAME_BYTES: usize = 255;
+
+/// What an archive may hold at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of all files together, holes included.
+    pub bytes: u64,
+    /// Entries.
+    pub entries: u64,
+    /// How many times the archive's own size the unpacked files may take; looked at beyond `ratio_free_bytes` only.
+    pub ratio: u64,
+    /// Bytes that are fine whatever the ratio.
+    pub ratio_free_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes: 4 << 30,
+            entries: 200_000,
+            ratio: 1000,
+            ratio_free_bytes: 64 << 20,
+        }
+    }
+}
+
+/// A recipe that was unpacked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unpacked {
+    /// The recipe's directory: where the archive was unpacked, or the only directory in there.
+    pub root: PathBuf,
+    /// How many entries the archive had.
+    pub entries: u64,
+    /// How many bytes were unpacked, the archive's own headers included.
+    pub bytes: u64,
+}
+
+/// Checks a fetched archive's size and SHA-256; `recipe_mismatch` when it is another one.
+pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failure> {
+    let (size, sha256) =
+        digest::sha256_of(archive).map_err(|error| Failure::io("cannot read the recipe archive", &error))?;
+    if size == source.size && sha256.eq_ignore_ascii_case(&source.sha256) {
+        return Ok(());
+    }
+    let (path, expected_size, expected) = (archive.display(), source.size, &source.sha256);
+    Err(Failure::new(
+        "recipe_mismatch",
+        format!("{path} has {size} bytes and SHA-256 {sha256}, expected were {expected_size} bytes and {expected}"),
+    )
+    .hint("the archive changed after the job was made, or was damaged on its way: start the build again"))
+}
+
+/// Unpacks `archive` (tar; plain or as gzip, bzip2, xz or zstd) into the directory `into`, which is made if need be
+/// and must be empty. Owners and setuid/setgid bits of the archive are not applied.
+pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Unpacked, Failure> {
+    let io = |error| Failure::io(format!("cannot unpack {}", archive.display()), &error);
+    fs_err::create_dir_all(into).map_err(io)?;
+    if fs_err::read_dir(into).map_err(io)?.next().is_some() {
+        return Err(Failure::new("io", format!("{} is not empty", into.display())));
+    }
+    let file = File::open(archive).map_err(io)?;
+    let packed_size = file.metadata().map_err(io)?.len();
+    let most = limits
+        .bytes
+        .min(limits.ratio_free_bytes.max(packed_size.saturating_mul(limits.ratio)));
+    let reader = open(file, archive)?;
+    let mut unpacking = Unpacking {
+        archive,
+        into,
+        entries: 0,
+        bytes: 0,
+        most,
+        links: BTreeMap::new(),
+    };
+    unpacking.all(reader, limits.entries)?;
+    unpacking.make_links()?;
+    let root = recipe_root(into).map_err(io)?;
+    Ok(Unpacked {
+        root,
+        entries: unpacking.entries,
+        bytes: unpacking.bytes,
+    })
+}
+
+/// The plain tar of an archive.
+fn open(file: File, archive: &Path) -> Result<Box<dyn Read>, Failure> {
+    let mut file = BufReader::with_capacity(256 * 1024, file);
+    let head = io::BufRead::fill_buf(&mut file).map_err(|error| Failure::io("cannot read the archive", &error))?;
+    if head.starts_with(b"PK\x03\x04") {
+        return Err(not_archive(archive, "it is a zip file"));
+    }
+    match Compression::detect(head) {
+        None => Ok(Box::new(file)),
+        Some(compression) => compression.reader(file).map_err(|error| not_archive(archive, error)),
+    }
+}
+
+/// `into`, or the only thing in it when that is a directory.
+fn recipe_root(into: &Path) -> io::Result<PathBuf> {
+    let mut found = fs_err::read_dir(into)?;
+    match (found.next().transpose()?, found.next()) {
+        (Some(only), None) if only.file_type()?.is_dir() => Ok(only.path()),
+        _ => Ok(into.to_owned()),
+    }
+}
+
+struct Unpacking<'a> {
+    archive: &'a Path,
+    into: &'a Path,
+    entries: u64,
+    bytes: u64,
+    /// Bytes that may be unpacked in all.
+    most: u64,
+    /// Symbolic links to make at the end: place and target.
+    links: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Unpacking<'_> {
+    fn all(&mut self, reader: Box<dyn Read>, most_entries: u64) -> Result<(), Failure> {
+        let allowance = Rc::new(Cell::new(HEADER_BYTES));
+        let mut archive = Archive::new(Bounded {
+            reader,
+            allowance: Rc::clone(&allowance),
+        });
+        let path = self.archive;
+        let mut entries = archive.entries().map_err(|error| not_archive(path, error))?;
+        loop {
+            allowance.set(HEADER_BYTES);
+            let Some(next) = entries.next() else { break };
+            let mut entry = next.map_err(|error| match (allowance.get(), self.entries) {
+                (0, _) => self.bomb("headers of more than 1 MiB"),
+                (_, 0) => not_archive(path, error),
+                _ => self.damaged(error),
+            })?;
+            self.entries += 1;
+            if self.entries > most_entries {
+                return Err(self.bomb(format_args!("more than {most_entries} entries")));
+            }
+            self.count(HEADER_BYTES - allowance.get())?;
+            // `copy` counts what the entry holds.
+            allowance.set(u64::MAX);
+            self.entry(&mut entry)?;
+            // Data of entries that need none has to be read, and counted, too.
+            self.copy(&mut entry, &mut io::sink())?;
+        }
+        if self.entries == 0 {
+            return Err(not_archive(path, "it holds no files"));
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<(), Failure> {
+        let kind = entry.header().entry_type();
+        if kind == EntryType::XGlobalHeader {
+            return Ok(());
+        }
+        let name = entry.path_bytes().into_owned();
+        let path = clean(&name).map_err(|why| self.unsafe_entry(&name, why))?;
+        let mode = entry.header().mode().unwrap_or(0o644);
+        match kind {
+            EntryType::Directory => self.make_dir(&path, &name, mode),
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                self.make_file(entry, &path, &name, mode)
+            }
+            EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+                check_target(&path, &target).map_err(|why| self.unsafe_entry(&name, why))?;
+                self.clear(&path, &name)?;
+                self.links.insert(path, PathBuf::from(OsStr::from_bytes(&target)));
+                Ok(())
+            }
+            EntryType::Link => {
+                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+                let target = clean(&target).map_err(|_| self.unsafe_entry(&name, "links outside the recipe"))?;
+                self.make_hard_link(&path, &target, &name)
+            }
+            EntryType::Char | EntryType::Block => Err(self.unsafe_entry(&name, "is a device node")),
+            EntryType::Fifo => Err(self.unsafe_entry(&name, "is a fifo")),
+            other => {
+                let kind = char::from(other.as_byte());
+                Err(self.unsafe_entry(&name, format_args!("is of the unknown kind `{kind}`")))
+            }
+        }
+    }
+
+    fn make_dir(&self, path: &Path, name: &[u8], mode: u32) -> Result<(), Failure> {
+        self.make_parents(&path.join("x"), name)?;
+        if path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        // Its owner has to get in, whatever the archive says.
+        let mode = Permissions::from_mode(mode & 0o1777 | 0o700);
+        fs_err::set_permissions(self.into.join(path), mode).map_err(|error| self.io(name, &error))
+    }
+
+    fn make_file(
+        &mut self,
+        entry: &mut Entry<'_, impl Read>,
+        path: &Path,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<(), Failure> {
+        self.clear(path, name)?;
+        let mut file = File::create_new(self.into.join(path)).map_err(|error| self.io(name, &error))?;
+        self.copy(entry, &mut file)?;
+        file.set_permissions(Permissions::from_mode(mode & 0o1777))
+            .map_err(|error| self.io(name, &error))?;
+        if let Ok(seconds) = entry.header().mtime() {
+            let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+            // A time that the file system cannot keep is no reason to refuse the file.
+            let _ = time.map(|time| file.file().set_modified(time));
+        }
+        Ok(())
+    }
+
+    fn make_hard_link(&mut self, path: &Path, target: &Path, name: &[u8]) -> Result<(), Failure> {
+        let target = self.into.join(target);
+        if !fs_err::symlink_metadata(&target).is_ok_and(|found| found.is_file()) {
+            return Err(self.unsafe_entry(name, "is a hard link to no file of the archive"));
+        }
+        let place = self.into.join(path);
+        if place == target {
+            return Ok(());
+        }
+        self.clear(path, name)?;
+        fs_err::hard_link(target, place).map_err(|error| self.io(name, &error))
+    }
+
+    /// Makes `path` free: the directories above it exist, and nothing is there. A directory is not removed.
+    fn clear(&mut self, path: &Path, name: &[u8]) -> Result<(), Failure> {
+        if path.as_os_str().is_empty() {
+            return Err(self.unsafe_entry(name, "would replace the recipe's directory"));
+        }
+        self.make_parents(path, name)?;
+        self.links.remove(path);
+        let place = self.into.join(path);
+        match fs_err::symlink_metadata(&place) {
+            Ok(found) if found.is_dir() => Err(self.unsafe_entry(name, "would replace a directory")),
+            Ok(_) => fs_err::remove_file(place).map_err(|error| self.io(name, &error)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Makes the directories above `path`, each of which must be a directory if it exists.
+    fn make_parents(&self, path: &Path, name: &[u8]) -> Result<(), Failure> {
+        let mut place = self.into.to_owned();
+        for component in path.parent().into_iter().flat_map(Path::components) {
+            place.push(component);
+            match fs_err::symlink_metadata(&place) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(self.unsafe_entry(name, "lies below something that is no directory")),
+                Err(_) => fs_err::create_dir(&place).map_err(|error| self.io(name, &error))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn make_links(&mut self) -> Result<(), Failure> {
+        for (path, target) in std::mem::take(&mut self.links) {
+            let name = path.as_os_str().as_bytes();
+            // A directory may have come after the link.
+            self.clear(&path, name)?;
+            symlink(target, self.into.join(&path)).map_err(|error| self.io(name, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is left of an entry and counts it.
+    fn copy(&mut self, entry: &mut impl Read, to: &mut impl Write) -> Result<(), Failure> {
+        let mut piece = [0; 64 * 1024];
+        loop {
+            let read = entry.read(&mut piece).map_err(|error| self.damaged(error))?;
+            if read == 0 {
+                return Ok(());
+            }
+            self.count(read as u64)?;
+            to.write_all(&piece[..read])
+                .map_err(|error| Failure::io("cannot write a file of the recipe", &error))?;
+        }
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<(), Failure> {
+        self.bytes += bytes;
+        if self.bytes > self.most {
+            return Err(self.bomb(format_args!("more than {} bytes, the most that it may hold", self.most)));
+        }
+        Ok(())
+    }
+
+    fn unsafe_entry(&self, name: &[u8], why: impl Display) -> Failure {
+        let (archive, name) = (self.archive.display(), String::from_utf8_lossy(name));
+        Failure::new(
+            "recipe_unsafe",
+            format!("{archive}: the entry `{}` {why}", name.escape_debug()),
+        )
+        .hint("make the archive from inside the recipe's directory: tar -czf recipe.tgz -C DIRECTORY .")
+    }
+
+    fn bomb(&self, what: impl Display) -> Failure {
+        Failure::new("recipe_bomb", format!("{} unpacks to {what}", self.archive.display()))
+            .hint("leave large or generated files out of the recipe; packages and repositories do not belong into it")
+    }
+
+    fn damaged(&self, error: impl Display) -> Failure {
+        let (archive, entries) = (self.archive.display(), self.entries);
+        Failure::new(
+            "recipe_damaged",
+            format!("{archive} breaks off after {entries} entries: {error}"),
+        )
+        .hint("make the archive again; `tar -tf` must be able to list it to the end")
+    }
+
+    fn io(&self, name: &[u8], error: &io::Error) -> Failure {
+        let (archive, name) = (self.archive.display(), String::from_utf8_lossy(name));
+        Failure::io(format!("{archive}: cannot unpack `{}`", name.escape_debug()), error)
+    }
+}
+
+fn not_archive(archive: &Path, why: impl Display) -> Failure {
+    Failure::new(
+        "recipe_not_archive",
+        format!("{} is no tar archive: {why}", archive.display()),
+    )
+    .hint("a recipe is a tar archive, plain or compressed with gzip, bzip2, xz or zstd")
+}
+
+/// An entry's name as a relative path of plain names; empty for the top itself. An error says what is wrong.
+fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
+    if name.contains(&0) {
+        return Err("has a NUL byte in its name");
+    }
+    if name.len() > PATH_BYTES {
+        return Err("has a path that is too long");
+    }
+    let mut clean = PathBuf::new();
+    for component in Path::new(OsStr::from_bytes(name)).components() {
+        match component {
+            Component::Normal(part) if part.len() > NAME_BYTES => return Err("has a name that is too long"),
+            Component::Normal(part) => clean.push(part),
+            Component::CurDir => {}
+            Component::ParentDir => return Err("has `..` in its path"),
+            Component::RootDir | Component::Prefix(_) => return Err("has an absolute path"),
+        }
+    }
+    Ok(clean)
+}
+
+/// Checks that the symbolic link at `place` stays inside, whatever other links its target leads through.
+///
+/// `..` may stand only at the target's beginning: from there it goes up through the real directories above the link,
+/// and every later name goes down, or through another link that passed this same check. In the overlay tree `root/`,
+/// whose files kiwi copies into the image, absolute targets are names of the image and stay as they are.
+fn check_target(place: &Path, target: &[u8]) -> Result<(), &'static str> {
+    const OUTSIDE: &str = "is a symbolic link that leads outside the recipe";
+    if target.is_empty() || target.contains(&0) || target.len() > PATH_BYTES {
+        return Err("is a symbolic link with an impossible target");
+    }
+    let target = Path::new(OsStr::from_bytes(target));
+    if target.has_root() {
+        let above = place.parent().into_iter().flat_map(Path::components);
+        // The second name counts when the archive has a single top directory.
+        let overlay = above.take(2).any(|part| part.as_os_str() == "root");
+        return if overlay { Ok(()) } else { Err(OUTSIDE) };
+    }
+    let mut room = place.components().count().saturating_sub(1);
+    let mut went_down = false;
+    for component in target.components() {
+        match component {
+            Component::ParentDir if went_down || room == 0 => return Err(OUTSIDE),
+            Component::ParentDir => room -= 1,
+            Component::Normal(_) => went_down = true,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A reader that fails when more than `allowance` bytes are read before the allowance is set again.
+struct Bounded {
+    reader: Box<dyn Read>,
+    allowance: Rc<Cell<u64>>,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let allowed = usize::try_from(self.allowance.get())
+            .unwrap_or(usize::MAX)
+            .min(buf.len());
+        if allowed == 0 && !buf.is_empty() {
+            return Err(io::Error::other("too many bytes of headers"));
+        }
+        let read = self.reader.read(&mut buf[..allowed])?;
+        self.allowance.set(self.allowance.get() - read as u64);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests;
