@@ -39,3 +39,6 @@ rm -rf "$root/run/kiln" "$root"/etc/ssh/ssh_host_* "$root/etc/apt/sources.list" 
     "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old "$root/root/.cache" "$root/etc/resolv.conf"
 : > "$root/etc/resolv.conf"
 : > "$root/etc/machine-id"
+# Packages must not try to own what is mounted over the root they are installed to.
+mkdir -p "$root/etc/rpm"
+echo '%_netsharedpath /proc:/sys:/dev' > "$root/etc/rpm/macros.kiln"

@@ -1,7 +1,18 @@
-//! agent.
+//! The agent: what runs inside a sandbox and turns a recipe into artifacts.
+//!
+//! It asks its server for the job, does the steps in their order, reports every line, and finishes. It holds no key
+//! and makes no decision that its server could make; a sandbox that is killed takes all of it along.
 
+pub mod boot_files;
+pub mod build;
+pub mod channel;
 pub mod compression;
 pub mod digest;
+pub mod fetch;
+pub mod job;
+pub mod process;
+pub mod repos;
 pub mod squashfs;
 pub mod template;
 pub mod unpack;
+pub mod upload;

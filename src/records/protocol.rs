@@ -105,9 +105,11 @@ pub struct JobDescription {
     pub recipe: RecipeSource,
     /// What the recipe is written for.
     pub recipe_type: RecipeType,
-    /// Values for the recipe's templates.
+    /// Values for the recipe's templates that the user gave.
     pub values: BTreeMap<String, String>,
-    /// Names that the values may hold without the user having said so; unknown template names are an error.
+    /// Values that the server knows by itself, such as the site's package mirror; the user's win over them.
+    pub default_values: BTreeMap<String, String>,
+    /// What happens to template names without a value.
     pub template_mode: TemplateMode,
     /// Present when the image's architecture is not the sandbox's: what to register with its kernel.
     pub emulator: Option<Emulator>,

@@ -1,0 +1,3 @@
+//! Building a root file system from a recipe: one file per kind of recipe.
+
+pub mod kiwi;

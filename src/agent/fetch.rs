@@ -1,0 +1,64 @@
+//! Getting the recipe archive, and the HTTP client that the whole agent uses.
+
+use std::{path::Path, time::Duration};
+
+use futures::StreamExt;
+use reqwest::{Certificate, Client};
+use tokio::io::AsyncWriteExt;
+
+use crate::records::{Failure, protocol::RecipeSource};
+
+/// Tries to get the recipe, two seconds apart.
+const TRIES: u32 = 5;
+
+/// A client that trusts the authorities in `ca_bundle` and no others: a sandbox has none of its own.
+///
+/// # Errors
+///
+/// `ca_bundle_invalid` when the bundle cannot be read.
+pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
+    let invalid = |error: reqwest::Error| Failure::new("ca_bundle_invalid", format!("the CA bundle is unusable: {error}"));
+    let certificates = Certificate::from_pem_bundle(ca_bundle.unwrap_or_default().as_bytes()).map_err(invalid)?;
+    Client::builder()
+        .tls_certs_only(certificates)
+        .connect_timeout(Duration::from_secs(10))
+        .read_timeout(Duration::from_mins(2))
+        .build()
+        .map_err(invalid)
+}
+
+/// Downloads the archive to `to`.
+///
+/// # Errors
+///
+/// `recipe_unreachable` after the last try.
+pub async fn fetch(http: &Client, source: &RecipeSource, to: &Path) -> Result<(), Failure> {
+    let mut last = String::new();
+    for attempt in 1..=TRIES {
+        match download(http, source, to).await {
+            Ok(()) => return Ok(()),
+            Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store the recipe", &error)),
+            Err(Attempt::Network(error)) => last = error.without_url().to_string(),
+        }
+        if attempt < TRIES {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+    Err(Failure::new("recipe_unreachable", format!("cannot get the recipe from S3: {last}"))
+        .hint("check that the S3 endpoint can be reached from the sandbox"))
+}
+
+enum Attempt {
+    Network(reqwest::Error),
+    Disk(std::io::Error),
+}
+
+async fn download(http: &Client, source: &RecipeSource, to: &Path) -> Result<(), Attempt> {
+    let response = http.get(&source.url).send().await.and_then(reqwest::Response::error_for_status);
+    let mut body = response.map_err(Attempt::Network)?.bytes_stream();
+    let mut file = tokio::fs::File::create(to).await.map_err(Attempt::Disk)?;
+    while let Some(bytes) = body.next().await {
+        file.write_all(&bytes.map_err(Attempt::Network)?).await.map_err(Attempt::Disk)?;
+    }
+    file.flush().await.map_err(Attempt::Disk)
+}

@@ -1,0 +1,215 @@
+//! One create job, step by step.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use tokio::process::Command;
+
+use super::{
+    boot_files,
+    build::kiwi,
+    channel::{Channel, Events, unexpected},
+    fetch, process, repos, squashfs, template, unpack, upload,
+};
+use crate::{
+    emulation::{binfmt, probe},
+    records::{
+        ArtifactKind, Failure, Step,
+        protocol::{Answer, Call, JobDescription, What},
+    },
+};
+
+/// The job's disk space. The driver puts it here.
+const SCRATCH: &str = "/scratch";
+
+/// Where the toolbox's programs look for certificate authorities.
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Memory that mksquashfs may use for its queues, in MiB.
+const SQUASHFS_MEMORY_MIB: u64 = 512;
+
+/// Asks for the job, does it, and finishes it. The agent's exit code is 0 when the server knows how it ended.
+pub async fn run(channel: Channel) -> i32 {
+    let (events, _sender) = Events::new(channel.clone());
+    let outcome = match channel.call(Call::GetJob).await {
+        Ok(Answer::Job(job)) => Steps::new(&job, &channel, &events).run().await,
+        Ok(other) => Err(unexpected(&other)),
+        Err(failure) => Err(failure),
+    };
+    // The server must hold the last line before it hears that the job is over.
+    events.flush().await;
+    i32::from(channel.tell(Call::Finish(outcome)).await.is_err())
+}
+
+struct Steps<'a> {
+    job: &'a JobDescription,
+    channel: &'a Channel,
+    events: &'a Events,
+}
+
+/// The artifacts, as files.
+type Artifacts = Vec<(ArtifactKind, PathBuf)>;
+
+impl<'a> Steps<'a> {
+    fn new(job: &'a JobDescription, channel: &'a Channel, events: &'a Events) -> Self {
+        Self { job, channel, events }
+    }
+
+    async fn run(&self) -> Result<(), Failure> {
+        let scratch = Path::new(SCRATCH);
+        let root = scratch.join("root");
+        let http = self.step(Step::Prepare, self.prepare(scratch)).await?;
+        let recipe = self.step(Step::Fetch, self.fetch(&http, scratch)).await?;
+        self.step(Step::Template, self.template(&recipe)).await?;
+        let has_tbz = self.step(Step::Repos, self.repos(&http, &recipe)).await?;
+        self.step(Step::Build, self.build(&recipe, &root, has_tbz)).await?;
+        let artifacts = self.step(Step::Package, self.package(&root, scratch)).await?;
+        self.step(Step::Upload, self.upload(&http, artifacts)).await
+    }
+
+    /// Does one step and tells how long it took.
+    async fn step<T>(&self, step: Step, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        self.events.send(What::StepStarted(step)).await;
+        let (begun, cpu_before) = (Instant::now(), cpu_time());
+        let done = work.await.map_err(|failure| better_cause(failure).at(step))?;
+        let wall_ms = millis(begun.elapsed());
+        let cpu_ms = millis(cpu_time().saturating_sub(cpu_before));
+        self.events.send(What::StepFinished { step, wall_ms, cpu_ms }).await;
+        Ok(done)
+    }
+
+    async fn prepare(&self, scratch: &Path) -> Result<reqwest::Client, Failure> {
+        if let Some(bundle) = &self.job.ca_bundle {
+            fs_err::write(CA_BUNDLE, bundle).map_err(|error| Failure::io("cannot trust the site's authorities", &error))?;
+        }
+        kiwi::prepare_package_managers(self.job.arch)?;
+        match &self.job.emulator {
+            Some(emulator) => {
+                binfmt::register(&emulator.binfmt)?;
+                probe::probe(self.job.arch, scratch)?;
+                self.events.say(format!("{} programs run under {}", self.job.arch, emulator.binfmt.interpreter)).await;
+            }
+            None => self.events.say(format!("{} is this machine's own architecture", self.job.arch)).await,
+        }
+        fetch::http_client(self.job.ca_bundle.as_deref())
+    }
+
+    async fn fetch(&self, http: &reqwest::Client, scratch: &Path) -> Result<PathBuf, Failure> {
+        let archive = scratch.join("recipe.archive");
+        fetch::fetch(http, &self.job.recipe, &archive).await?;
+        let (source, into) = (self.job.recipe.clone(), scratch.join("recipe"));
+        let unpacked = blocking(move || {
+            unpack::check_fetched(&archive, &source)?;
+            unpack::unpack(&archive, &into, &unpack::Limits::default())
+        })
+        .await?;
+        self.events.say(format!("{} entries, {} bytes unpacked", unpacked.entries, unpacked.bytes)).await;
+        Ok(unpacked.root)
+    }
+
+    async fn template(&self, recipe: &Path) -> Result<(), Failure> {
+        let mut values = self.job.values.clone();
+        // A recipe without templates needs no values, and the user gave none.
+        if !values.is_empty() || recipe.join(template::LIST_FILE).exists() {
+            for (name, value) in &self.job.default_values {
+                values.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        let (recipe, mode, events) = (recipe.to_owned(), self.job.template_mode, self.events.clone());
+        blocking(move || template::render(&recipe, &values, mode, &|line| events.say_blocking(line))).await
+    }
+
+    /// Returns whether the recipe has a type `tbz`, which IMS recipes are written for.
+    async fn repos(&self, http: &reqwest::Client, recipe: &Path) -> Result<bool, Failure> {
+        let facts = repos::read(recipe)?;
+        let timeout = Duration::from_secs(self.job.repos_timeout_s);
+        repos::wait(http, &facts, timeout, self.events).await?;
+        Ok(facts.has_tbz)
+    }
+
+    async fn build(&self, recipe: &Path, root: &Path, has_tbz: bool) -> Result<(), Failure> {
+        kiwi::prepare_root(recipe, root, self.job.arch, has_tbz, self.job.debug, self.events).await
+    }
+
+    async fn package(&self, root: &Path, scratch: &Path) -> Result<Artifacts, Failure> {
+        let (arch, names, kernel) = (self.job.arch, self.job.boot.clone(), scratch.join("kernel"));
+        let (root_of_search, kernel_file) = (root.to_owned(), kernel.clone());
+        let boot = blocking(move || {
+            squashfs::restrict_image_dir(&root_of_search)?;
+            let boot = boot_files::find_boot_files(&root_of_search, arch, &names)?;
+            if let Some(set) = &boot {
+                boot_files::write_kernel(set, &kernel_file)?;
+            }
+            Ok(boot)
+        })
+        .await?;
+
+        let rootfs = scratch.join("rootfs.squashfs");
+        let mut command = Command::new("mksquashfs");
+        command.args(squashfs::mksquashfs_args(root, &rootfs, &self.job.squashfs, self.job.cpus, SQUASHFS_MEMORY_MIB));
+        let mut progress = None;
+        let finished = process::run(command, self.events, |line| {
+            let seen = squashfs::parse_progress(line);
+            progress = seen.or(progress);
+            seen.is_some()
+        })
+        .await?;
+        if !finished.status.success() {
+            let last = finished.tail.last().map_or("it said nothing", String::as_str);
+            return Err(Failure::new("squashfs_failed", format!("mksquashfs failed: {last}")));
+        }
+        let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
+        match boot {
+            Some(set) => {
+                self.events.say(format!("kernel {}", set.description)).await;
+                artifacts.push((ArtifactKind::Kernel, kernel));
+                artifacts.push((ArtifactKind::Initrd, set.initrd));
+                artifacts.extend(set.parameters.map(|path| (ArtifactKind::BootParameters, path)));
+            }
+            None => self.events.say("the root has no kernel: the image is a root file system only").await,
+        }
+        Ok(artifacts)
+    }
+
+    async fn upload(&self, http: &reqwest::Client, artifacts: Artifacts) -> Result<(), Failure> {
+        for (kind, path) in artifacts {
+            let digests = upload::upload(kind, &path, http, self.channel, self.events).await?;
+            self.events.say(format!("{}: {} bytes, sha256 {}", kind.key_name(), digests.size, digests.sha256)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Runs code that blocks where it may.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Failure::new("agent_panic", error))?
+}
+
+/// Tools say many things when the disk is full; the disk itself says it best.
+fn better_cause(failure: Failure) -> Failure {
+    /// Less than this is no space for any step: bytes, and inodes.
+    const FLOOR: (u64, u64) = (4 << 20, 16);
+    let Ok(disk) = nix::sys::statvfs::statvfs(SCRATCH) else { return failure };
+    let free = u64::from(disk.blocks_available()).saturating_mul(disk.fragment_size());
+    let inodes = u64::from(disk.files_available());
+    let full = free < FLOOR.0 || (disk.files() > 0 && inodes < FLOOR.1);
+    if !full || failure.code == "disk_full" {
+        return failure;
+    }
+    Failure::disk_full(format!("the disk is full ({free} bytes and {inodes} inodes left): {}", failure.detail))
+}
+
+/// CPU time of every tool that ran and ended so far.
+fn cpu_time() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Duration::ZERO };
+    let total = usage.user_time() + usage.system_time();
+    Duration::new(u64::try_from(total.tv_sec()).unwrap_or(0), 0)
+        + Duration::from_micros(u64::try_from(total.tv_usec()).unwrap_or(0))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

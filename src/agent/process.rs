@@ -1,0 +1,154 @@
+//! Running tools: every line that they say becomes an event as it is said.
+
+use std::{
+    collections::VecDeque,
+    ffi::OsStr,
+    process::{ExitStatus, Stdio},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    process::Command,
+};
+
+use super::channel::{Events, line};
+use crate::records::{Failure, protocol::Stream};
+
+/// How many of a tool's last lines are kept to find the cause of its failure.
+const TAIL: usize = 400;
+
+/// How a tool ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its status.
+    pub status: ExitStatus,
+    /// Its last lines, both streams mixed as they came.
+    pub tail: Vec<String>,
+}
+
+/// Runs a tool to its end.
+///
+/// `watch` sees every line first; a line that it takes (returns `true` for) becomes no event.
+///
+/// # Errors
+///
+/// `tool_missing` when it cannot be started. A tool that fails is no error here: see [`Finished::status`].
+pub async fn run(
+    mut command: Command,
+    events: &Events,
+    mut watch: impl FnMut(&str) -> bool,
+) -> Result<Finished, Failure> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    events.say(shown(&command)).await;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| Failure::new("tool_missing", format!("cannot run {program}: {error}")))?;
+    let mut out = child.stdout.take().map(Lines::new);
+    let mut err = child.stderr.take().map(Lines::new);
+    let mut tail = VecDeque::with_capacity(TAIL);
+    while out.is_some() || err.is_some() {
+        let (stream, text) = tokio::select! {
+            text = next(&mut out) => (Stream::Stdout, text),
+            text = next(&mut err) => (Stream::Stderr, text),
+        };
+        let Some(text) = text else { continue };
+        if watch(&text) {
+            continue;
+        }
+        if tail.len() == TAIL {
+            tail.pop_front();
+        }
+        tail.push_back(text.clone());
+        events.send(line(stream, text)).await;
+    }
+    let status = child.wait().await.map_err(|error| Failure::io(format!("lost {program}"), &error))?;
+    Ok(Finished { status, tail: tail.into() })
+}
+
+/// The next line; at the end of the stream the source becomes `None`. Waits for ever on a source that is gone.
+async fn next<R: AsyncRead + Unpin>(source: &mut Option<Lines<R>>) -> Option<String> {
+    let Some(lines) = source else { return std::future::pending().await };
+    let text = lines.next().await;
+    if text.is_none() {
+        *source = None;
+    }
+    text
+}
+
+/// Splits a tool's output at line ends. A carriage return ends a line too, as progress displays use it.
+struct Lines<R> {
+    reader: BufReader<R>,
+    partial: Vec<u8>,
+}
+
+/// A line without an end is passed on in pieces of this size.
+const LONGEST_PIECE: usize = 64 * 1024;
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    fn new(reader: R) -> Self {
+        Self { reader: BufReader::new(reader), partial: Vec::new() }
+    }
+
+    /// Cancel-safe: what was read stays in `partial`.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let available = self.reader.fill_buf().await.unwrap_or_default();
+            if available.is_empty() {
+                return (!self.partial.is_empty()).then(|| take_text(&mut self.partial));
+            }
+            let end = available.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            self.partial.extend_from_slice(&available[..end.unwrap_or(available.len())]);
+            let used = end.map_or(available.len(), |at| at + 1);
+            self.reader.consume(used);
+            if end.is_some() || self.partial.len() > LONGEST_PIECE {
+                if self.partial.is_empty() {
+                    continue;
+                }
+                return Some(take_text(&mut self.partial));
+            }
+        }
+    }
+}
+
+fn take_text(bytes: &mut Vec<u8>) -> String {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    bytes.clear();
+    text
+}
+
+/// The command as a person would type it.
+fn shown(command: &Command) -> String {
+    let quote = |word: &OsStr| {
+        let word = word.to_string_lossy();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) { word.into_owned() } else { format!("{word:?}") }
+    };
+    let command = command.as_std();
+    let words: Vec<String> = std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect();
+    format!("$ {}", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn lines_of(text: &'static [u8]) -> Vec<String> {
+        let mut lines = Lines::new(text);
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().await {
+            all.push(line);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn lines_end_at_both_kinds_of_ends_and_at_the_end() {
+        assert_eq!(lines_of(b"a\r\nb\rc\n\nd").await, ["a", "b", "c", "d"]);
+        assert_eq!(lines_of(b"\xff\xfe\n").await, ["\u{fffd}\u{fffd}"]);
+        assert_eq!(lines_of(b"").await, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,179 @@
+//! What one job keeps on disk: its record, its whole log, and a lock that says whether somebody still runs it.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use serde::{Deserialize, Serialize};
+
+use super::place::HowName;
+use crate::{
+    arch::Arch,
+    records::{Failure, ImageId, JobId, Step, protocol::Stream},
+    sandbox::namespace::make_private_dir,
+};
+
+const LOG: &str = "build.log";
+const RECORD: &str = "job.json";
+const LOCK: &str = "lock";
+
+/// A job's record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The job.
+    pub id: JobId,
+    /// The image that it makes.
+    pub image: ImageId,
+    /// The image's name.
+    pub name: String,
+    /// The image's architecture.
+    pub arch: Arch,
+    /// How it runs.
+    pub how: HowName,
+    /// The toolbox it runs in: the digest of its description.
+    pub toolbox: String,
+    /// SHA-256 of the recipe archive.
+    pub recipe_sha256: String,
+    /// When it began.
+    pub begun: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// What became of it.
+    pub state: JobState,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Somebody holds its lock, or it died without a word.
+    Running,
+    /// The image is there, whole.
+    Success,
+    /// There is no image, for this reason.
+    Error(Failure),
+}
+
+/// The directory of a job that this process runs.
+#[derive(Debug)]
+pub struct JobDir {
+    dir: PathBuf,
+    log: fs_err::File,
+    /// The record as last written.
+    pub record: JobRecord,
+    _lock: fs_err::File,
+}
+
+impl JobDir {
+    /// Makes the directory of a new job below `jobs`.
+    pub fn create(jobs: &Path, record: JobRecord) -> Result<Self, Failure> {
+        let dir = jobs.join(record.id.to_string());
+        make_private_dir(&dir)?;
+        let failed = |error: std::io::Error| Failure::io("cannot keep the job's files", &error);
+        let lock = fs_err::File::create(dir.join(LOCK)).map_err(failed)?;
+        lock.file().lock().map_err(failed)?;
+        let log = fs_err::File::create(dir.join(LOG)).map_err(failed)?;
+        write_record(&dir, &record)?;
+        Ok(Self { dir, log, record, _lock: lock })
+    }
+
+    /// The whole log.
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.join(LOG)
+    }
+
+    /// Adds a line to the log.
+    pub fn write_line(&mut self, time: Timestamp, step: Option<Step>, stream: Stream, text: &str) -> Result<(), Failure> {
+        let time = time.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string();
+        let step = step.map_or("-", Step::name);
+        let mark = match stream {
+            Stream::Agent => '*',
+            Stream::Stdout => ' ',
+            Stream::Stderr => '!',
+        };
+        writeln!(self.log, "{time} {step:<8} {mark} {text}").map_err(|error| Failure::io("cannot write the log", &error))
+    }
+
+    /// Records how the job ended.
+    pub fn end(&mut self, state: JobState) -> Result<(), Failure> {
+        self.record.state = state;
+        self.record.ended = Some(Timestamp::now());
+        write_record(&self.dir, &self.record)
+    }
+}
+
+/// Writes the record so that a reader finds the old one or the new one, never half of one.
+fn write_record(dir: &Path, record: &JobRecord) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::io("cannot keep the job's record", &error);
+    let json = serde_json::to_vec_pretty(record).map_err(|error| Failure::new("job_record", error))?;
+    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
+    file.write_all(&json).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(dir.join(RECORD)).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// Records of jobs that say they run while nobody runs them.
+pub fn find_dead(jobs: &Path) -> Vec<JobRecord> {
+    let Ok(entries) = fs_err::read_dir(jobs) else { return Vec::new() };
+    let dead = |dir: PathBuf| {
+        let record: JobRecord = serde_json::from_slice(&fs_err::read(dir.join(RECORD)).ok()?).ok()?;
+        let running = record.state == JobState::Running;
+        let locked = fs_err::File::open(dir.join(LOCK)).is_ok_and(|lock| lock.file().try_lock().is_err());
+        (running && !locked).then_some(record)
+    };
+    entries.flatten().filter_map(|entry| dead(entry.path())).collect()
+}
+
+/// Records the end of a dead job.
+pub fn bury(jobs: &Path, mut record: JobRecord) -> Result<(), Failure> {
+    record.state = JobState::Error(
+        Failure::new("interrupted", "the build was killed").hint("start it again; nothing of it was left behind"),
+    );
+    record.ended = Some(Timestamp::now());
+    write_record(&jobs.join(record.id.to_string()), &record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> JobRecord {
+        JobRecord {
+            id: JobId::new(),
+            image: ImageId::new(),
+            name: "test".into(),
+            arch: Arch::Aarch64,
+            how: HowName::Emulated,
+            toolbox: String::new(),
+            recipe_sha256: String::new(),
+            begun: Timestamp::UNIX_EPOCH,
+            ended: None,
+            state: JobState::Running,
+        }
+    }
+
+    #[test]
+    fn a_job_is_dead_when_its_lock_is_free_and_buried_once() {
+        let jobs = tempfile::tempdir().unwrap();
+        let dir = JobDir::create(jobs.path(), record()).unwrap();
+        assert!(find_dead(jobs.path()).is_empty());
+        drop(dir);
+        let dead = find_dead(jobs.path());
+        assert_eq!(dead.len(), 1);
+        bury(jobs.path(), dead.into_iter().next().unwrap()).unwrap();
+        assert!(find_dead(jobs.path()).is_empty());
+    }
+
+    #[test]
+    fn the_log_is_readable_text() {
+        let jobs = tempfile::tempdir().unwrap();
+        let mut dir = JobDir::create(jobs.path(), record()).unwrap();
+        dir.write_line(Timestamp::UNIX_EPOCH, Some(Step::Build), Stream::Stderr, "it broke").unwrap();
+        dir.write_line(Timestamp::UNIX_EPOCH, None, Stream::Agent, "hello").unwrap();
+        let log = fs_err::read_to_string(dir.log_path()).unwrap();
+        assert_eq!(log, "1970-01-01T00:00:00.000Z build    ! it broke\n1970-01-01T00:00:00.000Z -        * hello\n");
+    }
+}

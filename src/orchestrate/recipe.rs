@@ -1,0 +1,186 @@
+//! The recipe that a user names: a directory or an archive on this machine.
+
+use std::{
+    io::{Read, Write},
+    path::{Path, PathBuf},
+};
+
+use flate2::{Compression, GzBuilder};
+use sha2::{Digest, Sha256};
+
+use crate::{arch::Arch, compression, records::Failure};
+
+/// A recipe as one archive.
+#[derive(Debug)]
+pub struct RecipeArchive {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// SHA-256 of the bytes, hexadecimal.
+    pub sha256: String,
+    /// What the recipe is called: the name of its directory or archive.
+    pub name: String,
+    /// The architectures that its own description names, if it names any.
+    pub declared: Vec<Arch>,
+}
+
+/// The largest recipe archive in bytes. Recipes are descriptions and overlays, not images.
+const LARGEST: u64 = 1 << 30;
+
+/// How much of an archive is looked through for its description, unpacked.
+const LARGEST_LOOK: u64 = 256 << 20;
+
+impl RecipeArchive {
+    /// Reads the recipe at `path`. A directory is packed so that equal recipes make equal archives.
+    ///
+    /// # Errors
+    ///
+    /// `recipe_missing`, `recipe_config_missing` (a directory without `config.xml`), `recipe_too_large`.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let unreadable = |error: std::io::Error| Failure::io("cannot read the recipe", &error);
+        let missing = |_| {
+            Failure::new("recipe_missing", format!("there is no recipe at {}", path.display()))
+                .hint("name a directory with a config.xml, or a tar archive of one")
+        };
+        let path = fs_err::canonicalize(path).map_err(missing)?;
+        let name = name_of(&path);
+        let (bytes, description) = if path.is_dir() {
+            let description = fs_err::read_to_string(path.join("config.xml")).map_err(|_| {
+                Failure::new("recipe_config_missing", format!("{} holds no config.xml", path.display()))
+                    .hint("a kiwi-ng recipe is a directory with config.xml at its top")
+            })?;
+            (pack(&path).map_err(unreadable)?, Some(description))
+        } else {
+            let size = fs_err::metadata(&path).map_err(unreadable)?.len();
+            if size > LARGEST {
+                return Err(Failure::new("recipe_too_large", format!("the recipe archive has {size} bytes"))
+                    .hint(format!("at most {LARGEST} are taken; large files belong in packages")));
+            }
+            let bytes = fs_err::read(&path).map_err(unreadable)?;
+            let description = find_description(&bytes);
+            (bytes, description)
+        };
+        let sha256 = hex::encode(Sha256::digest(&bytes));
+        let declared = description.map(|text| declared_archs(&text)).unwrap_or_default();
+        Ok(Self { bytes, sha256, name, declared })
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem = [".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tgz", ".txz", ".tar"]
+        .iter()
+        .find_map(|ending| name.strip_suffix(ending))
+        .unwrap_or(&name);
+    stem.to_owned()
+}
+
+/// Packs a directory: sorted, owned by root, without times, links as links.
+fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast()));
+    archive.mode(tar::HeaderMode::Deterministic);
+    archive.follow_symlinks(false);
+    let mut pending = vec![PathBuf::new()];
+    while let Some(relative) = pending.pop() {
+        let mut names: Vec<_> = fs_err::read_dir(dir.join(&relative))?.collect::<Result<_, _>>()?;
+        names.sort_by_key(fs_err::DirEntry::file_name);
+        for entry in names {
+            let path = relative.join(entry.file_name());
+            let kind = entry.file_type()?;
+            // Version control is no part of a recipe; sockets and devices cannot be.
+            if path == Path::new(".git") || !(kind.is_dir() || kind.is_file() || kind.is_symlink()) {
+                continue;
+            }
+            archive.append_path_with_name(entry.path(), &path)?;
+            if kind.is_dir() {
+                pending.push(path);
+            }
+        }
+    }
+    let mut packed = archive.into_inner()?;
+    packed.flush()?;
+    packed.finish()
+}
+
+/// The `config.xml` of an archive, if it can be found. An archive that cannot be read is refused later, in the
+/// sandbox, where archives are unpacked; here it only means that nothing is known.
+fn find_description(bytes: &[u8]) -> Option<String> {
+    let reader = compression::Compression::detect(bytes)?.reader(bytes).ok()?;
+    let mut archive = tar::Archive::new(reader.take(LARGEST_LOOK));
+    for entry in archive.entries().ok()? {
+        let mut entry = entry.ok()?;
+        let path = entry.path().ok()?.into_owned();
+        let depth = path.components().filter(|part| matches!(part, std::path::Component::Normal(_))).count();
+        if depth <= 2 && path.file_name().is_some_and(|name| name == "config.xml") {
+            let mut text = String::new();
+            entry.by_ref().take(4 << 20).read_to_string(&mut text).ok()?;
+            return Some(text);
+        }
+    }
+    None
+}
+
+/// The architectures that every `<preferences>` with an image type is limited to.
+///
+/// kiwi's own way to say that an image is for some architectures only is the `arch` attribute of `<preferences>`
+/// (kiwi's documentation, "Image Description Elements"). A section without it is for all, so nothing is declared.
+fn declared_archs(description: &str) -> Vec<Arch> {
+    // A template may be no well-formed XML before it is rendered; then nothing is known either.
+    let Ok(document) = roxmltree::Document::parse(description) else { return Vec::new() };
+    let sections = document.root_element().children().filter(|node| node.has_tag_name("preferences"));
+    let with_type = sections.filter(|node| node.children().any(|child| child.has_tag_name("type")));
+    let mut archs = Vec::new();
+    for section in with_type {
+        let Some(names) = section.attribute("arch") else { return Vec::new() };
+        archs.extend(names.split(',').filter_map(|name| name.parse::<Arch>().ok()));
+    }
+    archs.sort_unstable();
+    archs.dedup();
+    archs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_declares_its_architecture_as_kiwi_says_it() {
+        let with = |attribute: &str| {
+            declared_archs(&format!("<image><preferences{attribute}><type image='tbz'/></preferences></image>"))
+        };
+        assert_eq!(with(" arch='aarch64'"), [Arch::Aarch64]);
+        assert_eq!(with(" arch='x86_64,aarch64'"), [Arch::X86_64, Arch::Aarch64]);
+        assert_eq!(with(""), []);
+        assert_eq!(declared_archs("<image>{% if x < 1 %}</image>"), []);
+    }
+
+    #[test]
+    fn equal_directories_make_equal_archives_that_can_be_read_again() {
+        let make = || {
+            let dir = tempfile::tempdir().unwrap();
+            let recipe = dir.path().join("demo");
+            fs_err::create_dir_all(recipe.join("root/etc")).unwrap();
+            fs_err::write(
+                recipe.join("config.xml"),
+                "<image><preferences arch='arm64'><type/></preferences></image>",
+            )
+            .unwrap();
+            fs_err::write(recipe.join("root/etc/motd"), "hello").unwrap();
+            fs_err::os::unix::fs::symlink("motd", recipe.join("root/etc/link")).unwrap();
+            let archive = RecipeArchive::read(&recipe).unwrap();
+            let packed = dir.path().join("demo-1.tar.gz");
+            fs_err::write(&packed, &archive.bytes).unwrap();
+            (archive, RecipeArchive::read(&packed).unwrap())
+        };
+        let ((one, one_again), (two, _)) = (make(), make());
+        assert_eq!(one.sha256, two.sha256);
+        assert_eq!((one.name.as_str(), one_again.name.as_str()), ("demo", "demo-1"));
+        assert_eq!((one.declared, one_again.declared), (vec![Arch::Aarch64], vec![Arch::Aarch64]));
+    }
+
+    #[test]
+    fn what_is_no_recipe_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(RecipeArchive::read(&dir.path().join("gone")).unwrap_err().code, "recipe_missing");
+        assert_eq!(RecipeArchive::read(dir.path()).unwrap_err().code, "recipe_config_missing");
+    }
+}

@@ -1,0 +1,353 @@
+//! Running one job from its request to its end.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    job_dir::{JobDir, JobRecord, JobState},
+    place::{How, Placement},
+    serve::JobServer,
+};
+use crate::{
+    arch::Arch,
+    artifacts::{ArtifactStore, ManifestLink},
+    host,
+    records::{
+        Failure, ImageId, JobId, Step, UploadedArtifact,
+        protocol::{
+            BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream, TemplateMode, What,
+        },
+    },
+    sandbox::{
+        namespace::{JobSandbox, Limits, NamespaceDriver, Report},
+        toolbox::Toolbox,
+    },
+};
+
+/// What every job of one command shares.
+#[derive(Debug)]
+pub struct Site<'a> {
+    /// Makes sandboxes.
+    pub driver: &'a NamespaceDriver,
+    /// What sandboxes are made from.
+    pub toolbox: &'a Toolbox,
+    /// The static agent.
+    pub agent: &'a Path,
+    /// Where images go.
+    pub store: &'a ArtifactStore,
+    /// Where jobs keep their logs and records.
+    pub jobs: &'a Path,
+}
+
+/// One image to build.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The image's name.
+    pub name: String,
+    /// The image's architecture.
+    pub arch: Arch,
+    /// Where and how it is built.
+    pub placement: Placement,
+    /// The bytes of the recipe archive.
+    pub recipe: bytes::Bytes,
+    /// Their SHA-256, hexadecimal.
+    pub recipe_sha256: String,
+    /// What the recipe is written for.
+    pub recipe_type: RecipeType,
+    /// Template values that the user gave.
+    pub values: BTreeMap<String, String>,
+    /// Template values that the site knows.
+    pub default_values: BTreeMap<String, String>,
+    /// What to do about template names without a value.
+    pub template_mode: TemplateMode,
+    /// How the root is packed.
+    pub squashfs: SquashfsOptions,
+    /// Which files of `/boot` are delivered.
+    pub boot: BootFiles,
+    /// How long to wait for repositories.
+    pub repos_timeout: Duration,
+    /// What the sandbox may use.
+    pub limits: Limits,
+    /// Leave the sandbox's files on disk at the end.
+    pub keep: bool,
+    /// Keep everything that kiwi says in the log, however dull.
+    pub debug: bool,
+}
+
+/// An image that is in S3, whole and verified.
+#[derive(Debug)]
+pub struct Image {
+    /// Its id.
+    pub id: ImageId,
+    /// The job that made it.
+    pub job: JobId,
+    /// Its architecture.
+    pub arch: Arch,
+    /// Its manifest.
+    pub manifest: ManifestLink,
+    /// Its artifacts.
+    pub artifacts: Vec<UploadedArtifact>,
+    /// The whole log, on this machine.
+    pub log: PathBuf,
+}
+
+/// A job that ended without an image.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why.
+    pub failure: Failure,
+    /// The whole log, if it came to one.
+    pub log: Option<PathBuf>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { failure, log: None }
+    }
+}
+
+/// How long the agent may take to exit after it said that it is finished.
+const EXIT_GRACE: Duration = Duration::from_secs(10);
+
+/// How long a presigned recipe address is good for.
+const RECIPE_URL_VALID: Duration = Duration::from_hours(1);
+
+/// Runs a job. Whatever happens, its sandbox is gone afterwards, and S3 holds the whole image or nothing of it.
+///
+/// `watch` sees every event as it comes. When `cancelled` fires the job ends as `interrupted`.
+pub async fn run(
+    site: &Site<'_>,
+    request: Request,
+    cancelled: &CancellationToken,
+    watch: impl FnMut(&Event),
+) -> Result<Image, Failed> {
+    let record = JobRecord {
+        id: JobId::new(),
+        image: ImageId::new(),
+        name: request.name.clone(),
+        arch: request.arch,
+        how: request.placement.how.name(),
+        toolbox: site.toolbox.name.clone(),
+        recipe_sha256: request.recipe_sha256.clone(),
+        begun: Timestamp::now(),
+        ended: None,
+        state: JobState::Running,
+    };
+    let (job, image) = (record.id, record.image);
+    let mut dir = JobDir::create(site.jobs, record)?;
+    let log = dir.log_path();
+
+    let mut outcome = match build(site, &request, &mut dir, cancelled, watch).await {
+        Ok(artifacts) => commit(site, image, artifacts, &log).await,
+        Err(failure) => Err(failure),
+    };
+    let cleaned = match &outcome {
+        Ok(_) => Ok(()),
+        Err(_) => site.store.discard_image(image).await,
+    };
+    if let (Err(failure), Err(left)) = (&mut outcome, cleaned.and(site.store.discard_recipe(job).await)) {
+        failure.detail = format!("{} (and what was uploaded could not be removed: {left})", failure.detail);
+    }
+    let state = match &outcome {
+        Ok(_) => JobState::Success,
+        Err(failure) => {
+            // A full disk may keep the log from its last line; the user hears the cause in any case.
+            let _ = dir.write_line(Timestamp::now(), failure.step, Stream::Agent, &format!("error: {failure}"));
+            JobState::Error(failure.clone())
+        }
+    };
+    let ended = dir.end(state);
+    let (manifest, artifacts) = outcome.and_then(|image| ended.map(|()| image)).map_err(|failure| Failed {
+        failure,
+        log: Some(log.clone()),
+    })?;
+    Ok(Image { id: image, job, arch: request.arch, manifest, artifacts, log })
+}
+
+/// Everything up to the last artifact in S3. The sandbox is gone when this returns.
+async fn build(
+    site: &Site<'_>,
+    request: &Request,
+    dir: &mut JobDir,
+    cancelled: &CancellationToken,
+    mut watch: impl FnMut(&Event),
+) -> Result<Vec<UploadedArtifact>, Failure> {
+    let (job, image) = (dir.record.id, dir.record.image);
+    let description = describe(site, request, job).await?;
+    let sandbox =
+        JobSandbox { job, toolbox: &site.toolbox.tree, agent: site.agent, limits: request.limits, keep: request.keep };
+    let (channel, stderr, mut handle) = site.driver.start(sandbox).await?.split();
+    let last_words = tokio::spawn(last_lines(BufReader::new(stderr)));
+
+    let mut step = None;
+    let mut server = JobServer {
+        job,
+        image,
+        image_name: &request.name,
+        description,
+        store: site.store,
+        on_event: |event: Event| {
+            keep(dir, &mut step, &event)?;
+            watch(&event);
+            Ok(())
+        },
+        next_event: 0,
+        open: BTreeMap::new(),
+        uploaded: Vec::new(),
+    };
+    let said = tokio::select! {
+        said = server.serve(channel) => said,
+        () = cancelled.cancelled() => Some(Err(Failure::new("interrupted", "the build was interrupted"))),
+    };
+    let uploaded = std::mem::take(&mut server.uploaded);
+    drop(server);
+    if cancelled.is_cancelled() {
+        handle.kill().await;
+    }
+    let report = match tokio::time::timeout(EXIT_GRACE, handle.wait()).await {
+        Ok(report) => report,
+        Err(_) => {
+            handle.kill().await;
+            handle.wait().await
+        }
+    };
+    if request.keep {
+        site.driver.mark_kept(job)?;
+    } else {
+        site.driver.remove_dir(&site.driver.dir_of(job)).await?;
+    }
+    let last_words = last_words.await.unwrap_or_default();
+    verdict(said, report, &last_words, step).map(|()| uploaded)
+}
+
+/// Hands the recipe to S3 and describes the job to its agent.
+async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobDescription, Failure> {
+    let url = site.store.put_recipe(job, request.recipe.clone(), RECIPE_URL_VALID).await?;
+    let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+    Ok(JobDescription {
+        id: job,
+        arch: request.arch,
+        recipe: RecipeSource { url, sha256: request.recipe_sha256.clone(), size: request.recipe.len() as u64 },
+        recipe_type: request.recipe_type,
+        values: request.values.clone(),
+        default_values: request.default_values.clone(),
+        template_mode: request.template_mode,
+        emulator: match &request.placement.how {
+            How::Native => None,
+            How::Emulated(emulation) => {
+                Some(Emulator { binfmt: emulation.entry.clone(), cpu: emulation.cpu.clone() })
+            }
+        },
+        squashfs: request.squashfs.clone(),
+        boot: request.boot.clone(),
+        repos_timeout_s: request.repos_timeout.as_secs(),
+        cpus: request.limits.cpus.unwrap_or(cpus),
+        ca_bundle: host::ca_bundle(),
+        debug: request.debug,
+    })
+}
+
+/// Keeps an event in the log.
+fn keep(dir: &mut JobDir, step: &mut Option<Step>, event: &Event) -> Result<(), Failure> {
+    match &event.what {
+        What::StepStarted(begun) => {
+            *step = Some(*begun);
+            dir.write_line(event.time, *step, Stream::Agent, "begins")
+        }
+        What::StepFinished { step: ended, wall_ms, cpu_ms } => {
+            let text = format!("done in {wall_ms} ms, {cpu_ms} ms of CPU");
+            dir.write_line(event.time, Some(*ended), Stream::Agent, &text)
+        }
+        What::Log { stream, text } => dir.write_line(event.time, *step, *stream, text),
+        What::Progress { .. } => Ok(()),
+    }
+}
+
+/// The one place that decides how a job ended, from what the agent said and what became of its sandbox.
+fn verdict(
+    said: Option<Result<(), Failure>>,
+    report: Result<Report, Failure>,
+    last_words: &[String],
+    step: Option<Step>,
+) -> Result<(), Failure> {
+    let report = match (said, report) {
+        (Some(Ok(())), Ok(_)) => return Ok(()),
+        // The sandbox's end is only worth a word when the agent's is not known.
+        (Some(Err(failure)), Err(_)) => return Err(failure),
+        (Some(Ok(())) | None, Err(lost)) => return Err(lost),
+        (Some(Err(failure)), Ok(report)) if report.oom_kills == 0 => return Err(failure),
+        (_, Ok(report)) => report,
+    };
+    let at = |failure: Failure| match step {
+        Some(step) => failure.at(step),
+        None => failure,
+    };
+    if report.oom_kills > 0 {
+        let detail = format!("the build needed more memory than it may have; the kernel killed {} of it", report.oom_kills);
+        return Err(at(Failure::new("out_of_memory", detail).hint("allow it more: `--memory SIZE`")));
+    }
+    if let Some(failure) = report.failure {
+        return Err(failure);
+    }
+    let last = last_words.last().map(|line| format!(": {line}")).unwrap_or_default();
+    let detail = format!("the agent ended with code {} and without a word{last}", report.exit_code);
+    Err(at(Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")))
+}
+
+/// The last lines of a stream, for evidence.
+async fn last_lines(reader: impl AsyncBufReadExt + Unpin) -> Vec<String> {
+    const LAST: usize = 20;
+    let mut lines = reader.lines();
+    let mut last = std::collections::VecDeque::new();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if last.len() == LAST {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    last.into()
+}
+
+/// Adds the log to the image, then writes the manifest: from then on the image exists.
+async fn commit(
+    site: &Site<'_>,
+    image: ImageId,
+    artifacts: Vec<UploadedArtifact>,
+    log: &Path,
+) -> Result<(ManifestLink, Vec<UploadedArtifact>), Failure> {
+    let path = log.to_owned();
+    let packed = tokio::task::spawn_blocking(move || zstd::encode_all(fs_err::File::open(path)?, 0)).await;
+    let packed = packed.map_err(|error| Failure::new("log_lost", error))?;
+    let packed = packed.map_err(|error| Failure::io("cannot pack the log", &error))?;
+    site.store.put_log(image, packed.into()).await?;
+    let manifest = site.store.write_manifest(image, &artifacts).await?;
+    Ok((manifest, artifacts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_ends_with_the_cause_that_says_most() {
+        let code = |said, report| verdict(said, report, &["last".to_owned()], Some(Step::Build)).map_err(|failure| failure.code);
+        let agents = || Failure::new("build_failed", "kiwi");
+        let report = |oom_kills| Ok(Report { exit_code: 137, oom_kills, ..Report::default() });
+        let lost = || Err(Failure::new("sandbox_lost", "gone"));
+        assert_eq!(code(Some(Ok(())), report(0)), Ok(()));
+        assert_eq!(code(Some(Err(agents())), report(0)), Err("build_failed".into()));
+        assert_eq!(code(Some(Err(agents())), report(1)), Err("out_of_memory".into()));
+        assert_eq!(code(Some(Err(agents())), lost()), Err("build_failed".into()));
+        assert_eq!(code(None, report(0)), Err("sandbox_lost".into()));
+        assert_eq!(code(None, lost()), Err("sandbox_lost".into()));
+        let unmade = Report { failure: Some(Failure::new("no_user_namespace", "no")), ..Report::default() };
+        assert_eq!(code(None, Ok(unmade)), Err("no_user_namespace".into()));
+    }
+}
