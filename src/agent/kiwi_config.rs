@@ -1,6 +1,7 @@
 //! What Kiln reads from a kiwi image description: the image's name, its package manager, and its repositories.
 
 use std::{
+    ffi::OsStr,
     io,
     path::{Path, PathBuf},
 };
@@ -96,7 +97,7 @@ fn find(recipe: &Path) -> Result<PathBuf, Failure> {
                     .file_name()
                     .into_string()
                     .ok()
-                    .filter(|name| name.ends_with(".kiwi")),
+                    .filter(|name| Path::new(name).extension() == Some(OsStr::new("kiwi"))),
             );
         }
         let only = names.len() == 1;

@@ -18,7 +18,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// How long a repository may answer that it does not exist, or that access is denied. Someone may just be publishing
 /// it; an address that is wrong stays wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Why a repository is not ready.
 struct Trouble {
