@@ -23,6 +23,7 @@
 //! it uses [`records`] and [`emulation`] and never the server's half.
 
 pub mod arch;
+pub mod compression;
 pub mod emulation;
 pub mod records;
 

@@ -6,10 +6,11 @@
 pub mod boot_files;
 pub mod build;
 pub mod channel;
-pub mod compression;
 pub mod digest;
 pub mod fetch;
 pub mod job;
+pub mod kernel;
+pub mod kiwi_config;
 pub mod process;
 pub mod repos;
 pub mod squashfs;

@@ -11,7 +11,7 @@ use std::{
     fs::Permissions,
     io::{self, BufReader, Read, Write},
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, SystemTime},
 };
@@ -19,17 +19,12 @@ use std::{
 use fs_err::{File, os::unix::fs::symlink};
 use tar::{Archive, Entry, EntryType};
 
+use self::paths::{check_target, clean};
 use super::{compression::Compression, digest};
 use crate::records::{Failure, protocol::RecipeSource};
 
 /// Bytes of headers (long names, extended attributes) that one entry may have.
 const HEADER_BYTES: u64 = 1 << 20;
-
-/// The longest path in bytes, as in Linux.
-const PATH_BYTES: usize = 4096;
-
-/// The longest name in bytes, as in Linux.
-const NAME_BYTES: usize = 255;
 
 /// What an archive may hold at most.
 #[derive(Debug, Clone, Copy)]
@@ -298,7 +293,7 @@ impl Unpacking<'_> {
 
     /// Copies what is left of an entry and counts it.
     fn copy(&mut self, entry: &mut impl Read, to: &mut impl Write) -> Result<(), Failure> {
-        let mut piece = [0; 64 * 1024];
+        let mut piece = [0; 8 * 1024];
         loop {
             let read = entry.read(&mut piece).map_err(|error| self.damaged(error))?;
             if read == 0 {
@@ -355,57 +350,6 @@ fn not_archive(archive: &Path, why: impl Display) -> Failure {
     .hint("a recipe is a tar archive, plain or compressed with gzip, bzip2, xz or zstd")
 }
 
-/// An entry's name as a relative path of plain names; empty for the top itself. An error says what is wrong.
-fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
-    if name.contains(&0) {
-        return Err("has a NUL byte in its name");
-    }
-    if name.len() > PATH_BYTES {
-        return Err("has a path that is too long");
-    }
-    let mut clean = PathBuf::new();
-    for component in Path::new(OsStr::from_bytes(name)).components() {
-        match component {
-            Component::Normal(part) if part.len() > NAME_BYTES => return Err("has a name that is too long"),
-            Component::Normal(part) => clean.push(part),
-            Component::CurDir => {}
-            Component::ParentDir => return Err("has `..` in its path"),
-            Component::RootDir | Component::Prefix(_) => return Err("has an absolute path"),
-        }
-    }
-    Ok(clean)
-}
-
-/// Checks that the symbolic link at `place` stays inside, whatever other links its target leads through.
-///
-/// `..` may stand only at the target's beginning: from there it goes up through the real directories above the link,
-/// and every later name goes down, or through another link that passed this same check. In the overlay tree `root/`,
-/// whose files kiwi copies into the image, absolute targets are names of the image and stay as they are.
-fn check_target(place: &Path, target: &[u8]) -> Result<(), &'static str> {
-    const OUTSIDE: &str = "is a symbolic link that leads outside the recipe";
-    if target.is_empty() || target.contains(&0) || target.len() > PATH_BYTES {
-        return Err("is a symbolic link with an impossible target");
-    }
-    let target = Path::new(OsStr::from_bytes(target));
-    if target.has_root() {
-        let above = place.parent().into_iter().flat_map(Path::components);
-        // The second name counts when the archive has a single top directory.
-        let overlay = above.take(2).any(|part| part.as_os_str() == "root");
-        return if overlay { Ok(()) } else { Err(OUTSIDE) };
-    }
-    let mut room = place.components().count().saturating_sub(1);
-    let mut went_down = false;
-    for component in target.components() {
-        match component {
-            Component::ParentDir if went_down || room == 0 => return Err(OUTSIDE),
-            Component::ParentDir => room -= 1,
-            Component::Normal(_) => went_down = true,
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
 /// A reader that fails when more than `allowance` bytes are read before the allowance is set again.
 struct Bounded {
     reader: Box<dyn Read>,
@@ -426,5 +370,6 @@ impl Read for Bounded {
     }
 }
 
+mod paths;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ impl Recipe {
         for (name, text) in files {
             recipe.write(name, text);
             if !name.starts_with('_') {
-                list += &format!("  - {name}\n");
+                list.extend(["  - ", name, "\n"]);
             }
         }
         recipe.write(LIST_FILE, &list);
@@ -47,7 +47,7 @@ impl Recipe {
             .collect();
         let said = RefCell::new(Vec::new());
         let result = render(self.path(), &values, mode, &|line| {
-            said.borrow_mut().push(line.to_owned())
+            said.borrow_mut().push(line.to_owned());
         });
         (result, said.into_inner())
     }

@@ -1,4 +1,4 @@
-use std::os::unix::fs::MetadataExt;
+use std::{os::unix::fs::MetadataExt, path::Component};
 
 use proptest::prelude::*;
 use tar::{Builder, Header};

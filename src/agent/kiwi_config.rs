@@ -1,0 +1,383 @@
+//! What Kiln reads from a kiwi image description: the image's name, its package manager, and its repositories.
+
+use std::{
+    ffi::OsStr,
+    io,
+    path::{Path, PathBuf},
+};
+
+use reqwest::Url;
+use roxmltree::{Document, Node};
+
+use super::template;
+use crate::{arch::Arch, records::Failure};
+
+/// The description's usual name; kiwi also takes one file that ends in `.kiwi`.
+const CONFIG: &str = "config.xml";
+
+/// Bytes that a description may have.
+const CONFIG_BYTES: u64 = 16 << 20;
+
+/// An image description.
+#[derive(Debug, Clone)]
+pub struct KiwiConfig {
+    /// The image's name.
+    pub image_name: Option<String>,
+    /// The package manager, such as `zypper`, `dnf4` or `apt`.
+    pub package_manager: Option<String>,
+    /// The repositories, in the order of the file.
+    pub repositories: Vec<Repository>,
+}
+
+/// A repository of an image description.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    /// Its address as it may be shown: without passwords and query.
+    pub shown: String,
+    /// User and password, where the description has them apart from the address.
+    pub login: Option<(String, String)>,
+    /// Whether, and how, it is waited for.
+    pub plan: Plan,
+}
+
+/// What is done about a repository before the build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// It is there when any one of these files is.
+    Wait(Vec<Url>),
+    /// It is not waited for, and why.
+    Skip(String),
+}
+
+/// Reads the description in the recipe's directory, for an image of `arch`.
+pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
+    let path = find(recipe)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let invalid = |why: &dyn std::fmt::Display| {
+        Failure::new("recipe_config_invalid", format!("{name} cannot be used: {why}"))
+            .hint("it has to be a kiwi image description: XML in UTF-8, without DTD and entities")
+    };
+    if fs_err::metadata(&path).is_ok_and(|found| found.len() > CONFIG_BYTES) {
+        return Err(invalid(&"it has more than 16 MiB"));
+    }
+    let text = fs_err::read_to_string(&path).map_err(|error| invalid(&error))?;
+    let document = Document::parse(&text).map_err(|error| invalid(&error))?;
+    let image = document.root_element();
+    if !image.has_tag_name("image") {
+        return Err(invalid(&format_args!(
+            "its root element is `{}`, not `image`",
+            image.tag_name().name()
+        )));
+    }
+    let package_manager = text_of(image, "packagemanager");
+    let reader = Reader {
+        arch,
+        uses_apt: package_manager.as_deref() == Some("apt"),
+        profiles: default_profiles(image),
+    };
+    Ok(KiwiConfig {
+        image_name: image.attribute("name").map(str::to_owned),
+        repositories: elements(image, "repository")
+            .flat_map(|repository| reader.repositories(repository))
+            .collect(),
+        package_manager,
+    })
+}
+
+fn find(recipe: &Path) -> Result<PathBuf, Failure> {
+    let missing = |what: String| {
+        Failure::new("recipe_config_missing", what)
+            .hint("a recipe is an archive with kiwi's config.xml at its top, or in its only directory")
+    };
+    let kiwi_file = || -> io::Result<Option<String>> {
+        let mut names = Vec::new();
+        for entry in fs_err::read_dir(recipe)? {
+            names.extend(
+                entry?
+                    .file_name()
+                    .into_string()
+                    .ok()
+                    .filter(|name| Path::new(name).extension() == Some(OsStr::new("kiwi"))),
+            );
+        }
+        let only = names.len() == 1;
+        Ok(names.pop().filter(|_| only))
+    };
+    let name = match fs_err::symlink_metadata(recipe.join(CONFIG)) {
+        Ok(_) => CONFIG.to_owned(),
+        Err(_) => kiwi_file()
+            .map_err(|error| Failure::io("cannot read the recipe", &error))?
+            .ok_or_else(|| missing(format!("the recipe has no {CONFIG}")))?,
+    };
+    template::inside(recipe, &name).map_err(|error| missing(format!("the recipe's {name} cannot be read: {error}")))
+}
+
+fn elements<'a, 'i>(parent: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
+    parent.descendants().filter(move |node| node.has_tag_name(name))
+}
+
+fn text_of(parent: Node<'_, '_>, name: &'static str) -> Option<String> {
+    let text = elements(parent, name).next()?.text()?.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The profiles that are in force when none is asked for.
+fn default_profiles<'a>(image: Node<'a, '_>) -> Vec<&'a str> {
+    elements(image, "profile")
+        .filter(|profile| profile.attribute("import") == Some("true"))
+        .filter_map(|profile| profile.attribute("name"))
+        .collect()
+}
+
+struct Reader<'a> {
+    arch: Arch,
+    uses_apt: bool,
+    profiles: Vec<&'a str>,
+}
+
+impl Reader<'_> {
+    fn repositories(&self, repository: Node<'_, '_>) -> Vec<Repository> {
+        let login = repository
+            .attribute("username")
+            .map(str::to_owned)
+            .zip(repository.attribute("password").map(str::to_owned));
+        elements(repository, "source")
+            .filter_map(|source| source.attribute("path"))
+            .map(|path| Repository {
+                shown: redact(path.trim()),
+                login: login.clone(),
+                plan: self
+                    .plan(repository, path.trim())
+                    .unwrap_or_else(|why| Plan::Skip(why.to_owned())),
+            })
+            .collect()
+    }
+
+    /// How to know that the repository is there; an error says why that is not asked.
+    fn plan(&self, repository: Node<'_, '_>, path: &str) -> Result<Plan, &'static str> {
+        let listed = |attribute, wanted: &dyn Fn(&str) -> bool| {
+            let list: Option<&str> = repository.attribute(attribute);
+            list.is_none_or(|list| list.split(',').map(str::trim).any(wanted))
+        };
+        if !listed("profiles", &|name| self.profiles.contains(&name)) {
+            return Err("its profile is not in force");
+        }
+        if !listed("arch", &|name| name == self.arch.name()) {
+            return Err("it is for another architecture");
+        }
+        if repository.attribute("imageonly") == Some("true") {
+            return Err("the build does not use it");
+        }
+        if repository.attribute("sourcetype").is_some_and(|kind| kind != "baseurl") {
+            return Err("it is a list of mirrors");
+        }
+        if path.contains('$') {
+            return Err("its address has variables in it");
+        }
+        let url = Url::parse(path)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"));
+        let url = url.ok_or("only http and https can be asked")?;
+        let kind = repository
+            .attribute("type")
+            .unwrap_or(if self.uses_apt { "apt-deb" } else { "rpm-md" });
+        match kind {
+            "rpm-md" => Ok(Plan::Wait(vec![below(&url, "repodata/repomd.xml")])),
+            "apt-deb" => {
+                let dir = match repository.attribute("distribution") {
+                    None => String::new(),
+                    // As in sources.list, a slash at the end is for repositories without distributions.
+                    Some(flat) if flat.ends_with('/') => flat.trim_start_matches("./").to_owned(),
+                    Some(name) => format!("dists/{name}/"),
+                };
+                Ok(Plan::Wait(
+                    ["InRelease", "Release"]
+                        .map(|file| below(&url, &format!("{dir}{file}")))
+                        .to_vec(),
+                ))
+            }
+            _ => Err("its kind is unknown"),
+        }
+    }
+}
+
+/// The address of a file below `base`. A query, which may be the key to the repository, is kept.
+fn below(base: &Url, file: &str) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments
+            .pop_if_empty()
+            .extend(file.split('/').filter(|part| !part.is_empty()));
+    }
+    url
+}
+
+/// An address without user, password and query.
+fn redact(address: &str) -> String {
+    let bare = address.split_once('?').map_or(address, |(before, _)| before);
+    let Some((scheme, rest)) = bare.split_once("://") else {
+        return bare.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<KiwiConfig, Failure> {
+        let recipe = tempfile::tempdir().unwrap();
+        fs_err::write(recipe.path().join(CONFIG), text).unwrap();
+        read(recipe.path(), Arch::Aarch64)
+    }
+
+    /// The plans of an image with these elements: what is asked for, or why nothing is.
+    fn plans(elements: &str) -> Vec<String> {
+        let config = parse(&format!(
+            "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<image name=\"i\">{elements}</image>"
+        ))
+        .unwrap();
+        let show = |repository: Repository| match repository.plan {
+            Plan::Wait(urls) => urls.iter().map(Url::as_str).collect::<Vec<_>>().join(" "),
+            Plan::Skip(why) => why,
+        };
+        config.repositories.into_iter().map(show).collect()
+    }
+
+    fn plan(attributes: &str, path: &str) -> String {
+        plans(&format!(
+            "<repository {attributes}><source path=\"{path}\"/></repository>"
+        ))
+        .concat()
+    }
+
+    #[test]
+    fn facts_are_read() {
+        let config = parse(
+            r#"<image schemaversion="7.4" name="compute">
+                <preferences><type image="tbz"/><packagemanager> dnf4 </packagemanager></preferences>
+                <repository><source path="http://u:p@h/x?token=1"/></repository>
+            </image>"#,
+        )
+        .unwrap();
+        assert_eq!(config.image_name.as_deref(), Some("compute"));
+        assert_eq!(config.package_manager.as_deref(), Some("dnf4"));
+        assert_eq!(config.repositories[0].shown, "http://h/x");
+    }
+
+    #[test]
+    fn each_kind_of_repository_has_its_proof() {
+        for (attributes, path, expected) in [
+            ("type=\"rpm-md\"", "http://h/a", "http://h/a/repodata/repomd.xml"),
+            ("", "HTTPS://h/a/", "https://h/a/repodata/repomd.xml"),
+            ("", "https://h", "https://h/repodata/repomd.xml"),
+            ("", "https://h/a?key=1", "https://h/a/repodata/repomd.xml?key=1"),
+            ("arch=\"x86_64,aarch64\"", "https://h", "https://h/repodata/repomd.xml"),
+            (
+                "type=\"apt-deb\"",
+                "http://h/a",
+                "http://h/a/InRelease http://h/a/Release",
+            ),
+            (
+                "type=\"apt-deb\" distribution=\"./\"",
+                "http://h/a",
+                "http://h/a/InRelease http://h/a/Release",
+            ),
+            (
+                "type=\"apt-deb\" distribution=\"b/\"",
+                "http://h/a/",
+                "http://h/a/b/InRelease http://h/a/b/Release",
+            ),
+            (
+                "type=\"apt-deb\" distribution=\"bookworm/updates\"",
+                "http://h",
+                "http://h/dists/bookworm/updates/InRelease http://h/dists/bookworm/updates/Release",
+            ),
+            ("type=\"rpm-dir\"", "http://h", "its kind is unknown"),
+            ("arch=\"x86_64\"", "http://h", "it is for another architecture"),
+            ("imageonly=\"true\"", "http://h", "the build does not use it"),
+            ("sourcetype=\"metalink\"", "http://h", "it is a list of mirrors"),
+            ("profiles=\"p\"", "http://h", "its profile is not in force"),
+            ("", "http://h/$releasever", "its address has variables in it"),
+            ("", "obs://a/b", "only http and https can be asked"),
+            ("", "dir:///a", "only http and https can be asked"),
+            ("", "this://repo", "only http and https can be asked"),
+            ("", "/a/b", "only http and https can be asked"),
+            ("", "http://", "only http and https can be asked"),
+            ("", "", "only http and https can be asked"),
+        ] {
+            assert_eq!(plan(attributes, path), expected, "{attributes} {path}");
+        }
+    }
+
+    #[test]
+    fn the_package_manager_decides_where_the_kind_is_not_given() {
+        let found = plans(
+            r#"<preferences><packagemanager>apt</packagemanager></preferences>
+               <repository distribution="d"><source path="http://h"/></repository>
+               <repository type="rpm-md"><source path="http://h"/></repository>"#,
+        );
+        assert_eq!(
+            found,
+            [
+                "http://h/dists/d/InRelease http://h/dists/d/Release",
+                "http://h/repodata/repomd.xml"
+            ]
+        );
+    }
+
+    #[test]
+    fn profiles_in_force_count() {
+        let found = plans(
+            r#"<profiles><profile name="a" import="true"/><profile name="b"/></profiles>
+               <repository profiles="b, a"><source path="http://h"/></repository>
+               <repository profiles="b"><source path="http://h"/></repository>"#,
+        );
+        assert_eq!(found, ["http://h/repodata/repomd.xml", "its profile is not in force"]);
+    }
+
+    #[test]
+    fn addresses_are_shown_without_secrets() {
+        for (address, shown) in [
+            ("http://u:p@h/x?y=z", "http://h/x"),
+            ("http://u:p@d@h:80", "http://h:80"),
+            ("http://h/a@b", "http://h/a@b"),
+            ("/a/b", "/a/b"),
+        ] {
+            assert_eq!(redact(address), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_description_is_refused() {
+        let bomb = r#"<!DOCTYPE i [<!ENTITY a "x"><!ENTITY b "&a;&a;">]><image name="&b;"/>"#;
+        let external = r#"<!DOCTYPE i [<!ENTITY a SYSTEM "file:///etc/passwd">]><image name="&a;"/>"#;
+        for text in [
+            "",
+            "text",
+            "<image>",
+            "<other/>",
+            bomb,
+            external,
+            "<image name=\"&a;\"/>",
+        ] {
+            let failure = parse(text).unwrap_err();
+            assert_eq!(failure.code, "recipe_config_invalid", "{text}: {failure}");
+            assert!(failure.hint.is_some());
+        }
+        assert_eq!(parse(&"<a>".repeat(100_000)).unwrap_err().code, "recipe_config_invalid");
+    }
+
+    #[test]
+    fn the_description_is_found_in_the_recipe_only() {
+        let recipe = tempfile::tempdir().unwrap();
+        let code = || read(recipe.path(), Arch::X86_64).map_err(|failure| failure.code).err();
+        assert_eq!(code().as_deref(), Some("recipe_config_missing"));
+        fs_err::write(recipe.path().join("appliance.kiwi"), "<image/>").unwrap();
+        assert_eq!(code(), None);
+        std::os::unix::fs::symlink("/etc/passwd", recipe.path().join(CONFIG)).unwrap();
+        assert_eq!(code().as_deref(), Some("recipe_config_missing"));
+    }
+}

@@ -1,0 +1,347 @@
+//! The repositories of a recipe are waited for, so that a build fails at once, and with their names, when one is not
+//! there.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use reqwest::{Certificate, Client, Method, StatusCode, Url};
+use tokio::time::Instant;
+
+use super::kiwi_config::{KiwiConfig, Plan, Repository};
+use crate::records::Failure;
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// The first and the longest pause between two rounds.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// How long a repository may answer that it does not exist, or that access is denied. Someone may just be publishing
+/// it; an address that is wrong stays wrong.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Why a repository is not ready.
+struct Trouble {
+    text: String,
+    /// The server works and refuses: waiting is unlikely to help.
+    refused: bool,
+}
+
+/// An HTTP client that trusts the certificate authorities in `ca_bundle` (PEM) and no others; without a bundle, those
+/// of the system.
+pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
+    let unusable = |error: reqwest::Error| {
+        Failure::new(
+            "ca_bundle_invalid",
+            format!("the trusted certificates cannot be used: {}", causes(&error)),
+        )
+        .hint("the CA bundle has to be a PEM file of certificates")
+    };
+    // An error says that a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = Client::builder();
+    if let Some(bundle) = ca_bundle {
+        let certificates = Certificate::from_pem_bundle(bundle.as_bytes()).map_err(unusable)?;
+        if certificates.is_empty() {
+            return Err(Failure::new("ca_bundle_invalid", "the CA bundle holds no certificate")
+                .hint("the CA bundle has to be a PEM file of certificates"));
+        }
+        builder = builder.tls_certs_only(certificates);
+    }
+    builder.build().map_err(unusable)
+}
+
+/// Waits until every repository of `config` is there, for `timeout` at most; `repo_unreachable` names those that are
+/// not. Repositories of which nobody can tell whether they are there are not waited for.
+pub async fn wait(
+    config: &KiwiConfig,
+    client: &Client,
+    timeout: Duration,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<(), Failure> {
+    if config.repositories.is_empty() {
+        say("the recipe names no repository");
+    }
+    let mut pending = Vec::new();
+    for repository in &config.repositories {
+        match &repository.plan {
+            Plan::Wait(probes) => pending.push((repository, probes)),
+            Plan::Skip(why) => say(&format!("not waited for: {} ({why})", repository.shown)),
+        }
+    }
+    let start = Instant::now();
+    let mut pause = PAUSE.0;
+    while !pending.is_empty() {
+        let left = timeout.saturating_sub(start.elapsed());
+        let limit = REQUEST.min(left.max(PAUSE.0));
+        let answers = join_all(
+            pending
+                .iter()
+                .map(|(repository, probes)| probe(client, repository, probes, limit)),
+        )
+        .await;
+        let mut troubles = Vec::new();
+        let mut waiting = Vec::new();
+        for (entry, answer) in pending.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => say(&format!("ready: {}", entry.0.shown)),
+                Err(trouble) => {
+                    troubles.push((entry.0, trouble));
+                    waiting.push(entry);
+                }
+            }
+        }
+        pending = waiting;
+        if troubles.is_empty() {
+            break;
+        }
+        let waited = start.elapsed();
+        let refused = troubles.iter().any(|(_, trouble)| trouble.refused);
+        if waited >= timeout || (refused && waited >= PATIENCE) {
+            return Err(unreachable(&troubles, waited));
+        }
+        for (repository, trouble) in &troubles {
+            say(&format!("waiting for {}: {}", repository.shown, trouble.text));
+        }
+        tokio::time::sleep(pause.min(timeout.saturating_sub(waited))).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+    Ok(())
+}
+
+/// Asks for the files of which any one proves that the repository is there.
+async fn probe(client: &Client, repository: &Repository, probes: &[Url], limit: Duration) -> Result<(), Trouble> {
+    let mut last = None;
+    for url in probes {
+        let answer = match ask(client, repository, Method::HEAD, url, limit).await {
+            // There are servers and caches that know GET only.
+            Ok(status) if [403, 405, 501].contains(&status.as_u16()) => {
+                ask(client, repository, Method::GET, url, limit).await
+            }
+            answer => answer,
+        };
+        let trouble = match answer {
+            Ok(status) if status.is_success() => return Ok(()),
+            Ok(status) => {
+                // Too early, too many, too slow: such refusals pass.
+                let passing = [408, 425, 429].contains(&status.as_u16());
+                Trouble {
+                    text: status.to_string(),
+                    refused: status.is_client_error() && !passing,
+                }
+            }
+            Err(error) => Trouble {
+                text: causes(&error),
+                refused: false,
+            },
+        };
+        let (_, file) = url.path().rsplit_once('/').unwrap_or_default();
+        last = Some(Trouble {
+            text: format!("{file}: {}", trouble.text),
+            ..trouble
+        });
+    }
+    Err(last.unwrap_or(Trouble {
+        text: "no address to ask".to_owned(),
+        refused: true,
+    }))
+}
+
+async fn ask(
+    client: &Client,
+    repository: &Repository,
+    method: Method,
+    url: &Url,
+    limit: Duration,
+) -> reqwest::Result<StatusCode> {
+    let mut request = client.request(method, url.clone()).timeout(limit);
+    if let Some((user, password)) = &repository.login {
+        request = request.basic_auth(user, Some(password));
+    }
+    // A body is not read: the connection is dropped with it.
+    Ok(request.send().await?.status())
+}
+
+fn unreachable(troubles: &[(&Repository, Trouble)], waited: Duration) -> Failure {
+    let each: Vec<_> = troubles
+        .iter()
+        .map(|(repository, trouble)| format!("{} ({})", repository.shown, trouble.text))
+        .collect();
+    let detail = format!("not reachable after {} s: {}", waited.as_secs(), each.join("; "));
+    let hint = if detail.contains("certificate") {
+        "give Kiln the certificate authority that signed the server's certificate"
+    } else {
+        "check the addresses in the recipe, and that the network of the build reaches them"
+    };
+    Failure::new("repo_unreachable", detail).hint(hint)
+}
+
+/// An error and what caused it, without the address, which may hold a password.
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = String::new();
+    let mut next: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = next {
+        let this = error.to_string();
+        // The outermost error says no more than that there is one, and ends in the address.
+        let this = this
+            .split_once(" for url (")
+            .map_or(this.as_str(), |(before, _)| before);
+        if !text.contains(this) {
+            let between = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{between}{this}");
+        }
+        next = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::{super::kiwi_config, *};
+    use crate::arch::Arch;
+
+    /// Serves answers chosen by the request's head and number until the test ends.
+    async fn serve(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let answer = Arc::new(answer);
+        let number = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (answer, number) = (Arc::clone(&answer), Arc::clone(&number));
+                tokio::spawn(async move {
+                    let mut head = vec![0; 4096];
+                    let read = socket.read(&mut head).await.unwrap();
+                    let head = String::from_utf8_lossy(&head[..read]).into_owned();
+                    let status = answer(&head, number.fetch_add(1, Ordering::SeqCst));
+                    let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                    socket.write_all(text.as_bytes()).await.unwrap();
+                });
+            }
+        });
+        address
+    }
+
+    async fn wait_for(repositories: &str, timeout_ms: u64) -> (Result<(), Failure>, Vec<String>) {
+        let recipe = tempfile::tempdir().unwrap();
+        let text = format!(r#"<image schemaversion="8.0" name="x">{repositories}</image>"#);
+        fs_err::write(recipe.path().join("config.xml"), text).unwrap();
+        let config = kiwi_config::read(recipe.path(), Arch::X86_64).unwrap();
+        let said = Mutex::new(Vec::new());
+        let say = |line: &str| said.lock().unwrap().push(line.to_owned());
+        let client = http_client(None).unwrap();
+        let result = wait(&config, &client, Duration::from_millis(timeout_ms), &say).await;
+        (result, said.into_inner().unwrap())
+    }
+
+    fn rpm(path: &str) -> String {
+        format!(r#"<repository type="rpm-md"><source path="{path}"/></repository>"#)
+    }
+
+    #[tokio::test]
+    async fn repositories_of_both_kinds_are_found() {
+        let server = serve(
+            |head, _| match head.lines().next().unwrap().trim_end_matches(" HTTP/1.1") {
+                "HEAD /rpm/repodata/repomd.xml" | "HEAD /deb/dists/stable/Release" | "HEAD /flat/InRelease" => 200,
+                _ => 404,
+            },
+        )
+        .await;
+        let deb = format!(
+            r#"<repository type="apt-deb" distribution="stable"><source path="{server}/deb/"/></repository>
+               <repository type="apt-deb"><source path="{server}/flat"/></repository>"#
+        );
+        let (result, said) = wait_for(&(rpm(&format!("{server}/rpm/")) + &deb), 5_000).await;
+        result.unwrap();
+        assert_eq!(said.len(), 3);
+        assert!(said.iter().all(|line| line.starts_with("ready: ")), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn a_late_repository_and_a_server_without_head_are_waited_for() {
+        let server = serve(|head, number| match (number, head.starts_with("GET ")) {
+            (0, _) => 503,
+            (_, false) => 405,
+            (_, true) => 200,
+        })
+        .await;
+        let (result, said) = wait_for(&rpm(&server), 10_000).await;
+        result.unwrap();
+        assert!(said[0].starts_with("waiting for http://127.0.0.1:"), "{said:?}");
+        assert!(said[0].contains("503"));
+    }
+
+    #[tokio::test]
+    async fn logins_are_sent_and_never_shown() {
+        // echo -n user:secret | base64
+        let server = serve(|head, _| {
+            if head.contains("Basic dXNlcjpzZWNyZXQ=") {
+                200
+            } else {
+                401
+            }
+        })
+        .await;
+        let in_url = server.replace("http://", "http://user:secret@");
+        let as_attributes = format!(
+            r#"<repository type="rpm-md" username="user" password="secret"><source path="{server}"/></repository>"#
+        );
+        let (result, said) = wait_for(&(rpm(&in_url) + &as_attributes), 1_000).await;
+        result.unwrap();
+        let wrong = server.replace("http://", "http://user:secret2@");
+        let (result, more) = wait_for(&rpm(&wrong), 100).await;
+        let failure = result.unwrap_err();
+        assert!(failure.detail.contains("401"));
+        let shown = format!("{said:?}{more:?}{failure:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn every_missing_repository_is_named() {
+        let server = serve(|_, _| 404).await;
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let repositories = rpm(&format!("{server}/a")) + &rpm(&format!("http://{closed}/b"));
+        let (result, _) = wait_for(&repositories, 300).await;
+        let failure = result.unwrap_err();
+        assert_eq!(failure.code, "repo_unreachable");
+        for part in [&format!("{server}/a"), "404", &format!("http://{closed}/b"), "refused"] {
+            assert!(failure.detail.contains(part), "{part} in {failure}");
+        }
+        assert!(failure.hint.is_some());
+    }
+
+    #[tokio::test]
+    async fn without_repositories_there_is_nothing_to_wait_for() {
+        let (result, said) = wait_for("", 0).await;
+        result.unwrap();
+        assert_eq!(said, ["the recipe names no repository"]);
+        let (result, said) = wait_for(&rpm("dir:///x"), 0).await;
+        result.unwrap();
+        assert!(said[0].starts_with("not waited for: dir:///x ("), "{said:?}");
+    }
+
+    #[test]
+    fn a_wrong_ca_bundle_is_refused() {
+        for bundle in [
+            "",
+            "text",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            assert_eq!(
+                http_client(Some(bundle)).unwrap_err().code,
+                "ca_bundle_invalid",
+                "{bundle}"
+            );
+        }
+    }
+}
