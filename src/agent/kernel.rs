@@ -8,7 +8,7 @@ use std::{
 
 use fs_err::File;
 
-use super::compression::Compression;
+use crate::compression::Compression;
 use crate::{arch::Arch, records::Failure};
 
 /// How much of a kernel is looked at. The last magic number is that of IBM Z, at 64 KiB.

@@ -20,7 +20,8 @@ use fs_err::{File, os::unix::fs::symlink};
 use tar::{Archive, Entry, EntryType};
 
 use self::paths::{check_target, clean};
-use super::{compression::Compression, digest};
+use super::digest;
+use crate::compression::Compression;
 use crate::records::{Failure, protocol::RecipeSource};
 
 /// Bytes of headers (long names, extended attributes) that one entry may have.

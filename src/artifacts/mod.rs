@@ -1,1 +1,11 @@
-//! artifacts.
+//! Artifacts: where they are kept and how they get there.
+//!
+//! [`ArtifactStore`] is the one way to S3: it plans multipart uploads whose parts an agent sends through presigned
+//! URLs, checks every object before it counts, and writes the [`manifest`]. [`embedded`] is an S3 server for machines
+//! that have none.
+
+pub mod embedded;
+pub mod manifest;
+mod settings;
+
+pub use self::settings::{S3Settings, Secret};

@@ -3,7 +3,8 @@ use std::{os::unix::fs::MetadataExt, path::Component};
 use proptest::prelude::*;
 use tar::{Builder, Header};
 
-use super::{super::compression::tests as packing, *};
+use super::*;
+use crate::compression::tests as packing;
 
 /// One entry, written by hand so that nothing stands between the test and a hostile header.
 fn raw(kind: EntryType, name: &[u8], target: &[u8], mode: u32, content: &[u8]) -> Vec<u8> {

@@ -1,0 +1,122 @@
+//! The data directory: who may enter, the access key, and the lock that makes starting one process's business.
+
+use std::{
+    io::{self, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::EmbeddedError;
+use crate::artifacts::Secret;
+
+/// The one access key of an embedded server.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The access key's name.
+    pub access_key: String,
+    /// What requests are signed with.
+    pub secret_key: Secret,
+}
+
+/// Paths in the data directory.
+#[derive(Debug, Clone)]
+pub(super) struct Directory {
+    root: PathBuf,
+}
+
+impl Directory {
+    /// Makes the directory, for its owner only, unless it is there already.
+    pub(super) fn open(root: &Path) -> Result<Self, EmbeddedError> {
+        let directory = Self { root: root.to_owned() };
+        for path in [root.to_owned(), directory.bodies(), directory.incoming()] {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&path)
+                .map_err(|source| EmbeddedError::Directory { path, source })?;
+        }
+        Ok(directory)
+    }
+
+    /// Finished bodies.
+    pub(super) fn bodies(&self) -> PathBuf {
+        self.root.join("bodies")
+    }
+
+    /// Bodies still being received.
+    pub(super) fn incoming(&self) -> PathBuf {
+        self.root.join("incoming")
+    }
+
+    /// The database of names.
+    pub(super) fn database(&self) -> PathBuf {
+        self.root.join("names.sqlite")
+    }
+
+    /// Waits until no other process is starting on this directory. Dropping the file lets the next one in.
+    pub(super) fn lock(&self) -> Result<fs_err::File, EmbeddedError> {
+        let path = self.root.join("lock");
+        let lock = || {
+            let file = fs_err::OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)?;
+            file.lock()?;
+            Ok(file)
+        };
+        lock().map_err(|source| EmbeddedError::Directory {
+            path: path.clone(),
+            source,
+        })
+    }
+
+    /// The access key, made up at the first start. To be called under [`Directory::lock`].
+    pub(super) fn credentials(&self) -> Result<Credentials, EmbeddedError> {
+        let path = self.root.join("credentials.json");
+        let text = match fs_err::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.create_credentials(&path)
+                    .map_err(|source| EmbeddedError::Directory {
+                        path: path.clone(),
+                        source,
+                    })?
+            }
+            Err(source) => return Err(EmbeddedError::Directory { path, source }),
+        };
+        let file: CredentialsFile =
+            serde_json::from_slice(&text).map_err(|source| EmbeddedError::Credentials { path, source })?;
+        Ok(Credentials {
+            access_key: file.access_key,
+            secret_key: file.secret_key.into(),
+        })
+    }
+
+    fn create_credentials(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let text = serde_json::to_vec_pretty(&CredentialsFile {
+            access_key: format!("kiln{}", hex::encode(rand::random::<[u8; 8]>())),
+            secret_key: hex::encode(rand::random::<[u8; 20]>()),
+        })?;
+        // A temporary file has mode 0600.
+        let mut file = tempfile::NamedTempFile::new_in(&self.root)?;
+        file.write_all(&text)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        sync_directory(&self.root)?;
+        Ok(text)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct CredentialsFile {
+    access_key: String,
+    secret_key: String,
+}
+
+/// Makes names that were added to or removed from a directory survive a power cut.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    fs_err::File::open(path)?.sync_all()
+}

@@ -1,0 +1,102 @@
+//! What can go wrong inside the server, and which S3 error the client sees for it.
+
+use std::io;
+
+use s3s::{S3Error, S3ErrorCode, StdError};
+
+/// Result of the server's own functions.
+pub(super) type Result<T> = std::result::Result<T, Fault>;
+
+/// An error on its way to the client.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Meant for the client as it is.
+    S3(S3Error),
+    /// The database failed.
+    Database(sqlx::Error),
+    /// The file system failed.
+    Io(io::Error),
+    /// The client's body broke off, or did not bear out its signature.
+    Body(StdError),
+    /// A record in the database cannot be read back.
+    Record(serde_json::Error),
+    /// A task of the server panicked or was stopped.
+    Task(tokio::task::JoinError),
+}
+
+macro_rules! fault_from {
+    ($($variant:ident($from:ty)),* $(,)?) => {
+        $(impl From<$from> for Fault {
+            fn from(error: $from) -> Self {
+                Self::$variant(error)
+            }
+        })*
+    };
+}
+
+fault_from!(
+    S3(S3Error),
+    Database(sqlx::Error),
+    Io(io::Error),
+    Record(serde_json::Error),
+    Task(tokio::task::JoinError),
+);
+
+impl From<S3ErrorCode> for Fault {
+    fn from(code: S3ErrorCode) -> Self {
+        Self::S3(code.into())
+    }
+}
+
+// Primary result codes of SQLite.
+const SQLITE_BUSY: i32 = 5;
+const SQLITE_FULL: i32 = 13;
+
+impl From<Fault> for S3Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::S3(error) => error,
+            Fault::Body(error) => S3Error::with_message(S3ErrorCode::IncompleteBody, error.to_string()),
+            Fault::Io(error) if is_full(error.kind()) => storage_full(),
+            Fault::Database(error) => match primary_code(&error) {
+                Some(SQLITE_FULL) => storage_full(),
+                Some(SQLITE_BUSY) => S3Error::with_source(S3ErrorCode::SlowDown, Box::new(error)),
+                _ => internal(error),
+            },
+            Fault::Io(error) => internal(error),
+            Fault::Record(error) => internal(error),
+            Fault::Task(error) => internal(error),
+        }
+    }
+}
+
+fn internal(error: impl std::error::Error + Send + Sync + 'static) -> S3Error {
+    tracing::error!(%error, "embedded S3: request failed");
+    S3Error::internal_error(error)
+}
+
+fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Not among Amazon's codes. Status 507 keeps SDKs from retrying what cannot succeed.
+fn storage_full() -> S3Error {
+    let mut error = S3Error::with_message(
+        S3ErrorCode::Custom("StorageFull".into()),
+        "no space left for this object",
+    );
+    if let Ok(status) = 507.try_into() {
+        error.set_status_code(status);
+    }
+    error
+}
+
+fn primary_code(error: &sqlx::Error) -> Option<i32> {
+    // SQLite's extended codes hold the primary one in their low byte.
+    error
+        .as_database_error()?
+        .code()?
+        .parse::<i32>()
+        .ok()
+        .map(|code| code & 0xff)
+}

@@ -1,0 +1,284 @@
+//! Operations on multipart uploads.
+
+use futures::StreamExt;
+use s3s::{
+    S3Error, S3ErrorCode, S3Request, StdError,
+    dto::{
+        AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
+        CompleteMultipartUploadOutput, CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ETag,
+        ListMultipartUploadsInput, ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, MultipartUpload, Part,
+        Range, StorageClass, UploadPartCopyInput, UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
+    },
+};
+use uuid::Uuid;
+
+use super::{
+    attributes::Attributes,
+    bodies::Body,
+    checksums::Expected,
+    conditions::{ReadConditions, WriteConditions},
+    database::timestamp,
+    fault::Result,
+    listing,
+    names::require_bucket,
+    on_buckets::spelling,
+    on_objects::{check_key, copy_source},
+    service::Service,
+    uploads::{self, UploadName},
+};
+
+/// Part numbers go from 1 to this.
+const MAX_PART: i32 = 10_000;
+
+macro_rules! upload_name {
+    ($input:expr) => {
+        UploadName {
+            bucket: $input.bucket.clone(),
+            key: $input.key.clone(),
+            id: $input.upload_id.clone(),
+        }
+    };
+}
+
+impl Service {
+    pub(super) async fn create_multipart_upload(
+        &self,
+        request: S3Request<CreateMultipartUploadInput>,
+    ) -> Result<CreateMultipartUploadOutput> {
+        let input = request.input;
+        check_key(&input.key)?;
+        let attributes = Attributes::from(&input);
+        let name = UploadName {
+            bucket: input.bucket,
+            key: input.key,
+            id: Uuid::new_v4().simple().to_string(),
+        };
+        let mut db = self.database().write().await?;
+        uploads::create(&mut db, &name, &attributes).await?;
+        db.commit().await?;
+        Ok(CreateMultipartUploadOutput {
+            bucket: Some(name.bucket),
+            key: Some(name.key),
+            upload_id: Some(name.id),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn upload_part(&self, request: S3Request<UploadPartInput>) -> Result<UploadPartOutput> {
+        let expected = Expected::of_part(&request)?;
+        let mut input = request.input;
+        let name = upload_name!(input);
+        check_part_number(input.part_number)?;
+        uploads::require_open(&mut *self.database().read().await?, &name).await?;
+        let body = self.receive(input.body.take(), expected).await?;
+        let etag = hex::encode(body.md5);
+        self.put_part(name, input.part_number, body).await?;
+        Ok(UploadPartOutput {
+            e_tag: Some(ETag::Strong(etag)),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn upload_part_copy(
+        &self,
+        request: S3Request<UploadPartCopyInput>,
+    ) -> Result<UploadPartCopyOutput> {
+        let input = request.input;
+        let name = upload_name!(input);
+        check_part_number(input.part_number)?;
+        uploads::require_open(&mut *self.database().read().await?, &name).await?;
+        let (bucket, key) = copy_source(&input.copy_source)?;
+        let range = input.copy_source_range.as_deref().map(Range::parse).transpose();
+        let range = range.map_err(|_| S3ErrorCode::InvalidArgument)?;
+        let conditions = ReadConditions {
+            matches: input.copy_source_if_match,
+            none_match: input.copy_source_if_none_match,
+            modified_since: input.copy_source_if_modified_since,
+            unmodified_since: input.copy_source_if_unmodified_since,
+        };
+        let (_, _, stream) = self
+            .open(&bucket, &key, |source| {
+                conditions.check_source(&source.etag, source.modified_us)?;
+                range.map_or(Ok(0..source.size), |range| {
+                    Ok(range.check(source.size).map_err(S3Error::from)?)
+                })
+            })
+            .await?;
+        // The bytes go by once anyway, for the part's MD5.
+        let stream = stream.map(|chunk| chunk.map_err(|error| Box::new(error) as StdError));
+        let body = self.bodies().receive(stream, Expected::default()).await?;
+        let etag = hex::encode(body.md5);
+        let modified_us = self.put_part(name, input.part_number, body).await?;
+        Ok(UploadPartCopyOutput {
+            copy_part_result: Some(CopyPartResult {
+                e_tag: Some(ETag::Strong(etag)),
+                last_modified: Some(timestamp(modified_us)),
+                ..Default::default()
+            }),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn complete_multipart_upload(
+        &self,
+        request: S3Request<CompleteMultipartUploadInput>,
+    ) -> Result<CompleteMultipartUploadOutput> {
+        let input = request.input;
+        let name = upload_name!(input);
+        let parts = input
+            .multipart_upload
+            .and_then(|upload| upload.parts)
+            .unwrap_or_default();
+        let conditions = WriteConditions {
+            matches: input.if_match,
+            none_match: input.if_none_match,
+        };
+        let this = self.clone();
+        let etag = self
+            .finish(async move {
+                let mut db = this.database().write().await?;
+                let (etag, unneeded) =
+                    uploads::complete(&mut db, &name, &parts, input.mpu_object_size, &conditions).await?;
+                db.commit().await?;
+                this.bodies().remove(unneeded).await;
+                Ok(etag)
+            })
+            .await?;
+        Ok(CompleteMultipartUploadOutput {
+            location: Some(format!("/{}/{}", input.bucket, listing::url_encoded(&input.key))),
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            e_tag: Some(ETag::Strong(etag)),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn abort_multipart_upload(
+        &self,
+        request: S3Request<AbortMultipartUploadInput>,
+    ) -> Result<AbortMultipartUploadOutput> {
+        let name = upload_name!(request.input);
+        let this = self.clone();
+        self.finish(async move {
+            let mut db = this.database().write().await?;
+            let unneeded = uploads::abort(&mut db, &name).await?;
+            db.commit().await?;
+            this.bodies().remove(unneeded).await;
+            Ok(AbortMultipartUploadOutput::default())
+        })
+        .await
+    }
+
+    pub(super) async fn list_parts(&self, request: S3Request<ListPartsInput>) -> Result<ListPartsOutput> {
+        let input = request.input;
+        let name = upload_name!(input);
+        let max = listing::limit(input.max_parts)?;
+        let after = input.part_number_marker.unwrap_or_default();
+        let mut db = self.database().read().await?;
+        uploads::require_open(&mut db, &name).await?;
+        let mut parts = uploads::parts(&mut db, &name.id, after, i64::from(max) + 1).await?;
+        let truncated = cut(&mut parts, max);
+        let part = |part: &uploads::PartRecord| Part {
+            part_number: Some(part.number),
+            e_tag: Some(ETag::Strong(part.etag.clone())),
+            size: Some(part.size),
+            last_modified: Some(timestamp(part.modified_us)),
+            ..Default::default()
+        };
+        Ok(ListPartsOutput {
+            bucket: Some(name.bucket),
+            key: Some(name.key),
+            upload_id: Some(name.id),
+            max_parts: Some(max),
+            part_number_marker: Some(after),
+            is_truncated: Some(truncated),
+            next_part_number_marker: parts.last().filter(|_| truncated).map(|last| last.number),
+            parts: Some(parts.iter().map(part).collect()),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            ..Default::default()
+        })
+    }
+
+    pub(super) async fn list_multipart_uploads(
+        &self,
+        request: S3Request<ListMultipartUploadsInput>,
+    ) -> Result<ListMultipartUploadsOutput> {
+        let input = request.input;
+        if input
+            .delimiter
+            .as_deref()
+            .is_some_and(|delimiter| !delimiter.is_empty())
+        {
+            return Err(S3ErrorCode::NotImplemented.into());
+        }
+        let max = listing::limit(input.max_uploads)?;
+        let prefix = input.prefix.unwrap_or_default();
+        let key_marker = input.key_marker.unwrap_or_default();
+        // Without an id, all uploads of the marker's key are passed over. No id sorts after `~`.
+        let id_marker = input.upload_id_marker.clone().filter(|id| !id.is_empty());
+        let after = (key_marker.as_str(), id_marker.as_deref().unwrap_or("~"));
+        let mut db = self.database().read().await?;
+        require_bucket(&mut db, &input.bucket).await?;
+        let mut open = uploads::open_uploads(&mut db, &input.bucket, &prefix, after, i64::from(max) + 1).await?;
+        let truncated = cut(&mut open, max);
+        let spell = spelling(input.encoding_type.as_ref());
+        let key = |upload: &uploads::OpenUpload| spell(&String::from_utf8_lossy(&upload.key));
+        let upload = |upload: &uploads::OpenUpload| MultipartUpload {
+            key: Some(key(upload)),
+            upload_id: Some(upload.id.clone()),
+            initiated: Some(timestamp(upload.initiated_us)),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            ..Default::default()
+        };
+        let last = open.last().filter(|_| truncated);
+        Ok(ListMultipartUploadsOutput {
+            bucket: Some(input.bucket),
+            prefix: Some(spell(&prefix)),
+            key_marker: Some(spell(&key_marker)),
+            upload_id_marker: input.upload_id_marker,
+            max_uploads: Some(max),
+            is_truncated: Some(truncated),
+            next_key_marker: last.map(key),
+            next_upload_id_marker: last.map(|upload| upload.id.clone()),
+            uploads: Some(open.iter().map(upload).collect()),
+            encoding_type: input.encoding_type,
+            ..Default::default()
+        })
+    }
+
+    async fn put_part(&self, name: UploadName, number: i32, body: Body) -> Result<i64> {
+        let this = self.clone();
+        self.finish(async move {
+            let mut db = this.database().write().await?;
+            match uploads::put_part(&mut db, &name, number, &body).await {
+                Ok((modified_us, unneeded)) => {
+                    db.commit().await?;
+                    this.bodies().remove(unneeded).await;
+                    Ok(modified_us)
+                }
+                Err(fault) => {
+                    db.rollback().await?;
+                    this.bodies().remove(vec![body.name]).await;
+                    Err(fault)
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// Shortens a list that was fetched with one more than wanted. Says whether there is more.
+fn cut<T>(list: &mut Vec<T>, max: i32) -> bool {
+    let max = max.unsigned_abs() as usize;
+    let more = list.len() > max && max > 0;
+    list.truncate(max);
+    more
+}
+
+fn check_part_number(number: i32) -> Result<()> {
+    if (1..=MAX_PART).contains(&number) {
+        return Ok(());
+    }
+    let message = format!("part numbers go from 1 to {MAX_PART}");
+    Err(S3Error::with_message(S3ErrorCode::InvalidArgument, message).into())
+}

@@ -1,0 +1,250 @@
+//! `manifest.json` of an image, version 1.0: the list of its artifacts that boot services read.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::records::{ArtifactKind, Failure, UploadedArtifact};
+
+/// The largest manifest that services accept, in bytes (1 MiB); it must stay below.
+pub const MAX_SIZE: usize = 1_048_576;
+
+/// The media type that labels a manifest object.
+pub const MEDIA_TYPE: &str = "application/json";
+
+const VERSION: &str = "1.0";
+
+/// The whole document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// `1.0`.
+    pub version: String,
+    /// When it was written, UTC, `YYYY-mm-dd HH:MM:SS.ffffff`. For people; nobody parses it.
+    #[serde(default)]
+    pub created: String,
+    /// The image's objects.
+    pub artifacts: Vec<ManifestArtifact>,
+}
+
+/// One object of the image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestArtifact {
+    /// Its media type, see [`ArtifactKind::media_type`]. Others than Kiln's own may occur.
+    #[serde(rename = "type")]
+    pub media_type: String,
+    /// MD5, lower-case hexadecimal. Manifests made by others may lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub md5: Option<String>,
+    /// SHA-256, lower-case hexadecimal. Kiln's addition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Bytes. Kiln's addition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Where it is.
+    pub link: Link,
+}
+
+/// Where an object is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// `s3://bucket/key`.
+    pub path: String,
+    /// Entity tag without quotes; informative.
+    #[serde(default)]
+    pub etag: String,
+    /// The kind of store.
+    #[serde(rename = "type")]
+    pub store: StoreType,
+}
+
+/// Kinds of stores a [`Link`] can point into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreType {
+    /// S3.
+    S3,
+}
+
+impl Link {
+    /// A link into S3.
+    pub fn s3(bucket: &str, key: &str, etag: &str) -> Self {
+        Self {
+            path: format!("s3://{bucket}/{key}"),
+            etag: etag.to_owned(),
+            store: StoreType::S3,
+        }
+    }
+
+    /// Bucket and key, or none when the path has another form. A `?` is part of the key.
+    pub fn bucket_and_key(&self) -> Option<(&str, &str)> {
+        let (bucket, key) = self.path.strip_prefix("s3://")?.split_once('/')?;
+        (!bucket.is_empty() && !key.is_empty()).then_some((bucket, key))
+    }
+}
+
+impl Manifest {
+    /// The manifest of an image that consists of `artifacts`. Logs are left out: they are no part of the image.
+    ///
+    /// Fails with `manifest_invalid` unless there is exactly one root file system.
+    pub fn new(artifacts: &[UploadedArtifact], created: Timestamp) -> Result<Self, Failure> {
+        let manifest = Self {
+            version: VERSION.to_owned(),
+            created: created.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string(),
+            artifacts: artifacts
+                .iter()
+                .filter(|artifact| artifact.kind != ArtifactKind::Log)
+                .map(ManifestArtifact::from)
+                .collect(),
+        };
+        manifest.rootfs()?;
+        Ok(manifest)
+    }
+
+    /// Reads a manifest and checks it. Fails with `manifest_invalid`.
+    pub fn from_json(text: &[u8]) -> Result<Self, Failure> {
+        if text.len() >= MAX_SIZE {
+            return Err(invalid(format_args!(
+                "it has {} bytes, allowed are less than {MAX_SIZE}",
+                text.len()
+            )));
+        }
+        let manifest: Self = serde_json::from_slice(text).map_err(invalid)?;
+        if manifest.version != VERSION {
+            return Err(invalid(format_args!(
+                "version `{}` is not `{VERSION}`",
+                manifest.version
+            )));
+        }
+        manifest.rootfs()?;
+        Ok(manifest)
+    }
+
+    /// The document as text. Fails with `manifest_invalid` when it grows too large.
+    pub fn to_json(&self) -> Result<Vec<u8>, Failure> {
+        let text = serde_json::to_vec_pretty(self).map_err(invalid)?;
+        if text.len() >= MAX_SIZE {
+            return Err(invalid(format_args!(
+                "it has {} bytes, allowed are less than {MAX_SIZE}",
+                text.len()
+            )));
+        }
+        Ok(text)
+    }
+
+    /// The one root file system. Fails with `manifest_invalid` when there is none or more than one.
+    pub fn rootfs(&self) -> Result<&ManifestArtifact, Failure> {
+        let rootfs = ArtifactKind::Rootfs.media_type();
+        let mut found = self
+            .artifacts
+            .iter()
+            .filter(|artifact| artifact.media_type.starts_with(rootfs));
+        match (found.next(), found.next()) {
+            (Some(one), None) => Ok(one),
+            (None, _) => Err(invalid("it names no root file system")),
+            (Some(_), Some(_)) => Err(invalid("it names more than one root file system")),
+        }
+    }
+}
+
+impl From<&UploadedArtifact> for ManifestArtifact {
+    fn from(artifact: &UploadedArtifact) -> Self {
+        Self {
+            media_type: artifact.kind.media_type().to_owned(),
+            md5: Some(artifact.digests.md5.clone()),
+            sha256: Some(artifact.digests.sha256.clone()),
+            size: Some(artifact.digests.size),
+            link: Link::s3(&artifact.bucket, &artifact.key, &artifact.etag),
+        }
+    }
+}
+
+fn invalid(cause: impl std::fmt::Display) -> Failure {
+    Failure::new(
+        "manifest_invalid",
+        format_args!("the image's manifest is not valid: {cause}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::Digests;
+
+    fn artifact(kind: ArtifactKind) -> UploadedArtifact {
+        UploadedArtifact {
+            kind,
+            bucket: "boot-images".to_owned(),
+            key: format!("id/{}", kind.key_name()),
+            etag: "5d41402abc4b2a76b9719d911017c592-2".to_owned(),
+            digests: Digests {
+                size: 7,
+                sha256: "ab".repeat(32),
+                md5: "cd".repeat(16),
+            },
+        }
+    }
+
+    #[test]
+    fn has_the_form_that_others_read() {
+        let created: Timestamp = "2026-02-03T04:05:06.070809Z".parse().unwrap();
+        let manifest = Manifest::new(&[artifact(ArtifactKind::Rootfs), artifact(ArtifactKind::Log)], created).unwrap();
+        insta::assert_snapshot!(String::from_utf8(manifest.to_json().unwrap()).unwrap(), @r#"
+        {
+          "version": "1.0",
+          "created": "2026-02-03 04:05:06.070809",
+          "artifacts": [
+            {
+              "type": "application/vnd.cray.image.rootfs.squashfs",
+              "md5": "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+              "sha256": "abababababababababababababababababababababababababababababababab",
+              "size": 7,
+              "link": {
+                "path": "s3://boot-images/id/rootfs",
+                "etag": "5d41402abc4b2a76b9719d911017c592-2",
+                "type": "s3"
+              }
+            }
+          ]
+        }
+        "#);
+        assert_eq!(Manifest::from_json(&manifest.to_json().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn whole_seconds_keep_their_six_digits() {
+        let manifest = Manifest::new(&[artifact(ArtifactKind::Rootfs)], Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(manifest.created, "1970-01-01 00:00:00.000000");
+    }
+
+    #[test]
+    fn reads_a_manifest_made_by_others() {
+        let text = br#"{"version": "1.0", "created": "2020-01-14 03:17:14.000000", "artifacts": [
+            {"link": {"path": "s3://boot-images/a/rootfs", "etag": "x-131", "type": "s3"},
+             "type": "application/vnd.cray.image.rootfs.squashfs", "md5": "0123"},
+            {"link": {"path": "s3://other/k?versionId=1", "type": "s3"},
+             "type": "application/vnd.cray.image.debug.kernel"}]}"#;
+        let manifest = Manifest::from_json(text).unwrap();
+        assert_eq!(manifest.rootfs().unwrap().sha256, None);
+        assert_eq!(manifest.artifacts[1].link.etag, "");
+        assert_eq!(
+            manifest.artifacts[1].link.bucket_and_key(),
+            Some(("other", "k?versionId=1"))
+        );
+    }
+
+    #[test]
+    fn wants_exactly_one_rootfs() {
+        let none = Manifest::new(&[artifact(ArtifactKind::Kernel)], Timestamp::UNIX_EPOCH).unwrap_err();
+        assert_eq!(none.code, "manifest_invalid");
+        let two = [artifact(ArtifactKind::Rootfs), artifact(ArtifactKind::Rootfs)];
+        assert!(Manifest::new(&two, Timestamp::UNIX_EPOCH).is_err());
+    }
+
+    #[test]
+    fn refuses_other_versions_and_stores() {
+        assert!(Manifest::from_json(br#"{"version": "2.0", "artifacts": []}"#).is_err());
+        let store = br#"{"version": "1.0", "artifacts": [{"type": "application/vnd.cray.image.rootfs.squashfs",
+            "link": {"path": "s3://b/k", "type": "swift"}}]}"#;
+        assert!(Manifest::from_json(store).is_err());
+    }
+}
