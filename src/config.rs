@@ -1,10 +1,14 @@
 //! Settings: one TOML file with strict keys, and where things are kept.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 
 use crate::{
+    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::Failure,
     sandbox::{namespace::NamespaceDriver, toolbox::Toolboxes},
 };
@@ -14,6 +18,8 @@ use crate::{
 pub struct Config {
     /// Where Kiln keeps its files.
     pub data_dir: PathBuf,
+    /// The S3 service to use; none means the embedded one.
+    pub s3: Option<S3Settings>,
 }
 
 /// The configuration file.
@@ -22,6 +28,8 @@ pub struct Config {
 struct File {
     /// Where Kiln keeps its files. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.
     data_dir: Option<PathBuf>,
+    /// The S3 service. Default: the embedded one, in the data directory.
+    s3: Option<S3Settings>,
 }
 
 impl Config {
@@ -52,13 +60,58 @@ impl Config {
                 .hint("use --data-dir DIR")
         })?;
         let data_dir = std::path::absolute(data_dir).map_err(|error| Failure::io("data directory", &error))?;
-        Ok(Self { data_dir })
+        Ok(Self { data_dir, s3: file.s3 })
     }
 
     /// The namespace driver of this data directory.
     pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
         NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)
+    }
+
+    /// Where jobs keep their records and logs.
+    pub fn jobs_dir(&self) -> PathBuf {
+        self.data_dir.join("jobs")
+    }
+
+    /// The S3 service to use, and the embedded one if it is that, which lives as long as what is returned.
+    pub async fn artifact_store(&self) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
+        match &self.s3 {
+            Some(settings) => Ok((ArtifactStore::connect(settings).await?, None)),
+            None => {
+                let embedded = self.embedded_s3(0).await?;
+                Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
+            }
+        }
+    }
+
+    /// Starts the embedded S3 service on a loopback port; 0 means any that is free.
+    pub async fn embedded_s3(&self, port: u16) -> Result<EmbeddedS3, Failure> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        EmbeddedS3::start(&self.data_dir.join("s3"), address)
+            .await
+            .map_err(|error| Failure::new("s3_embedded", format!("cannot start the embedded S3 service: {error}")))
+    }
+
+    /// The agent's program: beside this one, or where `KILN_AGENT` says.
+    ///
+    /// # Errors
+    ///
+    /// `no_agent` when it is not there, `agent_not_static` when it would not run in every root file system.
+    pub fn agent(&self) -> Result<PathBuf, Failure> {
+        let beside = || Some(std::env::current_exe().ok()?.with_file_name("kiln-agent"));
+        let path = std::env::var_os("KILN_AGENT").map(PathBuf::from).or_else(beside).unwrap_or_default();
+        let program = fs_err::read(&path).map_err(|error| {
+            Failure::new("no_agent", format!("the agent is not there: {error}"))
+                .hint("`make build` puts it beside kiln; KILN_AGENT names another place")
+        })?;
+        // A static program names no loader; the name stands near the start of every dynamic one.
+        let head = &program[..program.len().min(4096)];
+        if head.windows(7).any(|window| window == b"/ld-lin" || window == b"/ld64.s") {
+            return Err(Failure::new("agent_not_static", format!("{} is not static", path.display()))
+                .hint("`make build` builds a static one"));
+        }
+        Ok(path)
     }
 
     /// The toolboxes of this data directory.

@@ -148,6 +148,15 @@ impl Events {
         let _ = self.messages.blocking_send(Message::What(line(Stream::Agent, text.to_owned())));
     }
 
+    /// The same from code that can neither block nor wait. A line may come late when the queue is full.
+    pub fn say_soon(&self, text: &str) {
+        let message = Message::What(line(Stream::Agent, text.to_owned()));
+        if let Err(mpsc::error::TrySendError::Full(message)) = self.messages.try_send(message) {
+            let messages = self.messages.clone();
+            tokio::spawn(async move { messages.send(message).await });
+        }
+    }
+
     /// Returns when the server has kept everything sent so far.
     pub async fn flush(&self) {
         let (caller, flushed) = oneshot::channel();

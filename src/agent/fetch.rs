@@ -11,20 +11,32 @@ use crate::records::{Failure, protocol::RecipeSource};
 /// Tries to get the recipe, two seconds apart.
 const TRIES: u32 = 5;
 
-/// A client that trusts the authorities in `ca_bundle` and no others: a sandbox has none of its own.
+/// A client that trusts the authorities in `ca_bundle` (PEM) and no others: a sandbox has none of its own. Without a
+/// bundle it speaks plain HTTP only.
 ///
 /// # Errors
 ///
-/// `ca_bundle_invalid` when the bundle cannot be read.
+/// `ca_bundle_invalid` when the bundle cannot be read or holds no certificate.
 pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
-    let invalid = |error: reqwest::Error| Failure::new("ca_bundle_invalid", format!("the CA bundle is unusable: {error}"));
-    let certificates = Certificate::from_pem_bundle(ca_bundle.unwrap_or_default().as_bytes()).map_err(invalid)?;
+    let invalid = |why: &dyn std::fmt::Display| {
+        Failure::new("ca_bundle_invalid", format!("the trusted certificates cannot be used: {why}"))
+            .hint("the CA bundle has to be a PEM file of certificates")
+    };
+    // An error says that a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let certificates = match ca_bundle {
+        Some(bundle) => Certificate::from_pem_bundle(bundle.as_bytes()).map_err(|error| invalid(&error))?,
+        None => Vec::new(),
+    };
+    if ca_bundle.is_some() && certificates.is_empty() {
+        return Err(invalid(&"there is none in the bundle"));
+    }
     Client::builder()
         .tls_certs_only(certificates)
         .connect_timeout(Duration::from_secs(10))
         .read_timeout(Duration::from_mins(2))
         .build()
-        .map_err(invalid)
+        .map_err(|error| invalid(&error))
 }
 
 /// Downloads the archive to `to`.

@@ -12,7 +12,7 @@ use super::{
     boot_files,
     build::kiwi,
     channel::{Channel, Events, unexpected},
-    fetch, process, repos, squashfs, template, unpack, upload,
+    fetch, kiwi_config, process, repos, squashfs, template, unpack, upload,
 };
 use crate::{
     emulation::{binfmt, probe},
@@ -124,9 +124,9 @@ impl<'a> Steps<'a> {
 
     /// Returns whether the recipe has a type `tbz`, which IMS recipes are written for.
     async fn repos(&self, http: &reqwest::Client, recipe: &Path) -> Result<bool, Failure> {
-        let facts = repos::read(recipe)?;
+        let facts = kiwi_config::read(recipe, self.job.arch)?;
         let timeout = Duration::from_secs(self.job.repos_timeout_s);
-        repos::wait(http, &facts, timeout, self.events).await?;
+        repos::wait(&facts, http, timeout, &|line| self.events.say_soon(line)).await?;
         Ok(facts.has_tbz)
     }
 
@@ -164,7 +164,6 @@ impl<'a> Steps<'a> {
         let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
         match boot {
             Some(set) => {
-                self.events.say(format!("kernel {}", set.description)).await;
                 artifacts.push((ArtifactKind::Kernel, kernel));
                 artifacts.push((ArtifactKind::Initrd, set.initrd));
                 artifacts.extend(set.parameters.map(|path| (ArtifactKind::BootParameters, path)));

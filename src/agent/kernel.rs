@@ -242,7 +242,8 @@ fn identify_elf(head: &[u8]) -> Content {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::compression::tests as packing, *};
+    use super::*;
+    use crate::compression::tests as packing;
 
     fn with(length: usize, pieces: &[(usize, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; length];

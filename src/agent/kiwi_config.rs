@@ -27,6 +27,8 @@ pub struct KiwiConfig {
     pub package_manager: Option<String>,
     /// The repositories, in the order of the file.
     pub repositories: Vec<Repository>,
+    /// Whether an image type is `tbz`, the one that recipes for IMS have.
+    pub has_tbz: bool,
 }
 
 /// A repository of an image description.
@@ -81,6 +83,7 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
             .flat_map(|repository| reader.repositories(repository))
             .collect(),
         package_manager,
+        has_tbz: image.descendants().any(|node| node.has_tag_name("type") && node.attribute("image") == Some("tbz")),
     })
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use reqwest::{Certificate, Client, Method, StatusCode, Url};
+use reqwest::{Client, Method, StatusCode, Url};
 use tokio::time::Instant;
 
 use super::kiwi_config::{KiwiConfig, Plan, Repository};
@@ -25,30 +25,6 @@ struct Trouble {
     text: String,
     /// The server works and refuses: waiting is unlikely to help.
     refused: bool,
-}
-
-/// An HTTP client that trusts the certificate authorities in `ca_bundle` (PEM) and no others; without a bundle, those
-/// of the system.
-pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
-    let unusable = |error: reqwest::Error| {
-        Failure::new(
-            "ca_bundle_invalid",
-            format!("the trusted certificates cannot be used: {}", causes(&error)),
-        )
-        .hint("the CA bundle has to be a PEM file of certificates")
-    };
-    // An error says that a provider is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = Client::builder();
-    if let Some(bundle) = ca_bundle {
-        let certificates = Certificate::from_pem_bundle(bundle.as_bytes()).map_err(unusable)?;
-        if certificates.is_empty() {
-            return Err(Failure::new("ca_bundle_invalid", "the CA bundle holds no certificate")
-                .hint("the CA bundle has to be a PEM file of certificates"));
-        }
-        builder = builder.tls_certs_only(certificates);
-    }
-    builder.build().map_err(unusable)
 }
 
 /// Waits until every repository of `config` is there, for `timeout` at most; `repo_unreachable` names those that are
@@ -239,7 +215,7 @@ mod tests {
         let config = kiwi_config::read(recipe.path(), Arch::X86_64).unwrap();
         let said = Mutex::new(Vec::new());
         let say = |line: &str| said.lock().unwrap().push(line.to_owned());
-        let client = http_client(None).unwrap();
+        let client = crate::agent::fetch::http_client(None).unwrap();
         let result = wait(&config, &client, Duration::from_millis(timeout_ms), &say).await;
         (result, said.into_inner().unwrap())
     }
@@ -338,7 +314,7 @@ mod tests {
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         ] {
             assert_eq!(
-                http_client(Some(bundle)).unwrap_err().code,
+                crate::agent::fetch::http_client(Some(bundle)).unwrap_err().code,
                 "ca_bundle_invalid",
                 "{bundle}"
             );

@@ -13,7 +13,6 @@ fn main() -> ExitCode {
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
         return ExitCode::FAILURE;
     };
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let code = runtime.map(|runtime| {
         let _entered = runtime.enter();

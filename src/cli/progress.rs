@@ -1,10 +1,20 @@
 //! Progress: bars for people at a terminal, plain lines for everybody else.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::printer::Printer;
+use crate::{
+    arch::Arch,
+    records::{
+        Failure, Step,
+        protocol::{Event, What},
+    },
+};
 
 /// One line with the latest thing said, for work without steps.
 #[derive(Debug)]
@@ -44,4 +54,101 @@ impl Drop for Spinner {
             bar.finish_and_clear();
         }
     }
+}
+
+/// The builds of one command, a lane each.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bars: Option<MultiProgress>,
+    printer: Printer,
+    several: bool,
+}
+
+/// What one build shows.
+#[derive(Debug)]
+pub(super) struct Lane {
+    bar: Option<ProgressBar>,
+    printer: Printer,
+    /// Put before plain lines when several builds share the output.
+    prefix: String,
+    begun: Instant,
+    step: Mutex<Option<Step>>,
+}
+
+impl Progress {
+    pub(super) fn new(printer: &Printer, archs: &[Arch]) -> Self {
+        let bars = printer.wants_bars().then(MultiProgress::new);
+        Self { bars, printer: printer.clone(), several: archs.len() > 1 }
+    }
+
+    pub(super) fn lane(&self, arch: Arch) -> Lane {
+        let bar = self.bars.as_ref().map(|bars| {
+            let steps = Step::ALL.len() as u64;
+            let template = "{prefix:<8} {bar:14} {pos}/{len} {elapsed_precise} {wide_msg}";
+            let bar = bars.add(ProgressBar::new(steps).with_prefix(arch.name()));
+            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_millis(250));
+            bar
+        });
+        let prefix = if self.several { format!("{arch} ") } else { String::new() };
+        Lane { bar, printer: self.printer.clone(), prefix, begun: Instant::now(), step: Mutex::new(None) }
+    }
+}
+
+impl Lane {
+    pub(super) fn show(&self, event: &Event) {
+        match &event.what {
+            What::StepStarted(step) => {
+                *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(*step);
+                self.message(step.name());
+            }
+            What::StepFinished { step, wall_ms, cpu_ms } => {
+                let (wall, cpu) = (seconds(*wall_ms), seconds(*cpu_ms));
+                match &self.bar {
+                    Some(bar) => bar.inc(1),
+                    None => self.plain(&format!("{step:<8} done in {wall} (CPU {cpu})")),
+                }
+            }
+            What::Log { text, .. } => {
+                if self.printer.is_verbose() {
+                    self.plain(text);
+                }
+                self.message(text);
+            }
+            What::Progress { done, total } => {
+                let percent = done * 100 / (*total).max(1);
+                self.message(&format!("{percent} %"));
+            }
+        }
+    }
+
+    pub(super) fn end(&self, failure: Option<&Failure>) {
+        let took = seconds(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let text = match failure {
+            None => format!("done in {took}"),
+            Some(failure) => format!("failed after {took}: {failure}"),
+        };
+        match &self.bar {
+            Some(bar) => bar.abandon_with_message(text),
+            None => self.plain(&text),
+        }
+    }
+
+    fn message(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            let step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+            // A control sequence in a tool's output must not reach the terminal.
+            let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+            bar.set_message(format!("{}: {clean}", step.map_or("start", Step::name)));
+        }
+    }
+
+    fn plain(&self, text: &str) {
+        let clean: String = text.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+        self.printer.note(format_args!("{}{clean}", self.prefix));
+    }
+}
+
+fn seconds(millis: u64) -> String {
+    format!("{}.{} s", millis / 1000, millis % 1000 / 100)
 }

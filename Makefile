@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh Debian machine with Rust:
+#
+#   make demo    builds two recipes for two architectures and lists what is in S3
+#   make test    runs every test
+#
+# Whatever is missing is installed, with a line that says what and why.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+PROFILE ?= release
+CARGO_PROFILE := $(if $(filter release,$(PROFILE)),--release,)
+HOST_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
+OUT := target/$(PROFILE)
+
+.PHONY: build agent packages demo test lint bench clean
+
+## build: kiln and its static agent
+build: agent
+	cargo build --locked $(CARGO_PROFILE) --bin kiln
+
+## agent: the static program that runs inside sandboxes
+# Its own target directory: other features and flags would otherwise rebuild everything at each change of side.
+agent: packages
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile agent --bin kiln-agent \
+	    --no-default-features --features agent-program --target $(HOST_TARGET) --target-dir target/agent
+	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/kiln-agent $(OUT)/kiln-agent
+
+## packages: what builds need from Debian
+packages:
+	@.ci/install-packages build
+
+## demo: a small recipe for two architectures, then a bootable one
+demo: PROFILE := release
+demo: build
+	@examples/demo.sh
+
+## test: everything, for real
+test: PROFILE := debug
+test:
+	@.ci/install-packages build test
+	@$(MAKE) --no-print-directory PROFILE=debug build
+	.ci/test
+
+lint: packages
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --no-default-features --features agent-program -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+
+## bench: measured figures, as ratios
+bench: PROFILE := release
+bench: build
+	@.ci/install-packages bench
+	benches/run
+
+clean:
+	cargo clean
