@@ -6,6 +6,14 @@
 
 pub mod embedded;
 pub mod manifest;
+mod percent;
+mod sdk;
 mod settings;
+mod store;
+mod upload;
 
-pub use self::settings::{S3Settings, Secret};
+pub use self::{
+    settings::{S3Settings, Secret},
+    store::{ArtifactStore, ObjectInfo},
+    upload::Upload,
+};

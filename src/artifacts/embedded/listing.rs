@@ -4,6 +4,7 @@ use s3s::{S3Error, S3ErrorCode};
 use sqlx::SqliteConnection;
 
 use super::fault::{Fault, Result};
+use crate::artifacts::percent;
 
 /// The largest page, and the usual one.
 pub(super) const MAX_KEYS: i32 = 1000;
@@ -145,16 +146,7 @@ pub(super) fn limit(max_keys: Option<i32>) -> Result<i32> {
 
 /// A key as it stands in a listing with `encoding-type=url`.
 pub(super) fn url_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                encoded.push(char::from(byte))
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    percent::encode(text, |byte| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte))
 }
 
 #[cfg(test)]

@@ -1,0 +1,204 @@
+//! Making clients of S3, and telling what their errors mean.
+
+use std::{error::Error, fmt::Display, io, time::Duration};
+
+use aws_config::{BehaviorVersion, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_sdk_s3::{
+    Client,
+    config::{
+        Builder, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
+        StalledStreamProtectionConfig,
+    },
+    error::{ProvideErrorMetadata, SdkError},
+};
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
+
+use super::S3Settings;
+use crate::records::Failure;
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long one attempt may take until its answer begins. Some services need minutes to complete a large upload.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// How long a request may take with all its attempts.
+const OPERATION_TIMEOUT: Duration = Duration::from_mins(15);
+
+/// Attempts at one request.
+const ATTEMPTS: u32 = 4;
+
+/// How long a stream may stand still. The SDK's own 5 s are less than a busy disk behind S3 takes.
+const STALL_GRACE: Duration = Duration::from_mins(1);
+
+/// A client for requests of our own, and one whose presigned URLs others will use.
+pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), Failure> {
+    let mut config = Builder::new()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(settings.region.clone()))
+        .force_path_style(true)
+        // Services other than Amazon's know only some of the newer checksums.
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+        .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
+        .stalled_stream_protection(
+            StalledStreamProtectionConfig::enabled()
+                .grace_period(STALL_GRACE)
+                .build(),
+        )
+        .timeout_config(
+            TimeoutConfig::builder()
+                .connect_timeout(CONNECT_TIMEOUT)
+                .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+                .operation_timeout(OPERATION_TIMEOUT)
+                .build(),
+        );
+    config = match (&settings.access_key, &settings.secret_key) {
+        (Some(key), Some(secret)) => {
+            config.credentials_provider(Credentials::new(key, secret.expose(), None, None, "kiln settings"))
+        }
+        (None, None) => {
+            let chain = aws_config::defaults(BehaviorVersion::latest()).load().await;
+            config.set_credentials_provider(chain.credentials_provider());
+            config
+        }
+        _ => {
+            return Err(
+                Failure::new("s3_settings", "of S3's access key and secret key only one is set")
+                    .hint("set both, or none to use the usual AWS environment"),
+            );
+        }
+    };
+    if let Some(path) = &settings.ca_bundle {
+        let trust = |error: &dyn Display| {
+            Failure::new(
+                "s3_settings",
+                format_args!("cannot trust the authorities in {}: {error}", path.display()),
+            )
+        };
+        let authorities = fs_err::read(path).map_err(|error| trust(&error))?;
+        config = config.http_client(trusting(authorities).map_err(|error| trust(&error))?);
+    }
+    let at = |endpoint: Option<&String>| {
+        let mut config = config.clone();
+        config.set_endpoint_url(endpoint.cloned());
+        Client::from_conf(config.build())
+    };
+    let public = settings.public_endpoint.as_ref().or(settings.endpoint.as_ref());
+    Ok((at(settings.endpoint.as_ref()), at(public)))
+}
+
+fn trusting(authorities: Vec<u8>) -> Result<SharedHttpClient, Box<dyn Error + Send + Sync>> {
+    let trust = TrustStore::default().with_pem_certificate(authorities);
+    let context = TlsContext::builder().with_trust_store(trust).build()?;
+    let tls = Provider::Rustls(CryptoMode::AwsLc);
+    Ok(aws_smithy_http_client::Builder::new()
+        .tls_provider(tls)
+        .tls_context(context)
+        .build_https())
+}
+
+/// What a failed request means. `what` names the attempt, such as "cannot read s3://bucket/key".
+pub(super) fn failure<E>(what: impl Display, error: &SdkError<E>) -> Failure
+where
+    E: ProvideErrorMetadata + Error + 'static,
+{
+    match error {
+        SdkError::ServiceError(refusal) => {
+            let status = refusal.raw().status().as_u16();
+            refused(&what, status, refusal.err().code(), refusal.err().message())
+        }
+        SdkError::ConstructionFailure(_) => Failure::new("s3_settings", format_args!("{what}: {}", chain(error))),
+        SdkError::TimeoutError(_) => Failure::new("s3_timeout", format_args!("{what}: S3 did not answer in time"))
+            .hint("see whether the S3 service is overloaded, then try again"),
+        _ => {
+            let chain = chain(error);
+            let hint = if chain.contains("certificate") {
+                "if the service's certificate is signed by an authority of your own, name it in `ca_bundle`"
+            } else {
+                "see whether the S3 endpoint is right and the service runs"
+            };
+            Failure::new("s3_unreachable", format_args!("{what}: {chain}")).hint(hint)
+        }
+    }
+}
+
+/// Whether S3 answered that the thing is not there.
+pub(super) fn is_missing<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    error
+        .raw_response()
+        .is_some_and(|response| response.status().as_u16() == 404)
+}
+
+fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<&str>) -> Failure {
+    let detail = match (code, message) {
+        (Some(code), Some(message)) => format!("{what}: {message} ({code})"),
+        (Some(code), None) => format!("{what}: {code}"),
+        // The answer to a HEAD request has no body to say more.
+        _ => format!("{what}: S3 answered with status {status}"),
+    };
+    match (code.unwrap_or_default(), status) {
+        ("NoSuchBucket", _) => Failure::new("s3_no_bucket", detail).hint("create the bucket, or name another one"),
+        ("NoSuchKey" | "NotFound" | "NoSuchUpload", _) | (_, 404) => Failure::new("s3_missing", detail),
+        ("StorageFull" | "QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => {
+            Failure::new("s3_full", detail).hint("free space in the S3 service, or raise the quota")
+        }
+        ("RequestTimeTooSkewed", _) => {
+            Failure::new("s3_denied", detail).hint("set this machine's clock, it is too far from the service's")
+        }
+        (_, 401 | 403) => Failure::new("s3_denied", detail)
+            .hint("see whether access key and secret key are right and may read and write the buckets"),
+        (_, 301 | 307) | ("AuthorizationHeaderMalformed" | "IllegalLocationConstraintException", _) => {
+            Failure::new("s3_region", detail).hint("set `region` to the one the bucket is in")
+        }
+        _ => Failure::new("s3_error", detail),
+    }
+}
+
+/// A stream that broke while it was read.
+pub(super) fn broken_stream(what: impl Display, error: &(dyn Error + 'static)) -> Failure {
+    Failure::new("s3_unreachable", format_args!("{what}: {}", chain(error)))
+}
+
+/// A URL that could not be made, for a validity that S3 does not allow.
+pub(super) fn presign_failure<E: Error + 'static>(what: impl Display, error: &E) -> Failure {
+    Failure::new("s3_settings", format_args!("{what}: {}", chain(error)))
+}
+
+/// A file on our side.
+pub(super) fn io_failure(what: impl Display) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::io(&what, &error)
+}
+
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(status: u16, code: Option<&str>) -> String {
+        refused(&"x", status, code, None).code
+    }
+
+    #[test]
+    fn a_refusal_gets_a_stable_code() {
+        assert_eq!(code(403, Some("SignatureDoesNotMatch")), "s3_denied");
+        assert_eq!(code(403, None), "s3_denied");
+        assert_eq!(code(404, Some("NoSuchBucket")), "s3_no_bucket");
+        assert_eq!(code(404, None), "s3_missing");
+        assert_eq!(code(507, Some("StorageFull")), "s3_full");
+        assert_eq!(code(301, Some("PermanentRedirect")), "s3_region");
+        assert_eq!(code(500, Some("InternalError")), "s3_error");
+    }
+}

@@ -1,0 +1,272 @@
+//! The one way to S3.
+
+use std::{path::Path, time::Duration};
+
+use aws_sdk_s3::{
+    Client,
+    operation::create_bucket::CreateBucketError,
+    presigning::PresigningConfig,
+    primitives::{ByteStream, DateTime},
+    types::{BucketLocationConstraint, CreateBucketConfiguration},
+};
+use bytes::Bytes;
+use jiff::Timestamp;
+use md5::{Digest, Md5};
+use sha2::Sha256;
+use tokio::io::AsyncWriteExt;
+
+use super::{
+    S3Settings,
+    sdk::{self, broken_stream, failure, io_failure, is_missing, presign_failure},
+};
+use crate::records::{Digests, Failure};
+
+/// Where recipes are read from and images are written to. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ArtifactStore {
+    pub(super) client: Client,
+    presigner: Client,
+    recipes_bucket: String,
+    images_bucket: String,
+}
+
+/// An object as S3 lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its key.
+    pub key: String,
+    /// Bytes.
+    pub size: u64,
+    /// Its entity tag, without quotes.
+    pub etag: String,
+    /// When it was written.
+    pub modified: Timestamp,
+}
+
+/// What S3 says of one object.
+pub(super) struct Head {
+    pub(super) size: u64,
+    /// Without quotes.
+    pub(super) etag: String,
+}
+
+impl ArtifactStore {
+    /// Connects, and sees to it that both buckets are there: one that is not is created.
+    ///
+    /// Fails with `s3_unreachable`, `s3_timeout`, `s3_denied`, `s3_region` or `s3_settings`.
+    pub async fn connect(settings: &S3Settings) -> Result<Self, Failure> {
+        let (client, presigner) = sdk::clients(settings).await?;
+        let store = Self {
+            client,
+            presigner,
+            recipes_bucket: settings.recipes_bucket.clone(),
+            images_bucket: settings.images_bucket.clone(),
+        };
+        // Only Amazon itself wants to be told the region again; others take the word for the name of a zone.
+        let constraint = settings.endpoint.is_none().then_some(settings.region.as_str());
+        for bucket in [&store.recipes_bucket, &store.images_bucket] {
+            store.ensure_bucket(bucket, constraint).await?;
+        }
+        Ok(store)
+    }
+
+    /// The bucket of recipes.
+    pub fn recipes_bucket(&self) -> &str {
+        &self.recipes_bucket
+    }
+
+    /// The bucket of images.
+    pub fn images_bucket(&self) -> &str {
+        &self.images_bucket
+    }
+
+    async fn ensure_bucket(&self, bucket: &str, constraint: Option<&str>) -> Result<(), Failure> {
+        match self.client.head_bucket().bucket(bucket).send().await {
+            Ok(_) => return Ok(()),
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(failure(format_args!("cannot reach the bucket `{bucket}`"), &error)),
+        }
+        let place = constraint.filter(|region| *region != "us-east-1").map(|region| {
+            let constraint = BucketLocationConstraint::from(region);
+            CreateBucketConfiguration::builder()
+                .location_constraint(constraint)
+                .build()
+        });
+        let created = self
+            .client
+            .create_bucket()
+            .bucket(bucket)
+            .set_create_bucket_configuration(place)
+            .send()
+            .await;
+        match created {
+            Ok(_) => Ok(()),
+            // Another process was faster.
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(CreateBucketError::is_bucket_already_owned_by_you) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(failure(format_args!("cannot create the bucket `{bucket}`"), &error)),
+        }
+    }
+
+    /// Writes a small object at once. Answers its entity tag, without quotes.
+    pub async fn put_bytes(
+        &self,
+        bucket: &str,
+        key: &str,
+        content_type: &str,
+        bytes: impl Into<Bytes>,
+    ) -> Result<String, Failure> {
+        let what = format!("cannot write s3://{bucket}/{key}");
+        let body = ByteStream::from(bytes.into());
+        let put = self
+            .client
+            .put_object()
+            .bucket(bucket)
+            .key(key)
+            .content_type(content_type)
+            .body(body);
+        let answer = put.send().await.map_err(|error| failure(&what, &error))?;
+        Ok(unquoted(answer.e_tag()))
+    }
+
+    /// A URL by which anyone can read the object for that long.
+    pub async fn presign_get(&self, bucket: &str, key: &str, valid: Duration) -> Result<String, Failure> {
+        let what = format!("cannot presign s3://{bucket}/{key}");
+        let valid = PresigningConfig::expires_in(valid).map_err(|error| presign_failure(&what, &error))?;
+        let request = self
+            .presigner
+            .get_object()
+            .bucket(bucket)
+            .key(key)
+            .presigned(valid)
+            .await;
+        Ok(request.map_err(|error| failure(&what, &error))?.uri().to_owned())
+    }
+
+    /// A URL by which anyone can write that part of an upload for that long.
+    pub(super) async fn presign_part(
+        &self,
+        (bucket, key, upload_id): (&str, &str, &str),
+        number: u32,
+        valid: Duration,
+    ) -> Result<String, Failure> {
+        let what = format!("cannot presign part {number} of s3://{bucket}/{key}");
+        let valid = PresigningConfig::expires_in(valid).map_err(|error| presign_failure(&what, &error))?;
+        let part = self
+            .presigner
+            .upload_part()
+            .bucket(bucket)
+            .key(key)
+            .upload_id(upload_id);
+        let part = part.part_number(number.cast_signed()).presigned(valid).await;
+        Ok(part.map_err(|error| failure(&what, &error))?.uri().to_owned())
+    }
+
+    /// Deletes an object. That it is not there is no error.
+    pub async fn delete(&self, bucket: &str, key: &str) -> Result<(), Failure> {
+        match self.client.delete_object().bucket(bucket).key(key).send().await {
+            Err(error) if !is_missing(&error) => {
+                Err(failure(format_args!("cannot delete s3://{bucket}/{key}"), &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All objects whose keys begin with `prefix`, in the order of their keys.
+    pub async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, Failure> {
+        let mut pages = self
+            .client
+            .list_objects_v2()
+            .bucket(bucket)
+            .prefix(prefix)
+            .into_paginator()
+            .send();
+        let mut objects = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| failure(format_args!("cannot list s3://{bucket}/{prefix}"), &error))?;
+            objects.extend(page.contents().iter().map(|object| ObjectInfo {
+                key: object.key().unwrap_or_default().to_owned(),
+                size: object.size().unwrap_or_default().unsigned_abs(),
+                etag: unquoted(object.e_tag()),
+                modified: object.last_modified().map(timestamp).unwrap_or_default(),
+            }));
+        }
+        Ok(objects)
+    }
+
+    /// Copies an object into a file, which appears only when it is whole.
+    ///
+    /// Fails with `artifact_mismatch` when the object is not what `expected` says.
+    pub async fn download(
+        &self,
+        bucket: &str,
+        key: &str,
+        to: &Path,
+        expected: Option<&Digests>,
+    ) -> Result<Digests, Failure> {
+        let what = format!("cannot read s3://{bucket}/{key}");
+        let local = io_failure(format!("cannot write {}", to.display()));
+        let answer = self.client.get_object().bucket(bucket).key(key).send().await;
+        let mut body = answer.map_err(|error| failure(&what, &error))?.body;
+
+        let directory = to.parent().unwrap_or(Path::new("."));
+        let file = tempfile::NamedTempFile::new_in(directory).map_err(&local)?;
+        let (file, path) = file.into_parts();
+        let mut file = tokio::fs::File::from_std(file);
+        let (mut size, mut sha256, mut md5) = (0, Sha256::new(), Md5::new());
+        while let Some(chunk) = body.next().await {
+            let chunk = chunk.map_err(|error| broken_stream(&what, &error))?;
+            size += chunk.len() as u64;
+            sha256.update(&chunk);
+            md5.update(&chunk);
+            file.write_all(&chunk).await.map_err(&local)?;
+        }
+        file.flush().await.map_err(&local)?;
+        file.sync_all().await.map_err(&local)?;
+
+        let digests = Digests {
+            size,
+            sha256: hex::encode(sha256.finalize()),
+            md5: hex::encode(md5.finalize()),
+        };
+        if let Some(expected) = expected.filter(|expected| **expected != digests) {
+            let cause = format!(
+                "s3://{bucket}/{key} has {size} bytes with SHA-256 {}, expected were {} bytes with {}",
+                digests.sha256, expected.size, expected.sha256
+            );
+            return Err(Failure::new("artifact_mismatch", cause));
+        }
+        path.persist(to).map_err(|error| local(error.error))?;
+        Ok(digests)
+    }
+
+    /// Size and entity tag of an object, or none when it is not there.
+    pub(super) async fn head(&self, bucket: &str, key: &str) -> Result<Option<Head>, Failure> {
+        match self.client.head_object().bucket(bucket).key(key).send().await {
+            Ok(head) => Ok(Some(Head {
+                size: head.content_length().unwrap_or_default().unsigned_abs(),
+                etag: unquoted(head.e_tag()),
+            })),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(failure(format_args!("cannot look at s3://{bucket}/{key}"), &error)),
+        }
+    }
+}
+
+/// An entity tag without the quotes around it.
+pub(super) fn unquoted(etag: Option<&str>) -> String {
+    etag.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+fn timestamp(moment: &DateTime) -> Timestamp {
+    moment
+        .to_millis()
+        .ok()
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok())
+        .unwrap_or_default()
+}

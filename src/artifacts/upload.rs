@@ -1,0 +1,378 @@
+//! Bringing an image's artifacts into S3.
+//!
+//! The server opens an upload and hands out presigned URLs; an agent sends the parts; the server completes the upload
+//! and believes nothing that S3 does not confirm. Every object goes this way, however small, so that there is one way.
+
+use std::time::Duration;
+
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use jiff::Timestamp;
+use md5::{Digest, Md5};
+
+use super::{
+    manifest::{self, Link, Manifest},
+    percent,
+    sdk::{failure, is_missing},
+    store::{ArtifactStore, Head, unquoted},
+};
+use crate::records::{ArtifactKind, Digests, Failure, ImageId, JobId, UploadedArtifact, protocol::PartReceipt};
+
+/// The usual size of a part, in bytes (16 MiB).
+const PART_SIZE: u64 = 16 * MIB;
+
+/// The most parts that S3 takes.
+const MAX_PARTS: u64 = 10_000;
+
+const MIB: u64 = 1024 * 1024;
+
+/// An open upload of one artifact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    /// What is uploaded.
+    pub kind: ArtifactKind,
+    /// Where to: the bucket.
+    pub bucket: String,
+    /// Where to: the key.
+    pub key: String,
+    /// S3's name for the upload.
+    pub id: String,
+    /// Size of the whole object, in bytes.
+    pub size: u64,
+    /// Size of every part but the last, in bytes.
+    pub part_size: u64,
+}
+
+impl Upload {
+    /// How many parts there will be. An empty object has one, empty too.
+    pub fn parts(&self) -> u64 {
+        self.size.div_ceil(self.part_size).max(1)
+    }
+}
+
+impl ArtifactStore {
+    /// Opens the upload of an object of exactly `size` bytes to `<image>/<key name of its kind>`.
+    pub async fn open_upload(
+        &self,
+        image: ImageId,
+        job: JobId,
+        image_name: &str,
+        kind: ArtifactKind,
+        size: u64,
+    ) -> Result<Upload, Failure> {
+        let (bucket, key) = (self.images_bucket().to_owned(), format!("{image}/{}", kind.key_name()));
+        let create = self.client.create_multipart_upload().bucket(&bucket).key(&key);
+        let create = create
+            .content_type(kind.media_type())
+            .metadata("x-shasta-ims-image-id", image.to_string())
+            .metadata("x-shasta-ims-image-name", header_safe(image_name))
+            .metadata("x-shasta-ims-job-id", job.to_string());
+        let what = format!("cannot open the upload of s3://{bucket}/{key}");
+        let answer = create.send().await.map_err(|error| failure(&what, &error))?;
+        let id = answer.upload_id().map(str::to_owned);
+        let id = id.ok_or_else(|| Failure::new("s3_error", format_args!("{what}: S3 gave it no id")))?;
+        Ok(Upload {
+            kind,
+            bucket,
+            key,
+            id,
+            size,
+            part_size: part_size(size),
+        })
+    }
+
+    /// Presigned PUT URLs for these parts, in the same order. Each can be used for that long, by anyone.
+    pub async fn part_urls(&self, upload: &Upload, parts: &[u32], valid: Duration) -> Result<Vec<String>, Failure> {
+        let mut urls = Vec::with_capacity(parts.len());
+        for &number in parts {
+            if number == 0 || u64::from(number) > upload.parts() {
+                return Err(Failure::new(
+                    "upload_invalid",
+                    format_args!(
+                        "{} has no part {number}, its parts are 1 to {}",
+                        upload.key,
+                        upload.parts()
+                    ),
+                ));
+            }
+            urls.push(
+                self.presign_part((&upload.bucket, &upload.key, &upload.id), number, valid)
+                    .await?,
+            );
+        }
+        Ok(urls)
+    }
+
+    /// Makes the object out of its parts and sees that S3 has what was sent.
+    ///
+    /// Fails with `upload_invalid` when `parts` or `digests` cannot be right for this upload, and with
+    /// `artifact_mismatch` when S3 has something else; the object is deleted then. May be repeated.
+    pub async fn complete_upload(
+        &self,
+        upload: &Upload,
+        parts: &[PartReceipt],
+        digests: &Digests,
+    ) -> Result<UploadedArtifact, Failure> {
+        check_receipts(upload, parts, digests)?;
+        let completed = |part: &PartReceipt| {
+            CompletedPart::builder()
+                .part_number(part.number.cast_signed())
+                .e_tag(&part.etag)
+                .build()
+        };
+        let list = CompletedMultipartUpload::builder()
+            .set_parts(Some(parts.iter().map(completed).collect()))
+            .build();
+        let complete = self
+            .client
+            .complete_multipart_upload()
+            .bucket(&upload.bucket)
+            .key(&upload.key);
+        let answer = complete.upload_id(&upload.id).multipart_upload(list).send().await;
+
+        let what = format!("cannot complete the upload of s3://{}/{}", upload.bucket, upload.key);
+        match answer {
+            Ok(_) => {}
+            // A repeated request may meet an upload that its forerunner completed: then the object is there.
+            Err(error) if is_missing(&error) && self.head(&upload.bucket, &upload.key).await?.is_some() => {}
+            Err(error) => return Err(failure(&what, &error)),
+        }
+        // The answer itself lacks the entity tag with some services.
+        let head = self.head(&upload.bucket, &upload.key).await?;
+        let head = head.ok_or_else(|| Failure::new("s3_missing", format_args!("{what}: the object is not there")))?;
+        if let Err(cause) = check_object(&head, upload.size, &multipart_etag(parts)?) {
+            self.delete(&upload.bucket, &upload.key).await?;
+            let detail = format!("s3://{}/{} is not what was sent: {cause}", upload.bucket, upload.key);
+            return Err(Failure::new("artifact_mismatch", detail).hint("build the image again"));
+        }
+        Ok(UploadedArtifact {
+            kind: upload.kind,
+            bucket: upload.bucket.clone(),
+            key: upload.key.clone(),
+            etag: head.etag,
+            digests: digests.clone(),
+        })
+    }
+
+    /// Drops an upload and its parts. That it is not there any more is no error.
+    pub async fn abort_upload(&self, upload: &Upload) -> Result<(), Failure> {
+        self.abort(&upload.bucket, &upload.key, &upload.id).await
+    }
+
+    async fn abort(&self, bucket: &str, key: &str, id: &str) -> Result<(), Failure> {
+        match self
+            .client
+            .abort_multipart_upload()
+            .bucket(bucket)
+            .key(key)
+            .upload_id(id)
+            .send()
+            .await
+        {
+            Err(error) if !is_missing(&error) => Err(failure(
+                format_args!("cannot abort the upload of s3://{bucket}/{key}"),
+                &error,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at every artifact once more and writes `<image>/manifest.json`, which makes them an image.
+    ///
+    /// Fails with `artifact_mismatch` when one is gone or another, `manifest_invalid` without exactly one root file
+    /// system.
+    pub async fn write_manifest(&self, image: ImageId, artifacts: &[UploadedArtifact]) -> Result<Link, Failure> {
+        let manifest = Manifest::new(artifacts, Timestamp::now())?.to_json()?;
+        for artifact in artifacts {
+            let head = self.head(&artifact.bucket, &artifact.key).await?;
+            let unchanged = head.is_some_and(|head| head.size == artifact.digests.size && head.etag == artifact.etag);
+            if !unchanged {
+                let detail = format!("{} changed after it was uploaded", artifact.path());
+                return Err(Failure::new("artifact_mismatch", detail)
+                    .hint("see who else writes to the bucket, then build the image again"));
+            }
+        }
+        let (bucket, key) = (self.images_bucket(), format!("{image}/manifest.json"));
+        let etag = self.put_bytes(bucket, &key, manifest::MEDIA_TYPE, manifest).await?;
+        Ok(Link::s3(bucket, &key, &etag))
+    }
+
+    /// Removes everything of an image, finished or not. May be repeated.
+    pub async fn discard_image(&self, image: ImageId) -> Result<(), Failure> {
+        let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
+        // Uploads first: one that is completed meanwhile leaves an object, which the second half finds.
+        let mut pages = Some((None, None));
+        while let Some((key_marker, id_marker)) = pages {
+            let list = self.client.list_multipart_uploads().bucket(bucket).prefix(&prefix);
+            let page = list
+                .set_key_marker(key_marker)
+                .set_upload_id_marker(id_marker)
+                .send()
+                .await;
+            let page = page.map_err(|error| failure(format_args!("cannot list the uploads of {prefix}"), &error))?;
+            for upload in page.uploads() {
+                self.abort(
+                    bucket,
+                    upload.key().unwrap_or_default(),
+                    upload.upload_id().unwrap_or_default(),
+                )
+                .await?;
+            }
+            pages = page.is_truncated().unwrap_or_default().then(|| {
+                let text = |marker: Option<&str>| marker.map(str::to_owned);
+                (text(page.next_key_marker()), text(page.next_upload_id_marker()))
+            });
+        }
+        for object in self.list(bucket, &prefix).await? {
+            self.delete(bucket, &object.key).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A part size with which the object has no more parts than S3 takes.
+fn part_size(size: u64) -> u64 {
+    size.div_ceil(MAX_PARTS).next_multiple_of(MIB).max(PART_SIZE)
+}
+
+fn check_receipts(upload: &Upload, parts: &[PartReceipt], digests: &Digests) -> Result<(), Failure> {
+    let invalid = |cause: String| Err(Failure::new("upload_invalid", format_args!("{}: {cause}", upload.key)));
+    if digests.size != upload.size {
+        return invalid(format!(
+            "{} bytes were announced, {} were sent",
+            upload.size, digests.size
+        ));
+    }
+    if !parts.iter().map(|part| u64::from(part.number)).eq(1..=upload.parts()) {
+        return invalid(format!("the receipts are not those of parts 1 to {}", upload.parts()));
+    }
+    let differs = |part: &&PartReceipt| {
+        let etag = unquoted(Some(&part.etag));
+        is_md5(&etag) && !etag.eq_ignore_ascii_case(&part.md5)
+    };
+    match parts.iter().find(differs) {
+        Some(part) => {
+            let detail = format!(
+                "S3 received something else as part {} of {} than was sent",
+                part.number, upload.key
+            );
+            Err(Failure::new("artifact_mismatch", detail).hint("build the image again"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether S3's object can be the one that was sent. An entity tag of unknown shape, as with server-side encryption,
+/// says nothing, and the size must do.
+fn check_object(head: &Head, size: u64, etag: &str) -> Result<(), String> {
+    if head.size != size {
+        return Err(format!("it has {} bytes instead of {size}", head.size));
+    }
+    let known = head
+        .etag
+        .split_once('-')
+        .is_some_and(|(md5, parts)| is_md5(md5) && parts.parse::<u32>().is_ok());
+    if known && !head.etag.eq_ignore_ascii_case(etag) {
+        return Err(format!("its entity tag is {} instead of {etag}", head.etag));
+    }
+    Ok(())
+}
+
+/// MD5 of the parts' MD5s, and how many there are.
+fn multipart_etag(parts: &[PartReceipt]) -> Result<String, Failure> {
+    let mut md5 = Md5::new();
+    for part in parts {
+        let digest = hex::decode(&part.md5).ok().filter(|digest| digest.len() == 16);
+        md5.update(digest.ok_or_else(|| {
+            Failure::new(
+                "upload_invalid",
+                format_args!("`{}` of part {} is no MD5", part.md5, part.number),
+            )
+        })?);
+    }
+    Ok(format!("{}-{}", hex::encode(md5.finalize()), parts.len()))
+}
+
+fn is_md5(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A text as it can stand in a header: what is not printable ASCII is percent-encoded.
+fn header_safe(text: &str) -> String {
+    percent::encode(text, |byte| matches!(byte, b' '..=b'~') && byte != b'%')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upload(size: u64) -> Upload {
+        Upload {
+            kind: ArtifactKind::Rootfs,
+            bucket: "b".to_owned(),
+            key: "k".to_owned(),
+            id: "u".to_owned(),
+            size,
+            part_size: part_size(size),
+        }
+    }
+
+    fn receipts(count: u32) -> Vec<PartReceipt> {
+        let receipt = |number| PartReceipt {
+            number,
+            etag: format!("\"{}\"", "0".repeat(32)),
+            md5: "0".repeat(32),
+        };
+        (1..=count).map(receipt).collect()
+    }
+
+    fn digests(size: u64) -> Digests {
+        Digests {
+            size,
+            sha256: String::new(),
+            md5: String::new(),
+        }
+    }
+
+    #[test]
+    fn parts_grow_only_when_there_would_be_too_many() {
+        assert_eq!(part_size(0), PART_SIZE);
+        assert_eq!(part_size(PART_SIZE * MAX_PARTS), PART_SIZE);
+        assert_eq!(part_size(PART_SIZE * MAX_PARTS + 1), PART_SIZE + MIB);
+        assert_eq!(upload(0).parts(), 1);
+        assert_eq!(upload(PART_SIZE + 1).parts(), 2);
+        assert!(upload(5 * 1024 * 1024 * MIB).parts() <= MAX_PARTS);
+    }
+
+    #[test]
+    fn receipts_must_be_complete_and_in_order() {
+        let upload = upload(PART_SIZE * 2);
+        let check = |parts: &[PartReceipt], size| check_receipts(&upload, parts, &digests(size)).map_err(|it| it.code);
+        let mut parts = receipts(2);
+        assert_eq!(check(&parts, upload.size), Ok(()));
+        assert_eq!(check(&parts, upload.size - 1), Err("upload_invalid".to_owned()));
+        assert_eq!(check(&parts[..1], upload.size), Err("upload_invalid".to_owned()));
+        parts.reverse();
+        assert_eq!(check(&parts, upload.size), Err("upload_invalid".to_owned()));
+        parts.reverse();
+        parts[1].md5 = "1".repeat(32);
+        assert_eq!(check(&parts, upload.size), Err("artifact_mismatch".to_owned()));
+    }
+
+    #[test]
+    fn an_object_is_known_by_size_and_where_possible_by_tag() {
+        let tag = multipart_etag(&receipts(2)).unwrap();
+        let head = |size, etag: &str| Head {
+            size,
+            etag: etag.to_owned(),
+        };
+        assert!(check_object(&head(7, &tag), 7, &tag).is_ok());
+        assert!(check_object(&head(8, &tag), 7, &tag).is_err());
+        assert!(check_object(&head(7, &format!("{}-2", "a".repeat(32))), 7, &tag).is_err());
+        assert!(check_object(&head(7, "opaque"), 7, &tag).is_ok());
+    }
+
+    #[test]
+    fn a_name_fits_into_a_header() {
+        assert_eq!(header_safe("Küche 100%\n"), "K%C3%BCche 100%25%0A");
+    }
+}
