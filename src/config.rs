@@ -100,16 +100,24 @@ impl Config {
     /// `no_agent` when it is not there, `agent_not_static` when it would not run in every root file system.
     pub fn agent(&self) -> Result<PathBuf, Failure> {
         let beside = || Some(std::env::current_exe().ok()?.with_file_name("kiln-agent"));
-        let path = std::env::var_os("KILN_AGENT").map(PathBuf::from).or_else(beside).unwrap_or_default();
+        let path = std::env::var_os("KILN_AGENT")
+            .map(PathBuf::from)
+            .or_else(beside)
+            .unwrap_or_default();
         let program = fs_err::read(&path).map_err(|error| {
             Failure::new("no_agent", format!("the agent is not there: {error}"))
                 .hint("`make build` puts it beside kiln; KILN_AGENT names another place")
         })?;
         // A static program names no loader; the name stands near the start of every dynamic one.
         let head = &program[..program.len().min(4096)];
-        if head.windows(7).any(|window| window == b"/ld-lin" || window == b"/ld64.s") {
-            return Err(Failure::new("agent_not_static", format!("{} is not static", path.display()))
-                .hint("`make build` builds a static one"));
+        if head
+            .windows(7)
+            .any(|window| window == b"/ld-lin" || window == b"/ld64.s")
+        {
+            return Err(
+                Failure::new("agent_not_static", format!("{} is not static", path.display()))
+                    .hint("`make build` builds a static one"),
+            );
         }
         Ok(path)
     }

@@ -127,7 +127,13 @@ pub fn ca_bundle() -> Option<String> {
 /// What one build may use of this host's memory, in bytes: enough is left for the host to stay alive.
 pub fn nine_tenths_of_memory() -> Option<u64> {
     let text = fs_err::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
+    let kib: u64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()?;
     Some(kib * 1024 / 10 * 9)
 }
 

@@ -42,7 +42,9 @@ impl Channel {
         tokio::spawn(async move {
             let mut lines = BufReader::new(reader).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                let Ok(frame) = serde_json::from_str::<AnswerFrame>(&line) else { break };
+                let Ok(frame) = serde_json::from_str::<AnswerFrame>(&line) else {
+                    break;
+                };
                 if let Some(caller) = answered.lock().await.remove(&frame.id) {
                     // A caller that no longer waits has been cancelled.
                     let _ = caller.send(frame.answer);
@@ -56,7 +58,9 @@ impl Channel {
             while let Some((call, caller)) = queue.recv().await {
                 id += 1;
                 waiting.lock().await.insert(id, caller);
-                let Ok(mut line) = serde_json::to_string(&CallFrame { id, call }) else { break };
+                let Ok(mut line) = serde_json::to_string(&CallFrame { id, call }) else {
+                    break;
+                };
                 line.push('\n');
                 if writer.write_all(line.as_bytes()).await.is_err() {
                     break;
@@ -89,7 +93,10 @@ impl Channel {
 
 /// An answer that does not fit the call.
 pub(super) fn unexpected(answer: &Answer) -> Failure {
-    Failure::new("protocol", format!("the server gave an answer that does not fit: {answer:?}"))
+    Failure::new(
+        "protocol",
+        format!("the server gave an answer that does not fit: {answer:?}"),
+    )
 }
 
 enum Message {
@@ -116,7 +123,11 @@ impl Events {
                 for message in received.drain(..) {
                     match message {
                         Message::What(what) => {
-                            events.push(Event { seq, time: Timestamp::now(), what });
+                            events.push(Event {
+                                seq,
+                                time: Timestamp::now(),
+                                what,
+                            });
                             seq += 1;
                         }
                         Message::Flush(caller) => flushed.push(caller),
@@ -145,7 +156,9 @@ impl Events {
 
     /// The same from code that blocks.
     pub fn say_blocking(&self, text: &str) {
-        let _ = self.messages.blocking_send(Message::What(line(Stream::Agent, text.to_owned())));
+        let _ = self
+            .messages
+            .blocking_send(Message::What(line(Stream::Agent, text.to_owned())));
     }
 
     /// The same from code that can neither block nor wait. A line may come late when the queue is full.
@@ -169,7 +182,10 @@ impl Events {
 /// A log event, cut to a length that somebody may read.
 pub(super) fn line(stream: Stream, mut text: String) -> What {
     if text.len() > LONGEST_LINE {
-        let end = (0..=LONGEST_LINE).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let end = (0..=LONGEST_LINE)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
         text.truncate(end);
         text.push_str(" … (line cut)");
     }

@@ -19,8 +19,11 @@ const TRIES: u32 = 5;
 /// `ca_bundle_invalid` when the bundle cannot be read or holds no certificate.
 pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
     let invalid = |why: &dyn std::fmt::Display| {
-        Failure::new("ca_bundle_invalid", format!("the trusted certificates cannot be used: {why}"))
-            .hint("the CA bundle has to be a PEM file of certificates")
+        Failure::new(
+            "ca_bundle_invalid",
+            format!("the trusted certificates cannot be used: {why}"),
+        )
+        .hint("the CA bundle has to be a PEM file of certificates")
     };
     // An error says that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -56,8 +59,10 @@ pub async fn fetch(http: &Client, source: &RecipeSource, to: &Path) -> Result<()
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
     }
-    Err(Failure::new("recipe_unreachable", format!("cannot get the recipe from S3: {last}"))
-        .hint("check that the S3 endpoint can be reached from the sandbox"))
+    Err(
+        Failure::new("recipe_unreachable", format!("cannot get the recipe from S3: {last}"))
+            .hint("check that the S3 endpoint can be reached from the sandbox"),
+    )
 }
 
 enum Attempt {
@@ -66,11 +71,17 @@ enum Attempt {
 }
 
 async fn download(http: &Client, source: &RecipeSource, to: &Path) -> Result<(), Attempt> {
-    let response = http.get(&source.url).send().await.and_then(reqwest::Response::error_for_status);
+    let response = http
+        .get(&source.url)
+        .send()
+        .await
+        .and_then(reqwest::Response::error_for_status);
     let mut body = response.map_err(Attempt::Network)?.bytes_stream();
     let mut file = tokio::fs::File::create(to).await.map_err(Attempt::Disk)?;
     while let Some(bytes) = body.next().await {
-        file.write_all(&bytes.map_err(Attempt::Network)?).await.map_err(Attempt::Disk)?;
+        file.write_all(&bytes.map_err(Attempt::Network)?)
+            .await
+            .map_err(Attempt::Disk)?;
     }
     file.flush().await.map_err(Attempt::Disk)
 }

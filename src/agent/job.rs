@@ -83,16 +83,26 @@ impl<'a> Steps<'a> {
 
     async fn prepare(&self, scratch: &Path) -> Result<reqwest::Client, Failure> {
         if let Some(bundle) = &self.job.ca_bundle {
-            fs_err::write(CA_BUNDLE, bundle).map_err(|error| Failure::io("cannot trust the site's authorities", &error))?;
+            fs_err::write(CA_BUNDLE, bundle)
+                .map_err(|error| Failure::io("cannot trust the site's authorities", &error))?;
         }
         kiwi::prepare_package_managers(self.job.arch)?;
         match &self.job.emulator {
             Some(emulator) => {
                 binfmt::register(&emulator.binfmt)?;
                 probe::probe(self.job.arch, scratch)?;
-                self.events.say(format!("{} programs run under {}", self.job.arch, emulator.binfmt.interpreter)).await;
+                self.events
+                    .say(format!(
+                        "{} programs run under {}",
+                        self.job.arch, emulator.binfmt.interpreter
+                    ))
+                    .await;
             }
-            None => self.events.say(format!("{} is this machine's own architecture", self.job.arch)).await,
+            None => {
+                self.events
+                    .say(format!("{} is this machine's own architecture", self.job.arch))
+                    .await
+            }
         }
         fetch::http_client(self.job.ca_bundle.as_deref())
     }
@@ -106,7 +116,12 @@ impl<'a> Steps<'a> {
             unpack::unpack(&archive, &into, &unpack::Limits::default())
         })
         .await?;
-        self.events.say(format!("{} entries, {} bytes unpacked", unpacked.entries, unpacked.bytes)).await;
+        self.events
+            .say(format!(
+                "{} entries, {} bytes unpacked",
+                unpacked.entries, unpacked.bytes
+            ))
+            .await;
         Ok(unpacked.root)
     }
 
@@ -149,7 +164,13 @@ impl<'a> Steps<'a> {
 
         let rootfs = scratch.join("rootfs.squashfs");
         let mut command = Command::new("mksquashfs");
-        command.args(squashfs::mksquashfs_args(root, &rootfs, &self.job.squashfs, self.job.cpus, SQUASHFS_MEMORY_MIB));
+        command.args(squashfs::mksquashfs_args(
+            root,
+            &rootfs,
+            &self.job.squashfs,
+            self.job.cpus,
+            SQUASHFS_MEMORY_MIB,
+        ));
         let mut progress = None;
         let finished = process::run(command, self.events, |line| {
             let seen = squashfs::parse_progress(line);
@@ -168,7 +189,11 @@ impl<'a> Steps<'a> {
                 artifacts.push((ArtifactKind::Initrd, set.initrd));
                 artifacts.extend(set.parameters.map(|path| (ArtifactKind::BootParameters, path)));
             }
-            None => self.events.say("the root has no kernel: the image is a root file system only").await,
+            None => {
+                self.events
+                    .say("the root has no kernel: the image is a root file system only")
+                    .await
+            }
         }
         Ok(artifacts)
     }
@@ -176,7 +201,14 @@ impl<'a> Steps<'a> {
     async fn upload(&self, http: &reqwest::Client, artifacts: Artifacts) -> Result<(), Failure> {
         for (kind, path) in artifacts {
             let digests = upload::upload(kind, &path, http, self.channel, self.events).await?;
-            self.events.say(format!("{}: {} bytes, sha256 {}", kind.key_name(), digests.size, digests.sha256)).await;
+            self.events
+                .say(format!(
+                    "{}: {} bytes, sha256 {}",
+                    kind.key_name(),
+                    digests.size,
+                    digests.sha256
+                ))
+                .await;
         }
         Ok(())
     }
@@ -184,26 +216,35 @@ impl<'a> Steps<'a> {
 
 /// Runs code that blocks where it may.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Failure::new("agent_panic", error))?
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Failure::new("agent_panic", error))?
 }
 
 /// Tools say many things when the disk is full; the disk itself says it best.
 fn better_cause(failure: Failure) -> Failure {
     /// Less than this is no space for any step: bytes, and inodes.
     const FLOOR: (u64, u64) = (4 << 20, 16);
-    let Ok(disk) = nix::sys::statvfs::statvfs(SCRATCH) else { return failure };
+    let Ok(disk) = nix::sys::statvfs::statvfs(SCRATCH) else {
+        return failure;
+    };
     let free = u64::from(disk.blocks_available()).saturating_mul(disk.fragment_size());
     let inodes = u64::from(disk.files_available());
     let full = free < FLOOR.0 || (disk.files() > 0 && inodes < FLOOR.1);
     if !full || failure.code == "disk_full" {
         return failure;
     }
-    Failure::disk_full(format!("the disk is full ({free} bytes and {inodes} inodes left): {}", failure.detail))
+    Failure::disk_full(format!(
+        "the disk is full ({free} bytes and {inodes} inodes left): {}",
+        failure.detail
+    ))
 }
 
 /// CPU time of every tool that ran and ended so far.
 fn cpu_time() -> Duration {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Duration::ZERO };
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
+        return Duration::ZERO;
+    };
     let total = usage.user_time() + usage.system_time();
     Duration::new(u64::try_from(total.tv_sec()).unwrap_or(0), 0)
         + Duration::from_micros(u64::try_from(total.tv_usec()).unwrap_or(0))

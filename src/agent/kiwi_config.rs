@@ -83,7 +83,9 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
             .flat_map(|repository| reader.repositories(repository))
             .collect(),
         package_manager,
-        has_tbz: image.descendants().any(|node| node.has_tag_name("type") && node.attribute("image") == Some("tbz")),
+        has_tbz: image
+            .descendants()
+            .any(|node| node.has_tag_name("type") && node.attribute("image") == Some("tbz")),
     })
 }
 

@@ -65,13 +65,21 @@ pub async fn run(
         tail.push_back(text.clone());
         events.send(line(stream, text)).await;
     }
-    let status = child.wait().await.map_err(|error| Failure::io(format!("lost {program}"), &error))?;
-    Ok(Finished { status, tail: tail.into() })
+    let status = child
+        .wait()
+        .await
+        .map_err(|error| Failure::io(format!("lost {program}"), &error))?;
+    Ok(Finished {
+        status,
+        tail: tail.into(),
+    })
 }
 
 /// The next line; at the end of the stream the source becomes `None`. Waits for ever on a source that is gone.
 async fn next<R: AsyncRead + Unpin>(source: &mut Option<Lines<R>>) -> Option<String> {
-    let Some(lines) = source else { return std::future::pending().await };
+    let Some(lines) = source else {
+        return std::future::pending().await;
+    };
     let text = lines.next().await;
     if text.is_none() {
         *source = None;
@@ -90,7 +98,10 @@ const LONGEST_PIECE: usize = 64 * 1024;
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     fn new(reader: R) -> Self {
-        Self { reader: BufReader::new(reader), partial: Vec::new() }
+        Self {
+            reader: BufReader::new(reader),
+            partial: Vec::new(),
+        }
     }
 
     /// Cancel-safe: what was read stays in `partial`.
@@ -101,7 +112,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 return (!self.partial.is_empty()).then(|| take_text(&mut self.partial));
             }
             let end = available.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-            self.partial.extend_from_slice(&available[..end.unwrap_or(available.len())]);
+            self.partial
+                .extend_from_slice(&available[..end.unwrap_or(available.len())]);
             let used = end.map_or(available.len(), |at| at + 1);
             self.reader.consume(used);
             if end.is_some() || self.partial.len() > LONGEST_PIECE {
@@ -125,10 +137,17 @@ fn shown(command: &Command) -> String {
     let quote = |word: &OsStr| {
         let word = word.to_string_lossy();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-        if !word.is_empty() && word.chars().all(plain) { word.into_owned() } else { format!("{word:?}") }
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into_owned()
+        } else {
+            format!("{word:?}")
+        }
     };
     let command = command.as_std();
-    let words: Vec<String> = std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect();
+    let words: Vec<String> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(quote)
+        .collect();
     format!("$ {}", words.join(" "))
 }
 

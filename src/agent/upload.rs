@@ -46,7 +46,10 @@ pub async fn upload(
     let mut sent = 0;
     loop {
         // Waiting for a slot before reading bounds the memory to the parts in flight.
-        let slot = Arc::clone(&slots).acquire_owned().await.map_err(|error| Failure::new("protocol", error))?;
+        let slot = Arc::clone(&slots)
+            .acquire_owned()
+            .await
+            .map_err(|error| Failure::new("protocol", error))?;
         let read = tokio::task::spawn_blocking(move || (reader.next_part(), reader));
         let (part, returned) = read.await.map_err(|error| Failure::new("upload_failed", error))?;
         reader = returned;
@@ -60,16 +63,32 @@ pub async fn upload(
         });
         while let Some(finished) = sending.try_join_next() {
             sent += keep(finished, &mut receipts)?;
-            events.send(What::Progress { done: sent, total: size }).await;
+            events
+                .send(What::Progress {
+                    done: sent,
+                    total: size,
+                })
+                .await;
         }
     }
     while let Some(finished) = sending.join_next().await {
         sent += keep(finished, &mut receipts)?;
-        events.send(What::Progress { done: sent, total: size }).await;
+        events
+            .send(What::Progress {
+                done: sent,
+                total: size,
+            })
+            .await;
     }
     receipts.sort_by_key(|receipt: &PartReceipt| receipt.number);
     let digests = reader.finish();
-    channel.tell(Call::CompleteUpload { upload, parts: receipts, digests: digests.clone() }).await?;
+    channel
+        .tell(Call::CompleteUpload {
+            upload,
+            parts: receipts,
+            digests: digests.clone(),
+        })
+        .await?;
     Ok(digests)
 }
 
@@ -86,14 +105,28 @@ async fn send_part(upload: u32, part: Part, http: &Client, channel: &Channel) ->
     let mut last = String::new();
     for attempt in 1..=TRIES {
         // A new address each time: the old one may have expired while S3 was away.
-        let url = match channel.call(Call::GetPartUrls { upload, parts: vec![part.number] }).await? {
+        let url = match channel
+            .call(Call::GetPartUrls {
+                upload,
+                parts: vec![part.number],
+            })
+            .await?
+        {
             Answer::PartUrls(urls) if urls.len() == 1 => urls,
             other => return Err(unexpected(&other)),
         };
         match http.put(&url[0]).body(part.bytes.clone()).send().await {
             Ok(response) if response.status().is_success() => {
-                let etag = response.headers().get(ETAG).and_then(|value| value.to_str().ok()).unwrap_or_default();
-                return Ok(PartReceipt { number: part.number, etag: etag.to_owned(), md5: part.md5_hex });
+                let etag = response
+                    .headers()
+                    .get(ETAG)
+                    .and_then(|value| value.to_str().ok())
+                    .unwrap_or_default();
+                return Ok(PartReceipt {
+                    number: part.number,
+                    etag: etag.to_owned(),
+                    md5: part.md5_hex,
+                });
             }
             Ok(response) => {
                 let status = response.status();
@@ -112,6 +145,8 @@ async fn send_part(upload: u32, part: Part, http: &Client, channel: &Channel) ->
             pause *= 2;
         }
     }
-    Err(Failure::new("upload_failed", format!("S3 refused part {}: {last}", part.number))
-        .hint("check the S3 server's health and that it is reachable from the sandbox (s3.public_endpoint)"))
+    Err(
+        Failure::new("upload_failed", format!("S3 refused part {}: {last}", part.number))
+            .hint("check the S3 server's health and that it is reachable from the sandbox (s3.public_endpoint)"),
+    )
 }

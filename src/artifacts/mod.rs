@@ -5,6 +5,7 @@
 //! that have none.
 
 pub mod embedded;
+mod job_objects;
 pub mod manifest;
 mod percent;
 mod sdk;

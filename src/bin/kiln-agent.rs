@@ -13,10 +13,15 @@ fn main() -> ExitCode {
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
         return ExitCode::FAILURE;
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     let code = runtime.map(|runtime| {
         let _entered = runtime.enter();
-        let socket = socket.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(socket));
+        let socket = socket
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::UnixStream::from_std(socket));
         socket.map(|socket| runtime.block_on(job::run(Channel::new(socket))))
     });
     match code {

@@ -1,14 +1,117 @@
-//! `kiln artifacts`.
+//! `kiln artifacts`: what builds left in S3, and the embedded service for other clients.
+
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::Subcommand;
+
 use super::printer::Printer;
-use crate::{config::Config, records::Failure};
-/// x
-#[derive(Debug, clap::Subcommand)]
+use crate::{
+    config::Config,
+    records::{Failure, ImageId},
+};
+
+#[derive(Debug, Subcommand)]
 pub(super) enum ArtifactsCommand {
-    /// x
-    List,
+    /// List the objects of every image, or of one.
+    List {
+        /// The image's id.
+        image: Option<ImageId>,
+    },
+    /// Download the objects of an image.
+    Get {
+        /// The image's id.
+        image: ImageId,
+        /// Where to.
+        #[arg(long, default_value = ".", value_name = "DIR")]
+        output: PathBuf,
+    },
+    /// Remove an image: its manifest first, then its other objects.
+    Delete {
+        /// The image's id.
+        image: ImageId,
+    },
+    /// Run the embedded S3 service, so that any S3 client can read the images, until Ctrl-C.
+    Serve {
+        /// The loopback port; 0 takes any that is free.
+        #[arg(long, default_value_t = 9000)]
+        port: u16,
+    },
 }
+
 impl ArtifactsCommand {
-    pub(super) async fn run(self, _: &Config, _: &Printer) -> Result<(), Failure> {
-        Ok(())
+    pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+        match self {
+            ArtifactsCommand::List { image } => list(config, printer, image).await,
+            ArtifactsCommand::Get { image, output } => get(config, printer, image, output).await,
+            ArtifactsCommand::Delete { image } => {
+                let (store, _embedded) = config.artifact_store().await?;
+                store.discard_image(image).await
+            }
+            ArtifactsCommand::Serve { port } => serve(config, printer, port).await,
+        }
     }
+}
+
+async fn list(config: &Config, printer: &Printer, image: Option<ImageId>) -> Result<(), Failure> {
+    let (store, _embedded) = config.artifact_store().await?;
+    let prefix = image.map(|image| format!("{image}/")).unwrap_or_default();
+    let bucket = store.images_bucket();
+    let objects = store.list(bucket, &prefix).await?;
+    if let Some(image) = image.filter(|_| objects.is_empty()) {
+        return Err(no_image(image));
+    }
+    for object in objects {
+        let size = ByteSize(object.size).to_string();
+        printer.result(format_args!(
+            "{:.0}  {size:>10}  s3://{bucket}/{}",
+            object.modified, object.key
+        ));
+    }
+    Ok(())
+}
+
+async fn get(config: &Config, printer: &Printer, image: ImageId, output: PathBuf) -> Result<(), Failure> {
+    let (store, _embedded) = config.artifact_store().await?;
+    let objects = store.list(store.images_bucket(), &format!("{image}/")).await?;
+    if objects.is_empty() {
+        return Err(no_image(image));
+    }
+    fs_err::create_dir_all(&output).map_err(|error| Failure::io("cannot make the output directory", &error))?;
+    for object in objects {
+        let Some(name) = object.key.rsplit('/').next().filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        let to = output.join(name);
+        store.download(store.images_bucket(), &object.key, &to, None).await?;
+        printer.result(to.display());
+    }
+    Ok(())
+}
+
+async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Failure> {
+    if config.s3.is_some() {
+        return Err(Failure::new(
+            "s3_configured",
+            "the configuration names an S3 service; there is nothing to serve",
+        )
+        .hint("point your client at that service"));
+    }
+    let service = config.embedded_s3(port).await?;
+    printer.result(format_args!("export AWS_ENDPOINT_URL={}", service.endpoint()));
+    printer.result("export AWS_DEFAULT_REGION=us-east-1");
+    let file = config.data_dir.join("s3/credentials.json");
+    printer.note(format_args!(
+        "The keys are in {} (readable by you only). Ctrl-C ends the service.",
+        file.display()
+    ));
+    tokio::signal::ctrl_c()
+        .await
+        .map_err(|error| Failure::io("cannot wait for Ctrl-C", &error))?;
+    service.shutdown().await;
+    Ok(())
+}
+
+fn no_image(image: ImageId) -> Failure {
+    Failure::new("no_image", format!("there is no image {image}")).hint("`kiln artifacts list` shows what there is")
 }

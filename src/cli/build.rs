@@ -123,7 +123,11 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     let mut letters = key.chars();
     let named = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && letters.all(|c| c.is_ascii_alphanumeric() || c == '_');
-    if named { Ok((key.to_owned(), value.to_owned())) } else { Err(format!("`{key}` is no name a template can use")) }
+    if named {
+        Ok((key.to_owned(), value.to_owned()))
+    } else {
+        Err(format!("`{key}` is no name a template can use"))
+    }
 }
 
 /// A name in `/boot`, not a path out of it.
@@ -156,7 +160,13 @@ impl BuildArguments {
         for request in &requests {
             printer.note(&request.placement.why);
         }
-        let shared = Shared::new(Everything { driver, toolbox, agent, store, jobs });
+        let shared = Shared::new(Everything {
+            driver,
+            toolbox,
+            agent,
+            store,
+            jobs,
+        });
         let progress = Progress::new(printer, &archs);
         let mut running = JoinSet::new();
         for request in requests {
@@ -196,17 +206,31 @@ impl BuildArguments {
         if archs.is_empty() {
             let host = Arch::host();
             // A recipe for several architectures is built for this one, if it is among them.
-            let declared = recipe.declared.iter().find(|arch| **arch == host).or(recipe.declared.first());
+            let declared = recipe
+                .declared
+                .iter()
+                .find(|arch| **arch == host)
+                .or(recipe.declared.first());
             archs.push(*declared.unwrap_or(&host));
         }
         Ok(archs)
     }
 
-    fn requests(&self, recipe: RecipeArchive, recipe_type: RecipeType, archs: &[Arch]) -> Result<Vec<Request>, Failure> {
+    fn requests(
+        &self,
+        recipe: RecipeArchive,
+        recipe_type: RecipeType,
+        archs: &[Arch],
+    ) -> Result<Vec<Request>, Failure> {
         let bytes = bytes::Bytes::from(recipe.bytes);
-        let default_values: BTreeMap<String, String> =
-            host::apt_mirror().into_iter().map(|mirror| ("debian_mirror".to_owned(), mirror.archive)).collect();
-        let memory = self.memory.map(|size| size.as_u64()).or_else(host::nine_tenths_of_memory);
+        let default_values: BTreeMap<String, String> = host::apt_mirror()
+            .into_iter()
+            .map(|mirror| ("debian_mirror".to_owned(), mirror.archive))
+            .collect();
+        let memory = self
+            .memory
+            .map(|size| size.as_u64())
+            .or_else(host::nine_tenths_of_memory);
         let request = |arch: Arch| {
             Ok(Request {
                 name: self.name.clone().unwrap_or_else(|| recipe.name.clone()),
@@ -217,16 +241,30 @@ impl BuildArguments {
                 recipe_type,
                 values: self.values.iter().cloned().collect(),
                 default_values: default_values.clone(),
-                template_mode: if self.lenient_templates { TemplateMode::Lenient } else { TemplateMode::Strict },
-                squashfs: SquashfsOptions { compressor: self.compression.into(), level: self.compression_level },
+                template_mode: if self.lenient_templates {
+                    TemplateMode::Lenient
+                } else {
+                    TemplateMode::Strict
+                },
+                squashfs: SquashfsOptions {
+                    compressor: self.compression.into(),
+                    level: self.compression_level,
+                },
                 boot: BootFiles {
-                    kernel: self.kernel_file_name.clone().unwrap_or_else(|| arch.kernel_file_name().to_owned()),
+                    kernel: self
+                        .kernel_file_name
+                        .clone()
+                        .unwrap_or_else(|| arch.kernel_file_name().to_owned()),
                     initrd: self.initrd_file_name.clone(),
                     parameters: self.kernel_parameters_file_name.clone(),
                     required: self.kernel_file_name.is_some(),
                 },
                 repos_timeout: Duration::from_secs(self.repos_timeout),
-                limits: Limits { memory, cpus: self.cpus, pids: MOST_PROCESSES },
+                limits: Limits {
+                    memory,
+                    cpus: self.cpus,
+                    pids: MOST_PROCESSES,
+                },
                 keep: self.keep,
                 debug: false,
             })
@@ -240,7 +278,10 @@ impl BuildArguments {
         printer.result(format_args!("manifest   {}", image.manifest.path));
         for artifact in &image.artifacts {
             let (name, size) = (artifact.kind.key_name(), ByteSize(artifact.digests.size).to_string());
-            printer.result(format_args!("{name:<16} {size:>10}  sha256 {}", artifact.digests.sha256));
+            printer.result(format_args!(
+                "{name:<16} {size:>10}  sha256 {}",
+                artifact.digests.sha256
+            ));
         }
         printer.result(format_args!("log        {}", image.log.display()));
         if self.keep {
@@ -280,8 +321,10 @@ impl Everything {
 fn recipe_type(name: &str) -> Result<RecipeType, Failure> {
     match name {
         "kiwi-ng" => Ok(RecipeType::KiwiNg),
-        _ => Err(Failure::new("unknown_recipe_type", format!("`{name}` is no recipe type Kiln builds"))
-            .hint("kiwi-ng is the one there is")),
+        _ => Err(
+            Failure::new("unknown_recipe_type", format!("`{name}` is no recipe type Kiln builds"))
+                .hint("kiwi-ng is the one there is"),
+        ),
     }
 }
 
@@ -289,9 +332,15 @@ async fn download(image: &Image, store: &ArtifactStore, dir: &Path) -> Result<()
     fs_err::create_dir_all(dir).map_err(|error| Failure::io("cannot make the output directory", &error))?;
     for artifact in &image.artifacts {
         let to = dir.join(artifact.kind.key_name());
-        store.download(&artifact.bucket, &artifact.key, &to, Some(&artifact.digests)).await?;
+        store
+            .download(&artifact.bucket, &artifact.key, &to, Some(&artifact.digests))
+            .await?;
     }
-    store.download(&image.manifest.bucket, &image.manifest.key, &dir.join("manifest.json"), None).await
+    let (bucket, key) = image.manifest.bucket_and_key().unwrap_or_default();
+    store
+        .download(bucket, key, &dir.join("manifest.json"), None)
+        .await
+        .map(drop)
 }
 
 fn summarise_failures(mut failures: Vec<(Arch, Failed)>, asked: usize, printer: &Printer) -> Result<(), Failure> {

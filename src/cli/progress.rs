@@ -78,7 +78,11 @@ pub(super) struct Lane {
 impl Progress {
     pub(super) fn new(printer: &Printer, archs: &[Arch]) -> Self {
         let bars = printer.wants_bars().then(MultiProgress::new);
-        Self { bars, printer: printer.clone(), several: archs.len() > 1 }
+        Self {
+            bars,
+            printer: printer.clone(),
+            several: archs.len() > 1,
+        }
     }
 
     pub(super) fn lane(&self, arch: Arch) -> Lane {
@@ -90,8 +94,18 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        let prefix = if self.several { format!("{arch} ") } else { String::new() };
-        Lane { bar, printer: self.printer.clone(), prefix, begun: Instant::now(), step: Mutex::new(None) }
+        let prefix = if self.several {
+            format!("{arch} ")
+        } else {
+            String::new()
+        };
+        Lane {
+            bar,
+            printer: self.printer.clone(),
+            prefix,
+            begun: Instant::now(),
+            step: Mutex::new(None),
+        }
     }
 }
 

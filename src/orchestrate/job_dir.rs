@@ -76,7 +76,12 @@ impl JobDir {
         lock.file().lock().map_err(failed)?;
         let log = fs_err::File::create(dir.join(LOG)).map_err(failed)?;
         write_record(&dir, &record)?;
-        Ok(Self { dir, log, record, _lock: lock })
+        Ok(Self {
+            dir,
+            log,
+            record,
+            _lock: lock,
+        })
     }
 
     /// The whole log.
@@ -85,15 +90,25 @@ impl JobDir {
     }
 
     /// Adds a line to the log.
-    pub fn write_line(&mut self, time: Timestamp, step: Option<Step>, stream: Stream, text: &str) -> Result<(), Failure> {
-        let time = time.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string();
+    pub fn write_line(
+        &mut self,
+        time: Timestamp,
+        step: Option<Step>,
+        stream: Stream,
+        text: &str,
+    ) -> Result<(), Failure> {
+        let time = time
+            .to_zoned(TimeZone::UTC)
+            .strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
+            .to_string();
         let step = step.map_or("-", Step::name);
         let mark = match stream {
             Stream::Agent => '*',
             Stream::Stdout => ' ',
             Stream::Stderr => '!',
         };
-        writeln!(self.log, "{time} {step:<8} {mark} {text}").map_err(|error| Failure::io("cannot write the log", &error))
+        writeln!(self.log, "{time} {step:<8} {mark} {text}")
+            .map_err(|error| Failure::io("cannot write the log", &error))
     }
 
     /// Records how the job ended.
@@ -117,7 +132,9 @@ fn write_record(dir: &Path, record: &JobRecord) -> Result<(), Failure> {
 
 /// Records of jobs that say they run while nobody runs them.
 pub fn find_dead(jobs: &Path) -> Vec<JobRecord> {
-    let Ok(entries) = fs_err::read_dir(jobs) else { return Vec::new() };
+    let Ok(entries) = fs_err::read_dir(jobs) else {
+        return Vec::new();
+    };
     let dead = |dir: PathBuf| {
         let record: JobRecord = serde_json::from_slice(&fs_err::read(dir.join(RECORD)).ok()?).ok()?;
         let running = record.state == JobState::Running;
@@ -171,9 +188,14 @@ mod tests {
     fn the_log_is_readable_text() {
         let jobs = tempfile::tempdir().unwrap();
         let mut dir = JobDir::create(jobs.path(), record()).unwrap();
-        dir.write_line(Timestamp::UNIX_EPOCH, Some(Step::Build), Stream::Stderr, "it broke").unwrap();
-        dir.write_line(Timestamp::UNIX_EPOCH, None, Stream::Agent, "hello").unwrap();
+        dir.write_line(Timestamp::UNIX_EPOCH, Some(Step::Build), Stream::Stderr, "it broke")
+            .unwrap();
+        dir.write_line(Timestamp::UNIX_EPOCH, None, Stream::Agent, "hello")
+            .unwrap();
         let log = fs_err::read_to_string(dir.log_path()).unwrap();
-        assert_eq!(log, "1970-01-01T00:00:00.000Z build    ! it broke\n1970-01-01T00:00:00.000Z -        * hello\n");
+        assert_eq!(
+            log,
+            "1970-01-01T00:00:00.000Z build    ! it broke\n1970-01-01T00:00:00.000Z -        * hello\n"
+        );
     }
 }

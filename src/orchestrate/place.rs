@@ -60,7 +60,10 @@ impl fmt::Display for HowName {
 /// Decides for a build that one person starts on their own machine: always a sandbox of namespaces.
 pub fn place(job: Arch, host: Arch) -> Result<Placement, Failure> {
     if job == host {
-        return Ok(Placement { how: How::Native, why: format!("{job}: native, in a sandbox of namespaces") });
+        return Ok(Placement {
+            how: How::Native,
+            why: format!("{job}: native, in a sandbox of namespaces"),
+        });
     }
     Ok(Placement {
         how: How::Emulated(emulation_of(job)?),

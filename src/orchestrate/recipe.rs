@@ -45,15 +45,20 @@ impl RecipeArchive {
         let name = name_of(&path);
         let (bytes, description) = if path.is_dir() {
             let description = fs_err::read_to_string(path.join("config.xml")).map_err(|_| {
-                Failure::new("recipe_config_missing", format!("{} holds no config.xml", path.display()))
-                    .hint("a kiwi-ng recipe is a directory with config.xml at its top")
+                Failure::new(
+                    "recipe_config_missing",
+                    format!("{} holds no config.xml", path.display()),
+                )
+                .hint("a kiwi-ng recipe is a directory with config.xml at its top")
             })?;
             (pack(&path).map_err(unreadable)?, Some(description))
         } else {
             let size = fs_err::metadata(&path).map_err(unreadable)?.len();
             if size > LARGEST {
-                return Err(Failure::new("recipe_too_large", format!("the recipe archive has {size} bytes"))
-                    .hint(format!("at most {LARGEST} are taken; large files belong in packages")));
+                return Err(
+                    Failure::new("recipe_too_large", format!("the recipe archive has {size} bytes"))
+                        .hint(format!("at most {LARGEST} are taken; large files belong in packages")),
+                );
             }
             let bytes = fs_err::read(&path).map_err(unreadable)?;
             let description = find_description(&bytes);
@@ -61,12 +66,20 @@ impl RecipeArchive {
         };
         let sha256 = hex::encode(Sha256::digest(&bytes));
         let declared = description.map(|text| declared_archs(&text)).unwrap_or_default();
-        Ok(Self { bytes, sha256, name, declared })
+        Ok(Self {
+            bytes,
+            sha256,
+            name,
+            declared,
+        })
     }
 }
 
 fn name_of(path: &Path) -> String {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let stem = [".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tgz", ".txz", ".tar"]
         .iter()
         .find_map(|ending| name.strip_suffix(ending))
@@ -109,7 +122,10 @@ fn find_description(bytes: &[u8]) -> Option<String> {
     for entry in archive.entries().ok()? {
         let mut entry = entry.ok()?;
         let path = entry.path().ok()?.into_owned();
-        let depth = path.components().filter(|part| matches!(part, std::path::Component::Normal(_))).count();
+        let depth = path
+            .components()
+            .filter(|part| matches!(part, std::path::Component::Normal(_)))
+            .count();
         if depth <= 2 && path.file_name().is_some_and(|name| name == "config.xml") {
             let mut text = String::new();
             entry.by_ref().take(4 << 20).read_to_string(&mut text).ok()?;
@@ -125,12 +141,19 @@ fn find_description(bytes: &[u8]) -> Option<String> {
 /// (kiwi's documentation, "Image Description Elements"). A section without it is for all, so nothing is declared.
 fn declared_archs(description: &str) -> Vec<Arch> {
     // A template may be no well-formed XML before it is rendered; then nothing is known either.
-    let Ok(document) = roxmltree::Document::parse(description) else { return Vec::new() };
-    let sections = document.root_element().children().filter(|node| node.has_tag_name("preferences"));
+    let Ok(document) = roxmltree::Document::parse(description) else {
+        return Vec::new();
+    };
+    let sections = document
+        .root_element()
+        .children()
+        .filter(|node| node.has_tag_name("preferences"));
     let with_type = sections.filter(|node| node.children().any(|child| child.has_tag_name("type")));
     let mut archs = Vec::new();
     for section in with_type {
-        let Some(names) = section.attribute("arch") else { return Vec::new() };
+        let Some(names) = section.attribute("arch") else {
+            return Vec::new();
+        };
         archs.extend(names.split(',').filter_map(|name| name.parse::<Arch>().ok()));
     }
     archs.sort_unstable();
@@ -145,7 +168,9 @@ mod tests {
     #[test]
     fn a_recipe_declares_its_architecture_as_kiwi_says_it() {
         let with = |attribute: &str| {
-            declared_archs(&format!("<image><preferences{attribute}><type image='tbz'/></preferences></image>"))
+            declared_archs(&format!(
+                "<image><preferences{attribute}><type image='tbz'/></preferences></image>"
+            ))
         };
         assert_eq!(with(" arch='aarch64'"), [Arch::Aarch64]);
         assert_eq!(with(" arch='x86_64,aarch64'"), [Arch::X86_64, Arch::Aarch64]);
@@ -174,13 +199,22 @@ mod tests {
         let ((one, one_again), (two, _)) = (make(), make());
         assert_eq!(one.sha256, two.sha256);
         assert_eq!((one.name.as_str(), one_again.name.as_str()), ("demo", "demo-1"));
-        assert_eq!((one.declared, one_again.declared), (vec![Arch::Aarch64], vec![Arch::Aarch64]));
+        assert_eq!(
+            (one.declared, one_again.declared),
+            (vec![Arch::Aarch64], vec![Arch::Aarch64])
+        );
     }
 
     #[test]
     fn what_is_no_recipe_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(RecipeArchive::read(&dir.path().join("gone")).unwrap_err().code, "recipe_missing");
-        assert_eq!(RecipeArchive::read(dir.path()).unwrap_err().code, "recipe_config_missing");
+        assert_eq!(
+            RecipeArchive::read(&dir.path().join("gone")).unwrap_err().code,
+            "recipe_missing"
+        );
+        assert_eq!(
+            RecipeArchive::read(dir.path()).unwrap_err().code,
+            "recipe_config_missing"
+        );
     }
 }

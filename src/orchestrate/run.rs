@@ -17,12 +17,13 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    artifacts::{ArtifactStore, ManifestLink},
+    artifacts::{ArtifactStore, manifest},
     host,
     records::{
         Failure, ImageId, JobId, Step, UploadedArtifact,
         protocol::{
-            BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream, TemplateMode, What,
+            BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
+            TemplateMode, What,
         },
     },
     sandbox::{
@@ -91,7 +92,7 @@ pub struct Image {
     /// Its architecture.
     pub arch: Arch,
     /// Its manifest.
-    pub manifest: ManifestLink,
+    pub manifest: manifest::Link,
     /// Its artifacts.
     pub artifacts: Vec<UploadedArtifact>,
     /// The whole log, on this machine.
@@ -153,22 +154,39 @@ pub async fn run(
         Err(_) => site.store.discard_image(image).await,
     };
     if let (Err(failure), Err(left)) = (&mut outcome, cleaned.and(site.store.discard_recipe(job).await)) {
-        failure.detail = format!("{} (and what was uploaded could not be removed: {left})", failure.detail);
+        failure.detail = format!(
+            "{} (and what was uploaded could not be removed: {left})",
+            failure.detail
+        );
     }
     let state = match &outcome {
         Ok(_) => JobState::Success,
         Err(failure) => {
             // A full disk may keep the log from its last line; the user hears the cause in any case.
-            let _ = dir.write_line(Timestamp::now(), failure.step, Stream::Agent, &format!("error: {failure}"));
+            let _ = dir.write_line(
+                Timestamp::now(),
+                failure.step,
+                Stream::Agent,
+                &format!("error: {failure}"),
+            );
             JobState::Error(failure.clone())
         }
     };
     let ended = dir.end(state);
-    let (manifest, artifacts) = outcome.and_then(|image| ended.map(|()| image)).map_err(|failure| Failed {
-        failure,
-        log: Some(log.clone()),
-    })?;
-    Ok(Image { id: image, job, arch: request.arch, manifest, artifacts, log })
+    let (manifest, artifacts) = outcome
+        .and_then(|image| ended.map(|()| image))
+        .map_err(|failure| Failed {
+            failure,
+            log: Some(log.clone()),
+        })?;
+    Ok(Image {
+        id: image,
+        job,
+        arch: request.arch,
+        manifest,
+        artifacts,
+        log,
+    })
 }
 
 /// Everything up to the last artifact in S3. The sandbox is gone when this returns.
@@ -181,8 +199,13 @@ async fn build(
 ) -> Result<Vec<UploadedArtifact>, Failure> {
     let (job, image) = (dir.record.id, dir.record.image);
     let description = describe(site, request, job).await?;
-    let sandbox =
-        JobSandbox { job, toolbox: &site.toolbox.tree, agent: site.agent, limits: request.limits, keep: request.keep };
+    let sandbox = JobSandbox {
+        job,
+        toolbox: &site.toolbox.tree,
+        agent: site.agent,
+        limits: request.limits,
+        keep: request.keep,
+    };
     let (channel, stderr, mut handle) = site.driver.start(sandbox).await?.split();
     let last_words = tokio::spawn(last_lines(BufReader::new(stderr)));
 
@@ -229,21 +252,29 @@ async fn build(
 
 /// Hands the recipe to S3 and describes the job to its agent.
 async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobDescription, Failure> {
-    let url = site.store.put_recipe(job, request.recipe.clone(), RECIPE_URL_VALID).await?;
+    let url = site
+        .store
+        .put_recipe(job, request.recipe.clone(), RECIPE_URL_VALID)
+        .await?;
     let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
     Ok(JobDescription {
         id: job,
         arch: request.arch,
-        recipe: RecipeSource { url, sha256: request.recipe_sha256.clone(), size: request.recipe.len() as u64 },
+        recipe: RecipeSource {
+            url,
+            sha256: request.recipe_sha256.clone(),
+            size: request.recipe.len() as u64,
+        },
         recipe_type: request.recipe_type,
         values: request.values.clone(),
         default_values: request.default_values.clone(),
         template_mode: request.template_mode,
         emulator: match &request.placement.how {
             How::Native => None,
-            How::Emulated(emulation) => {
-                Some(Emulator { binfmt: emulation.entry.clone(), cpu: emulation.cpu.clone() })
-            }
+            How::Emulated(emulation) => Some(Emulator {
+                binfmt: emulation.entry.clone(),
+                cpu: emulation.cpu.clone(),
+            }),
         },
         squashfs: request.squashfs.clone(),
         boot: request.boot.clone(),
@@ -261,7 +292,11 @@ fn keep(dir: &mut JobDir, step: &mut Option<Step>, event: &Event) -> Result<(), 
             *step = Some(*begun);
             dir.write_line(event.time, *step, Stream::Agent, "begins")
         }
-        What::StepFinished { step: ended, wall_ms, cpu_ms } => {
+        What::StepFinished {
+            step: ended,
+            wall_ms,
+            cpu_ms,
+        } => {
             let text = format!("done in {wall_ms} ms, {cpu_ms} ms of CPU");
             dir.write_line(event.time, Some(*ended), Stream::Agent, &text)
         }
@@ -290,15 +325,25 @@ fn verdict(
         None => failure,
     };
     if report.oom_kills > 0 {
-        let detail = format!("the build needed more memory than it may have; the kernel killed {} of it", report.oom_kills);
-        return Err(at(Failure::new("out_of_memory", detail).hint("allow it more: `--memory SIZE`")));
+        let detail = format!(
+            "the build needed more memory than it may have; the kernel killed {} of it",
+            report.oom_kills
+        );
+        return Err(at(
+            Failure::new("out_of_memory", detail).hint("allow it more: `--memory SIZE`")
+        ));
     }
     if let Some(failure) = report.failure {
         return Err(failure);
     }
     let last = last_words.last().map(|line| format!(": {line}")).unwrap_or_default();
-    let detail = format!("the agent ended with code {} and without a word{last}", report.exit_code);
-    Err(at(Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")))
+    let detail = format!(
+        "the agent ended with code {} and without a word{last}",
+        report.exit_code
+    );
+    Err(at(
+        Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")
+    ))
 }
 
 /// The last lines of a stream, for evidence.
@@ -321,7 +366,7 @@ async fn commit(
     image: ImageId,
     artifacts: Vec<UploadedArtifact>,
     log: &Path,
-) -> Result<(ManifestLink, Vec<UploadedArtifact>), Failure> {
+) -> Result<(manifest::Link, Vec<UploadedArtifact>), Failure> {
     let path = log.to_owned();
     let packed = tokio::task::spawn_blocking(move || zstd::encode_all(fs_err::File::open(path)?, 0)).await;
     let packed = packed.map_err(|error| Failure::new("log_lost", error))?;
@@ -337,9 +382,17 @@ mod tests {
 
     #[test]
     fn a_job_ends_with_the_cause_that_says_most() {
-        let code = |said, report| verdict(said, report, &["last".to_owned()], Some(Step::Build)).map_err(|failure| failure.code);
+        let code = |said, report| {
+            verdict(said, report, &["last".to_owned()], Some(Step::Build)).map_err(|failure| failure.code)
+        };
         let agents = || Failure::new("build_failed", "kiwi");
-        let report = |oom_kills| Ok(Report { exit_code: 137, oom_kills, ..Report::default() });
+        let report = |oom_kills| {
+            Ok(Report {
+                exit_code: 137,
+                oom_kills,
+                ..Report::default()
+            })
+        };
         let lost = || Err(Failure::new("sandbox_lost", "gone"));
         assert_eq!(code(Some(Ok(())), report(0)), Ok(()));
         assert_eq!(code(Some(Err(agents())), report(0)), Err("build_failed".into()));
@@ -347,7 +400,10 @@ mod tests {
         assert_eq!(code(Some(Err(agents())), lost()), Err("build_failed".into()));
         assert_eq!(code(None, report(0)), Err("sandbox_lost".into()));
         assert_eq!(code(None, lost()), Err("sandbox_lost".into()));
-        let unmade = Report { failure: Some(Failure::new("no_user_namespace", "no")), ..Report::default() };
+        let unmade = Report {
+            failure: Some(Failure::new("no_user_namespace", "no")),
+            ..Report::default()
+        };
         assert_eq!(code(None, Ok(unmade)), Err("no_user_namespace".into()));
     }
 }

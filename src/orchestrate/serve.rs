@@ -40,7 +40,12 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
         while let Ok(Some(line)) = lines.next_line().await {
             let CallFrame { id, call } = match serde_json::from_str(&line) {
                 Ok(frame) => frame,
-                Err(error) => return Some(Err(Failure::new("protocol", format!("the agent said nonsense: {error}")))),
+                Err(error) => {
+                    return Some(Err(Failure::new(
+                        "protocol",
+                        format!("the agent said nonsense: {error}"),
+                    )));
+                }
             };
             let mut outcome = None;
             let answer = match call {
@@ -68,7 +73,10 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
                 for event in events {
                     if event.seq != self.next_event {
                         let expected = self.next_event;
-                        return Err(Failure::new("protocol", format!("event {} came instead of {expected}", event.seq)));
+                        return Err(Failure::new(
+                            "protocol",
+                            format!("event {} came instead of {expected}", event.seq),
+                        ));
                     }
                     self.next_event += 1;
                     (self.on_event)(event)?;
@@ -76,17 +84,28 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
                 Ok(Answer::Done)
             }
             Call::CreateUpload { kind, size } => {
-                let upload = self.store.open_upload(self.image, self.job, self.image_name, kind, size).await?;
-                let part_size = upload.part_size();
+                let upload = self
+                    .store
+                    .open_upload(self.image, self.job, self.image_name, kind, size)
+                    .await?;
+                let part_size = upload.part_size;
                 let number = u32::try_from(self.open.len() + self.uploaded.len()).unwrap_or(u32::MAX);
                 self.open.insert(number, upload);
-                Ok(Answer::Upload { upload: number, part_size })
+                Ok(Answer::Upload {
+                    upload: number,
+                    part_size,
+                })
             }
-            Call::GetPartUrls { upload, parts } => {
-                self.store.part_urls(self.upload(upload)?, &parts, URL_VALID).await.map(Answer::PartUrls)
-            }
+            Call::GetPartUrls { upload, parts } => self
+                .store
+                .part_urls(self.upload(upload)?, &parts, URL_VALID)
+                .await
+                .map(Answer::PartUrls),
             Call::CompleteUpload { upload, parts, digests } => {
-                let artifact = self.store.complete_upload(self.upload(upload)?, &parts, &digests).await?;
+                let artifact = self
+                    .store
+                    .complete_upload(self.upload(upload)?, &parts, &digests)
+                    .await?;
                 self.open.remove(&upload);
                 self.uploaded.push(artifact);
                 Ok(Answer::Done)
@@ -96,6 +115,8 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
     }
 
     fn upload(&self, number: u32) -> Result<&Upload, Failure> {
-        self.open.get(&number).ok_or_else(|| Failure::new("protocol", format!("there is no open upload {number}")))
+        self.open
+            .get(&number)
+            .ok_or_else(|| Failure::new("protocol", format!("there is no open upload {number}")))
     }
 }

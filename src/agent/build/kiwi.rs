@@ -45,15 +45,20 @@ pub async fn prepare_root(
     if has_tbz {
         command.args(["--type", "tbz"]);
     }
-    command.args(["--target-arch", arch.name(), "system", "prepare", "--description"]).arg(recipe).arg("--root").arg(root);
-    command.env("PYTHONUNBUFFERED", "1").env("DEBIAN_FRONTEND", "noninteractive");
+    command
+        .args(["--target-arch", arch.name(), "system", "prepare", "--description"])
+        .arg(recipe)
+        .arg("--root")
+        .arg(root);
+    command
+        .env("PYTHONUNBUFFERED", "1")
+        .env("DEBIAN_FRONTEND", "noninteractive");
     let finished = process::run(command, events, |line| !debug && is_noise(line)).await?;
     if finished.status.success() {
         return Ok(());
     }
-    Err(cause(&finished.tail).unwrap_or_else(|| {
-        Failure::new("build_failed", format!("kiwi failed: {}", finished.status))
-    }))
+    Err(cause(&finished.tail)
+        .unwrap_or_else(|| Failure::new("build_failed", format!("kiwi failed: {}", finished.status))))
 }
 
 /// Lines that only somebody who debugs kiwi itself wants.
@@ -71,18 +76,66 @@ fn text_of(line: &str) -> &str {
 
 /// Known causes: what a line contains, the code, and the advice.
 const KNOWN: [(&str, &str, &str); 12] = [
-    ("No space left on device", "disk_full", "free space in Kiln's data directory, or set KILN_DATA_DIR to a larger file system"),
-    ("uncaught target signal", "emulator_fault", "a program died under the emulator, not by its own fault; see the lines before it"),
-    ("Unable to locate package", "package_not_found", "check the package's name, and that the recipe's repositories have it for this architecture"),
-    ("has no installation candidate", "package_not_found", "check the package's name, and that the recipe's repositories have it for this architecture"),
-    ("No provider of", "package_not_found", "check the package's name, and that the recipe's repositories have it for this architecture"),
-    ("No match for argument", "package_not_found", "check the package's name, and that the recipe's repositories have it for this architecture"),
-    ("NO_PUBKEY", "repo_signature", "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>"),
-    ("is not signed", "repo_signature", "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>"),
-    ("Temporary failure resolving", "repo_unreachable", "check the repository's address and this host's name resolution"),
-    ("dpkg: error processing package", "scriptlet_failed", "the package's own script failed; its output stands before this line"),
-    ("scriptlet failed", "scriptlet_failed", "the package's own script failed; its output stands before this line"),
-    ("KiwiDescriptionInvalid", "recipe_config_invalid", "check config.xml against kiwi's schema; the log says where it differs"),
+    (
+        "No space left on device",
+        "disk_full",
+        "free space in Kiln's data directory, or set KILN_DATA_DIR to a larger file system",
+    ),
+    (
+        "uncaught target signal",
+        "emulator_fault",
+        "a program died under the emulator, not by its own fault; see the lines before it",
+    ),
+    (
+        "Unable to locate package",
+        "package_not_found",
+        "check the package's name, and that the recipe's repositories have it for this architecture",
+    ),
+    (
+        "has no installation candidate",
+        "package_not_found",
+        "check the package's name, and that the recipe's repositories have it for this architecture",
+    ),
+    (
+        "No provider of",
+        "package_not_found",
+        "check the package's name, and that the recipe's repositories have it for this architecture",
+    ),
+    (
+        "No match for argument",
+        "package_not_found",
+        "check the package's name, and that the recipe's repositories have it for this architecture",
+    ),
+    (
+        "NO_PUBKEY",
+        "repo_signature",
+        "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>",
+    ),
+    (
+        "is not signed",
+        "repo_signature",
+        "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>",
+    ),
+    (
+        "Temporary failure resolving",
+        "repo_unreachable",
+        "check the repository's address and this host's name resolution",
+    ),
+    (
+        "dpkg: error processing package",
+        "scriptlet_failed",
+        "the package's own script failed; its output stands before this line",
+    ),
+    (
+        "scriptlet failed",
+        "scriptlet_failed",
+        "the package's own script failed; its output stands before this line",
+    ),
+    (
+        "KiwiDescriptionInvalid",
+        "recipe_config_invalid",
+        "check config.xml against kiwi's schema; the log says where it differs",
+    ),
 ];
 
 /// The first cause that the last lines of a failed run name.
@@ -90,20 +143,29 @@ fn cause(tail: &[String]) -> Option<Failure> {
     let error = tail.iter().rev().find(|line| line.starts_with("[ ERROR"));
     let last_words = error.map(|line| text_of(line));
     for (pattern, code, hint) in KNOWN {
-        if let Some(line) = tail.iter().map(|line| text_of(line)).find(|line| line.contains(pattern)) {
+        if let Some(line) = tail
+            .iter()
+            .map(|line| text_of(line))
+            .find(|line| line.contains(pattern))
+        {
             return Some(Failure::new(code, first_line_with(line, pattern)).hint(hint));
         }
     }
     let script = last_words.filter(|text| text.contains("config.sh") || text.contains("images.sh"));
     if let Some(text) = script {
-        return Some(Failure::new("script_failed", text).hint("the script's own output stands before this line in the log"));
+        return Some(
+            Failure::new("script_failed", text).hint("the script's own output stands before this line in the log"),
+        );
     }
     Some(Failure::new("build_failed", format!("kiwi: {}", last_words?)).hint("the log has everything that kiwi said"))
 }
 
 /// kiwi quotes several lines of a tool as one, with `\n` spelled out.
 fn first_line_with<'a>(text: &'a str, pattern: &str) -> &'a str {
-    text.split("\\n").find(|part| part.contains(pattern)).unwrap_or(text).trim()
+    text.split("\\n")
+        .find(|part| part.contains(pattern))
+        .unwrap_or(text)
+        .trim()
 }
 
 #[cfg(test)]
@@ -129,7 +191,10 @@ mod tests {
 
     #[test]
     fn an_unknown_cause_is_kiwis_own_error() {
-        let failure = cause(&lines("[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n")).unwrap();
+        let failure = cause(&lines(
+            "[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n",
+        ))
+        .unwrap();
         assert_eq!(failure.detail, "kiwi: KiwiRuntimeError: something new");
     }
 }

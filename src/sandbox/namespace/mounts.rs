@@ -78,13 +78,8 @@ pub(super) fn furnish(
         kernel.mkdir(&inside(dir))?;
     }
     kernel.mount("proc", &inside("/proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
-    kernel.mount(
-        "kiln",
-        &inside("/sys"),
-        "tmpfs",
-        safe | MsFlags::MS_RDONLY,
-        "mode=0555,size=4k",
-    )?;
+    // Empty, but writable: kiwi unpacks packages that own the directory while it is mounted into the new root.
+    kernel.mount("kiln", &inside("/sys"), "tmpfs", safe, "mode=0755,size=4k")?;
     kernel.mount(&text(&disk.join("scratch")), &inside(SCRATCH), "", bind, "")?;
 
     kernel.mount(
