@@ -146,7 +146,14 @@ impl<'a> Steps<'a> {
     }
 
     async fn build(&self, recipe: &Path, root: &Path, has_tbz: bool) -> Result<(), Failure> {
-        kiwi::prepare_root(recipe, root, self.job.arch, has_tbz, self.job.debug, self.events).await
+        let request = kiwi::PrepareRoot {
+            recipe,
+            root,
+            arch: self.job.arch,
+            emulated_cpu: self.job.emulator.as_ref().map(|emulator| emulator.cpu.as_str()),
+            has_tbz,
+        };
+        kiwi::prepare_root(request, self.events).await
     }
 
     async fn package(&self, root: &Path, scratch: &Path) -> Result<Artifacts, Failure> {

@@ -266,7 +266,6 @@ impl BuildArguments {
                     pids: MOST_PROCESSES,
                 },
                 keep: self.keep,
-                debug: false,
             })
         };
         archs.iter().map(|arch| request(*arch)).collect()

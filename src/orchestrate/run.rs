@@ -78,8 +78,6 @@ pub struct Request {
     pub limits: Limits,
     /// Leave the sandbox's files on disk at the end.
     pub keep: bool,
-    /// Keep everything that kiwi says in the log, however dull.
-    pub debug: bool,
 }
 
 /// An image that is in S3, whole and verified.
@@ -281,7 +279,6 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         repos_timeout_s: request.repos_timeout.as_secs(),
         cpus: request.limits.cpus.unwrap_or(cpus),
         ca_bundle: host::ca_bundle(),
-        debug: request.debug,
     })
 }
 

@@ -123,8 +123,6 @@ pub struct JobDescription {
     pub cpus: u32,
     /// Trusted certificate authorities, PEM. The sandbox holds none of its own.
     pub ca_bundle: Option<String>,
-    /// Keep what the tools say at their most detailed.
-    pub debug: bool,
 }
 
 /// What a recipe is written for.

@@ -26,44 +26,55 @@ pub fn prepare_package_managers(arch: Arch) -> Result<(), Failure> {
     fs_err::write(APT_CONFIG, config).map_err(|error| Failure::io("cannot configure apt", &error))
 }
 
-/// Runs kiwi on the recipe in `recipe` so that the new root is at `root`, and a log of its own at `log`.
+/// What kiwi is asked to do.
+#[derive(Debug)]
+pub struct PrepareRoot<'a> {
+    /// The recipe's directory.
+    pub recipe: &'a Path,
+    /// Where the new root goes.
+    pub root: &'a Path,
+    /// The root's architecture.
+    pub arch: Arch,
+    /// Value of `QEMU_CPU` when that architecture is emulated.
+    pub emulated_cpu: Option<&'a str>,
+    /// Whether the recipe has the image type `tbz`, which IMS builds.
+    pub has_tbz: bool,
+}
+
+/// Makes the root that a recipe describes.
 ///
 /// # Errors
 ///
-/// `build_failed` with the first cause that kiwi's output names.
-pub async fn prepare_root(
-    recipe: &Path,
-    root: &Path,
-    arch: Arch,
-    has_tbz: bool,
-    debug: bool,
-    events: &Events,
-) -> Result<(), Failure> {
+/// `build_failed`, or a more telling code, with the first cause that kiwi's output names.
+pub async fn prepare_root(request: PrepareRoot<'_>, events: &Events) -> Result<(), Failure> {
     let mut command = Command::new(KIWI);
     // The detailed log on standard output is the only place where kiwi shows what the tools that it runs say.
     command.args(["--logfile", "stdout", "--debug"]);
-    if has_tbz {
+    if request.has_tbz {
         command.args(["--type", "tbz"]);
     }
     command
-        .args(["--target-arch", arch.name(), "system", "prepare", "--description"])
-        .arg(recipe)
-        .arg("--root")
-        .arg(root);
+        .args([
+            "--target-arch",
+            request.arch.name(),
+            "system",
+            "prepare",
+            "--description",
+        ])
+        .arg(request.recipe);
+    command.arg("--root").arg(request.root);
     command
         .env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
-    let finished = process::run(command, events, |line| !debug && is_noise(line)).await?;
+    if let Some(cpu) = request.emulated_cpu {
+        command.env("QEMU_CPU", cpu);
+    }
+    let finished = process::run(command, events, |_| false).await?;
     if finished.status.success() {
         return Ok(());
     }
     Err(cause(&finished.tail)
         .unwrap_or_else(|| Failure::new("build_failed", format!("kiwi failed: {}", finished.status))))
-}
-
-/// Lines that only somebody who debugs kiwi itself wants.
-fn is_noise(line: &str) -> bool {
-    line.contains("| EXEC: Looking for ") || line.contains("Command 'None'")
 }
 
 /// kiwi's line without its level and time: `[ DEBUG   ]: 07:40:19 | system: text` becomes `text`.
