@@ -76,13 +76,11 @@ impl Config {
 
     /// The S3 service to use, and the embedded one if it is that, which lives as long as what is returned.
     pub async fn artifact_store(&self) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
-        match &self.s3 {
-            Some(settings) => Ok((ArtifactStore::connect(settings).await?, None)),
-            None => {
-                let embedded = self.embedded_s3(0).await?;
-                Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
-            }
+        if let Some(settings) = &self.s3 {
+            return Ok((ArtifactStore::connect(settings).await?, None));
         }
+        let embedded = self.embedded_s3(0).await?;
+        Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
     }
 
     /// Starts the embedded S3 service on a loopback port; 0 means any that is free.

@@ -82,11 +82,8 @@ fn one_line_sources(text: &str) -> Vec<Source> {
 
 /// Paragraphs of fields (sources.list(5), "deb822-style format").
 fn deb822_sources(text: &str) -> Vec<Source> {
-    let text: String = text
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let text = lines.join("\n");
     let mut sources = Vec::new();
     for paragraph in text.split("\n\n") {
         let words = |name: &str| {

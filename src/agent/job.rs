@@ -101,7 +101,7 @@ impl<'a> Steps<'a> {
             None => {
                 self.events
                     .say(format!("{} is this machine's own architecture", self.job.arch))
-                    .await
+                    .await;
             }
         }
         fetch::http_client(self.job.ca_bundle.as_deref())
@@ -199,7 +199,7 @@ impl<'a> Steps<'a> {
             None => {
                 self.events
                     .say("the root has no kernel: the image is a root file system only")
-                    .await
+                    .await;
             }
         }
         Ok(artifacts)
@@ -235,8 +235,8 @@ fn better_cause(failure: Failure) -> Failure {
     let Ok(disk) = nix::sys::statvfs::statvfs(SCRATCH) else {
         return failure;
     };
-    let free = u64::from(disk.blocks_available()).saturating_mul(disk.fragment_size());
-    let inodes = u64::from(disk.files_available());
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+    let inodes = disk.files_available();
     let full = free < FLOOR.0 || (disk.files() > 0 && inodes < FLOOR.1);
     if !full || failure.code == "disk_full" {
         return failure;

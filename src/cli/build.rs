@@ -345,9 +345,8 @@ async fn download(image: &Image, store: &ArtifactStore, dir: &Path) -> Result<()
 fn summarise_failures(mut failures: Vec<(Arch, Failed)>, asked: usize, printer: &Printer) -> Result<(), Failure> {
     failures.sort_by_key(|(arch, _)| *arch);
     let several = asked > 1;
-    let count = failures.len();
     let mut last = None;
-    for (arch, Failed { mut failure, log }) in failures {
+    for (arch, Failed { mut failure, log, kept }) in failures {
         if several {
             failure.detail = format!("{arch}: {}", failure.detail);
         }
@@ -357,15 +356,14 @@ fn summarise_failures(mut failures: Vec<(Arch, Failed)>, asked: usize, printer: 
         if let Some(log) = log {
             printer.note(format_args!("log        {}", log.display()));
         }
+        if let Some(kept) = kept {
+            printer.note(format_args!("kept       {}", kept.join("scratch").display()));
+        }
         if let Some(earlier) = last.replace(failure) {
             printer.failure(&earlier);
         }
     }
-    match last {
-        Some(failure) if count == 1 || failure.code == "interrupted" => Err(failure),
-        Some(failure) => Err(failure),
-        None => Ok(()),
-    }
+    last.map_or(Ok(()), Err)
 }
 
 fn interrupted() -> Failure {

@@ -40,7 +40,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Build an image from a recipe.
-    Build(build::BuildArguments),
+    Build(Box<build::BuildArguments>),
     /// The root file system that builds run in.
     #[command(subcommand)]
     Toolbox(toolbox::ToolboxCommand),

@@ -44,6 +44,7 @@ impl Printer {
     }
 
     /// A result.
+    #[expect(clippy::unused_self, reason = "callers should not care which output obeys the level")]
     pub(super) fn result(&self, text: impl Display) {
         // A reader that went away (`| head`) is no failure of ours.
         let _ = writeln!(anstream::stdout(), "{text}");
@@ -57,6 +58,7 @@ impl Printer {
     }
 
     /// Why it did not work.
+    #[expect(clippy::unused_self, reason = "callers should not care which output obeys the level")]
     pub(super) fn failure(&self, failure: &Failure) {
         let mut err = anstream::stderr();
         let _ = writeln!(err, "{} {}", "error:".red().bold(), failure.detail);

@@ -95,7 +95,7 @@ impl Progress {
             bar
         });
         let prefix = if self.several {
-            format!("{arch} ")
+            format!("{arch:<8} ")
         } else {
             String::new()
         };

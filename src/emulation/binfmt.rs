@@ -79,7 +79,10 @@ pub fn emulation_of(arch: Arch) -> Result<Emulation, Failure> {
 impl BinfmtEntry {
     /// The line to write to `register`.
     pub fn registration(&self) -> String {
-        let escape = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+        let escape = |bytes: &[u8]| {
+            let escaped: Vec<String> = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            escaped.concat()
+        };
         format!(
             ":{}:M:0:{}:{}:{}:{}",
             self.name,

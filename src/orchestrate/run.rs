@@ -104,11 +104,17 @@ pub struct Failed {
     pub failure: Failure,
     /// The whole log, if it came to one.
     pub log: Option<PathBuf>,
+    /// The sandbox's files, if they were kept.
+    pub kept: Option<PathBuf>,
 }
 
 impl From<Failure> for Failed {
     fn from(failure: Failure) -> Self {
-        Self { failure, log: None }
+        Self {
+            failure,
+            log: None,
+            kept: None,
+        }
     }
 }
 
@@ -176,6 +182,7 @@ pub async fn run(
         .map_err(|failure| Failed {
             failure,
             log: Some(log.clone()),
+            kept: request.keep.then(|| site.driver.dir_of(job)),
         })?;
     Ok(Image {
         id: image,
@@ -232,12 +239,11 @@ async fn build(
     if cancelled.is_cancelled() {
         handle.kill().await;
     }
-    let report = match tokio::time::timeout(EXIT_GRACE, handle.wait()).await {
-        Ok(report) => report,
-        Err(_) => {
-            handle.kill().await;
-            handle.wait().await
-        }
+    let report = if let Ok(report) = tokio::time::timeout(EXIT_GRACE, handle.wait()).await {
+        report
+    } else {
+        handle.kill().await;
+        handle.wait().await
     };
     if request.keep {
         site.driver.mark_kept(job)?;
@@ -368,7 +374,7 @@ async fn commit(
     let packed = tokio::task::spawn_blocking(move || zstd::encode_all(fs_err::File::open(path)?, 0)).await;
     let packed = packed.map_err(|error| Failure::new("log_lost", error))?;
     let packed = packed.map_err(|error| Failure::io("cannot pack the log", &error))?;
-    site.store.put_log(image, packed.into()).await?;
+    site.store.put_log(image, packed).await?;
     let manifest = site.store.write_manifest(image, &artifacts).await?;
     Ok((manifest, artifacts))
 }
