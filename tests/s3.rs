@@ -2,11 +2,14 @@
 //! set `KILN_TEST_S3_ENDPOINT`, `KILN_TEST_S3_ACCESS_KEY` and `KILN_TEST_S3_SECRET_KEY`.
 
 #![cfg(all(feature = "server", feature = "agent"))]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "this is a test")]
 
 #[path = "s3/conformance.rs"]
 mod conformance;
 #[path = "s3/durability.rs"]
 mod durability;
+#[path = "s3/listing.rs"]
+mod listing;
 #[path = "s3/multipart.rs"]
 mod multipart;
 #[path = "s3/store.rs"]
@@ -42,13 +45,14 @@ cases! {
         conditions_on_writing
         a_damaged_body_is_refused
         checksums_are_checked
-        listing_in_pages
-        listing_with_a_delimiter
         copying
         deleting
         a_bucket_with_objects_stays
         presigned_urls
         a_wrong_key_is_refused;
+    listing:
+        listing_in_pages
+        listing_with_a_delimiter;
     multipart:
         parts_become_an_object
         wrong_parts_are_refused

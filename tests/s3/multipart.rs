@@ -116,7 +116,12 @@ pub async fn wrong_parts_are_refused(target: Target) -> Target {
         "InvalidPartOrder"
     );
     assert_eq!(
-        code(target.complete("w", "nonsense", &[one.clone()]).send().await),
+        code(
+            target
+                .complete("w", "nonsense", std::slice::from_ref(&one))
+                .send()
+                .await
+        ),
         "NoSuchUpload"
     );
     target.complete("w", &id, &[one, two]).send().await.unwrap();

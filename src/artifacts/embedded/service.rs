@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-#[expect(clippy::wildcard_imports, reason = "the table below names them all")]
+#[allow(clippy::wildcard_imports, reason = "the table below names them all")]
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 use tokio_util::task::TaskTracker;
