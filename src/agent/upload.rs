@@ -2,7 +2,10 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use reqwest::{Client, StatusCode, header::ETAG};
+use reqwest::{
+    Client, StatusCode,
+    header::{CONTENT_LENGTH, ETAG},
+};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
@@ -115,7 +118,12 @@ async fn send_part(upload: u32, part: Part, http: &Client, channel: &Channel) ->
             Answer::PartUrls(urls) if urls.len() == 1 => urls,
             other => return Err(unexpected(&other)),
         };
-        match http.put(&url[0]).body(part.bytes.clone()).send().await {
+        // Some services want a length even of nothing, which the client would leave out.
+        let put = http
+            .put(&url[0])
+            .header(CONTENT_LENGTH, part.bytes.len())
+            .body(part.bytes.clone());
+        match put.send().await {
             Ok(response) if response.status().is_success() => {
                 let etag = response
                     .headers()

@@ -1,6 +1,6 @@
 //! The one way to S3.
 
-use std::{path::Path, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
 use aws_sdk_s3::{
     Client,
@@ -22,12 +22,22 @@ use super::{
 use crate::records::{Digests, Failure};
 
 /// Where recipes are read from and images are written to. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ArtifactStore {
     pub(super) client: Client,
     presigner: Client,
     recipes_bucket: String,
     images_bucket: String,
+}
+
+impl fmt::Debug for ArtifactStore {
+    // The clients would print their whole configuration, which is pages long.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArtifactStore")
+            .field("recipes_bucket", &self.recipes_bucket)
+            .field("images_bucket", &self.images_bucket)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An object as S3 lists it.

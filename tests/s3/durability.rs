@@ -167,3 +167,81 @@ async fn a_stopped_server_is_unreachable() {
     assert_eq!(failure.code, "s3_unreachable", "{failure:?}");
     assert!(failure.hint.is_some());
 }
+
+/// Not a test: the process that the next one kills.
+#[tokio::test]
+#[ignore = "serves until it is killed"]
+async fn serve_until_killed() {
+    let Some(dir) = std::env::var_os(SERVED) else { return };
+    let server = EmbeddedS3::start(dir.as_ref(), loopback()).await.unwrap();
+    fs_err::write(Path::new(&dir).join("endpoint"), server.endpoint()).unwrap();
+    std::future::pending::<()>().await;
+}
+
+const SERVED: &str = "KILN_TEST_SERVED_DIR";
+
+#[tokio::test]
+async fn what_was_answered_outlives_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "durability::serve_until_killed"])
+        .env(SERVED, dir.path())
+        .stdout(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let endpoint = loop {
+        match fs_err::read_to_string(dir.path().join("endpoint")) {
+            Ok(endpoint) if !endpoint.is_empty() => break endpoint,
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    // Shares the directory with the process, so it knows the key; its own address is not used.
+    let helper = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
+    let mut settings = helper.settings();
+    settings.endpoint = Some(endpoint);
+    helper.shutdown().await;
+    let one = client(&settings, RequestChecksumCalculation::WhenRequired);
+    one.create_bucket().bucket("data").send().await.unwrap();
+
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..4 {
+        let client = one.clone();
+        writers.spawn(async move {
+            let mut answered = Vec::new();
+            for number in 0.. {
+                let (key, body) = (format!("{writer}/{number}"), bytes(50_000 + number));
+                let put = client
+                    .put_object()
+                    .bucket("data")
+                    .key(&key)
+                    .body(ByteStream::from(body));
+                if put.send().await.is_err() {
+                    break;
+                }
+                answered.push((key, 50_000 + number));
+            }
+            answered
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    process.kill().await.unwrap();
+    let answered: Vec<_> = writers.join_all().await.into_iter().flatten().collect();
+    assert!(answered.len() > 4, "only {} writes before the kill", answered.len());
+
+    let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
+    let two = client_of(&server);
+    for (key, length) in answered {
+        assert!(get(&two, &key).await == bytes(length), "{key}");
+    }
+    let mut pages = two.list_objects_v2().bucket("data").into_paginator().send();
+    while let Some(page) = pages.next().await.transpose().unwrap() {
+        for object in page.contents() {
+            // A write whose answer got lost may be there too, but then whole.
+            assert_eq!(
+                get(&two, object.key().unwrap()).await.len().try_into().ok(),
+                object.size()
+            );
+        }
+    }
+}

@@ -116,7 +116,12 @@ pub async fn wrong_parts_are_refused(target: Target) -> Target {
         "InvalidPartOrder"
     );
     assert_eq!(
-        code(target.complete("w", "nonsense", &[one.clone()]).send().await),
+        code(
+            target
+                .complete("w", "nonsense", std::slice::from_ref(&one))
+                .send()
+                .await
+        ),
         "NoSuchUpload"
     );
     target.complete("w", &id, &[one, two]).send().await.unwrap();
@@ -138,11 +143,19 @@ pub async fn part_numbers_may_have_gaps(target: Target) -> Target {
     let first = bytes(MIN);
     let id = target.open("g").await;
     let one = target.part("g", &id, 3, &first).await;
-    let unused = target.part("g", &id, 50, b"unused").await;
     let two = target.part("g", &id, 10_000, b"end").await;
-    assert!(unused.e_tag().is_some());
     target.complete("g", &id, &[one, two]).send().await.unwrap();
     assert!(target.get("g").await == [&first[..], b"end"].concat());
+    target
+}
+
+pub async fn parts_may_be_left_out(target: Target) -> Target {
+    let id = target.open("o").await;
+    target.part("o", &id, 1, b"unused").await;
+    let two = target.part("o", &id, 2, b"used").await;
+    target.part("o", &id, 3, b"unused").await;
+    target.complete("o", &id, &[two]).send().await.unwrap();
+    assert_eq!(target.get("o").await, b"used");
     target
 }
 
@@ -215,7 +228,8 @@ pub async fn parts_and_uploads_are_listed(target: Target) -> Target {
         .upload_id(&one)
         .send()
         .await;
-    assert_eq!(code(gone), "NoSuchUpload");
+    // Ceph takes an upload for a key.
+    assert!(matches!(code(gone).as_str(), "NoSuchUpload" | "NoSuchKey"));
     target
 }
 

@@ -30,7 +30,15 @@ async fn send(target: &Target, store: &ArtifactStore, upload: &Upload, body: &[u
             .try_into()
             .unwrap_or(usize::MAX);
         let part = &body[from..body.len().min(from + usize::try_from(upload.part_size).unwrap())];
-        let answer = target.http.put(url).body(part.to_vec()).send().await.unwrap();
+        // Ceph refuses an empty part without a length, and HTTP clients like to leave out a length of 0.
+        let answer = target
+            .http
+            .put(url)
+            .header("content-length", part.len())
+            .body(part.to_vec())
+            .send()
+            .await
+            .unwrap();
         assert_eq!(answer.status(), 200);
         receipts.push(PartReceipt {
             number,

@@ -118,7 +118,7 @@ impl Target {
     }
 }
 
-pub async fn on_embedded<F: Future<Output = Target>>(case: impl FnOnce(Target) -> F) {
+pub async fn on_embedded<F: Future<Output = Target>>(_name: &str, case: impl FnOnce(Target) -> F) {
     let dir = tempfile::tempdir().unwrap();
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
     let target = case(Target::new(server.settings()).await).await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sqlx::{
-    Sqlite, SqlitePool, Transaction,
+    Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
@@ -40,6 +40,7 @@ impl Database {
             .busy_timeout(BUSY_TIMEOUT);
         let writer = SqlitePoolOptions::new()
             .max_connections(1)
+            .after_release(|connection, _| Box::pin(is_usable(connection)))
             .connect_with(options.clone())
             .await?;
         sqlx::migrate!("migrations/embedded-s3").run(&writer).await?;
@@ -68,6 +69,14 @@ impl Database {
     }
 }
 
+/// SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and would take every later one on
+/// the connection for a nested one: such a connection is better closed.
+async fn is_usable(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
+    // Waits for a rollback that is under way.
+    connection.ping().await?;
+    Ok(!connection.is_in_transaction())
+}
+
 /// Microseconds since 1970.
 pub(super) fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -82,4 +91,30 @@ pub(super) fn timestamp(us: i64) -> s3s::dto::Timestamp {
 /// SQLite counts in signed numbers. No file is as large as the difference.
 pub(super) fn signed(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_ended_spoils_none_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::open(&Directory::open(dir.path()).unwrap()).await.unwrap();
+        let mut db = database.write().await.unwrap();
+        // As SQLite does by itself when the disk is full.
+        sqlx::query("ROLLBACK").execute(&mut *db).await.unwrap();
+        assert!(db.commit().await.is_err());
+        let mut db = database.write().await.unwrap();
+        sqlx::query("INSERT INTO bucket VALUES ('b', 0)")
+            .execute(&mut *db)
+            .await
+            .unwrap();
+        db.commit().await.unwrap();
+        let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM bucket")
+            .fetch_one(&mut *database.read().await.unwrap())
+            .await
+            .unwrap();
+        assert_eq!(seen, 1);
+    }
 }

@@ -1,8 +1,9 @@
 //! The data directory: who may enter, the access key, and the lock that makes starting one process's business.
 
 use std::{
+    fs::Permissions,
     io::{self, Write},
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -27,7 +28,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory, for its owner only, unless it is there already.
+    /// Makes the directory, unless it is there already, and closes it to all but its owner.
     pub(super) fn open(root: &Path) -> Result<Self, EmbeddedError> {
         let directory = Self { root: root.to_owned() };
         for path in [root.to_owned(), directory.bodies(), directory.incoming()] {
@@ -35,6 +36,7 @@ impl Directory {
                 .recursive(true)
                 .mode(0o700)
                 .create(&path)
+                .and_then(|()| fs_err::set_permissions(&path, Permissions::from_mode(0o700)))
                 .map_err(|source| EmbeddedError::Directory { path, source })?;
         }
         Ok(directory)

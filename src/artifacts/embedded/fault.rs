@@ -52,6 +52,18 @@ impl From<S3ErrorCode> for Fault {
 const SQLITE_BUSY: i32 = 5;
 const SQLITE_FULL: i32 = 13;
 
+impl Fault {
+    /// Whether the database surely took up nothing of the change that ended so. When a commit breaks off otherwise,
+    /// its records may turn up after the next crash.
+    pub(super) fn left_no_trace(&self) -> bool {
+        match self {
+            Self::S3(_) | Self::Record(_) => true,
+            Self::Database(error) => matches!(primary_code(error), Some(SQLITE_FULL | SQLITE_BUSY)),
+            Self::Io(_) | Self::Body(_) | Self::Task(_) => false,
+        }
+    }
+}
+
 impl From<Fault> for S3Error {
     fn from(fault: Fault) -> Self {
         match fault {

@@ -50,10 +50,11 @@ impl Service {
             etag: etag.clone(),
             attributes,
         };
-        let this = self.clone();
-        self.finish(async move {
-            this.put(&input.bucket, &input.key, &object, &Content::Body(body), &conditions)
-                .await
+        self.change(Some(body.clone()), move |db| {
+            Box::pin(async move {
+                let to = (input.bucket.as_str(), input.key.as_str());
+                names::put_object(db, to, &object, &Content::Body(body), &conditions).await
+            })
         })
         .await?;
         Ok(PutObjectOutput {
@@ -153,24 +154,20 @@ impl Service {
             modified_since: input.copy_source_if_modified_since,
             unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let this = self.clone();
         let (etag, modified_us) = self
-            .finish(async move {
-                let mut db = this.database().write().await?;
-                let source = require_object(&mut db, &source_bucket, &source_key).await?;
-                conditions.check_source(&source.etag, source.modified_us)?;
-                let object = NewObject {
-                    size: source.size,
-                    etag: source.etag.clone(),
-                    attributes: if replace { given } else { source.attributes },
-                };
-                let content = Content::Object(source.id);
-                let to = (input.bucket.as_str(), input.key.as_str());
-                let (modified_us, unneeded) =
-                    names::put_object(&mut db, to, &object, &content, &WriteConditions::default()).await?;
-                db.commit().await?;
-                this.bodies().remove(unneeded).await;
-                Ok((source.etag, modified_us))
+            .change(None, move |db| {
+                Box::pin(async move {
+                    let source = require_object(db, &source_bucket, &source_key).await?;
+                    conditions.check_source(&source.etag, source.modified_us)?;
+                    let object = NewObject {
+                        size: source.size,
+                        etag: source.etag.clone(),
+                        attributes: if replace { given } else { source.attributes },
+                    };
+                    let (to, content) = ((input.bucket.as_str(), input.key.as_str()), Content::Object(source.id));
+                    let put = names::put_object(db, to, &object, &content, &WriteConditions::default()).await;
+                    put.map(|(modified_us, unneeded)| ((source.etag, modified_us), unneeded))
+                })
             })
             .await?;
         Ok(CopyObjectOutput {
@@ -211,47 +208,16 @@ impl Service {
         }
     }
 
-    async fn put(
-        &self,
-        bucket: &str,
-        key: &str,
-        object: &NewObject,
-        content: &Content,
-        conditions: &WriteConditions,
-    ) -> Result<()> {
-        let mut db = self.database().write().await?;
-        match names::put_object(&mut db, (bucket, key), object, content, conditions).await {
-            Ok((_, unneeded)) => {
-                db.commit().await?;
-                self.bodies().remove(unneeded).await;
-                Ok(())
-            }
-            Err(fault) => {
-                db.rollback().await?;
-                self.discard(content).await;
-                Err(fault)
-            }
-        }
-    }
-
-    async fn discard(&self, content: &Content) {
-        if let Content::Body(body) = content {
-            self.bodies().remove(vec![body.name.clone()]).await;
-        }
-    }
-
     async fn delete(&self, bucket: String, keys: Vec<String>) -> Result<()> {
-        let this = self.clone();
-        self.finish(async move {
-            let mut db = this.database().write().await?;
-            require_bucket(&mut db, &bucket).await?;
-            let mut unneeded = Vec::new();
-            for key in keys {
-                unneeded.extend(names::delete_object(&mut db, &bucket, &key).await?);
-            }
-            db.commit().await?;
-            this.bodies().remove(unneeded).await;
-            Ok(())
+        self.change(None, move |db| {
+            Box::pin(async move {
+                require_bucket(db, &bucket).await?;
+                let mut unneeded = Vec::new();
+                for key in keys {
+                    unneeded.extend(names::delete_object(db, &bucket, &key).await?);
+                }
+                Ok(((), unneeded))
+            })
         })
         .await
     }

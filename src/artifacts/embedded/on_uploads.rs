@@ -133,15 +133,9 @@ impl Service {
             matches: input.if_match,
             none_match: input.if_none_match,
         };
-        let this = self.clone();
         let etag = self
-            .finish(async move {
-                let mut db = this.database().write().await?;
-                let (etag, unneeded) =
-                    uploads::complete(&mut db, &name, &parts, input.mpu_object_size, &conditions).await?;
-                db.commit().await?;
-                this.bodies().remove(unneeded).await;
-                Ok(etag)
+            .change(None, move |db| {
+                Box::pin(async move { uploads::complete(db, &name, &parts, input.mpu_object_size, &conditions).await })
             })
             .await?;
         Ok(CompleteMultipartUploadOutput {
@@ -158,15 +152,11 @@ impl Service {
         request: S3Request<AbortMultipartUploadInput>,
     ) -> Result<AbortMultipartUploadOutput> {
         let name = upload_name!(request.input);
-        let this = self.clone();
-        self.finish(async move {
-            let mut db = this.database().write().await?;
-            let unneeded = uploads::abort(&mut db, &name).await?;
-            db.commit().await?;
-            this.bodies().remove(unneeded).await;
-            Ok(AbortMultipartUploadOutput::default())
+        self.change(None, move |db| {
+            Box::pin(async move { Ok(((), uploads::abort(db, &name).await?)) })
         })
-        .await
+        .await?;
+        Ok(AbortMultipartUploadOutput::default())
     }
 
     pub(super) async fn list_parts(&self, request: S3Request<ListPartsInput>) -> Result<ListPartsOutput> {
@@ -247,21 +237,8 @@ impl Service {
     }
 
     async fn put_part(&self, name: UploadName, number: i32, body: Body) -> Result<i64> {
-        let this = self.clone();
-        self.finish(async move {
-            let mut db = this.database().write().await?;
-            match uploads::put_part(&mut db, &name, number, &body).await {
-                Ok((modified_us, unneeded)) => {
-                    db.commit().await?;
-                    this.bodies().remove(unneeded).await;
-                    Ok(modified_us)
-                }
-                Err(fault) => {
-                    db.rollback().await?;
-                    this.bodies().remove(vec![body.name]).await;
-                    Err(fault)
-                }
-            }
+        self.change(Some(body.clone()), move |db| {
+            Box::pin(async move { uploads::put_part(db, &name, number, &body).await })
         })
         .await
     }

@@ -2,11 +2,19 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
+#[allow(clippy::wildcard_imports, reason = "the table below names them all")]
+#[expect(clippy::wildcard_imports, reason = "the table below names them all")]
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
+use sqlx::SqliteConnection;
 use tokio_util::task::TaskTracker;
 
-use super::{bodies::Bodies, database::Database, fault};
+use super::{
+    bodies::{Bodies, Body},
+    database::Database,
+    fault::Result,
+};
 
 /// The store behind the protocol. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -46,13 +54,39 @@ impl Service {
         self.inner.region
     }
 
-    /// Runs a change to its end even if the client hangs up meanwhile. Otherwise a body could be dropped while the
-    /// database takes up its record.
-    pub(super) async fn finish<T: Send + 'static>(
+    /// Changes records in one transaction and removes the bodies that `change` says nothing needs any more.
+    ///
+    /// This runs to its end even if the client hangs up meanwhile: otherwise a body could be dropped while the
+    /// database takes up its record. When nothing was changed, `received` is removed too.
+    pub(super) async fn change<T: Send + 'static>(
         &self,
-        change: impl Future<Output = fault::Result<T>> + Send + 'static,
-    ) -> fault::Result<T> {
-        self.inner.tasks.spawn(change).await?
+        received: Option<Body>,
+        change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<(T, Vec<String>)>> + Send + 'static,
+    ) -> Result<T> {
+        let this = self.clone();
+        let commit = async move {
+            let done = this.commit(change).await;
+            let (answer, unneeded) = match done {
+                Ok((answer, unneeded)) => (Ok(answer), unneeded),
+                Err(fault) => {
+                    let unneeded = received.filter(|_| fault.left_no_trace()).map(|body| body.name);
+                    (Err(fault), unneeded.into_iter().collect())
+                }
+            };
+            this.bodies().remove(unneeded).await;
+            answer
+        };
+        self.inner.tasks.spawn(commit).await?
+    }
+
+    async fn commit<T>(
+        &self,
+        change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<T>>,
+    ) -> Result<T> {
+        let mut db = self.database().write().await?;
+        let answer = change(&mut db).await?;
+        db.commit().await?;
+        Ok(answer)
     }
 }
 
