@@ -1,0 +1,197 @@
+//! Builds that are ended from outside, in every way there is: whoever dies, nothing of the build stays.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use support::{Kiln, Recipe, Started, eventually, repository::Repository};
+
+/// What Ctrl-C may take, and what the clean-up after a killed kiln may take.
+const PROMPTLY: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(5);
+
+/// These tests measure time, so they run one after the other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A build that has come to its `config.sh`, which sleeps.
+struct Sleeping {
+    kiln: Kiln,
+    build: Started,
+    recipe: Recipe,
+    repository: Repository,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Sleeping {
+    fn new() -> Self {
+        let alone = alone();
+        let (kiln, repository) = (Kiln::new(), Repository::native());
+        let recipe = Recipe::with_script("echo asleep on purpose; sleep 600");
+        let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
+        build.wait_for("asleep on purpose");
+        Self {
+            kiln,
+            build,
+            recipe,
+            repository,
+            _alone: alone,
+        }
+    }
+
+    /// The next build finds nothing in its way, and the one before is recorded as what it was.
+    fn assert_next_build_works(&self, before: &str) {
+        let ran = self
+            .kiln
+            .run(["build", Recipe::copy_of("rpm-minimal").path(), &self.repository.set()]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let states: Vec<_> = self.kiln.jobs().iter().map(|job| job["state"].clone()).collect();
+        assert_eq!(states.len(), 2, "{states:?}");
+        assert_eq!(states[0]["error"]["code"], before, "{states:?}");
+        assert_eq!(states[1], "success", "{states:?}");
+        self.kiln.assert_clean();
+        let left = self.kiln.stored();
+        let image = self.kiln.jobs()[1]["image"].as_str().unwrap().to_owned();
+        assert!(left.iter().all(|row| row.contains(&image)), "{left:#?}");
+    }
+}
+
+/// The processes of a build by what they are: `supervisor` in the host's namespaces, `entrance`, `init`, `agent`.
+fn processes_of(kiln: Pid) -> BTreeMap<&'static str, Pid> {
+    let only_child = |of: Pid| {
+        let children = fs_err::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+        let pids: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        assert_eq!(pids.len(), 1, "children of {of}: {pids:?}");
+        Pid::from_raw(pids[0])
+    };
+    // Threads of kiln have children of their own.
+    let supervisor = fs_err::read_dir(format!("/proc/{kiln}/task"))
+        .unwrap()
+        .find_map(|task| {
+            let children = fs_err::read_to_string(task.unwrap().path().join("children")).unwrap();
+            children
+                .split_whitespace()
+                .next()
+                .map(|pid| Pid::from_raw(pid.parse().unwrap()))
+        })
+        .expect("kiln has no child");
+    let entrance = only_child(supervisor);
+    let init = only_child(entrance);
+    let agent = only_child(init);
+    BTreeMap::from([
+        ("supervisor", supervisor),
+        ("entrance", entrance),
+        ("init", init),
+        ("agent", agent),
+    ])
+}
+
+#[test]
+fn ctrl_c_ends_a_build_within_two_seconds() {
+    needs!(support::no_namespaces());
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let Sleeping { kiln, build, .. } = Sleeping::new();
+        let begun = Instant::now();
+        build.signal(signal);
+        let ran = build.end();
+        let took = begun.elapsed();
+        assert!(took < PROMPTLY, "{signal}: it took {took:?}");
+        assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("error: the build was interrupted"),
+            "{}",
+            ran.stderr
+        );
+        assert_eq!(kiln.failure_code(), "interrupted");
+        kiln.assert_nothing_built();
+    }
+}
+
+#[test]
+fn ctrl_c_during_an_upload_leaves_no_parts() {
+    needs!(support::no_namespaces());
+    let _alone = alone();
+    let (kiln, repository) = (Kiln::new(), Repository::native());
+    let recipe = Recipe::with_script("head -c 700000000 /dev/urandom > /var/large");
+    let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
+    build.wait_for("package  done");
+    // Something of the upload has arrived, but not all.
+    assert!(eventually(SOON, || !kiln
+        .stored()
+        .iter()
+        .all(|row| row.starts_with("object recipes"))));
+    let begun = Instant::now();
+    build.signal(Signal::SIGINT);
+    let ran = build.end();
+    let took = begun.elapsed();
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(took < PROMPTLY, "it took {took:?}");
+    kiln.assert_nothing_built();
+}
+
+#[test]
+fn a_killed_kiln_takes_its_sandbox_along() {
+    needs!(support::no_namespaces());
+    let sleeping = Sleeping::new();
+    let kiln = &sleeping.kiln;
+    sleeping.build.signal(Signal::SIGKILL);
+    let gone = eventually(SOON, || kiln.processes().is_empty());
+    assert!(gone, "after {SOON:?}: {:?}", kiln.processes());
+    // Its files are emptied by the supervisor; the empty directory waits for the next sweep.
+    let sandboxes = kiln.data().join("sandboxes");
+    for entry in fs_err::read_dir(sandboxes).unwrap().flatten() {
+        if entry.path().is_dir() {
+            let left: Vec<_> = fs_err::read_dir(entry.path()).unwrap().collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+    }
+    assert_eq!(kiln.jobs()[0]["state"], "running");
+    sleeping.assert_next_build_works("interrupted");
+}
+
+#[test]
+fn a_kiln_and_a_supervisor_killed_together_are_swept_up() {
+    needs!(support::no_namespaces());
+    let sleeping = Sleeping::new();
+    let kiln = &sleeping.kiln;
+    let supervisor = processes_of(sleeping.build.pid())["supervisor"];
+    sleeping.build.signal(Signal::SIGSTOP);
+    kill(supervisor, Signal::SIGKILL).unwrap();
+    sleeping.build.signal(Signal::SIGKILL);
+    let gone = eventually(SOON, || kiln.processes().is_empty());
+    assert!(gone, "after {SOON:?}: {:?}", kiln.processes());
+    sleeping.assert_next_build_works("interrupted");
+}
+
+#[test]
+fn whoever_dies_in_the_sandbox_the_build_says_so_and_cleans_up() {
+    needs!(support::no_namespaces());
+    for victim in ["supervisor", "entrance", "init", "agent"] {
+        let Sleeping {
+            kiln, build, recipe, ..
+        } = Sleeping::new();
+        let pid = processes_of(build.pid())[victim];
+        let begun = Instant::now();
+        kill(pid, Signal::SIGKILL).unwrap();
+        let ran = build.end();
+        let took = begun.elapsed();
+        assert!(took < SOON, "{victim}: it took {took:?}");
+        let error = ran.failed();
+        assert_eq!(kiln.failure_code(), "sandbox_lost", "{victim}: {error}");
+        kiln.assert_nothing_built();
+        drop(recipe);
+    }
+}

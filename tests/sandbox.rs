@@ -1,0 +1,385 @@
+//! What a recipe's own scripts, which run as root in the sandbox, can see and do.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use support::{KILN_AGENT, Kiln, Recipe, Started, eventually, repository::Repository, run, source_dir, tool};
+
+/// Prints `probe NAME=VALUE` lines. The script is in the new root; `/proc/1/root` leads it out to the sandbox's own.
+const PROBES: &str = r#"
+busybox=/usr/bin/busybox
+say() { echo "probe $1=$2"; }
+tries() { name=$1; shift; if "$@" > /dev/null 2>&1; then say "$name" works; else say "$name" refused; fi; }
+out=/proc/1/root
+
+say uid "$(id -u)"
+say hostname "$(hostname)"
+say processes "$(ls -d /proc/[0-9]* | wc -l)"
+say commands "$(cat /proc/[0-9]*/comm | sort -u | tr '\n' ' ')"
+say uid_map "$(tr -s ' ' < /proc/self/uid_map)"
+say devices "$(cd $out/dev && find . -type b -o -type c | sort | tr '\n' ' ')"
+say top "$(ls $out | tr '\n' ' ')"
+for path in $HOST_PATHS; do
+    if [ -e "$out$path" ]; then say "sees:$path" yes; else say "sees:$path" no; fi
+done
+say binfmt "$(ls $out/proc/sys/fs/binfmt_misc | tr '\n' ' ')"
+say cgroups "$(cut -d: -f3 /proc/self/cgroup | sort -u | tr '\n' ' ')"
+say environment "$(tr '\0' '\n' < /proc/self/environ | cut -d= -f1 | sort | tr '\n' ' ')"
+
+tries kernel_settings sh -c 'echo 1 > /proc/sys/kernel/sysrq'
+tries core_pattern sh -c 'echo "|/bin/sh" > /proc/sys/kernel/core_pattern'
+tries drop_caches sh -c 'echo 1 > /proc/sys/vm/drop_caches'
+tries sysrq_trigger sh -c 'echo h > /proc/sysrq-trigger'
+tries read_kmsg $busybox dmesg
+tries make_block_device $busybox mknod /tmp/disk b 254 0
+mkdir -p /mnt/disk
+for disk in $HOST_DISKS; do tries "mount:$disk" $busybox mount -t ext4 "$disk" /mnt/disk; done
+tries mount_sysfs $busybox mount -t sysfs none /mnt/disk
+tries set_time $busybox date -s 2020-01-01
+tries load_module $busybox insmod /nowhere.ko
+tries kill_outside kill -0 $HOST_PID
+tries write_agent sh -c "echo x > $out/run/kiln/agent"
+touch /var/made-by-root
+echo probes are done
+sleep 600
+"#;
+
+struct Probed {
+    values: BTreeMap<String, String>,
+    kiln: Kiln,
+    build: Started,
+    _repository: Repository,
+}
+
+/// Runs the probes, and comes back while the script sleeps.
+fn probe() -> Probed {
+    let (kiln, repository) = (Kiln::new(), Repository::native());
+    let home = std::env::var("HOME").unwrap();
+    let host_paths = [
+        source_dir().to_str().unwrap(),
+        &format!("{home}/.cargo"),
+        kiln.data().to_str().unwrap(),
+        "/home",
+        "/etc/machine-id.of-host",
+    ]
+    .join(" ");
+    let disks: Vec<_> = fs_err::read_dir("/sys/block")
+        .unwrap()
+        .map(|entry| format!("/dev/{}", entry.unwrap().file_name().to_string_lossy()))
+        .collect();
+    let script = format!(
+        "HOST_PATHS='{host_paths}'\nHOST_DISKS='{}'\nHOST_PID={}\n{PROBES}",
+        disks.join(" "),
+        std::process::id()
+    );
+    let recipe = Recipe::with_script(&script);
+    let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
+    build.wait_for("probes are done");
+    let log = kiln.log(&kiln.jobs()[0]);
+    let value = |line: &str| {
+        let (_, probe) = line.split_once("probe ")?;
+        let (name, value) = probe.split_once('=')?;
+        Some((name.to_owned(), value.trim().to_owned()))
+    };
+    Probed {
+        values: log.lines().filter_map(value).collect(),
+        kiln,
+        build,
+        _repository: repository,
+    }
+}
+
+#[test]
+fn root_inside_is_nobody_outside() {
+    needs!(support::no_namespaces());
+    let Probed {
+        values, kiln, build, ..
+    } = probe();
+    let value = |name: &str| {
+        values
+            .get(name)
+            .unwrap_or_else(|| panic!("no probe {name}: {values:#?}"))
+            .as_str()
+    };
+
+    assert_eq!(value("uid"), "0");
+    // Outside, its files and processes belong to ids that no account has.
+    let job = kiln.jobs()[0]["id"].as_str().unwrap().to_owned();
+    let root = kiln.data().join("sandboxes").join(&job).join("scratch/root");
+    let metadata = fs_err::metadata(root.join("var/made-by-root")).unwrap();
+    assert!(metadata.uid() >= 100_000 && metadata.gid() >= 100_000, "{metadata:?}");
+    assert_eq!(value("uid_map"), format!("0 {} 65536", metadata.uid()));
+    let inside: Vec<_> = kiln
+        .processes()
+        .into_iter()
+        .filter(|(_, name)| {
+            !["kiln", "kiln-supervisor", "tokio-rt-worker"]
+                .iter()
+                .any(|ours| name.starts_with(ours))
+        })
+        .collect();
+    assert!(!inside.is_empty());
+    for (pid, name) in inside {
+        let owner = fs_err::metadata(format!("/proc/{pid}")).unwrap().uid();
+        assert_eq!(owner, metadata.uid(), "{pid} {name}");
+    }
+    // Other users of the host do not reach the job's files.
+    let mode = fs_err::metadata(kiln.data().join("sandboxes"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+
+    // It sees nothing of the host.
+    assert!(value("hostname").starts_with("kiln-"), "{}", value("hostname"));
+    assert!(value("processes").parse::<u32>().unwrap() < 20, "{}", value("commands"));
+    for (name, seen) in values.iter().filter(|(name, _)| name.starts_with("sees:")) {
+        // Every root has an empty /home.
+        assert!(seen == "no" || name == "sees:/home", "{name}");
+    }
+    let devices: BTreeSet<_> = value("devices").split_whitespace().collect();
+    let allowed = [
+        "./full",
+        "./null",
+        "./pts/ptmx",
+        "./random",
+        "./tty",
+        "./urandom",
+        "./zero",
+    ];
+    let more: Vec<_> = devices.iter().filter(|device| !allowed.contains(device)).collect();
+    assert!(more.is_empty() && devices.contains("./null"), "{devices:?}");
+    let variables = value("environment");
+    for ours in ["KILN_DATA_DIR", "CARGO", "AWS", "SSH_"] {
+        assert!(!variables.contains(ours), "{variables}");
+    }
+    assert!(!value("cgroups").contains(&job), "{}", value("cgroups"));
+    assert_eq!(value("binfmt"), "", "a native build registers nothing");
+
+    // It can do nothing to the host.
+    for name in [
+        "kernel_settings",
+        "core_pattern",
+        "drop_caches",
+        "sysrq_trigger",
+        "make_block_device",
+        "mount_sysfs",
+        "set_time",
+        "load_module",
+        "kill_outside",
+        "write_agent",
+    ] {
+        assert_eq!(value(name), "refused", "{name}");
+    }
+    for (name, done) in values.iter().filter(|(name, _)| name.starts_with("mount:")) {
+        assert_eq!(done, "refused", "{name}");
+    }
+
+    build.signal(Signal::SIGINT);
+    assert_eq!(build.end().code, Some(130));
+    kiln.assert_nothing_built();
+}
+
+/// Why memory cannot be limited here, if it cannot.
+fn no_memory_limits() -> Option<String> {
+    let mount = Path::new("/sys/fs/cgroup");
+    let v2 = mount.join("cgroup.controllers").exists();
+    let parent = if v2 { mount.to_owned() } else { mount.join("memory") };
+    let trial = parent.join(format!("kiln-test-{}", std::process::id()));
+    let made = fs_err::create_dir(&trial);
+    let limited = trial
+        .join(if v2 { "memory.max" } else { "memory.limit_in_bytes" })
+        .exists();
+    let _ = fs_err::remove_dir(&trial);
+    match made {
+        Ok(()) if limited => None,
+        Ok(()) => Some("control groups have no memory controller here".to_owned()),
+        Err(error) => Some(format!("control groups cannot be made: {error}")),
+    }
+}
+
+#[test]
+fn a_build_that_needs_more_memory_than_it_may_have() {
+    needs!(support::no_namespaces(), no_memory_limits());
+    let (kiln, repository) = (Kiln::new(), Repository::native());
+    // awk keeps it all in one string that doubles.
+    let recipe = Recipe::with_script("awk 'BEGIN { s = \"0123456789abcdef\"; while (1) s = s s }'");
+    let ran = kiln.run(["build", recipe.path(), &repository.set(), "--memory=200MiB"]);
+    let error = ran.failed();
+    assert_eq!(kiln.failure_code(), "out_of_memory", "{error}");
+    assert!(error.contains("memory"), "{error}");
+    assert!(ran.stderr.contains("--memory"), "{}", ran.stderr);
+    kiln.assert_nothing_built();
+}
+
+/// An account that exists while a test runs, with ids for sandboxes.
+struct Account {
+    name: String,
+    home: PathBuf,
+}
+
+impl Account {
+    fn new() -> Self {
+        let name = format!("kiln-test-{}", std::process::id());
+        let home = PathBuf::from(format!("/tmp/{name}"));
+        tool(
+            "useradd",
+            &[
+                "--create-home",
+                "--home-dir",
+                home.to_str().unwrap(),
+                "--shell",
+                "/bin/bash",
+                &name,
+            ],
+        );
+        let account = Self { name, home };
+        if !fs_err::read_to_string("/etc/subuid").unwrap().contains(&account.name) {
+            let range = "1000000000-1000065535";
+            tool(
+                "usermod",
+                &["--add-subuids", range, "--add-subgids", range, &account.name],
+            );
+        }
+        account
+    }
+
+    fn uid(&self) -> u32 {
+        tool("id", &["-u", &self.name]).trim().parse().unwrap()
+    }
+
+    /// Where the account's own ids for sandboxes begin.
+    fn first_id(&self) -> u32 {
+        let text = fs_err::read_to_string("/etc/subuid").unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("{}:", self.name)))
+            .unwrap();
+        line.split(':').nth(1).unwrap().parse().unwrap()
+    }
+
+    fn command(&self, program: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args([
+                "--reuid",
+                &self.name,
+                "--regid",
+                &self.name,
+                "--init-groups",
+                "--reset-env",
+                "--",
+            ])
+            .arg(program)
+            .args(args)
+            .current_dir(&self.home);
+        command
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        // What its sandboxes left, if a test failed, belongs to ids that only root can remove.
+        let _ = Command::new("userdel").arg("--force").arg(&self.name).output();
+        let _ = fs_err::remove_dir_all(&self.home);
+    }
+}
+
+#[test]
+fn an_ordinary_user_builds_without_any_right() {
+    needs!(support::no_namespaces(), support::not_root(), no_account());
+    let account = Account::new();
+    // Another user cannot walk to the programs in the source tree.
+    let bin = account.home.join("bin");
+    fs_err::create_dir(&bin).unwrap();
+    for program in [
+        support::kiln_program(),
+        support::kiln_program().with_file_name(KILN_AGENT),
+    ] {
+        let to = bin.join(program.file_name().unwrap());
+        fs_err::copy(program, &to).unwrap();
+        fs_err::set_permissions(&to, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs_err::set_permissions(&bin, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let recipe_dir = account.home.join("recipe");
+    tool(
+        "cp",
+        &[
+            "-r",
+            Recipe::copy_of("rpm-minimal").path(),
+            recipe_dir.to_str().unwrap(),
+        ],
+    );
+    tool("chown", &["-R", &account.name, recipe_dir.to_str().unwrap()]);
+    fs_err::write(
+        recipe_dir.join("config.sh"),
+        "#!/bin/sh\ntouch /var/made-by-root\necho asleep on purpose\nsleep 20\n",
+    )
+    .unwrap();
+
+    let kiln = bin.join("kiln");
+    let ran = run(account.command(&kiln, &["toolbox", "build"]));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let repository = Repository::native();
+    let output = account.home.join("images");
+    let mut build = Started::new(account.command(
+        &kiln,
+        &[
+            "build",
+            "--verbose",
+            "recipe",
+            &repository.set(),
+            "--output",
+            output.to_str().unwrap(),
+        ],
+    ));
+    build.wait_for("asleep on purpose");
+    let data = account.home.join(".local/share/kiln");
+    let sandbox = fs_err::read_dir(data.join("sandboxes"))
+        .unwrap()
+        .flatten()
+        .find(|entry| entry.path().is_dir());
+    let made = sandbox.unwrap().path().join("scratch/root/var/made-by-root");
+    assert_eq!(fs_err::metadata(made).unwrap().uid(), account.first_id());
+    let ran = build.end().ok();
+    assert_eq!(ran.values("image").len(), 1, "{}", ran.stdout);
+    let list = support::squashfs::list(&output.join(support::HOST).join("rootfs"));
+    assert!(list.len() > 20, "{list:?}");
+    assert!(list.values().all(|entry| (entry.uid, entry.gid) == (0, 0)), "{list:?}");
+    assert_eq!(fs_err::metadata(&output).unwrap().uid(), account.uid());
+    // Nothing of it is left running, or on disk.
+    let uid = account.uid();
+    let ids = account.first_id()..account.first_id() + 65_536;
+    let theirs = || {
+        let owner = |entry: &fs_err::DirEntry| entry.metadata().map(|metadata| metadata.uid());
+        let entries = fs_err::read_dir("/proc").unwrap().flatten();
+        let is_theirs = |entry: &fs_err::DirEntry| owner(entry).is_ok_and(|owner| owner == uid || ids.contains(&owner));
+        entries.filter(is_theirs).count()
+    };
+    assert!(eventually(Duration::from_secs(2), || theirs() == 0));
+    assert_eq!(fs_err::read_dir(data.join("sandboxes")).unwrap().count(), 0);
+}
+
+/// Why no account can be made, if none can.
+fn no_account() -> Option<String> {
+    let missing = ["useradd", "usermod", "setpriv", "newuidmap"]
+        .into_iter()
+        .find(|program| {
+            Command::new("which")
+                .arg(program)
+                .output()
+                .is_ok_and(|output| !output.status.success())
+        });
+    missing.map(|program| format!("there is no {program}"))
+}

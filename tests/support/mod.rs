@@ -1,0 +1,644 @@
+//! What the tests of the whole program share: a `kiln` with a data directory of its own, and a look at everything
+//! that it might leave behind.
+//!
+//! Nothing here is simulated: kiwi, namespaces, emulators, package mirrors and S3 are the real ones. All tests share
+//! one toolbox, since making it takes a minute; `KILN_TEST_TOOLBOXES` names the data directory that holds it.
+
+#![allow(dead_code, reason = "every test program uses another part")]
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, LazyLock, Mutex},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, Uid},
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub mod archive;
+pub mod repository;
+pub mod squashfs;
+
+const KILN: &str = env!("CARGO_BIN_EXE_kiln");
+pub const KILN_AGENT: &str = "kiln-agent";
+pub const HOST: &str = std::env::consts::ARCH;
+
+/// The repository's own directory.
+pub fn source_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The architecture of these two that is not the host's.
+pub fn foreign() -> &'static str {
+    if HOST == "aarch64" { "x86_64" } else { "aarch64" }
+}
+
+/// Says loudly, past the test harness's capture, that a test did not run.
+pub fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {test}: {why}");
+}
+
+/// Returns from the test, loudly, on a machine that cannot run it.
+#[macro_export]
+macro_rules! needs {
+    ($($lack:expr),+) => {
+        $(if let Some(why) = $lack {
+            $crate::support::skipped(&why);
+            return;
+        })+
+    };
+}
+
+/// Why sandboxes cannot be made here, if they cannot.
+pub fn no_namespaces() -> Option<String> {
+    static LACK: LazyLock<Option<String>> = LazyLock::new(|| {
+        let output = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "true"])
+            .output();
+        match output {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(format!(
+                "no user namespaces here: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+            Err(error) => Some(format!("cannot run unshare: {error}")),
+        }
+    });
+    LACK.clone()
+}
+
+/// Why other architectures cannot be emulated in a sandbox, if they cannot: binfmt_misc in a user namespace is there
+/// since Linux 6.7.
+pub fn no_emulation() -> Option<String> {
+    let release = fs_err::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    (version < (6, 7)).then(|| format!("Linux {} has no binfmt_misc in user namespaces", release.trim()))
+}
+
+/// Why a test that must be root cannot run, if it cannot.
+pub fn not_root() -> Option<String> {
+    (!Uid::effective().is_root()).then(|| "this test must be run by root".to_owned())
+}
+
+/// Copies of kiln and its agent, so that a build of the project during the tests changes nothing. Fails with advice
+/// when the static agent was not put beside kiln, as plain `cargo test` does not.
+fn programs() -> &'static Path {
+    static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built = Path::new(KILN).parent().unwrap();
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("bin-", env!("CARGO_CRATE_NAME")));
+        fs_err::create_dir_all(&dir).unwrap();
+        for name in ["kiln", KILN_AGENT] {
+            let (from, to) = (built.join(name), dir.join(name));
+            assert!(
+                from.exists(),
+                "{} is not there: run `make test` (or once `make agent PROFILE=debug`)",
+                from.display()
+            );
+            let _ = fs_err::remove_file(&to);
+            fs_err::copy(from, to).unwrap();
+        }
+        dir
+    });
+    &DIR
+}
+
+/// The copy of kiln that tests run; the agent's lies beside it.
+pub fn kiln_program() -> PathBuf {
+    programs().join("kiln")
+}
+
+/// The directory `toolboxes` that all tests share, with the toolbox in it.
+fn shared_toolboxes() -> &'static Path {
+    static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+        let data = std::env::var_os("KILN_TEST_TOOLBOXES")
+            .map_or_else(|| source_dir().join("target/test-toolboxes"), PathBuf::from);
+        let output = Command::new(programs().join("kiln"))
+            .args(["toolbox", "build"])
+            .env("KILN_DATA_DIR", &data)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "cannot build the toolbox: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        data.join("toolboxes")
+    });
+    &DIR
+}
+
+/// What the host's kernel knows about foreign programs. Kiln must never change it.
+pub fn host_binfmt() -> BTreeMap<String, String> {
+    let Ok(entries) = fs_err::read_dir("/proc/sys/fs/binfmt_misc") else {
+        return BTreeMap::new();
+    };
+    entries
+        .flatten()
+        .map(|entry| {
+            let content = fs_err::read_to_string(entry.path()).unwrap_or_default();
+            (entry.file_name().to_string_lossy().into_owned(), content)
+        })
+        .collect()
+}
+
+/// The host's table when the test program began.
+static BINFMT_BEFORE: LazyLock<BTreeMap<String, String>> = LazyLock::new(host_binfmt);
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Ran {
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    /// Checks that it failed as everything that fails does: one line `error:`, a hint. Returns the error's text.
+    #[track_caller]
+    pub fn failed(&self) -> String {
+        assert_eq!(self.code, Some(1), "{self:#?}");
+        let errors: Vec<_> = self
+            .stderr
+            .lines()
+            .filter_map(|line| line.strip_prefix("error: "))
+            .collect();
+        assert_eq!(errors.len(), 1, "there must be one error: {}", self.stderr);
+        assert!(
+            self.stderr.lines().any(|line| line.starts_with("hint: ")),
+            "there is no hint: {}",
+            self.stderr
+        );
+        errors[0].to_owned()
+    }
+
+    /// The value of a line `name  value` on standard output; there may be several.
+    pub fn values(&self, name: &str) -> Vec<String> {
+        let rest = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(' ')?.trim().to_owned());
+        self.stdout.lines().filter_map(rest).collect()
+    }
+}
+
+/// A kiln with a data directory of its own.
+#[derive(Debug)]
+pub struct Kiln {
+    data: PathBuf,
+    /// Occurs in every path of the data directory and nowhere else.
+    mark: String,
+    program: PathBuf,
+    _temp: Option<TempDir>,
+}
+
+impl Kiln {
+    /// With the shared toolbox.
+    pub fn new() -> Self {
+        let temp = tempfile::Builder::new().prefix("kiln-test-").tempdir().unwrap();
+        let kiln = Self::at(temp.path());
+        kiln.link_toolboxes();
+        Self {
+            _temp: Some(temp),
+            ..kiln
+        }
+    }
+
+    /// With an empty data directory, for what needs no toolbox.
+    pub fn bare() -> Self {
+        let temp = tempfile::Builder::new().prefix("kiln-test-").tempdir().unwrap();
+        let kiln = Self::at(temp.path());
+        Self {
+            _temp: Some(temp),
+            ..kiln
+        }
+    }
+
+    /// With a data directory below `dir`, which somebody else removes.
+    pub fn at(dir: &Path) -> Self {
+        LazyLock::force(&BINFMT_BEFORE);
+        let dir = fs_err::canonicalize(dir).unwrap();
+        let data = dir.join("data");
+        fs_err::create_dir_all(&data).unwrap();
+        Self {
+            mark: dir.file_name().unwrap().to_string_lossy().into_owned(),
+            data,
+            program: programs().join("kiln"),
+            _temp: None,
+        }
+    }
+
+    pub fn link_toolboxes(&self) {
+        fs_err::os::unix::fs::symlink(shared_toolboxes(), self.data.join("toolboxes")).unwrap();
+    }
+
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// A command that knows only this data directory and nothing of the user who runs the tests.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(&self.program);
+        for (name, _) in std::env::vars_os() {
+            let name_text = name.to_string_lossy();
+            if name_text.starts_with("KILN_") || name_text.starts_with("AWS_") || name_text.starts_with("XDG_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(args)
+            .env("KILN_DATA_DIR", &self.data)
+            .env("HOME", &self.data)
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        run(self.command(args))
+    }
+
+    /// Starts a command whose output is read while it runs.
+    pub fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Started {
+        Started::new(self.command(args))
+    }
+
+    /// The records of the jobs in the order in which they began.
+    pub fn jobs(&self) -> Vec<Value> {
+        let Ok(entries) = fs_err::read_dir(self.data.join("jobs")) else {
+            return Vec::new();
+        };
+        let read = |dir: PathBuf| serde_json::from_slice(&fs_err::read(dir.join("job.json")).unwrap()).unwrap();
+        let mut jobs: Vec<Value> = entries.map(|entry| read(entry.unwrap().path())).collect();
+        jobs.sort_by_key(|job| job["begun"].as_str().unwrap().to_owned());
+        jobs
+    }
+
+    /// The code of the failure that the only job's record names.
+    #[track_caller]
+    pub fn failure_code(&self) -> String {
+        let jobs = self.jobs();
+        assert_eq!(jobs.len(), 1, "{jobs:#?}");
+        jobs[0]["state"]["error"]["code"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// The whole log of a job.
+    pub fn log(&self, job: &Value) -> String {
+        let id = job["id"].as_str().unwrap();
+        fs_err::read_to_string(self.data.join("jobs").join(id).join("build.log")).unwrap()
+    }
+
+    /// Processes that were started for this data directory, whatever they call themselves and wherever they went: by
+    /// command line, by environment, or by what is mounted in the sandbox that they live in.
+    pub fn processes(&self) -> BTreeMap<i32, String> {
+        let mut found = BTreeMap::new();
+        for entry in fs_err::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            if u32::try_from(pid) == Ok(std::process::id()) {
+                continue;
+            }
+            let holds = |file: &str| {
+                fs_err::read(entry.path().join(file)).is_ok_and(|text| contains(&text, self.mark.as_bytes()))
+            };
+            if ["cmdline", "environ", "mountinfo"].iter().any(|file| holds(file)) {
+                let name = fs_err::read_to_string(entry.path().join("comm")).unwrap_or_default();
+                found.insert(pid, name.trim().to_owned());
+            }
+        }
+        found
+    }
+
+    /// Everything that a build must not leave behind and that is there.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut left: Vec<String> = self
+            .processes()
+            .into_iter()
+            .map(|(pid, name)| format!("process {pid} {name}"))
+            .collect();
+        let mounts = fs_err::read_to_string("/proc/self/mounts").unwrap();
+        // A test may itself mount the directory that the data directory is in.
+        let ours = |line: &&str| line.contains(&format!("{}/", self.data.display()));
+        left.extend(mounts.lines().filter(ours).map(|line| format!("mount {line}")));
+        for dir in ["sandboxes", "s3/incoming"] {
+            if let Ok(entries) = fs_err::read_dir(self.data.join(dir)) {
+                left.extend(
+                    entries
+                        .flatten()
+                        .map(|entry| format!("file {}", entry.path().display())),
+                );
+            }
+        }
+        for job in self.jobs() {
+            let id = job["id"].as_str().unwrap();
+            left.extend(
+                cgroups_of(id)
+                    .into_iter()
+                    .map(|dir| format!("control group {}", dir.display())),
+            );
+            if job["state"] == "running" {
+                left.push(format!("job {id} that says it runs"));
+            }
+        }
+        let binfmt = host_binfmt();
+        if binfmt != *BINFMT_BEFORE {
+            left.push(format!("the host's binfmt_misc is now {binfmt:?}"));
+        }
+        left
+    }
+
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let left = self.leftovers();
+        assert!(left.is_empty(), "left behind: {left:#?}");
+    }
+
+    /// As [`Kiln::assert_clean`], and S3 holds nothing: no object, no unfinished upload.
+    #[track_caller]
+    pub fn assert_nothing_built(&self) {
+        self.assert_clean();
+        let left = self.stored();
+        assert!(left.is_empty(), "left in S3: {left:#?}");
+    }
+
+    /// Rows of the embedded store's tables, as its own database has them, and its files.
+    pub fn stored(&self) -> Vec<String> {
+        let database = self.data.join("s3/names.sqlite");
+        if !database.exists() {
+            return Vec::new();
+        }
+        let script = "import sqlite3, sys\n\
+            base = sqlite3.connect(sys.argv[1])\n\
+            for row in base.execute('select bucket, key from object'): print('object', *row)\n\
+            for row in base.execute('select bucket, key from upload where completed_us is null'): print('upload', *row)\n\
+            for row in base.execute('select upload, number from part'): print('part', *row)\n";
+        let output = Command::new("python3")
+            .args(["-c", script])
+            .arg(database)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut stored: Vec<_> = String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        if stored.is_empty() {
+            let bodies = files_below(&self.data.join("s3/bodies"));
+            stored.extend(bodies.iter().map(|path| format!("body {}", path.display())));
+        }
+        stored
+    }
+
+    /// The same kiln, run by another copy of the program.
+    #[must_use]
+    pub fn with_program(mut self, program: &Path) -> Self {
+        program.clone_into(&mut self.program);
+        self
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs_err::read_dir(dir) else {
+        return Vec::new();
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths
+        .flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] })
+        .collect()
+}
+
+/// Control groups of a job, of either version.
+fn cgroups_of(job: &str) -> Vec<PathBuf> {
+    let mount = Path::new("/sys/fs/cgroup");
+    let mut candidates: Vec<_> = ["pids", "memory", "cpu"]
+        .iter()
+        .map(|controller| mount.join(controller).join("kiln").join(job))
+        .collect();
+    let own = fs_err::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .unwrap_or_default()
+        .to_owned();
+    candidates.push(mount.join(own).join(format!("kiln-{job}")));
+    candidates.retain(|dir| dir.exists());
+    candidates
+}
+
+/// Runs a command to its end.
+pub fn run(mut command: Command) -> Ran {
+    let begun = Instant::now();
+    let output = command.output().unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        took: begun.elapsed(),
+    }
+}
+
+/// Runs a tool of the host; its standard output.
+#[track_caller]
+pub fn tool(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run {program} ({error}): run `.ci/install-packages test`"));
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+    begun: Instant,
+    lines: Arc<Mutex<Vec<String>>>,
+    readers: Vec<std::thread::JoinHandle<String>>,
+}
+
+impl Started {
+    pub fn new(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let streams: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().unwrap()),
+            Box::new(child.stderr.take().unwrap()),
+        ];
+        let readers = streams
+            .into_iter()
+            .map(|stream| {
+                let lines = Arc::clone(&lines);
+                std::thread::spawn(move || {
+                    let mut all = String::new();
+                    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                        all.push_str(&line);
+                        all.push('\n');
+                        lines.lock().unwrap().push(line);
+                    }
+                    all
+                })
+            })
+            .collect();
+        Self {
+            child,
+            begun: Instant::now(),
+            lines,
+            readers,
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
+    }
+
+    /// Waits for a line of output that contains `text`, and returns it.
+    #[track_caller]
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let until = Instant::now() + Duration::from_mins(5);
+        loop {
+            let lines = self.lines.lock().unwrap();
+            if let Some(line) = lines.iter().find(|line| line.contains(text)) {
+                return line.clone();
+            }
+            let said = || lines.join("\n");
+            assert!(Instant::now() < until, "`{text}` did not come: {}", said());
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("it ended ({status}) without `{text}`: {}", said());
+            }
+            drop(lines);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Ran {
+        let status = self.child.wait().unwrap();
+        let took = self.begun.elapsed();
+        let mut outputs = std::mem::take(&mut self.readers)
+            .into_iter()
+            .map(|reader| reader.join().unwrap());
+        Ran {
+            code: status.code(),
+            stdout: outputs.next().unwrap(),
+            stderr: outputs.next().unwrap(),
+            took,
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // A test that fails must not leave it running.
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Waits until `is_so`, at most `patience`. Whether it became so.
+pub fn eventually(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + patience;
+    while !is_so() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// A copy of one of the repository's recipes, to be changed.
+#[derive(Debug)]
+pub struct Recipe {
+    dir: TempDir,
+}
+
+impl Recipe {
+    pub fn copy_of(name: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("recipe-").tempdir().unwrap();
+        let from = source_dir().join("recipes").join(name);
+        tool(
+            "cp",
+            &["-a", &format!("{}/.", from.display()), dir.path().to_str().unwrap()],
+        );
+        Self { dir }
+    }
+
+    /// The RPM recipe with this `config.sh`, run by busybox's shell in the new root.
+    pub fn with_script(script: &str) -> Self {
+        Self::copy_of("rpm-minimal").with("config.sh", &format!("#!/bin/sh\n{script}\n"))
+    }
+
+    /// With a file added or replaced.
+    #[must_use]
+    pub fn with(self, name: &str, text: &str) -> Self {
+        let path = self.dir.path().join(name);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        fs_err::write(&path, text).unwrap();
+        let mode = if path.extension() == Some(OsStr::new("sh")) {
+            0o755
+        } else {
+            0o644
+        };
+        fs_err::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        self
+    }
+
+    /// With a piece of `config.xml` replaced.
+    #[must_use]
+    pub fn with_config(self, from: &str, to: &str) -> Self {
+        let text = fs_err::read_to_string(self.dir.path().join("config.xml")).unwrap();
+        assert!(text.contains(from), "config.xml has no {from}");
+        self.with("config.xml", &text.replace(from, to))
+    }
+
+    #[must_use]
+    pub fn without(self, name: &str) -> Self {
+        fs_err::remove_file(self.dir.path().join(name)).unwrap();
+        self
+    }
+
+    pub fn path(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+}

@@ -1,0 +1,113 @@
+//! The RPM repository of `recipes/rpm-minimal`, made once per test program and architecture, served over HTTP.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{LazyLock, Mutex},
+};
+
+use tempfile::TempDir;
+
+use super::{HOST, foreign, source_dir};
+
+/// A web server for one directory.
+#[derive(Debug)]
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(dir: &Path) -> Self {
+        let mut child = Command::new("python3")
+            .args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory"])
+            .arg(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // `Serving HTTP on 127.0.0.1 port 40123 (http://127.0.0.1:40123/) ...`
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let port = line
+            .split_whitespace()
+            .skip_while(|word| *word != "port")
+            .nth(1)
+            .unwrap();
+        Self {
+            port: port.parse().unwrap(),
+            child,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A served repository of one architecture. The server lives until this is dropped.
+#[derive(Debug)]
+pub struct Repository {
+    server: Server,
+    _dir: Option<TempDir>,
+}
+
+impl Repository {
+    /// For the host's architecture.
+    pub fn native() -> Self {
+        static DIR: LazyLock<std::path::PathBuf> = LazyLock::new(|| made(HOST));
+        Self::serve(&DIR)
+    }
+
+    /// For the other one.
+    pub fn foreign() -> Self {
+        static DIR: LazyLock<std::path::PathBuf> = LazyLock::new(|| made(foreign()));
+        Self::serve(&DIR)
+    }
+
+    fn serve(dir: &Path) -> Self {
+        Self {
+            server: Server::start(dir),
+            _dir: None,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.server.port)
+    }
+
+    /// The argument that gives a recipe this repository.
+    pub fn set(&self) -> String {
+        format!("--set=rpm_repo={}", self.url())
+    }
+}
+
+/// The directory of a repository in cargo's directory for tests, made anew when its script changed.
+fn made(arch: &str) -> std::path::PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap();
+    let script = source_dir().join("recipes/rpm-minimal/make-repo.sh");
+    let text = fs_err::read_to_string(&script).unwrap();
+    let top = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (dir, mark) = (top.join(format!("rpm-{arch}")), top.join(format!("rpm-{arch}.made-by")));
+    if fs_err::read_to_string(&mark).is_ok_and(|made_by| made_by == text) {
+        return dir;
+    }
+    let _ = fs_err::remove_dir_all(&dir);
+    let output = Command::new("bash").arg(&script).arg(&dir).arg(arch).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        script.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    fs_err::write(mark, text).unwrap();
+    dir
+}
