@@ -24,7 +24,8 @@ const BATCH: usize = 200;
 /// Longer lines are cut: no human reads them, and they would hold memory at every hop.
 const LONGEST_LINE: usize = 16 * 1024;
 
-type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Answer, Failure>>>>>;
+/// Callers by the number of their call; none once the server is gone.
+type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Result<Answer, Failure>>>>>>;
 
 /// Calls to the server.
 #[derive(Debug, Clone)]
@@ -37,7 +38,7 @@ impl Channel {
     pub fn new(socket: UnixStream) -> Self {
         let (frames, mut queue) = mpsc::unbounded_channel::<(Call, oneshot::Sender<Result<Answer, Failure>>)>();
         let (reader, mut writer) = socket.into_split();
-        let waiting = Waiting::default();
+        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
         let answered = Arc::clone(&waiting);
         tokio::spawn(async move {
             let mut lines = BufReader::new(reader).lines();
@@ -45,19 +46,31 @@ impl Channel {
                 let Ok(frame) = serde_json::from_str::<AnswerFrame>(&line) else {
                     break;
                 };
-                if let Some(caller) = answered.lock().await.remove(&frame.id) {
+                if let Some(caller) = answered
+                    .lock()
+                    .await
+                    .as_mut()
+                    .and_then(|callers| callers.remove(&frame.id))
+                {
                     // A caller that no longer waits has been cancelled.
                     let _ = caller.send(frame.answer);
                 }
             }
-            // Dropping the callers tells them that the server is gone.
-            answered.lock().await.clear();
+            // Dropping the callers tells them that the server is gone; later ones are dropped at once.
+            answered.lock().await.take();
         });
         tokio::spawn(async move {
             let mut id = 0;
             while let Some((call, caller)) = queue.recv().await {
                 id += 1;
-                waiting.lock().await.insert(id, caller);
+                let Some(()) = waiting
+                    .lock()
+                    .await
+                    .as_mut()
+                    .map(|callers| drop(callers.insert(id, caller)))
+                else {
+                    break;
+                };
                 let Ok(mut line) = serde_json::to_string(&CallFrame { id, call }) else {
                     break;
                 };

@@ -225,7 +225,10 @@ impl ArtifactStore {
         let mut body = answer.map_err(|error| failure(&what, &error))?.body;
 
         let directory = to.parent().unwrap_or(Path::new("."));
-        let file = tempfile::NamedTempFile::new_in(directory).map_err(&local)?;
+        let file = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(directory)
+            .map_err(&local)?;
         let (file, path) = file.into_parts();
         let mut file = tokio::fs::File::from_std(file);
         let (mut size, mut sha256, mut md5) = (0, Sha256::new(), Md5::new());

@@ -195,7 +195,9 @@ impl BuildArguments {
     }
 
     fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
-        let wrong = |error: crate::arch::UnknownArch| Failure::new("unknown_arch", error);
+        let wrong = |error: crate::arch::UnknownArch| {
+            Failure::new("unknown_arch", error).hint("`--arch` takes one, or several with commas between them")
+        };
         let mut archs = Vec::new();
         for name in &self.arch {
             let arch = name.parse().map_err(wrong)?;

@@ -11,7 +11,7 @@ use crate::{
     artifacts::{ArtifactStore, Upload},
     records::{
         Failure, ImageId, JobId, UploadedArtifact,
-        protocol::{Answer, AnswerFrame, Call, CallFrame, Event, JobDescription},
+        protocol::{Answer, AnswerFrame, Call, CallFrame, Event, JobDescription, PROTOCOL},
     },
 };
 
@@ -68,7 +68,11 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
 
     async fn answer(&mut self, call: Call) -> Result<Answer, Failure> {
         match call {
-            Call::GetJob => Ok(Answer::Job(Box::new(self.description.clone()))),
+            Call::GetJob { protocol: PROTOCOL } => Ok(Answer::Job(Box::new(self.description.clone()))),
+            Call::GetJob { .. } => Err(
+                Failure::new("agent_mismatch", "kiln and its agent were not built together")
+                    .hint("`make build` builds both"),
+            ),
             Call::PostEvents(events) => {
                 for event in events {
                     if event.seq != self.next_event {

@@ -11,6 +11,20 @@ use serde::{Deserialize, Serialize};
 use super::{ArtifactKind, Digests, Failure, JobId, Step};
 use crate::{arch::Arch, emulation::binfmt::BinfmtEntry};
 
+/// Names this version of the protocol: a digest (FNV-1a) of this file. Kiln and its agent are built together; a pair
+/// that was not must be told apart at once, not by the first message that cannot be read.
+pub const PROTOCOL: u64 = fnv1a(include_bytes!("protocol.rs"));
+
+const fn fnv1a(bytes: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
 /// One line from the agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallFrame {
@@ -34,7 +48,10 @@ pub struct AnswerFrame {
 #[serde(rename_all = "snake_case")]
 pub enum Call {
     /// What am I to do? Answered by [`Answer::Job`].
-    GetJob,
+    GetJob {
+        /// The agent's [`PROTOCOL`].
+        protocol: u64,
+    },
     /// Here is what happened, in order. Answered by [`Answer::Done`] once kept.
     PostEvents(Vec<Event>),
     /// I am about to send an object of this size. Answered by [`Answer::Upload`].

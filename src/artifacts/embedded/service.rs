@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-#[expect(clippy::wildcard_imports, reason = "the table below names them all")]
+#[allow(clippy::wildcard_imports, reason = "the table below names them all")]
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 use sqlx::SqliteConnection;

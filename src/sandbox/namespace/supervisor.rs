@@ -73,27 +73,35 @@ pub fn main() -> i32 {
 }
 
 fn supervise(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
-    // Held until this process ends, by whatever cause: a directory whose lock is free has no live sandbox.
-    let lock =
-        fs_err::File::create(lock_path(&plan.dir)).map_err(|error| Failure::io("cannot lock the sandbox", &error))?;
-    lock.file()
-        .lock()
-        .map_err(|error| Failure::io("cannot lock the sandbox", &error))?;
+    // Held until this process ends, by whatever cause: a directory whose lock is free has no live sandbox. The commands
+    // of the host that build a toolbox are guarded by the toolbox's own lock.
+    let _lock = match plan.task {
+        Task::RunHostCommand { .. } => None,
+        Task::RunAgent { .. } | Task::Empty => Some(lock(&plan.dir)?),
+    };
 
     let mut report = run(plan, socket)?;
-    let keep = matches!(plan.task, Task::RunAgent { keep: true, .. });
-    if matches!(plan.task, Task::RunAgent { .. }) && !keep {
-        let emptied = run(
-            &Plan {
-                ids: plan.ids,
-                dir: plan.dir.clone(),
-                task: Task::Empty,
-            },
-            socket,
-        )?;
+    if let Task::RunAgent { keep: false, .. } = plan.task {
+        let empty = Plan {
+            ids: plan.ids,
+            dir: plan.dir.clone(),
+            task: Task::Empty,
+        };
+        let emptied = run(&empty, socket)?;
         report.failure = report.failure.or(emptied.failure);
+        // What resists is found by the next sweep, because the directory is still there.
+        if fs_err::remove_dir(&plan.dir).is_ok() {
+            let _ = fs_err::remove_file(lock_path(&plan.dir));
+        }
     }
     Ok(report)
+}
+
+fn lock(dir: &Path) -> Result<fs_err::File, Failure> {
+    let failed = |error: std::io::Error| Failure::io("cannot lock the sandbox", &error);
+    let lock = fs_err::File::create(lock_path(dir)).map_err(failed)?;
+    lock.file().lock().map_err(failed)?;
+    Ok(lock)
 }
 
 /// The lock that stands beside a sandbox's directory.

@@ -239,13 +239,15 @@ fn apt_sources(definition: &Definition, mirror: &host::AptMirror) -> Vec<String>
 fn write_input(dir: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt;
     let write = || -> std::io::Result<()> {
-        fs_err::create_dir_all(dir.join("bin"))?;
         for (name, text) in definition::FILES {
             fs_err::write(dir.join(name), text)?;
         }
         fs_err::write(dir.join("ca.pem"), host::ca_bundle().unwrap_or_default())?;
         fs_err::set_permissions(dir.join("customize.sh"), std::fs::Permissions::from_mode(0o755))
     };
+    // The sandbox's root must be able to remove them again.
+    make_shared_dir(dir)?;
+    make_shared_dir(&dir.join("bin"))?;
     write().map_err(|error| Failure::io("cannot write the toolbox's description", &error))
 }
 
