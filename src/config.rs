@@ -86,9 +86,7 @@ impl Config {
     /// Starts the embedded S3 service on a loopback port; 0 means any that is free.
     pub async fn embedded_s3(&self, port: u16) -> Result<EmbeddedS3, Failure> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        EmbeddedS3::start(&self.data_dir.join("s3"), address)
-            .await
-            .map_err(|error| Failure::new("s3_embedded", format!("cannot start the embedded S3 service: {error}")))
+        Ok(EmbeddedS3::start(&self.data_dir.join("s3"), address).await?)
     }
 
     /// The agent's program: beside this one, or where `KILN_AGENT` says.

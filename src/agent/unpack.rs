@@ -78,7 +78,7 @@ pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failur
 }
 
 /// Unpacks `archive` (tar; plain or as gzip, bzip2, xz or zstd) into the directory `into`, which is made if need be
-/// and must be empty. Owners and setuid/setgid bits of the archive are not applied.
+/// and must be empty. Modes are those of the archive, owners are not.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Unpacked, Failure> {
     let io = |error| Failure::io(format!("cannot unpack {}", archive.display()), &error);
     fs_err::create_dir_all(into).map_err(io)?;
@@ -216,7 +216,7 @@ impl Unpacking<'_> {
             return Ok(());
         }
         // Its owner has to get in, whatever the archive says.
-        let mode = Permissions::from_mode(mode & 0o1777 | 0o700);
+        let mode = Permissions::from_mode(mode & 0o7777 | 0o700);
         fs_err::set_permissions(self.into.join(path), mode).map_err(|error| self.io(name, &error))
     }
 
@@ -230,7 +230,7 @@ impl Unpacking<'_> {
         self.clear(path, name)?;
         let mut file = File::create_new(self.into.join(path)).map_err(|error| self.io(name, &error))?;
         self.copy(entry, &mut file)?;
-        file.set_permissions(Permissions::from_mode(mode & 0o1777))
+        file.set_permissions(Permissions::from_mode(mode & 0o7777))
             .map_err(|error| self.io(name, &error))?;
         if let Ok(seconds) = entry.header().mtime() {
             let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));

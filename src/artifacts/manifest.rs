@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::records::{ArtifactKind, Failure, UploadedArtifact};
+use crate::{
+    arch::Arch,
+    records::{ArtifactKind, Failure, UploadedArtifact},
+};
 
 /// The largest manifest that services accept, in bytes (1 MiB); it must stay below.
 pub const MAX_SIZE: usize = 1_048_576;
@@ -21,6 +24,9 @@ pub struct Manifest {
     /// When it was written, UTC, `YYYY-mm-dd HH:MM:SS.ffffff`. For people; nobody parses it.
     #[serde(default)]
     pub created: String,
+    /// The image's architecture. Kiln's own member; manifests of others lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arch: Option<Arch>,
     /// The image's objects.
     pub artifacts: Vec<ManifestArtifact>,
 }
@@ -90,6 +96,7 @@ impl Manifest {
         let manifest = Self {
             version: VERSION.to_owned(),
             created: created.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string(),
+            arch: None,
             artifacts: artifacts
                 .iter()
                 .filter(|artifact| artifact.kind != ArtifactKind::Log)

@@ -15,7 +15,10 @@ use super::{
     sdk::{failure, is_missing},
     store::{ArtifactStore, Head, unquoted},
 };
-use crate::records::{ArtifactKind, Digests, Failure, ImageId, JobId, UploadedArtifact, protocol::PartReceipt};
+use crate::{
+    arch::Arch,
+    records::{ArtifactKind, Digests, Failure, ImageId, JobId, UploadedArtifact, protocol::PartReceipt},
+};
 
 /// The usual size of a part, in bytes (16 MiB).
 const PART_SIZE: u64 = 16 * MIB;
@@ -180,8 +183,15 @@ impl ArtifactStore {
     ///
     /// Fails with `artifact_mismatch` when one is gone or another, `manifest_invalid` without exactly one root file
     /// system.
-    pub async fn write_manifest(&self, image: ImageId, artifacts: &[UploadedArtifact]) -> Result<Link, Failure> {
-        let manifest = Manifest::new(artifacts, Timestamp::now())?.to_json()?;
+    pub async fn write_manifest(
+        &self,
+        image: ImageId,
+        arch: Arch,
+        artifacts: &[UploadedArtifact],
+    ) -> Result<Link, Failure> {
+        let mut manifest = Manifest::new(artifacts, Timestamp::now())?;
+        manifest.arch = Some(arch);
+        let manifest = manifest.to_json()?;
         for artifact in artifacts {
             let head = self.head(&artifact.bucket, &artifact.key).await?;
             let unchanged = head.is_some_and(|head| head.size == artifact.digests.size && head.etag == artifact.etag);
@@ -222,6 +232,8 @@ impl ArtifactStore {
                 (text(page.next_key_marker()), text(page.next_upload_id_marker()))
             });
         }
+        // The manifest first: an image that is only half removed must not look whole.
+        self.delete(bucket, &format!("{prefix}manifest.json")).await?;
         for object in self.list(bucket, &prefix).await? {
             self.delete(bucket, &object.key).await?;
         }

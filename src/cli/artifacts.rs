@@ -97,6 +97,7 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
         )
         .hint("point your client at that service"));
     }
+    let ended = super::build::cancel_on_signal()?;
     let service = config.embedded_s3(port).await?;
     printer.result(format_args!("export AWS_ENDPOINT_URL={}", service.endpoint()));
     printer.result("export AWS_DEFAULT_REGION=us-east-1");
@@ -105,9 +106,7 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
         "The keys are in {} (readable by you only). Ctrl-C ends the service.",
         file.display()
     ));
-    tokio::signal::ctrl_c()
-        .await
-        .map_err(|error| Failure::io("cannot wait for Ctrl-C", &error))?;
+    ended.cancelled().await;
     service.shutdown().await;
     Ok(())
 }

@@ -35,7 +35,7 @@ const MOST_PROCESSES: u32 = 16_384;
 
 #[derive(Debug, Args)]
 pub(super) struct BuildArguments {
-    /// The recipe: a directory, or a tar archive of one (gzip, xz, zstd).
+    /// The recipe: a directory, or a tar archive of one (plain, gzip, bzip2, xz, zstd).
     recipe: PathBuf,
 
     /// Architectures to build for [default: what the recipe declares, else this host's].
@@ -90,7 +90,7 @@ pub(super) struct BuildArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 500)]
     repos_timeout: u64,
 
-    /// Memory that each build may use, such as 8GiB [default: nine tenths of this host's].
+    /// Memory that each build may use, such as 8GiB [default: its share of nine tenths of this host's].
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
 
@@ -229,10 +229,9 @@ impl BuildArguments {
             .into_iter()
             .map(|mirror| ("debian_mirror".to_owned(), mirror.archive))
             .collect();
-        let memory = self
-            .memory
-            .map(|size| size.as_u64())
-            .or_else(host::nine_tenths_of_memory);
+        // Builds for several architectures run at the same time.
+        let share = || Some(host::nine_tenths_of_memory()? / archs.len() as u64);
+        let memory = self.memory.map(|size| size.as_u64()).or_else(share);
         let request = |arch: Arch| {
             Ok(Request {
                 name: self.name.clone().unwrap_or_else(|| recipe.name.clone()),
@@ -373,7 +372,7 @@ fn interrupted() -> Failure {
 }
 
 /// A token that fires at the first Ctrl-C or SIGTERM.
-fn cancel_on_signal() -> Result<CancellationToken, Failure> {
+pub(super) fn cancel_on_signal() -> Result<CancellationToken, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let cancelled = CancellationToken::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {

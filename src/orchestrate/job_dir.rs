@@ -138,17 +138,25 @@ pub fn find_dead(jobs: &Path) -> Vec<JobRecord> {
     let dead = |dir: PathBuf| {
         let record: JobRecord = serde_json::from_slice(&fs_err::read(dir.join(RECORD)).ok()?).ok()?;
         let running = record.state == JobState::Running;
-        let locked = fs_err::File::open(dir.join(LOCK)).is_ok_and(|lock| lock.file().try_lock().is_err());
-        (running && !locked).then_some(record)
+        (running && !is_live(jobs, record.id)).then_some(record)
     };
     entries.flatten().filter_map(|entry| dead(entry.path())).collect()
 }
 
-/// Records the end of a dead job.
-pub fn bury(jobs: &Path, mut record: JobRecord) -> Result<(), Failure> {
-    record.state = JobState::Error(
-        Failure::new("interrupted", "the build was killed").hint("start it again; nothing of it was left behind"),
-    );
+/// Whether some process runs a job.
+pub fn is_live(jobs: &Path, job: JobId) -> bool {
+    let lock = fs_err::File::open(jobs.join(job.to_string()).join(LOCK));
+    lock.is_ok_and(|lock| lock.file().try_lock().is_err())
+}
+
+/// Records the end of a dead job; `finished` when its image is there all the same.
+pub fn bury(jobs: &Path, mut record: JobRecord, finished: bool) -> Result<(), Failure> {
+    record.state = if finished {
+        JobState::Success
+    } else {
+        let failure = Failure::new("interrupted", "the build was killed");
+        JobState::Error(failure.hint("start it again; nothing of it was left behind"))
+    };
     record.ended = Some(Timestamp::now());
     write_record(&jobs.join(record.id.to_string()), &record)
 }
@@ -180,7 +188,7 @@ mod tests {
         drop(dir);
         let dead = find_dead(jobs.path());
         assert_eq!(dead.len(), 1);
-        bury(jobs.path(), dead.into_iter().next().unwrap()).unwrap();
+        bury(jobs.path(), dead.into_iter().next().unwrap(), false).unwrap();
         assert!(find_dead(jobs.path()).is_empty());
     }
 

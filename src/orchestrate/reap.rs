@@ -9,16 +9,17 @@ use crate::{artifacts::ArtifactStore, records::Failure, sandbox::namespace::Name
 ///
 /// Returns how many jobs were put right.
 pub async fn sweep_once(jobs: &Path, driver: &NamespaceDriver, store: &ArtifactStore) -> Result<usize, Failure> {
-    driver.sweep().await?;
+    driver.sweep(|job| job_dir::is_live(jobs, job)).await?;
     let dead = job_dir::find_dead(jobs);
     let count = dead.len();
     for record in dead {
         // A crash between the manifest and the record leaves an image that is whole; it is kept by its manifest.
-        if !store.has_manifest(record.image).await? {
+        let finished = store.has_manifest(record.image).await?;
+        if !finished {
             store.discard_image(record.image).await?;
         }
         store.discard_recipe(record.id).await?;
-        job_dir::bury(jobs, record)?;
+        job_dir::bury(jobs, record, finished)?;
     }
     Ok(count)
 }

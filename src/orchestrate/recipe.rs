@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -87,11 +88,9 @@ fn name_of(path: &Path) -> String {
     stem.to_owned()
 }
 
-/// Packs a directory: sorted, owned by root, without times, links as links.
+/// Packs a directory: sorted, owned by root, without times, links as links, modes as they are.
 fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast()));
-    archive.mode(tar::HeaderMode::Deterministic);
-    archive.follow_symlinks(false);
     let mut pending = vec![PathBuf::new()];
     while let Some(relative) = pending.pop() {
         let mut names: Vec<_> = fs_err::read_dir(dir.join(&relative))?.collect::<Result<_, _>>()?;
@@ -103,9 +102,17 @@ fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
             if path == Path::new(".git") || !(kind.is_dir() || kind.is_file() || kind.is_symlink()) {
                 continue;
             }
-            archive.append_path_with_name(entry.path(), &path)?;
-            if kind.is_dir() {
+            let metadata = fs_err::symlink_metadata(entry.path())?;
+            let mut header = tar::Header::new_gnu();
+            header.set_metadata_in_mode(&metadata, tar::HeaderMode::Deterministic);
+            header.set_mode(metadata.permissions().mode() & 0o7777);
+            if kind.is_symlink() {
+                archive.append_link(&mut header, &path, fs_err::read_link(entry.path())?)?;
+            } else if kind.is_dir() {
+                archive.append_data(&mut header, &path, std::io::empty())?;
                 pending.push(path);
+            } else {
+                archive.append_data(&mut header, &path, fs_err::File::open(entry.path())?)?;
             }
         }
     }
@@ -117,7 +124,10 @@ fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
 /// The `config.xml` of an archive, if it can be found. An archive that cannot be read is refused later, in the
 /// sandbox, where archives are unpacked; here it only means that nothing is known.
 fn find_description(bytes: &[u8]) -> Option<String> {
-    let reader = compression::Compression::detect(bytes)?.reader(bytes).ok()?;
+    let reader: Box<dyn Read> = match compression::Compression::detect(bytes) {
+        Some(packed) => packed.reader(bytes).ok()?,
+        None => Box::new(bytes),
+    };
     let mut archive = tar::Archive::new(reader.take(LARGEST_LOOK));
     for entry in archive.entries().ok()? {
         let mut entry = entry.ok()?;
@@ -190,6 +200,8 @@ mod tests {
             )
             .unwrap();
             fs_err::write(recipe.join("root/etc/motd"), "hello").unwrap();
+            let secret = std::fs::Permissions::from_mode(0o4750);
+            fs_err::set_permissions(recipe.join("root/etc/motd"), secret).unwrap();
             fs_err::os::unix::fs::symlink("motd", recipe.join("root/etc/link")).unwrap();
             let archive = RecipeArchive::read(&recipe).unwrap();
             let packed = dir.path().join("demo-1.tar.gz");
@@ -198,6 +210,14 @@ mod tests {
         };
         let ((one, one_again), (two, _)) = (make(), make());
         assert_eq!(one.sha256, two.sha256);
+        let unpacked = flate2::read::GzDecoder::new(&one.bytes[..]);
+        let mut archive = tar::Archive::new(unpacked);
+        let modes: Vec<_> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().header().mode().unwrap())
+            .collect();
+        assert!(modes.contains(&0o4750), "{modes:?}");
         assert_eq!((one.name.as_str(), one_again.name.as_str()), ("demo", "demo-1"));
         assert_eq!(
             (one.declared, one_again.declared),

@@ -150,7 +150,7 @@ pub async fn run(
     let log = dir.log_path();
 
     let mut outcome = match build(site, &request, &mut dir, cancelled, watch).await {
-        Ok(artifacts) => commit(site, image, artifacts, &log).await,
+        Ok(artifacts) => commit(site, image, request.arch, artifacts, &log).await,
         Err(failure) => Err(failure),
     };
     let cleaned = match &outcome {
@@ -245,6 +245,10 @@ async fn build(
         handle.kill().await;
         handle.wait().await
     };
+    if let Some(warning) = report.as_ref().ok().and_then(|report| report.warning.as_ref()) {
+        dir.write_line(Timestamp::now(), step, Stream::Agent, &format!("warning: {warning}"))?;
+        tracing::warn!(job.id = %job, "{warning}");
+    }
     if request.keep {
         site.driver.mark_kept(job)?;
     } else {
@@ -367,6 +371,7 @@ async fn last_lines(reader: impl AsyncBufReadExt + Unpin) -> Vec<String> {
 async fn commit(
     site: &Site<'_>,
     image: ImageId,
+    arch: Arch,
     artifacts: Vec<UploadedArtifact>,
     log: &Path,
 ) -> Result<(manifest::Link, Vec<UploadedArtifact>), Failure> {
@@ -375,7 +380,7 @@ async fn commit(
     let packed = packed.map_err(|error| Failure::new("log_lost", error))?;
     let packed = packed.map_err(|error| Failure::io("cannot pack the log", &error))?;
     site.store.put_log(image, packed).await?;
-    let manifest = site.store.write_manifest(image, &artifacts).await?;
+    let manifest = site.store.write_manifest(image, arch, &artifacts).await?;
     Ok((manifest, artifacts))
 }
 

@@ -71,10 +71,30 @@ pub async fn prepare_root(request: PrepareRoot<'_>, events: &Events) -> Result<(
     }
     let finished = process::run(command, events, |_| false).await?;
     if finished.status.success() {
-        return Ok(());
+        return run_image_script(request.root, request.emulated_cpu, events).await;
     }
     Err(cause(&finished.tail)
         .unwrap_or_else(|| Failure::new("build_failed", format!("kiwi failed: {}", finished.status))))
+}
+
+/// Runs the recipe's `images.sh`, which kiwi calls when it makes an image of the root, a step that we do not take.
+async fn run_image_script(root: &Path, emulated_cpu: Option<&str>, events: &Events) -> Result<(), Failure> {
+    if !root.join("image/images.sh").is_file() {
+        return Ok(());
+    }
+    let mut command = Command::new("chroot");
+    command.arg(root).args(["bash", "/image/images.sh"]);
+    if let Some(cpu) = emulated_cpu {
+        command.env("QEMU_CPU", cpu);
+    }
+    let finished = process::run(command, events, |_| false).await?;
+    if finished.status.success() {
+        return Ok(());
+    }
+    Err(
+        Failure::new("script_failed", format!("images.sh failed: {}", finished.status))
+            .hint("the script's own output stands before this line in the log"),
+    )
 }
 
 /// kiwi's line without its level and time: `[ DEBUG   ]: 07:40:19 | system: text` becomes `text`.

@@ -290,7 +290,7 @@ fn a_single_top_directory_is_the_recipe() {
 }
 
 #[test]
-fn permissions_times_and_links_are_kept_but_no_setuid() {
+fn permissions_times_and_links_are_kept() {
     let place = Place::new();
     place
         .unpack(&[
@@ -315,10 +315,10 @@ fn permissions_times_and_links_are_kept_but_no_setuid() {
         ])
         .unwrap();
     let found = |path: &str| fs_err::symlink_metadata(place.top().join(path)).unwrap();
-    assert_eq!(found("run.sh").mode() & 0o7777, 0o755);
+    assert_eq!(found("run.sh").mode() & 0o7777, 0o6755);
     assert_eq!(found("run.sh").mtime(), 1_000_000_000);
     assert_eq!(found("run.sh").ino(), found("same.sh").ino());
-    assert_eq!(found("root/tmp").mode() & 0o7777, 0o1777);
+    assert_eq!(found("root/tmp").mode() & 0o7777, 0o3777);
     assert_eq!(place.text("a/b/c"), "x");
     assert!(found("root/etc/localtime").is_symlink());
     assert!(found("old").is_symlink());

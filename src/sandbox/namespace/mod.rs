@@ -234,10 +234,12 @@ impl NamespaceDriver {
 
     /// Removes what sandboxes left that died together with their supervisor. Returns the jobs they belonged to.
     ///
+    /// `is_live` says of a job whether somebody runs it; its sandbox may be about to start, or to be marked as kept.
+    ///
     /// # Errors
     ///
     /// When the directory cannot be read; a leftover that resists is left for the next sweep.
-    pub async fn sweep(&self) -> Result<Vec<JobId>, Failure> {
+    pub async fn sweep(&self, is_live: impl Fn(JobId) -> bool) -> Result<Vec<JobId>, Failure> {
         let mut swept = Vec::new();
         let entries = fs_err::read_dir(&self.sandboxes).map_err(|error| Failure::io("cannot sweep", &error))?;
         for entry in entries.flatten() {
@@ -245,7 +247,7 @@ impl NamespaceDriver {
             let Some(job) = path.file_name().and_then(|name| name.to_str()?.parse::<JobId>().ok()) else {
                 continue;
             };
-            if path.is_dir() && !is_alive(&path) && !path.join(KEEP_MARK).exists() {
+            if path.is_dir() && !is_live(job) && !is_alive(&path) && !path.join(KEEP_MARK).exists() {
                 cgroup::remove_by_name(&job.to_string());
                 if self.remove_dir(&path).await.is_ok() {
                     swept.push(job);

@@ -59,6 +59,8 @@ pub fn main() -> i32 {
     // A key press that ends kiln must not also reach the sandbox: kiln ends it in order.
     let _ = setsid();
     let _ = prctl::set_name(c"kiln-supervisor");
+    // Process 1 of a sandbox whose entrance was killed becomes our child, so that we know when it is gone.
+    let _ = prctl::set_child_subreaper(true);
 
     let report = supervise(&plan, &socket).unwrap_or_else(|failure| Report {
         exit_code: 1,
@@ -144,6 +146,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         let _ = kill(entrance, Signal::SIGKILL);
     }
     report.exit_code = wait_or_kill(entrance, socket, matches!(plan.task, Task::Empty));
+    while waitpid(None, None).is_ok() {}
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
     report.failure = serde_json::from_str(&said).ok().or(started.err());
