@@ -11,6 +11,7 @@ mod artifacts;
 mod build;
 mod printer;
 mod progress;
+mod sandboxes;
 mod toolbox;
 
 /// Build operating-system images for any CPU architecture on the hosts you have.
@@ -44,6 +45,9 @@ enum Command {
     /// The root file system that builds run in.
     #[command(subcommand)]
     Toolbox(toolbox::ToolboxCommand),
+    /// Sandboxes that `kiln build --keep` left.
+    #[command(subcommand)]
+    Sandboxes(sandboxes::SandboxesCommand),
     /// What builds left in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
@@ -93,6 +97,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
     match arguments.command {
         Command::Build(command) => command.run(&config()?, printer).await,
         Command::Toolbox(command) => command.run(&config()?, printer).await,
+        Command::Sandboxes(command) => command.run(&config()?, printer).await,
         Command::Artifacts(command) => command.run(&config()?, printer).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "kiln", &mut std::io::stdout());

@@ -20,11 +20,19 @@ pub(super) enum ToolboxCommand {
     },
     /// Show the toolbox that builds here use.
     Show,
+    /// Remove toolboxes of other versions' descriptions. No build may be running.
+    Prune,
 }
 
 impl ToolboxCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let toolbox = match self {
+            ToolboxCommand::Prune => {
+                for name in config.toolboxes()?.prune().await? {
+                    printer.result(format_args!("removed {name}"));
+                }
+                return Ok(());
+            }
             ToolboxCommand::Build { mirror } => ensure(config, printer, mirror).await?,
             ToolboxCommand::Show => config.toolboxes()?.find().ok_or_else(|| {
                 Failure::new("no_toolbox", "no toolbox was built from this version's description yet")

@@ -12,7 +12,7 @@ use nix::{
     mount::MsFlags,
     sys::{
         prctl,
-        stat::Mode,
+        stat::{Mode, umask},
         wait::{WaitStatus, waitpid},
     },
     unistd::{Pid, sethostname},
@@ -56,6 +56,8 @@ fn link_to(fd: &OwnedFd) -> PathBuf {
 /// Does the plan's task. Returns the exit code of its program.
 pub(super) fn main(plan: &Plan, opened: &Opened) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
+    // The directories made here become the sandbox's own; a user's stricter mask would lock others out of `/`.
+    umask(Mode::from_bits_truncate(0o022));
     match (&plan.task, &opened.toolbox_and_agent) {
         (Task::RunAgent { name, resolv_conf, .. }, Some((toolbox, agent))) => {
             let sources = Sources {

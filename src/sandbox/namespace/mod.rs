@@ -257,6 +257,16 @@ impl NamespaceDriver {
         Ok(swept)
     }
 
+    /// The jobs whose sandboxes were kept.
+    pub fn kept(&self) -> Result<Vec<JobId>, Failure> {
+        let entries =
+            fs_err::read_dir(&self.sandboxes).map_err(|error| Failure::io("cannot list sandboxes", &error))?;
+        let kept = entries.flatten().filter(|entry| entry.path().join(KEEP_MARK).exists());
+        Ok(kept
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect())
+    }
+
     /// Marks a job's directory as one that the user wants to look at; sweeps pass it by.
     pub fn mark_kept(&self, job: JobId) -> Result<(), Failure> {
         fs_err::write(self.dir_of(job).join(KEEP_MARK), "")

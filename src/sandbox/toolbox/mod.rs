@@ -122,6 +122,21 @@ impl Toolboxes {
             .ok_or_else(|| Failure::new("toolbox_lost", "the toolbox that was just built is not there"))
     }
 
+    /// Removes every toolbox but the one of the built-in description. Returns their names.
+    pub async fn prune(&self) -> Result<Vec<String>, Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot look through the toolboxes", &error);
+        let mut removed = Vec::new();
+        for entry in fs_err::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().is_dir() && name != definition::digest() {
+                self.driver.remove_dir(&entry.path()).await?;
+                removed.push(name);
+            }
+        }
+        Ok(removed)
+    }
+
     async fn build(&self, work: &Path, mirror: &host::AptMirror, say: &mut impl FnMut(&str)) -> Result<(), Failure> {
         let definition = Definition::read()?;
         write_input(&work.join("input"))?;

@@ -1,0 +1,46 @@
+//! `kiln sandboxes`: what `kiln build --keep` left. Its files belong to ids of the sandbox, so `rm` alone cannot.
+
+use clap::Subcommand;
+
+use super::printer::Printer;
+use crate::{
+    config::Config,
+    records::{Failure, JobId},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SandboxesCommand {
+    /// List the sandboxes that were kept.
+    List,
+    /// Remove sandboxes that were kept.
+    Remove {
+        /// The jobs they belong to; none means all.
+        jobs: Vec<JobId>,
+    },
+}
+
+impl SandboxesCommand {
+    pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+        let driver = config.namespace_driver()?;
+        let kept = driver.kept()?;
+        match self {
+            SandboxesCommand::List => {
+                for job in kept {
+                    printer.result(format_args!("{job}  {}", driver.dir_of(job).join("scratch").display()));
+                }
+            }
+            SandboxesCommand::Remove { jobs } => {
+                let wanted = if jobs.is_empty() { kept.clone() } else { jobs };
+                for job in wanted {
+                    if !kept.contains(&job) {
+                        return Err(Failure::new("no_sandbox", format!("no sandbox of job {job} was kept"))
+                            .hint("`kiln sandboxes list` shows what there is"));
+                    }
+                    driver.remove_dir(&driver.dir_of(job)).await?;
+                    printer.note(format_args!("removed {job}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
