@@ -6,27 +6,15 @@ use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::{arch::Arch, records::Failure};
+use crate::{
+    arch::Arch,
+    records::{Failure, protocol::BinfmtEntry},
+};
 
 /// Where the kernel wants `binfmt_misc` mounted.
 pub const MOUNT_POINT: &str = "/proc/sys/fs/binfmt_misc";
-
-/// One entry to register.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BinfmtEntry {
-    /// Name under which the entry appears.
-    pub name: String,
-    /// The first bytes of a matching file.
-    pub magic: Vec<u8>,
-    /// Which bits of `magic` count.
-    pub mask: Vec<u8>,
-    /// Absolute path of the interpreter, inside the sandbox.
-    pub interpreter: String,
-    /// Flags, as in the kernel's `Documentation/admin-guide/binfmt-misc.rst`.
-    pub flags: String,
-}
 
 /// What the table says of one architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{ArtifactKind, Digests, Failure, JobId, Step};
-use crate::{arch::Arch, emulation::binfmt::BinfmtEntry};
+use crate::arch::Arch;
 
 /// Names this version of the protocol: a digest (FNV-1a) of this file. Kiln and its agent are built together; a pair
 /// that was not must be told apart at once, not by the first message that cannot be read.
@@ -178,6 +178,21 @@ pub struct Emulator {
     pub binfmt: BinfmtEntry,
     /// Value of `QEMU_CPU` for everything in the sandbox.
     pub cpu: String,
+}
+
+/// One entry of `binfmt_misc`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BinfmtEntry {
+    /// Name under which the entry appears.
+    pub name: String,
+    /// The first bytes of a matching file.
+    pub magic: Vec<u8>,
+    /// Which bits of `magic` count.
+    pub mask: Vec<u8>,
+    /// Absolute path of the interpreter, inside the sandbox.
+    pub interpreter: String,
+    /// Flags, as in the kernel's `Documentation/admin-guide/binfmt-misc.rst`.
+    pub flags: String,
 }
 
 /// How mksquashfs is run.
