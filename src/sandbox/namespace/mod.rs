@@ -1,7 +1,7 @@
 //! The namespace driver: a sandbox made of Linux namespaces, without root and without a daemon.
 //!
 //! User, mount, pid, ipc, uts and cgroup namespaces are the sandbox's own; the network is the host's. Ids inside are
-//! mapped to ids that are nobody outside ([`idmap`]). What the file systems look like is in [`mounts`].
+//! mapped to ids that are nobody outside (`idmap`). What the file systems look like is in `mounts`.
 
 use std::{
     os::fd::OwnedFd,
