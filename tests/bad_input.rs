@@ -9,7 +9,7 @@ mod support;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use support::{
     Kiln, Ran, Recipe,
-    archive::{Archive, no_archive},
+    archive::{Archive, bomb, no_archive},
     repository::Repository,
 };
 use tar::EntryType;
@@ -103,7 +103,7 @@ fn archives_that_are_none_or_harmful() {
             "recipe_unsafe",
             ["`hosts`"],
         ),
-        (archive().zeros("zeros", 2 << 30).made(), "recipe_bomb", ["bytes"]),
+        (bomb(2 << 30), "recipe_bomb", ["bytes"]),
         (
             Archive::empty().file("readme", b"x").made(),
             "recipe_config_missing",

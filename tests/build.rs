@@ -226,7 +226,8 @@ fn check_manifest(image: &Fetched, expected: &[(&str, &str)]) {
         "{created}"
     );
     let names: Vec<_> = manifest.keys().map(String::as_str).collect();
-    assert_eq!(names, ["artifacts", "created", "version"]);
+    assert_eq!(names, ["arch", "artifacts", "created", "version"]);
+    assert_eq!(manifest["arch"], image.job["arch"]);
     let artifacts = manifest["artifacts"].as_array().unwrap();
     assert_eq!(artifacts.len(), expected.len(), "{artifacts:#?}");
     for (name, media_type) in expected {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use flate2::{Compression, write::GzEncoder};
@@ -55,12 +55,6 @@ impl Archive {
         self.entry(kind, name, target, 0, std::io::empty())
     }
 
-    /// A file of so many zero bytes.
-    #[must_use]
-    pub fn zeros(self, name: &str, size: u64) -> Self {
-        self.entry(EntryType::Regular, name, "", size, std::io::repeat(0).take(size))
-    }
-
     /// Any entry; the name is written as it is, which the tar library would refuse.
     fn entry(mut self, kind: EntryType, name: &str, target: &str, size: u64, content: impl Read) -> Self {
         let mut header = Header::new_gnu();
@@ -96,7 +90,18 @@ pub fn no_archive(content: &[u8]) -> Made {
     Made { path, _dir: dir }
 }
 
-/// For messages: the path's last part.
-pub fn name_of(path: &Path) -> String {
-    path.file_name().unwrap().to_string_lossy().into_owned()
+/// A small archive with a file of so many zero bytes. Only zstd packs them this well: gzip's best is a thousandth.
+pub fn bomb(size: u64) -> Made {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recipe.tar.zst");
+    let packed = zstd::Encoder::new(fs_err::File::create(&path).unwrap(), 1).unwrap();
+    let mut tar = Builder::new(packed);
+    let mut header = Header::new_gnu();
+    header.set_path("zeros").unwrap();
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_cksum();
+    tar.append(&header, std::io::repeat(0).take(size)).unwrap();
+    tar.into_inner().unwrap().finish().unwrap();
+    Made { path, _dir: dir }
 }

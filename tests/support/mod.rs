@@ -309,6 +309,11 @@ impl Kiln {
     /// Processes that were started for this data directory, whatever they call themselves and wherever they went: by
     /// command line, by environment, or by what is mounted in the sandbox that they live in.
     pub fn processes(&self) -> BTreeMap<i32, String> {
+        let mut marks = vec![self.mark.clone()];
+        marks.extend(self.jobs().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        let marked = |text: &[u8]| marks.iter().any(|mark| contains(text, mark.as_bytes()));
+        // A whole file system may be there because the test itself mounted it; sandboxes see directories of one.
+        let part_of_one = |line: &&[u8]| line.split(|byte| *byte == b' ').nth(3) != Some(b"/");
         let mut found = BTreeMap::new();
         for entry in fs_err::read_dir("/proc").unwrap().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
@@ -317,15 +322,20 @@ impl Kiln {
             if u32::try_from(pid) == Ok(std::process::id()) {
                 continue;
             }
-            let holds = |file: &str| {
-                fs_err::read(entry.path().join(file)).is_ok_and(|text| contains(&text, self.mark.as_bytes()))
-            };
-            if ["cmdline", "environ", "mountinfo"].iter().any(|file| holds(file)) {
-                let name = fs_err::read_to_string(entry.path().join("comm")).unwrap_or_default();
-                found.insert(pid, name.trim().to_owned());
+            let read = |file: &str| fs_err::read(entry.path().join(file)).unwrap_or_default();
+            let mounts = read("mountinfo");
+            let mut mounts = mounts.split(|byte| *byte == b'\n').filter(part_of_one);
+            if marked(&read("cmdline")) || marked(&read("environ")) || mounts.any(marked) {
+                found.insert(pid, String::from_utf8_lossy(&read("comm")).trim().to_owned());
             }
         }
         found
+    }
+
+    /// Waits until the only sandbox's new root holds a file, which a script of the recipe makes; its path outside.
+    #[track_caller]
+    pub fn wait_for_file(&self, build: &mut Started, path: &str) -> PathBuf {
+        wait_for_file(&self.data, build, path)
     }
 
     /// Everything that a build must not leave behind and that is there.
@@ -477,6 +487,9 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_mins(3);
+
 /// A command that runs.
 #[derive(Debug)]
 pub struct Started {
@@ -529,20 +542,30 @@ impl Started {
     /// Waits for a line of output that contains `text`, and returns it.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str) -> String {
-        let until = Instant::now() + Duration::from_mins(5);
+        let until = Instant::now() + PATIENCE;
         loop {
             let lines = self.lines.lock().unwrap();
             if let Some(line) = lines.iter().find(|line| line.contains(text)) {
                 return line.clone();
             }
-            let said = || lines.join("\n");
-            assert!(Instant::now() < until, "`{text}` did not come: {}", said());
-            if let Ok(Some(status)) = self.child.try_wait() {
-                panic!("it ended ({status}) without `{text}`: {}", said());
-            }
             drop(lines);
+            assert!(Instant::now() < until, "`{text}` did not come: {}", self.said());
+            self.assert_runs();
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[track_caller]
+    fn assert_runs(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            panic!("it ended ({status}) too early: {}", self.said());
+        }
+    }
+
+    /// The last of what it said so far.
+    fn said(&self) -> String {
+        let lines = self.lines.lock().unwrap();
+        lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -572,6 +595,27 @@ impl Drop for Started {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// See [`Kiln::wait_for_file`].
+#[track_caller]
+pub fn wait_for_file(data: &Path, build: &mut Started, path: &str) -> PathBuf {
+    let find = || {
+        let mut sandboxes = fs_err::read_dir(data.join("sandboxes")).ok()?.flatten();
+        sandboxes.find_map(|sandbox| {
+            let file = sandbox.path().join("scratch/root").join(path);
+            file.exists().then_some(file)
+        })
+    };
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(file) = find() {
+            return file;
+        }
+        assert!(Instant::now() < until, "{path} was not made: {}", build.said());
+        build.assert_runs();
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

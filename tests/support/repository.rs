@@ -2,12 +2,10 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{LazyLock, Mutex},
 };
-
-use tempfile::TempDir;
 
 use super::{HOST, foreign, source_dir};
 
@@ -56,26 +54,24 @@ impl Drop for Server {
 #[derive(Debug)]
 pub struct Repository {
     server: Server,
-    _dir: Option<TempDir>,
 }
 
 impl Repository {
     /// For the host's architecture.
     pub fn native() -> Self {
-        static DIR: LazyLock<std::path::PathBuf> = LazyLock::new(|| made(HOST));
+        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made(HOST));
         Self::serve(&DIR)
     }
 
     /// For the other one.
     pub fn foreign() -> Self {
-        static DIR: LazyLock<std::path::PathBuf> = LazyLock::new(|| made(foreign()));
+        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made(foreign()));
         Self::serve(&DIR)
     }
 
     fn serve(dir: &Path) -> Self {
         Self {
             server: Server::start(dir),
-            _dir: None,
         }
     }
 
@@ -90,7 +86,7 @@ impl Repository {
 }
 
 /// The directory of a repository in cargo's directory for tests, made anew when its script changed.
-fn made(arch: &str) -> std::path::PathBuf {
+fn made(arch: &str) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap();
     let script = source_dir().join("recipes/rpm-minimal/make-repo.sh");
