@@ -153,7 +153,7 @@ fn template_values_that_are_missing() {
         error.contains(&format!("config.xml:{line}")) && error.contains("`rpm_repo`"),
         "{error}"
     );
-    assert!(ran.stderr.contains("--set rpm_repo="), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--set rpm_repo="), "{}", ran.last());
     assert_eq!(kiln.failure_code(), "template_undefined");
     kiln.assert_nothing_built();
 }
@@ -213,7 +213,7 @@ fn a_disk_that_is_full() {
     let ran = kiln.run(["build", recipe.path(), &repository.set()]);
     let error = ran.failed();
     assert!(error.contains("full") || error.contains("No space left"), "{error}");
-    assert!(ran.stderr.contains("hint: free space"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: free space"), "{}", ran.last());
     assert_eq!(kiln.failure_code(), "disk_full");
     kiln.assert_nothing_built();
     // With the space it took given back, the next build works.

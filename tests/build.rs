@@ -119,7 +119,7 @@ fn build_both() -> Both {
     });
     assert_eq!(host_binfmt(), before);
     assert_host_runs_nothing_foreign();
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(0), "{}", ran.last());
     kiln.assert_clean();
 
     let client = Client::new(&kiln);

@@ -45,7 +45,8 @@ tries make_block_device $busybox mknod /tmp/disk b 254 0
 mkdir -p /mnt/disk
 for disk in $HOST_DISKS; do tries "mount:$disk" $busybox mount -t ext4 "$disk" /mnt/disk; done
 tries mount_sysfs $busybox mount -t sysfs none /mnt/disk
-tries set_time $busybox date -s 2020-01-01
+# busybox says that it failed, but not by its exit code
+tries set_time sh -c '! date -s "@$(date +%s)" 2>&1 | grep -q "set date"'
 tries load_module $busybox insmod /nowhere.ko
 tries kill_outside kill -0 $HOST_PID
 tries write_agent sh -c "echo x > $out/run/kiln/agent"
@@ -220,7 +221,7 @@ fn a_build_that_needs_more_memory_than_it_may_have() {
     let error = ran.failed();
     assert_eq!(kiln.failure_code(), "out_of_memory", "{error}");
     assert!(error.contains("memory"), "{error}");
-    assert!(ran.stderr.contains("--memory"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--memory"), "{}", ran.last());
     kiln.assert_nothing_built();
 }
 
@@ -331,7 +332,7 @@ fn an_ordinary_user_builds_without_any_right() {
 
     let kiln = bin.join("kiln");
     let ran = run(account.command(&kiln, &["toolbox", "build"]));
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(0), "{}", ran.last());
     let repository = Repository::native();
     let output = account.home.join("images");
     let mut build = Started::new(account.command(

@@ -169,24 +169,30 @@ pub struct Ran {
 impl Ran {
     #[track_caller]
     pub fn ok(self) -> Self {
-        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        assert_eq!(self.code, Some(0), "{}", self.last());
         self
+    }
+
+    /// The last lines of standard error.
+    pub fn last(&self) -> String {
+        let lines: Vec<_> = self.stderr.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
     /// Checks that it failed as everything that fails does: one line `error:`, a hint. Returns the error's text.
     #[track_caller]
     pub fn failed(&self) -> String {
-        assert_eq!(self.code, Some(1), "{self:#?}");
+        assert_eq!(self.code, Some(1), "{}", self.last());
         let errors: Vec<_> = self
             .stderr
             .lines()
             .filter_map(|line| line.strip_prefix("error: "))
             .collect();
-        assert_eq!(errors.len(), 1, "there must be one error: {}", self.stderr);
+        assert_eq!(errors.len(), 1, "there must be one error: {}", self.last());
         assert!(
             self.stderr.lines().any(|line| line.starts_with("hint: ")),
             "there is no hint: {}",
-            self.stderr
+            self.last()
         );
         errors[0].to_owned()
     }
@@ -257,7 +263,8 @@ impl Kiln {
         let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars_os() {
             let name_text = name.to_string_lossy();
-            if name_text.starts_with("KILN_") || name_text.starts_with("AWS_") || name_text.starts_with("XDG_") {
+            let ours = ["KILN_", "AWS_", "XDG_", "COLUMNS", "CLICOLOR", "NO_COLOR"];
+            if ours.iter().any(|start| name_text.starts_with(start)) {
                 command.env_remove(name);
             }
         }
