@@ -108,13 +108,14 @@ impl Handle {
             .await
             .map_err(|error| Failure::io("lost the sandbox", &error))?;
         if read.is_err() || line.is_empty() {
-            return Err(Failure::new(
-                "sandbox_lost",
-                format!("the sandbox's supervisor ended with {status}"),
-            ));
+            return Err(lost(format!("the sandbox's supervisor ended with {status}")));
         }
-        serde_json::from_str(&line).map_err(|error| Failure::new("sandbox_lost", error))
+        serde_json::from_str(&line).map_err(|error| lost(format!("the sandbox's supervisor said nonsense: {error}")))
     }
+}
+
+fn lost(detail: String) -> Failure {
+    Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")
 }
 
 impl NamespaceDriver {

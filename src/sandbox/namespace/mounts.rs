@@ -7,7 +7,7 @@
 //! /dev         null zero full random urandom tty, own pts and shm; nothing else
 //! /run         tmpfs; /run/kiln/agent is the agent
 //! /tmp         in the job's own layer, so on disk
-//! /scratch     the job's disk space, not through the overlay
+//! /scratch     the job's disk space
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -41,6 +41,17 @@ pub(super) struct Sources {
     pub(super) agent: PathBuf,
 }
 
+/// Options of an overlay. With `volatile` no fsync reaches the disk: package managers sync after every file, and
+/// nothing in a sandbox outlives the job, so there is nothing to lose.
+fn layers(lower: &Path, disk: &Path, upper: &str, work: &str) -> String {
+    format!(
+        "lowerdir={},upperdir={},workdir={},userxattr,volatile",
+        lower.display(),
+        disk.join(upper).display(),
+        disk.join(work).display()
+    )
+}
+
 /// Puts the sandbox together and enters it.
 pub(super) fn furnish(
     kernel: &mut dyn Kernel,
@@ -61,17 +72,16 @@ pub(super) fn furnish(
     }
     kernel.mount(&text(&sources.toolbox), &lower, "", bind, "")?;
     kernel.mount(&text(&sources.disk), &disk, "", bind, "")?;
-    for dir in ["upper", "work", "scratch"] {
+    for dir in ["upper", "work", "scratch", "scratch-work", "empty"] {
         kernel.mkdir(&disk.join(dir))?;
     }
-    // `volatile`: no fsync reaches the disk. The layer never outlives the job, so there is nothing to lose.
-    let layers = format!(
-        "lowerdir={},upperdir={},workdir={},userxattr,volatile",
-        lower.display(),
-        disk.join("upper").display(),
-        disk.join("work").display()
-    );
-    kernel.mount("kiln", &root, "overlay", MsFlags::empty(), &layers)?;
+    kernel.mount(
+        "kiln",
+        &root,
+        "overlay",
+        MsFlags::empty(),
+        &layers(&lower, &disk, "upper", "work"),
+    )?;
 
     let inside = |path: &str| root.join(path.trim_start_matches('/'));
     for dir in ["/proc", "/sys", "/dev", "/run", "/tmp", SCRATCH] {
@@ -80,7 +90,9 @@ pub(super) fn furnish(
     kernel.mount("proc", &inside("/proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
     // Empty, but writable: kiwi unpacks packages that own the directory while it is mounted into the new root.
     kernel.mount("kiln", &inside("/sys"), "tmpfs", safe, "mode=0755,size=4k")?;
-    kernel.mount(&text(&disk.join("scratch")), &inside(SCRATCH), "", bind, "")?;
+    // Over nothing, only for the sake of `volatile`.
+    let scratch = layers(&disk.join("empty"), &disk, "scratch", "scratch-work");
+    kernel.mount("kiln", &inside(SCRATCH), "overlay", MsFlags::empty(), &scratch)?;
 
     kernel.mount(
         "kiln",

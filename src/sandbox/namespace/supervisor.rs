@@ -196,13 +196,15 @@ fn enter(plan: &Plan, mut supervisor: UnixStream) -> Result<i32, Failure> {
     die_with_parent();
     let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
     if matches!(plan.task, Task::RunAgent { .. }) {
-        flags |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWCGROUP;
+        flags |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     }
     unshare(flags).map_err(user_namespace_failure)?;
     let lost = |error: std::io::Error| Failure::io("lost the supervisor", &error);
     supervisor.write_all(&[1]).map_err(lost)?;
     let mut go = [0];
     supervisor.read_exact(&mut go).map_err(lost)?;
+    // Now, in the sandbox's own groups, so that these are the root of what it sees.
+    unshare(CloneFlags::CLONE_NEWCGROUP).map_err(user_namespace_failure)?;
 
     // Paths are opened while we still are the user who may walk to them; as root inside we may not.
     let opened = init::open_sources(plan)?;
