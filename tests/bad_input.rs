@@ -21,12 +21,11 @@ fn refused(args: &[&str]) -> (String, String) {
     let kiln = Kiln::new();
     let ran = kiln.run([&["build"], args].concat());
     let error = ran.failed();
-    let code = match kiln.jobs().is_empty() {
-        true => String::new(),
-        false => {
-            assert_log_named(&kiln, &ran);
-            kiln.failure_code()
-        }
+    let code = if kiln.jobs().is_empty() {
+        String::new()
+    } else {
+        assert_log_named(&kiln, &ran);
+        kiln.failure_code()
     };
     kiln.assert_nothing_built();
     (error, code)

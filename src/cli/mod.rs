@@ -100,7 +100,9 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Sandboxes(command) => command.run(&config()?, printer).await,
         Command::Artifacts(command) => command.run(&config()?, printer).await,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "kiln", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "kiln", &mut script);
+            printer.result(String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
     }

@@ -94,7 +94,7 @@ pub async fn an_image_from_upload_to_manifest(target: Target) -> Target {
     assert!(metadata.contains_key("x-shasta-ims-job-id"));
 
     let link = store
-        .write_manifest(image, &[rootfs.clone(), parameters, log])
+        .write_manifest(image, kiln::arch::Arch::Aarch64, &[rootfs.clone(), parameters, log])
         .await
         .unwrap();
     let (bucket, key) = link.bucket_and_key().unwrap();
@@ -121,13 +121,17 @@ pub async fn a_changed_artifact_gets_no_manifest(target: Target) -> Target {
     let rootfs = upload(&target, &store, image, ArtifactKind::Rootfs, b"rootfs").await;
     target.put(&rootfs.key, "changed").await;
     let failure = store
-        .write_manifest(image, std::slice::from_ref(&rootfs))
+        .write_manifest(image, kiln::arch::Arch::Aarch64, std::slice::from_ref(&rootfs))
         .await
         .unwrap_err();
     assert_eq!(failure.code, "artifact_mismatch");
     store.delete(&rootfs.bucket, &rootfs.key).await.unwrap();
     assert_eq!(
-        store.write_manifest(image, &[rootfs]).await.unwrap_err().code,
+        store
+            .write_manifest(image, kiln::arch::Arch::Aarch64, &[rootfs])
+            .await
+            .unwrap_err()
+            .code,
         "artifact_mismatch"
     );
     assert!(target.keys().await.is_empty());
