@@ -155,8 +155,8 @@ fn root_inside_is_nobody_outside() {
         "./urandom",
         "./zero",
     ];
-    let more: Vec<_> = devices.iter().filter(|device| !allowed.contains(device)).collect();
-    assert!(more.is_empty() && devices.contains("./null"), "{devices:?}");
+    let unexpected: Vec<_> = devices.iter().filter(|device| !allowed.contains(device)).collect();
+    assert!(unexpected.is_empty() && devices.contains("./null"), "{devices:?}");
     let top = value("top");
     assert!(top.contains("scratch"), "the probes looked elsewhere: {top}");
     let variables = value("environment");
