@@ -44,6 +44,11 @@ impl Sleeping {
         let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
         // kiwi shows what a script says only in larger pieces.
         kiln.wait_for_file(&mut build, "var/asleep");
+        // What the tests look for when it has ended can be found while it runs.
+        let names: Vec<_> = kiln.processes().into_values().collect();
+        for name in ["kiln", "kiln-supervisor", "kiln-init", "agent", "kiwi-ng", "sleep"] {
+            assert!(names.iter().any(|found| found == name), "no {name} in {names:?}");
+        }
         Self {
             kiln,
             build,

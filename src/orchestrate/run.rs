@@ -252,7 +252,7 @@ async fn build(
     if request.keep {
         site.driver.mark_kept(job)?;
     } else {
-        site.driver.remove_dir(&site.driver.dir_of(job)).await?;
+        site.driver.destroy(job).await?;
     }
     let last_words = last_words.await.unwrap_or_default();
     verdict(said, report, &last_words, step).map(|()| uploaded)

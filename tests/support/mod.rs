@@ -313,30 +313,40 @@ impl Kiln {
         fs_err::read_to_string(self.data.join("jobs").join(id).join("build.log")).unwrap()
     }
 
-    /// Processes that were started for this data directory, whatever they call themselves and wherever they went: by
-    /// command line, by environment, or by what is mounted in the sandbox that they live in.
+    /// Processes that were started for this data directory, whatever they call themselves: by command line, by
+    /// environment (which process 1 of a sandbox has from its supervisor), by control group, and everything that
+    /// shares a process namespace with one of these.
     pub fn processes(&self) -> BTreeMap<i32, String> {
         let mut marks = vec![self.mark.clone()];
         marks.extend(self.jobs().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
         let marked = |text: &[u8]| marks.iter().any(|mark| contains(text, mark.as_bytes()));
-        // A whole file system may be there because the test itself mounted it; sandboxes see directories of one.
-        let part_of_one = |line: &&[u8]| line.split(|byte| *byte == b' ').nth(3) != Some(b"/");
-        let mut found = BTreeMap::new();
+        let us = std::process::id().to_string();
+        let namespace_of = |pid: &str| fs_err::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let host = namespace_of(&us);
+        let mut all = Vec::new();
         for entry in fs_err::read_dir("/proc").unwrap().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            let Some(pid) = entry
+                .file_name()
+                .into_string()
+                .ok()
+                .filter(|name| name.parse::<i32>().is_ok())
+            else {
                 continue;
             };
-            if u32::try_from(pid) == Ok(std::process::id()) {
-                continue;
-            }
-            let read = |file: &str| fs_err::read(entry.path().join(file)).unwrap_or_default();
-            let mounts = read("mountinfo");
-            let mut mounts = mounts.split(|byte| *byte == b'\n').filter(part_of_one);
-            if marked(&read("cmdline")) || marked(&read("environ")) || mounts.any(marked) {
-                found.insert(pid, String::from_utf8_lossy(&read("comm")).trim().to_owned());
+            if pid != us {
+                let read = |file: &str| fs_err::read(entry.path().join(file)).unwrap_or_default();
+                let ours = ["cmdline", "environ", "cgroup"].iter().any(|file| marked(&read(file)));
+                let namespace = namespace_of(&pid).filter(|namespace| Some(namespace) != host.as_ref());
+                let name = String::from_utf8_lossy(&read("comm")).trim().to_owned();
+                all.push((pid.parse().unwrap(), name, ours, namespace));
             }
         }
-        found
+        let ours = all.iter().filter(|(_, _, ours, _)| *ours);
+        let inside: Vec<_> = ours.filter_map(|(_, _, _, namespace)| namespace.clone()).collect();
+        all.into_iter()
+            .filter(|(_, _, ours, namespace)| *ours || namespace.as_ref().is_some_and(|one| inside.contains(one)))
+            .map(|(pid, name, ..)| (pid, name))
+            .collect()
     }
 
     /// Waits until the only sandbox's new root holds a file, which a script of the recipe makes; its path outside.

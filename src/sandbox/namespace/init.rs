@@ -68,7 +68,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened) -> Result<i32, Failure> {
             let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
             sethostname(&hostname)
                 .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
-            furnish(&mut Linux, &sources, &hostname, resolv_conf)?;
+            furnish(&mut Linux, &sources, name, &hostname, resolv_conf)?;
             let channel = std::io::stdout()
                 .as_fd()
                 .try_clone_to_owned()

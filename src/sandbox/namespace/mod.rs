@@ -211,6 +211,14 @@ impl NamespaceDriver {
         }
     }
 
+    /// Removes what is left of a job's sandbox, whoever of it died.
+    pub async fn destroy(&self, job: JobId) -> Result<(), Failure> {
+        // The directory first: its lock is free only when every process of the sandbox is gone.
+        self.remove_dir(&self.dir_of(job)).await?;
+        cgroup::remove_by_name(&job.to_string());
+        Ok(())
+    }
+
     /// Removes a directory whose files belong to ids of a sandbox.
     pub async fn remove_dir(&self, dir: &Path) -> Result<(), Failure> {
         if dir.exists() {
@@ -249,8 +257,7 @@ impl NamespaceDriver {
                 continue;
             };
             if path.is_dir() && !is_live(job) && !is_alive(&path) && !path.join(KEEP_MARK).exists() {
-                cgroup::remove_by_name(&job.to_string());
-                if self.remove_dir(&path).await.is_ok() {
+                if self.destroy(job).await.is_ok() {
                     swept.push(job);
                 }
             }

@@ -52,10 +52,12 @@ fn layers(lower: &Path, disk: &Path, upper: &str, work: &str) -> String {
     )
 }
 
-/// Puts the sandbox together and enters it.
+/// Puts the sandbox together and enters it. Its overlays are mounted from the source `name`, so that somebody who looks
+/// at the mounts of a process sees which sandbox it is in.
 pub(super) fn furnish(
     kernel: &mut dyn Kernel,
     sources: &Sources,
+    name: &str,
     hostname: &str,
     resolv_conf: &str,
 ) -> Result<(), Failure> {
@@ -92,7 +94,7 @@ pub(super) fn furnish(
     kernel.mount("kiln", &inside("/sys"), "tmpfs", safe, "mode=0755,size=4k")?;
     // Over nothing, only for the sake of `volatile`.
     let scratch = layers(&disk.join("empty"), &disk, "scratch", "scratch-work");
-    kernel.mount("kiln", &inside(SCRATCH), "overlay", MsFlags::empty(), &scratch)?;
+    kernel.mount(name, &inside(SCRATCH), "overlay", MsFlags::empty(), &scratch)?;
 
     kernel.mount(
         "kiln",
@@ -198,7 +200,7 @@ mod tests {
             disk: "/proc/self/fd/6".into(),
             agent: "/proc/self/fd/7".into(),
         };
-        furnish(&mut recorder, &sources, "kiln-test", "nameserver 192.0.2.1\n").unwrap();
+        furnish(&mut recorder, &sources, "test", "kiln-test", "nameserver 192.0.2.1\n").unwrap();
         insta::assert_snapshot!(recorder.0.join("\n"));
     }
 
@@ -233,7 +235,7 @@ mod tests {
             agent: "/c".into(),
         };
         let mut kernel = Refuses(0);
-        assert!(furnish(&mut kernel, &sources, "h", "").is_err());
+        assert!(furnish(&mut kernel, &sources, "n", "h", "").is_err());
         assert_eq!(kernel.0, 5);
     }
 }
