@@ -46,7 +46,7 @@ impl Sleeping {
         kiln.wait_for_file(&mut build, "var/asleep");
         // What the tests look for when it has ended can be found while it runs.
         let names: Vec<_> = kiln.processes().into_values().collect();
-        for name in ["kiln", "kiln-supervisor", "kiln-init", "agent", "kiwi-ng", "sleep"] {
+        for name in ["kiln", "kiln-supervisor", "kiln-init", "agent", "kiwi-ng", "config.sh"] {
             assert!(names.iter().any(|found| found == name), "no {name} in {names:?}");
         }
         Self {
