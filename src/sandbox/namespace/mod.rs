@@ -256,10 +256,9 @@ impl NamespaceDriver {
             let Some(job) = path.file_name().and_then(|name| name.to_str()?.parse::<JobId>().ok()) else {
                 continue;
             };
-            if path.is_dir() && !is_live(job) && !is_alive(&path) && !path.join(KEEP_MARK).exists() {
-                if self.destroy(job).await.is_ok() {
-                    swept.push(job);
-                }
+            let dead = path.is_dir() && !is_live(job) && !is_alive(&path) && !path.join(KEEP_MARK).exists();
+            if dead && self.destroy(job).await.is_ok() {
+                swept.push(job);
             }
         }
         Ok(swept)
