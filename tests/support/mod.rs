@@ -208,8 +208,6 @@ impl Ran {
 #[derive(Debug)]
 pub struct Kiln {
     data: PathBuf,
-    /// Occurs in every path of the data directory and nowhere else.
-    mark: String,
     program: PathBuf,
     _temp: Option<TempDir>,
 }
@@ -239,11 +237,9 @@ impl Kiln {
     /// With a data directory below `dir`, which somebody else removes.
     pub fn at(dir: &Path) -> Self {
         LazyLock::force(&BINFMT_BEFORE);
-        let dir = fs_err::canonicalize(dir).unwrap();
-        let data = dir.join("data");
+        let data = fs_err::canonicalize(dir).unwrap().join("data");
         fs_err::create_dir_all(&data).unwrap();
         Self {
-            mark: dir.file_name().unwrap().to_string_lossy().into_owned(),
             data,
             program: programs().join("kiln"),
             _temp: None,
@@ -317,7 +313,7 @@ impl Kiln {
     /// environment (which process 1 of a sandbox has from its supervisor), by control group, and everything that
     /// shares a process namespace with one of these.
     pub fn processes(&self) -> BTreeMap<i32, String> {
-        let mut marks = vec![self.mark.clone()];
+        let mut marks = vec![self.data.display().to_string()];
         marks.extend(self.jobs().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
         let marked = |text: &[u8]| marks.iter().any(|mark| contains(text, mark.as_bytes()));
         let us = std::process::id().to_string();

@@ -128,23 +128,55 @@ impl Cgroup {
 
     /// Removes the groups; every process in them must have ended.
     pub(super) fn remove(&mut self) {
-        for dir in self.dirs.drain(..) {
-            // A group that cannot be removed is empty and costs nothing; the next sweep tries again by name.
-            let _ = fs_err::remove_dir(dir);
-        }
+        self.dirs.drain(..).for_each(|dir| remove_group(&dir));
     }
 }
 
-/// Removes the groups of a sandbox whose supervisor died.
+/// Removes the groups of a sandbox whose supervisor died. Blocks for a moment while its processes go.
 pub(super) fn remove_by_name(name: &str) {
-    let mount = Path::new(MOUNT);
-    let mut candidates: Vec<PathBuf> = ["pids", "memory", "cpu"]
+    parents()
         .iter()
-        .map(|controller| mount.join(controller).join("kiln").join(name))
+        .for_each(|(parent, prefix)| remove_group(&parent.join(format!("{prefix}{name}"))));
+}
+
+/// The names of all sandboxes that have groups.
+pub(super) fn names() -> Vec<String> {
+    let mut names = Vec::new();
+    for (parent, prefix) in parents() {
+        let Ok(entries) = fs_err::read_dir(parent) else {
+            continue;
+        };
+        names.extend(entries.flatten().filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            Some(name.strip_prefix(prefix)?.to_owned())
+        }));
+    }
+    names
+}
+
+/// Where groups of sandboxes are, on either version, and what their names begin with.
+fn parents() -> Vec<(PathBuf, &'static str)> {
+    let mount = Path::new(MOUNT);
+    let controllers = ["pids", "memory", "cpu"];
+    let mut parents: Vec<_> = controllers
+        .iter()
+        .map(|name| (mount.join(name).join("kiln"), ""))
         .collect();
-    candidates.extend(own_v2_group(mount).map(|own| own.join(format!("kiln-{name}"))));
-    for dir in candidates {
-        let _ = fs_err::remove_dir(dir);
+    parents.extend(own_v2_group(mount).map(|own| (own, "kiln-")));
+    parents
+}
+
+/// A group is busy until the last of its processes was reaped, which is up to the host's init when a supervisor was
+/// killed. What stays longer than this is found again by [`names`].
+fn remove_group(dir: &Path) {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        match fs_err::remove_dir(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            _ => return,
+        }
     }
 }
 

@@ -114,6 +114,11 @@ impl Handle {
     }
 }
 
+async fn remove_groups(job: JobId) -> Result<(), Failure> {
+    let removed = tokio::task::spawn_blocking(move || cgroup::remove_by_name(&job.to_string())).await;
+    removed.map_err(|error| Failure::new("sandbox_lost", error))
+}
+
 fn lost(detail: String) -> Failure {
     Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")
 }
@@ -215,8 +220,7 @@ impl NamespaceDriver {
     pub async fn destroy(&self, job: JobId) -> Result<(), Failure> {
         // The directory first: its lock is free only when every process of the sandbox is gone.
         self.remove_dir(&self.dir_of(job)).await?;
-        cgroup::remove_by_name(&job.to_string());
-        Ok(())
+        remove_groups(job).await
     }
 
     /// Removes a directory whose files belong to ids of a sandbox.
@@ -259,6 +263,11 @@ impl NamespaceDriver {
             let dead = path.is_dir() && !is_live(job) && !is_alive(&path) && !path.join(KEEP_MARK).exists();
             if dead && self.destroy(job).await.is_ok() {
                 swept.push(job);
+            }
+        }
+        for job in cgroup::names().iter().filter_map(|name| name.parse::<JobId>().ok()) {
+            if !is_live(job) && !is_alive(&self.dir_of(job)) {
+                remove_groups(job).await?;
             }
         }
         Ok(swept)
