@@ -31,6 +31,8 @@ pub mod records;
 pub mod agent;
 
 #[cfg(feature = "server")]
+pub mod api;
+#[cfg(feature = "server")]
 pub mod artifacts;
 #[cfg(feature = "server")]
 pub mod cli;
@@ -42,3 +44,5 @@ pub mod host;
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod sandbox;
+#[cfg(feature = "server")]
+pub mod store;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     arch::Arch,
-    records::{ArtifactKind, Failure, UploadedArtifact},
+    records::{ArtifactKind, Failure, Link, UploadedArtifact},
 };
 
 /// The largest manifest that services accept, in bytes (1 MiB); it must stay below.
@@ -48,44 +48,6 @@ pub struct ManifestArtifact {
     pub size: Option<u64>,
     /// Where it is.
     pub link: Link,
-}
-
-/// Where an object is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
-    /// `s3://bucket/key`.
-    pub path: String,
-    /// Entity tag without quotes; informative.
-    #[serde(default)]
-    pub etag: String,
-    /// The kind of store.
-    #[serde(rename = "type")]
-    pub store: StoreType,
-}
-
-/// Kinds of stores a [`Link`] can point into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StoreType {
-    /// S3.
-    S3,
-}
-
-impl Link {
-    /// A link into S3.
-    pub fn s3(bucket: &str, key: &str, etag: &str) -> Self {
-        Self {
-            path: format!("s3://{bucket}/{key}"),
-            etag: etag.to_owned(),
-            store: StoreType::S3,
-        }
-    }
-
-    /// Bucket and key, or none when the path has another form. A `?` is part of the key.
-    pub fn bucket_and_key(&self) -> Option<(&str, &str)> {
-        let (bucket, key) = self.path.strip_prefix("s3://")?.split_once('/')?;
-        (!bucket.is_empty() && !key.is_empty()).then_some((bucket, key))
-    }
 }
 
 impl Manifest {

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use md5::{Digest, Md5};
 
 use super::{
-    manifest::{self, Link, Manifest},
+    manifest::{self, Manifest},
     percent,
     sdk::{failure, is_missing},
     store::{ArtifactStore, Head, unquoted},
 };
 use crate::{
     arch::Arch,
-    records::{ArtifactKind, Digests, Failure, ImageId, JobId, UploadedArtifact, protocol::PartReceipt},
+    records::{ArtifactKind, Digests, Failure, ImageId, JobId, Link, UploadedArtifact, protocol::PartReceipt},
 };
 
 /// The usual size of a part, in bytes (16 MiB).

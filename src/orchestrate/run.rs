@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    artifacts::{ArtifactStore, manifest},
+    artifacts::ArtifactStore,
     host,
     records::{
-        Failure, ImageId, JobId, Step, UploadedArtifact,
+        Failure, ImageId, JobId, Link, Step, UploadedArtifact,
         protocol::{
             BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
             TemplateMode, What,
@@ -90,7 +90,7 @@ pub struct Image {
     /// Its architecture.
     pub arch: Arch,
     /// Its manifest.
-    pub manifest: manifest::Link,
+    pub manifest: Link,
     /// Its artifacts.
     pub artifacts: Vec<UploadedArtifact>,
     /// The whole log, on this machine.
@@ -374,7 +374,7 @@ async fn commit(
     arch: Arch,
     artifacts: Vec<UploadedArtifact>,
     log: &Path,
-) -> Result<(manifest::Link, Vec<UploadedArtifact>), Failure> {
+) -> Result<(Link, Vec<UploadedArtifact>), Failure> {
     let path = log.to_owned();
     let packed = tokio::task::spawn_blocking(move || zstd::encode_all(fs_err::File::open(path)?, 0)).await;
     let packed = packed.map_err(|error| Failure::new("log_lost", error))?;

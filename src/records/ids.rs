@@ -26,6 +26,12 @@ macro_rules! id_type {
             }
         }
 
+        impl From<$name> for Uuid {
+            fn from(id: $name) -> Uuid {
+                id.0
+            }
+        }
+
         impl FromStr for $name {
             type Err = uuid::Error;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -42,4 +48,16 @@ id_type!(
 id_type!(
     /// One image record; also the first part of its objects' keys in S3.
     ImageId, new_v4
+);
+id_type!(
+    /// One recipe record.
+    RecipeId, new_v4
+);
+id_type!(
+    /// One public key.
+    PublicKeyId, new_v4
+);
+id_type!(
+    /// One API token.
+    TokenId, new_v4
 );

@@ -3,10 +3,27 @@
 pub mod artifact;
 pub mod failure;
 pub mod ids;
+pub mod image;
+pub mod job;
+pub mod link;
+pub mod names;
 pub mod protocol;
+pub mod public_key;
+pub mod recipe;
+pub mod remote_build_node;
 pub mod step;
+pub mod time;
+pub mod token;
 
 pub use artifact::{ArtifactKind, Digests, UploadedArtifact};
 pub use failure::Failure;
-pub use ids::{ImageId, JobId};
+pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, TokenId};
+pub use image::Image;
+pub use job::{Job, JobStatus, JobType};
+pub use link::{Link, StoreType};
+pub use public_key::PublicKey;
+pub use recipe::{LinuxDistribution, Recipe, RecipeType, TemplateValue};
+pub use remote_build_node::RemoteBuildNode;
 pub use step::Step;
+pub use time::Moment;
+pub use token::{Role, Token};

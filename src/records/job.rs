@@ -1,0 +1,232 @@
+//! Jobs, as IMS's API shows them.
+//!
+//! ```text
+//!  create     creating → fetching_recipe → waiting_for_repos → building_image → [waiting_on_user] → packaging_artifacts → success
+//!  customize  creating → fetching_image → waiting_on_user → packaging_artifacts → success
+//!  both       any of these → error
+//! ```
+//!
+//! A step may be skipped, none may be gone back to, and what has ended stays ended ([`JobStatus::may_become`]).
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{ImageId, JobId, Moment, PublicKeyId};
+use crate::arch::Arch;
+
+/// A create or customize run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Job {
+    /// Its identity.
+    #[cfg_attr(feature = "server", schema(value_type = Uuid))]
+    pub id: JobId,
+    /// When it was asked for.
+    #[cfg_attr(feature = "server", schema(value_type = String))]
+    pub created: Moment,
+    /// What it does.
+    pub job_type: JobType,
+    /// The recipe (create) or image (customize) that it starts from.
+    pub artifact_id: Uuid,
+    /// The key that may log in to its shell.
+    #[cfg_attr(feature = "server", schema(value_type = Uuid))]
+    pub public_key_id: PublicKeyId,
+    /// The name of the image that comes out.
+    pub image_root_archive_name: String,
+    /// Whether a failed build opens a shell.
+    pub enable_debug: bool,
+    /// Disk for the build, GiB.
+    pub build_env_size: u32,
+    /// Memory for the build, GiB.
+    pub job_mem_size: u32,
+    /// The kernel's file name in `/boot`.
+    pub kernel_file_name: String,
+    /// The initial RAM disk's file name in `/boot`.
+    pub initrd_file_name: String,
+    /// The file of kernel parameters in `/boot`; it need not be there.
+    pub kernel_parameters_file_name: String,
+    /// Shells; null where there are none.
+    pub ssh_containers: Option<Vec<SshContainer>>,
+    /// Whether the job needs a kernel of its own.
+    pub require_dkms: bool,
+    /// Where it is.
+    pub status: JobStatus,
+    /// The architecture of what comes out, from recipe or image.
+    pub arch: Arch,
+    /// The image that came out.
+    #[cfg_attr(feature = "server", schema(value_type = Option<Uuid>))]
+    pub resultant_image_id: Option<ImageId>,
+    /// Name of the Kubernetes job.
+    pub kubernetes_job: String,
+    /// Name of the Kubernetes service.
+    pub kubernetes_service: String,
+    /// Name of the Kubernetes config map.
+    pub kubernetes_configmap: String,
+    /// Name of the Kubernetes volume claim.
+    pub kubernetes_pvc: String,
+    /// Name of the Kubernetes secret, if the job has one.
+    pub kubernetes_secret: Option<String>,
+    /// Kubernetes namespace.
+    pub kubernetes_namespace: String,
+    /// The remote build node it runs on, or the empty text.
+    pub remote_build_node: String,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub enum JobType {
+    /// Recipe to image.
+    Create,
+    /// Image to image.
+    Customize,
+}
+
+impl JobType {
+    /// Both types.
+    pub const ALL: [JobType; 2] = [JobType::Create, JobType::Customize];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            JobType::Create => "create",
+            JobType::Customize => "customize",
+        }
+    }
+}
+
+/// Where a job is, in IMS's nine words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub enum JobStatus {
+    /// Accepted, waiting for its turn.
+    Creating,
+    /// Getting the image to customize.
+    FetchingImage,
+    /// Getting the recipe.
+    FetchingRecipe,
+    /// Waiting for the recipe's package repositories.
+    WaitingForRepos,
+    /// Building.
+    BuildingImage,
+    /// A shell is open.
+    WaitingOnUser,
+    /// Packing and uploading.
+    PackagingArtifacts,
+    /// Ended without an image.
+    Error,
+    /// Ended with an image.
+    Success,
+}
+
+impl JobStatus {
+    /// Every status.
+    pub const ALL: [JobStatus; 9] = [
+        JobStatus::Creating,
+        JobStatus::FetchingImage,
+        JobStatus::FetchingRecipe,
+        JobStatus::WaitingForRepos,
+        JobStatus::BuildingImage,
+        JobStatus::WaitingOnUser,
+        JobStatus::PackagingArtifacts,
+        JobStatus::Error,
+        JobStatus::Success,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            JobStatus::Creating => "creating",
+            JobStatus::FetchingImage => "fetching_image",
+            JobStatus::FetchingRecipe => "fetching_recipe",
+            JobStatus::WaitingForRepos => "waiting_for_repos",
+            JobStatus::BuildingImage => "building_image",
+            JobStatus::WaitingOnUser => "waiting_on_user",
+            JobStatus::PackagingArtifacts => "packaging_artifacts",
+            JobStatus::Error => "error",
+            JobStatus::Success => "success",
+        }
+    }
+
+    /// Whether the job has ended.
+    pub const fn is_final(self) -> bool {
+        matches!(self, JobStatus::Error | JobStatus::Success)
+    }
+
+    /// Whether a job may go from here to there: forward, never back, and nowhere from an end.
+    pub fn may_become(self, next: JobStatus) -> bool {
+        self == next || (!self.is_final() && (next.is_final() || self < next))
+    }
+}
+
+/// A shell of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct SshContainer {
+    /// Its name, where the client gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "server", schema(nullable = false))]
+    pub name: Option<String>,
+    /// Whether the shell is confined to the image's root.
+    #[serde(default)]
+    pub jail: bool,
+    /// What it is doing; `pending` until it is open.
+    pub status: String,
+    /// Where it can be reached, by network: `customer_access` and `cluster.local`.
+    pub connection_info: std::collections::BTreeMap<String, Connection>,
+}
+
+/// Where a shell can be reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Connection {
+    /// The host's name.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_job_stays_ended() {
+        for end in [JobStatus::Success, JobStatus::Error] {
+            for next in JobStatus::ALL {
+                assert_eq!(end.may_become(next), end == next, "{end:?} → {next:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_paths_of_ims_are_legal() {
+        use JobStatus::{
+            BuildingImage, Creating, FetchingImage, FetchingRecipe, PackagingArtifacts, Success, WaitingForRepos,
+            WaitingOnUser,
+        };
+        let create = [
+            Creating,
+            FetchingRecipe,
+            WaitingForRepos,
+            BuildingImage,
+            WaitingOnUser,
+            PackagingArtifacts,
+            Success,
+        ];
+        let customize = [Creating, FetchingImage, WaitingOnUser, PackagingArtifacts, Success];
+        for path in [&create[..], &customize] {
+            assert!(
+                path.windows(2)
+                    .all(|pair| pair[0].may_become(pair[1]) && !pair[1].may_become(pair[0]))
+            );
+            assert!(
+                path[..path.len() - 1]
+                    .iter()
+                    .all(|status| status.may_become(JobStatus::Error))
+            );
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Moments, in the form in which IMS writes them.
+
+use std::{fmt, str::FromStr};
+
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// A moment, exact to the microsecond.
+///
+/// Written in UTC as ISO 8601 without a zone (`2026-11-20T13:53:42.680608`, the fraction absent when it is zero), which
+/// is what IMS does and its clients sort as text. Read with or without a zone: old IMS releases wrote `+00:00`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(i64);
+
+impl Moment {
+    /// Now.
+    pub fn now() -> Self {
+        Self(Timestamp::now().as_microsecond())
+    }
+
+    /// From microseconds since 1970, UTC.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since 1970, UTC.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moment = Timestamp::from_microsecond(self.0).unwrap_or_default();
+        let format = if self.0 % 1_000_000 == 0 {
+            "%Y-%m-%dT%H:%M:%S"
+        } else {
+            "%Y-%m-%dT%H:%M:%S%.6f"
+        };
+        moment.strftime(format).fmt(f)
+    }
+}
+
+impl FromStr for Moment {
+    type Err = jiff::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let zoned = text.parse::<Timestamp>();
+        let moment = zoned.or_else(|_| Ok(text.parse::<DateTime>()?.to_zoned(TimeZone::UTC)?.timestamp()));
+        moment.map(|moment: Timestamp| Self(moment.as_microsecond()))
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_written_as_ims_writes_it() {
+        let moment: Moment = "2026-11-20T13:53:42.680608Z".parse().unwrap();
+        assert_eq!(moment.to_string(), "2026-11-20T13:53:42.680608");
+        let whole: Moment = "2026-11-20T13:53:42Z".parse().unwrap();
+        assert_eq!(whole.to_string(), "2026-11-20T13:53:42");
+    }
+
+    #[test]
+    fn is_read_with_and_without_a_zone() {
+        let plain: Moment = "2020-06-01T10:00:00.5".parse().unwrap();
+        assert_eq!("2020-06-01T10:00:00.500000+00:00".parse::<Moment>().unwrap(), plain);
+        assert_eq!("2020-06-01T12:00:00.5+02:00".parse::<Moment>().unwrap(), plain);
+        assert!("yesterday".parse::<Moment>().is_err());
+    }
+}
