@@ -3,14 +3,40 @@
 //! One file per resource. Everything here speaks HTTP and JSON and nothing else does; what requests mean for records is
 //! decided in the handlers, what is kept in [`store`](crate::store), what lies in S3 in [`artifacts`](crate::artifacts).
 
+pub mod address;
+mod body;
+mod fields;
+mod lists;
+mod objects;
+pub mod openapi;
+pub mod orphans;
 pub mod problem;
+mod service;
+mod v2;
+mod v3;
 
 use std::sync::Arc;
 
-use axum::{Json, Router, routing::get};
-use serde_json::json;
+use axum::Router;
 
-use crate::{artifacts::ArtifactStore, store::SharedStore};
+use crate::{artifacts::ArtifactStore, remote_nodes::RemoteNodeSettings, store::SharedStore};
+
+/// What jobs get that do not say otherwise (IMS contract, settings of the service).
+#[derive(Debug, Clone)]
+pub struct JobSettings {
+    /// Disk for a build, GiB.
+    pub default_image_size_gib: u32,
+    /// Memory for a build, GiB.
+    pub default_mem_size_gib: u32,
+    /// Whether a customize job for x86_64 gets a kernel of its own.
+    pub enable_dkms: bool,
+    /// The network that users reach shells by.
+    pub access_subnet: String,
+    /// Its domain.
+    pub access_domain: String,
+    /// The Kubernetes namespace of jobs.
+    pub namespace: String,
+}
 
 /// What request handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -23,6 +49,10 @@ pub struct Shared {
     pub store: SharedStore,
     /// Objects.
     pub artifacts: ArtifactStore,
+    /// What jobs get that do not say otherwise.
+    pub jobs: JobSettings,
+    /// How remote build nodes are logged in to.
+    pub remote_nodes: RemoteNodeSettings,
 }
 
 impl std::ops::Deref for Api {
@@ -39,10 +69,13 @@ impl Api {
         Self(Arc::new(shared))
     }
 
-    /// The routes, without authentication and limits.
+    /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.
     pub fn router(self) -> Router {
-        Router::new()
-            .route("/healthz/live", get(|| async { Json(json!({})) }))
+        let (router, document) = openapi::routes().split_for_parts();
+        router
+            .merge(openapi::pages(document))
+            .method_not_allowed_fallback(address::wrong_method)
+            .fallback(address::unknown)
             .with_state(self)
     }
 }

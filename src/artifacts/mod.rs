@@ -7,7 +7,7 @@
 pub mod embedded;
 mod job_objects;
 pub mod manifest;
-mod percent;
+pub(crate) mod percent;
 mod sdk;
 mod settings;
 mod store;
@@ -15,6 +15,6 @@ mod upload;
 
 pub use self::{
     settings::{S3Settings, Secret},
-    store::{ArtifactStore, ObjectInfo},
+    store::{ArtifactStore, ObjectInfo, ReadError},
     upload::Upload,
 };
