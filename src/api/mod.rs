@@ -12,6 +12,7 @@ pub mod openapi;
 pub mod orphans;
 pub mod problem;
 mod service;
+mod uploads;
 mod v2;
 mod v3;
 
@@ -51,6 +52,8 @@ pub struct Shared {
     pub artifacts: ArtifactStore,
     /// What jobs get that do not say otherwise.
     pub jobs: JobSettings,
+    /// The largest object that is taken over the API, in bytes.
+    pub upload_bytes: u64,
     /// How remote build nodes are logged in to.
     pub remote_nodes: RemoteNodeSettings,
 }

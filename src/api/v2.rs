@@ -40,8 +40,8 @@ macro_rules! hard_delete {
 
             /// Delete a record for good.
             #[utoipa::path(delete, path = $one, tag = $tag,
-                                        params(("id" = String, Path, description = "Its id"), Cascade),
-                                        responses((status = 204), (status = 404, body = Problem)))]
+                                                        params(("id" = String, Path, description = "Its id"), Cascade),
+                                                        responses((status = 204), (status = 404, body = Problem)))]
             pub(super) async fn delete(
                 State(api): State<Api>,
                 Path(text): Path<String>,

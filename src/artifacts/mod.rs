@@ -8,12 +8,14 @@ pub mod embedded;
 mod job_objects;
 pub mod manifest;
 pub(crate) mod percent;
+mod receive;
 mod sdk;
 mod settings;
 mod store;
 mod upload;
 
 pub use self::{
+    receive::{Expected, Received},
     settings::{S3Settings, Secret},
     store::{ArtifactStore, ObjectInfo, ReadError},
     upload::Upload,
