@@ -414,21 +414,18 @@ mod tests {
         let _ = fields.optional("list", template_dictionary);
         insta::assert_json_snapshot!(fields.finish().unwrap_err().errors, @r#"
         {
-          "name": [
-            "Not a valid string."
-          ],
           "arch": [
             "Missing data for required field."
           ],
           "link": {
+            "colour": [
+              "Unknown field."
+            ],
             "path": [
               "Shorter than minimum length 1."
             ],
             "type": [
               "Missing data for required field."
-            ],
-            "colour": [
-              "Unknown field."
             ]
           },
           "list": {
@@ -441,6 +438,9 @@ mod tests {
               ]
             }
           },
+          "name": [
+            "Not a valid string."
+          ],
           "odd": [
             "Unknown field."
           ]
