@@ -45,4 +45,6 @@ pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod sandbox;
 #[cfg(feature = "server")]
+pub mod settings;
+#[cfg(feature = "server")]
 pub mod store;

@@ -3,7 +3,14 @@
 //! One file per resource. Everything here speaks HTTP and JSON and nothing else does; what requests mean for records is
 //! decided in the handlers, what is kept in [`store`](crate::store), what lies in S3 in [`artifacts`](crate::artifacts).
 
+pub mod address;
+pub mod auth;
+pub mod limits;
 pub mod problem;
+mod rate;
+mod request_log;
+pub mod serve;
+pub mod tls;
 
 use std::sync::Arc;
 

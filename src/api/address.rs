@@ -1,0 +1,91 @@
+//! Addresses: the prefix that IMS's gateway takes off, and what is answered where nothing is.
+
+use axum::{
+    Json,
+    extract::Request,
+    http::{HeaderMap, Method, StatusCode, Uri},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+use super::problem::Problem;
+
+/// Where IMS's gateway has the service; its clients know no other place.
+const GATEWAY_PREFIX: &str = "/apis/ims";
+
+/// Takes off the gateway's prefix and a doubled slash at the beginning, both of which IMS's clients send. To be done
+/// before anything looks at the address.
+pub fn normalize(mut request: Request) -> Request {
+    let path = request.uri().path();
+    let single = format!("/{}", path.trim_start_matches('/'));
+    let inner = match single.strip_prefix(GATEWAY_PREFIX) {
+        Some("") => "/",
+        Some(inner) if inner.starts_with('/') => inner,
+        _ => single.as_str(),
+    };
+    let inner = format!("/{}", inner.trim_start_matches('/'));
+    if inner != path {
+        let query = request
+            .uri()
+            .query()
+            .map(|query| format!("?{query}"))
+            .unwrap_or_default();
+        // What was a valid address stays one without its beginning.
+        if let Ok(uri) = format!("{inner}{query}").parse::<Uri>() {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}
+
+/// 404.
+pub(super) async fn unknown() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "The requested URL was not found on the server. Check the address.",
+    )
+}
+
+/// 405; but OPTIONS is answered with what there is. The header `Allow` is added by the router.
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> Response {
+    if method == Method::OPTIONS {
+        return (StatusCode::OK, HeaderMap::new()).into_response();
+    }
+    let message = format!("The method {method} is not allowed for the requested URL.");
+    let body = if uri.path().starts_with("/healthz") || uri.path() == "/version" {
+        json!({ "message": message })
+    } else {
+        json!({ "message": message, "status": 405, "title": "Method Not Allowed", "detail": message })
+    };
+    (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn normal(uri: &str) -> String {
+        normalize(Request::builder().uri(uri).body(Body::empty()).unwrap())
+            .uri()
+            .to_string()
+    }
+
+    #[test]
+    fn the_gateways_prefix_and_doubled_slashes_are_taken_off() {
+        for (uri, expected) in [
+            ("/v3/images", "/v3/images"),
+            ("//v3/images?a=b", "/v3/images?a=b"),
+            ("/apis/ims/v3/images?x=1", "/v3/images?x=1"),
+            ("/apis/ims//images", "/images"),
+            ("/apis/ims", "/"),
+            ("/apis/imsx/images", "/apis/imsx/images"),
+            ("/v3/images/", "/v3/images/"),
+            ("/v3//images", "/v3//images"),
+            ("/apis/ims/apis/ims/images", "/apis/ims/images"),
+        ] {
+            assert_eq!(normal(uri), expected, "{uri}");
+        }
+    }
+}
