@@ -43,6 +43,8 @@ pub mod host;
 #[cfg(feature = "server")]
 pub mod orchestrate;
 #[cfg(feature = "server")]
+pub mod remote_nodes;
+#[cfg(feature = "server")]
 pub mod sandbox;
 #[cfg(feature = "server")]
 pub mod settings;

@@ -26,7 +26,6 @@ const LINGER: u64 = 16 << 20;
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     body: Size,
-    upload: Size,
     time: Period,
 }
 
@@ -34,7 +33,6 @@ impl From<&LimitSettings> for Limits {
     fn from(settings: &LimitSettings) -> Self {
         Self {
             body: settings.body_bytes,
-            upload: settings.upload_bytes,
             time: settings.request_timeout,
         }
     }
@@ -46,8 +44,8 @@ impl From<&LimitSettings> for Limits {
 /// a slow answer.
 pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: Next) -> Response {
     let time = limits.time.duration();
-    if is_upload(request.uri().path(), request.headers()) {
-        return upload(limits.upload, time, request, next).await;
+    if is_upload(request.uri().path()) {
+        return upload(time, request, next).await;
     }
     let (parts, body) = request.into_parts();
     let body = match timeout(time, receive(body, declared(&parts.headers), limits.body)).await {
@@ -70,41 +68,24 @@ pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: 
     }
 }
 
-/// A body that is a file goes to its handler as it comes. It may take long, but must not stand still.
-async fn upload(most: Size, time: Duration, request: Request, next: Next) -> Response {
-    if let Some(sent) = declared(request.headers()).filter(|sent| *sent > most.0) {
-        return too_large(most, format_args!("{sent} bytes")).into_response();
-    }
+/// A body that is a file goes to its handler as it comes, which limits its size. It may take long, but must not stand
+/// still.
+async fn upload(time: Duration, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let pieces = futures::stream::unfold((body.into_data_stream(), 0), move |(mut stream, received)| async move {
+    let pieces = futures::stream::unfold(body.into_data_stream(), move |mut stream| async move {
         let piece = match timeout(time, stream.next()).await {
-            Ok(None) => return None,
-            Ok(Some(piece)) => piece,
-            Err(_) => Err(axum::Error::new(Interrupted::Stopped)),
+            Ok(piece) => piece?,
+            Err(_) => Err(axum::Error::new(StoodStill)),
         };
-        let received = received + piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        let piece = if received > most.0 {
-            Err(axum::Error::new(Interrupted::TooLarge(most)))
-        } else {
-            piece
-        };
-        Some((piece, (stream, received)))
+        Some((piece, stream))
     });
-    let mut request = Request::from_parts(parts, Body::from_stream(pieces));
-    DefaultBodyLimit::disable().apply(&mut request);
-    next.run(request).await
+    next.run(Request::from_parts(parts, Body::from_stream(pieces))).await
 }
 
 /// Why an upload did not get through.
 #[derive(Debug, thiserror::Error)]
-pub enum Interrupted {
-    /// It is larger than uploads may be.
-    #[error("the upload is larger than {0}")]
-    TooLarge(Size),
-    /// Nothing came for a long time.
-    #[error("the upload stood still")]
-    Stopped,
-}
+#[error("nothing came for too long")]
+struct StoodStill;
 
 /// The whole of a body.
 async fn receive(body: Body, declared: Option<u64>, most: Size) -> Result<Bytes, Problem> {
@@ -137,10 +118,10 @@ fn declared(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Files come to Kiln's own addresses only, and do not say that they are JSON.
-fn is_upload(path: &str, headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    path.starts_with("/kiln/v1/") && kind.is_some_and(|kind| !kind.to_ascii_lowercase().contains("json"))
+/// Whether the body is a file.
+fn is_upload(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    matches!(parts.as_slice(), ["", "kiln", "v1", "recipes", _, "archive"] | ["", "kiln", "v1", "images", _, "artifacts", _])
 }
 
 /// What is answered when a handler panics. What it said stays in the log.

@@ -5,19 +5,29 @@
 
 pub mod address;
 pub mod auth;
+mod body;
+mod fields;
 pub mod limits;
+mod lists;
+mod objects;
+pub mod openapi;
+pub mod orphans;
 pub mod problem;
 mod rate;
 mod request_log;
 pub mod serve;
+mod service;
 pub mod tls;
+mod uploads;
+mod v2;
+mod v3;
 
 use std::sync::Arc;
 
-use axum::{Json, Router, routing::get};
-use serde_json::json;
+use axum::Router;
 
-use crate::{artifacts::ArtifactStore, store::SharedStore};
+pub use crate::config::JobSettings;
+use crate::{artifacts::ArtifactStore, remote_nodes::RemoteNodeSettings, store::SharedStore};
 
 /// What request handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -30,6 +40,12 @@ pub struct Shared {
     pub store: SharedStore,
     /// Objects.
     pub artifacts: ArtifactStore,
+    /// What jobs get that do not say otherwise.
+    pub jobs: JobSettings,
+    /// The largest object that is taken over the API, in bytes.
+    pub upload_bytes: u64,
+    /// How remote build nodes are logged in to.
+    pub remote_nodes: RemoteNodeSettings,
 }
 
 impl std::ops::Deref for Api {
@@ -46,10 +62,13 @@ impl Api {
         Self(Arc::new(shared))
     }
 
-    /// The routes, without authentication and limits.
+    /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.
     pub fn router(self) -> Router {
-        Router::new()
-            .route("/healthz/live", get(|| async { Json(json!({})) }))
+        let (router, document) = openapi::routes().split_for_parts();
+        router
+            .merge(openapi::pages(document))
+            .method_not_allowed_fallback(address::wrong_method)
+            .fallback(address::unknown)
             .with_state(self)
     }
 }

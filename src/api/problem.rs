@@ -77,6 +77,7 @@ impl Problem {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_u16(status.as_u16())
 }
@@ -85,8 +86,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::LinkInUse(_) => Self::unprocessable(error),
-            StoreError::Doomed(_) => Self::conflict(error),
-            StoreError::Stale | StoreError::Exists => Self::conflict(error),
+            StoreError::Doomed(_) | StoreError::Stale | StoreError::Exists => Self::conflict(error),
             StoreError::Unavailable(_) => {
                 tracing::error!("{error}");
                 Self::new(

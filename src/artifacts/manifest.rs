@@ -32,7 +32,7 @@ pub struct Manifest {
 }
 
 /// One object of the image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ManifestArtifact {
     /// Its media type, see [`ArtifactKind::media_type`]. Others than Kiln's own may occur.
     #[serde(rename = "type")]
@@ -54,16 +54,20 @@ impl Manifest {
     /// The manifest of an image that consists of `artifacts`. Logs are left out: they are no part of the image.
     ///
     /// Fails with `manifest_invalid` unless there is exactly one root file system.
-    pub fn new(artifacts: &[UploadedArtifact], created: Timestamp) -> Result<Self, Failure> {
+    pub fn new(artifacts: &[UploadedArtifact], arch: Arch, created: Timestamp) -> Result<Self, Failure> {
+        let named = artifacts.iter().filter(|artifact| artifact.kind != ArtifactKind::Log);
+        Self::of(named.map(ManifestArtifact::from).collect(), arch, created)
+    }
+
+    /// The manifest with these entries.
+    ///
+    /// Fails with `manifest_invalid` unless there is exactly one root file system.
+    pub fn of(artifacts: Vec<ManifestArtifact>, arch: Arch, created: Timestamp) -> Result<Self, Failure> {
         let manifest = Self {
             version: VERSION.to_owned(),
             created: created.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string(),
-            arch: None,
-            artifacts: artifacts
-                .iter()
-                .filter(|artifact| artifact.kind != ArtifactKind::Log)
-                .map(ManifestArtifact::from)
-                .collect(),
+            arch: Some(arch),
+            artifacts,
         };
         manifest.rootfs()?;
         Ok(manifest)
@@ -156,11 +160,17 @@ mod tests {
     #[test]
     fn has_the_form_that_others_read() {
         let created: Timestamp = "2026-02-03T04:05:06.070809Z".parse().unwrap();
-        let manifest = Manifest::new(&[artifact(ArtifactKind::Rootfs), artifact(ArtifactKind::Log)], created).unwrap();
+        let manifest = Manifest::new(
+            &[artifact(ArtifactKind::Rootfs), artifact(ArtifactKind::Log)],
+            Arch::Aarch64,
+            created,
+        )
+        .unwrap();
         insta::assert_snapshot!(String::from_utf8(manifest.to_json().unwrap()).unwrap(), @r#"
         {
           "version": "1.0",
           "created": "2026-02-03 04:05:06.070809",
+          "arch": "aarch64",
           "artifacts": [
             {
               "type": "application/vnd.cray.image.rootfs.squashfs",
@@ -181,7 +191,7 @@ mod tests {
 
     #[test]
     fn whole_seconds_keep_their_six_digits() {
-        let manifest = Manifest::new(&[artifact(ArtifactKind::Rootfs)], Timestamp::UNIX_EPOCH).unwrap();
+        let manifest = Manifest::new(&[artifact(ArtifactKind::Rootfs)], Arch::X86_64, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(manifest.created, "1970-01-01 00:00:00.000000");
     }
 
@@ -203,10 +213,10 @@ mod tests {
 
     #[test]
     fn wants_exactly_one_rootfs() {
-        let none = Manifest::new(&[artifact(ArtifactKind::Kernel)], Timestamp::UNIX_EPOCH).unwrap_err();
+        let none = Manifest::new(&[artifact(ArtifactKind::Kernel)], Arch::X86_64, Timestamp::UNIX_EPOCH).unwrap_err();
         assert_eq!(none.code, "manifest_invalid");
         let two = [artifact(ArtifactKind::Rootfs), artifact(ArtifactKind::Rootfs)];
-        assert!(Manifest::new(&two, Timestamp::UNIX_EPOCH).is_err());
+        assert!(Manifest::new(&two, Arch::X86_64, Timestamp::UNIX_EPOCH).is_err());
     }
 
     #[test]

@@ -7,14 +7,16 @@
 pub mod embedded;
 mod job_objects;
 pub mod manifest;
-mod percent;
+pub(crate) mod percent;
+mod receive;
 mod sdk;
 mod settings;
 mod store;
 mod upload;
 
 pub use self::{
+    receive::{Expected, Received},
     settings::{S3Settings, Secret},
-    store::{ArtifactStore, ObjectInfo},
+    store::{ArtifactStore, ObjectInfo, ReadError},
     upload::Upload,
 };

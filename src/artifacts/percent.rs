@@ -1,7 +1,7 @@
 //! Percent-encoding.
 
 /// `text` with `%XX` for every byte that is not `plain`. Bytes beyond ASCII never are.
-pub(super) fn encode(text: &str, plain: impl Fn(u8) -> bool) -> String {
+pub(crate) fn encode(text: &str, plain: impl Fn(u8) -> bool) -> String {
     use std::fmt::Write;
 
     let mut encoded = String::with_capacity(text.len());

@@ -161,7 +161,7 @@ impl ArtifactStore {
         self.abort(&upload.bucket, &upload.key, &upload.id).await
     }
 
-    async fn abort(&self, bucket: &str, key: &str, id: &str) -> Result<(), Failure> {
+    pub(super) async fn abort(&self, bucket: &str, key: &str, id: &str) -> Result<(), Failure> {
         match self
             .client
             .abort_multipart_upload()
@@ -189,9 +189,7 @@ impl ArtifactStore {
         arch: Arch,
         artifacts: &[UploadedArtifact],
     ) -> Result<Link, Failure> {
-        let mut manifest = Manifest::new(artifacts, Timestamp::now())?;
-        manifest.arch = Some(arch);
-        let manifest = manifest.to_json()?;
+        let manifest = Manifest::new(artifacts, arch, Timestamp::now())?.to_json()?;
         for artifact in artifacts {
             let head = self.head(&artifact.bucket, &artifact.key).await?;
             let unchanged = head.is_some_and(|head| head.size == artifact.digests.size && head.etag == artifact.etag);
@@ -242,7 +240,7 @@ impl ArtifactStore {
 }
 
 /// A part size with which the object has no more parts than S3 takes.
-fn part_size(size: u64) -> u64 {
+pub(super) fn part_size(size: u64) -> u64 {
     size.div_ceil(MAX_PARTS).next_multiple_of(MIB).max(PART_SIZE)
 }
 

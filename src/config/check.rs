@@ -207,7 +207,7 @@ impl Config {
             problems.push(zero("body_bytes").hint("\"1MiB\" is the default"));
         }
         if limits.upload_bytes.0 == 0 {
-            problems.push(zero("upload_bytes").hint("\"1GiB\" is the default"));
+            problems.push(zero("upload_bytes").hint("\"20GiB\" is the default"));
         }
         if limits.request_timeout.duration().is_zero() {
             problems.push(zero("request_timeout").hint("\"60s\" is the default"));

@@ -55,8 +55,8 @@ settings! {
     pub struct LimitSettings {
         /// The largest JSON body.
         body_bytes: Size = Size(1 << 20);
-        /// The largest body that is a file.
-        upload_bytes: Size = Size(1 << 30);
+        /// The largest file that is taken over the API: a recipe's archive, an artifact of an image.
+        upload_bytes: Size = Size(20 << 30);
         /// Requests per second that a token or, without one, an address may make on average; 0 means any number.
         requests_per_second: u32 = 500;
         /// Requests that it may make at once.

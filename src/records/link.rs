@@ -35,9 +35,43 @@ impl Link {
         }
     }
 
-    /// Bucket and key, or none when the path has another form. A `?` is part of the key.
+    /// Bucket and key, or none when the path has another form.
     pub fn bucket_and_key(&self) -> Option<(&str, &str)> {
-        let (bucket, key) = self.path.strip_prefix("s3://")?.split_once('/')?;
-        (!bucket.is_empty() && !key.is_empty()).then_some((bucket, key))
+        bucket_and_key(&self.path)
+    }
+}
+
+/// Bucket and key of `s3://bucket/key`, or none when the path has another form or holds what S3 does not take. A `?` is
+/// part of the key.
+pub fn bucket_and_key(path: &str) -> Option<(&str, &str)> {
+    let (bucket, key) = path.strip_prefix("s3://")?.split_once('/')?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_bucket = (3..=255).contains(&bucket.len()) && bucket.bytes().all(plain);
+    let is_key = (1..=1024).contains(&key.len()) && !key.chars().any(char::is_control);
+    (is_bucket && is_key).then_some((bucket, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_paths_of_s3_have_a_bucket_and_a_key() {
+        assert_eq!(
+            bucket_and_key("s3://ims/recipes/a b?x=1"),
+            Some(("ims", "recipes/a b?x=1"))
+        );
+        for path in [
+            "ims/k",
+            "s3://ims",
+            "s3://ims/",
+            "s3:///k",
+            "s3://a b/k",
+            "s3://ims/a\nb",
+            "http://ims/k",
+            "s3://ab/k",
+        ] {
+            assert_eq!(bucket_and_key(path), None, "{path}");
+        }
     }
 }

@@ -134,9 +134,9 @@ impl Cgroup {
 
 /// Removes the groups of a sandbox whose supervisor died. Blocks for a moment while its processes go.
 pub(super) fn remove_by_name(name: &str) {
-    parents()
-        .iter()
-        .for_each(|(parent, prefix)| remove_group(&parent.join(format!("{prefix}{name}"))));
+    for (parent, prefix) in parents() {
+        remove_group(&parent.join(format!("{prefix}{name}")));
+    }
 }
 
 /// The names of all sandboxes that have groups.

@@ -1,0 +1,106 @@
+//! Request bodies: JSON, and what is answered when they are not.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use super::problem::{Problem, Result};
+
+/// A body as it came. Handlers read it when everything that is checked before it has been.
+#[derive(Debug)]
+pub(super) struct RawBody {
+    bytes: Bytes,
+    is_json: bool,
+}
+
+impl<S: Send + Sync> FromRequest<S> for RawBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        let is_json = is_json(request.headers());
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        Ok(Self { bytes, is_json })
+    }
+}
+
+impl RawBody {
+    /// The body as JSON that says something.
+    ///
+    /// # Errors
+    ///
+    /// 415 when it is called something else, 400 when it is not JSON or says nothing (`{}`, `[]`, `null`, `0`, `""`).
+    pub(super) fn json(&self) -> std::result::Result<Value, Refusal> {
+        if !self.is_json {
+            return Err(Refusal::Framework(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "The body has to be JSON, with the content type application/json.".to_owned(),
+            ));
+        }
+        let value: Value = serde_json::from_slice(&self.bytes)
+            .map_err(|error| Refusal::Framework(StatusCode::BAD_REQUEST, format!("The body is not JSON: {error}.")))?;
+        if says_nothing(&value) {
+            return Err(Problem::bad_request("The request body is empty.").into());
+        }
+        Ok(value)
+    }
+}
+
+/// Why a body was not taken.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// What IMS's web framework answers by itself, which is no problem document.
+    Framework(StatusCode, String),
+    /// A problem.
+    Problem(Box<Problem>),
+}
+
+impl<P: Into<Problem>> From<P> for Refusal {
+    fn from(problem: P) -> Self {
+        Self::Problem(Box::new(problem.into()))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Refusal::Framework(status, message) => (status, axum::Json(json!({ "message": message }))).into_response(),
+            Refusal::Problem(problem) => problem.into_response(),
+        }
+    }
+}
+
+/// What handlers that read a body answer.
+pub(super) type Answer<T> = std::result::Result<T, Refusal>;
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else {
+        return false;
+    };
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+fn unreadable(rejection: BytesRejection) -> Problem {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "The request body is larger than this server takes (limits.body_bytes).",
+        );
+    }
+    Problem::bad_request(rejection.body_text())
+}

@@ -1,0 +1,379 @@
+//! Lists: IMS's plain answer, streamed, and Kiln's optional parameters for part of it.
+//!
+//! Without parameters a list is everything, in the order of creation. Parameters narrow it down or sort it; those that
+//! nobody knows are ignored, as in IMS. When `limit` cuts a list, the header `Link` has the address of the rest
+//! (RFC 8288).
+
+use std::{future::Future, str::FromStr};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRequestParts, OriginalUri, Query as QueryString},
+    http::{HeaderName, HeaderValue, Uri, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use futures::stream;
+use serde::Serialize;
+
+use super::problem::{Problem, Result};
+use crate::{
+    arch::Arch,
+    artifacts::percent,
+    records::{Image, Job, JobStatus, JobType, PublicKey, Recipe},
+    store::{self, After, Query, Sort, Stored},
+};
+
+/// Records read from the store at a time while a list is streamed.
+const CHUNK: u32 = 1_000;
+
+/// The most records that `limit` can ask for.
+const MAX_LIMIT: u32 = 10_000;
+
+/// A kind of record that lists can be sorted by the name of.
+pub(super) trait Listed: Serialize + Send + Sync + 'static {
+    fn id(&self) -> String;
+    fn name(&self) -> &str;
+}
+
+macro_rules! listed {
+    ($record:ty, $name:ident) => {
+        impl Listed for $record {
+            fn id(&self) -> String {
+                self.id.to_string()
+            }
+            fn name(&self) -> &str {
+                &self.$name
+            }
+        }
+    };
+}
+
+listed!(Recipe, name);
+listed!(Image, name);
+listed!(PublicKey, name);
+listed!(Job, image_root_archive_name);
+
+/// What a request asks of a list.
+#[derive(Debug, Clone)]
+pub(super) struct ListQuery {
+    query: Query,
+    limit: Option<u32>,
+    path: String,
+    others: Vec<(String, String)>,
+}
+
+/// The parameters of every list, for the documentation; [`ListQuery`] reads them.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "documentation")]
+pub(super) struct ListParameters {
+    /// Only records of exactly this name.
+    #[param(nullable = false)]
+    name: Option<String>,
+    /// Only records whose id begins so.
+    #[param(nullable = false)]
+    id_prefix: Option<String>,
+    /// Only records of this architecture.
+    #[param(nullable = false)]
+    arch: Option<Arch>,
+    /// What the list is sorted by; `created` is what IMS does, a hyphen turns the order around.
+    #[param(nullable = false, inline)]
+    sort: Option<SortParameter>,
+    /// At most so many records; the header `Link` leads to the next ones.
+    #[param(nullable = false, minimum = 1, maximum = 10_000)]
+    limit: Option<u32>,
+    /// Where to go on: to be taken from the header `Link`.
+    #[param(nullable = false)]
+    cursor: Option<String>,
+}
+
+/// The parameters that only lists of jobs have.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "documentation")]
+pub(super) struct JobListParameters {
+    /// Only jobs in one of these states.
+    #[param(nullable = false, explode)]
+    status: Option<Vec<JobStatus>>,
+    /// Only jobs of this type.
+    #[param(nullable = false)]
+    job_type: Option<JobType>,
+}
+
+#[derive(Debug, utoipa::ToSchema)]
+#[expect(dead_code, reason = "documentation")]
+pub(super) enum SortParameter {
+    #[schema(rename = "created")]
+    Created,
+    #[schema(rename = "-created")]
+    NewestFirst,
+    #[schema(rename = "name")]
+    Name,
+    #[schema(rename = "-name")]
+    NameDescending,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let path = parts
+            .extensions
+            .get::<OriginalUri>()
+            .map_or(parts.uri.path(), |uri| uri.path());
+        Self::parse(path.to_owned(), &pairs(parts.uri.query())?)
+    }
+}
+
+/// The parameters of a request. What is not percent-encoded as it should be is taken as it stands.
+///
+/// # Errors
+///
+/// 400.
+pub(super) fn pairs(query: Option<&str>) -> Result<Vec<(String, String)>> {
+    let uri: Uri = format!("/?{}", query.unwrap_or_default())
+        .parse()
+        .map_err(Problem::bad_request)?;
+    let pairs = QueryString::<Vec<(String, String)>>::try_from_uri(&uri);
+    Ok(pairs
+        .map_err(|rejection| Problem::bad_request(rejection.body_text()))?
+        .0)
+}
+
+impl ListQuery {
+    fn parse(path: String, pairs: &[(String, String)]) -> Result<Self> {
+        let mut list = Self {
+            query: Query::default(),
+            limit: None,
+            path,
+            others: Vec::new(),
+        };
+        let mut cursor = None;
+        for (key, value) in pairs {
+            match key.as_str() {
+                "name" => list.query.name = Some(value.clone()),
+                "id_prefix" => list.query.id_prefix = Some(value.to_ascii_lowercase()),
+                "arch" => list.query.arch = Some(read("arch", value)?),
+                "status" => list
+                    .query
+                    .jobs
+                    .statuses
+                    .push(one_of("status", value, &JobStatus::ALL, JobStatus::name)?),
+                "job_type" => {
+                    list.query.jobs.job_type = Some(one_of("job_type", value, &JobType::ALL, JobType::name)?);
+                }
+                "sort" => {
+                    list.query.descending = value.starts_with('-');
+                    list.query.sort = match value.strip_prefix('-').unwrap_or(value) {
+                        "created" => Sort::Position,
+                        "name" => Sort::Name,
+                        _ => return Err(refused("sort", "created, -created, name, -name")),
+                    };
+                }
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+                    list.limit =
+                        Some(limit.ok_or_else(|| refused("limit", format_args!("a number from 1 to {MAX_LIMIT}")))?);
+                    continue;
+                }
+                "cursor" => {
+                    cursor = Some(decode(value).ok_or_else(|| refused("cursor", "one that a list answered"))?);
+                    continue;
+                }
+                _ => continue,
+            }
+            list.others.push((key.clone(), value.clone()));
+        }
+        let numeric = list.query.sort == Sort::Position;
+        if cursor
+            .as_ref()
+            .is_some_and(|after: &After| numeric && after.key.parse::<i64>().is_err())
+        {
+            return Err(refused("cursor", "one that a list with this `sort` answered"));
+        }
+        list.query.after = cursor;
+        Ok(list)
+    }
+
+    /// Answers with the records that `page` finds.
+    ///
+    /// # Errors
+    ///
+    /// What the store says to the first page. When a later one fails, the answer breaks off, so that no client takes a
+    /// part for the whole.
+    pub(super) async fn answer<R, F>(self, page: impl Fn(Query) -> F + Send + Sync + 'static) -> Result<Response>
+    where
+        R: Listed,
+        F: Future<Output = store::Result<Vec<Stored<R>>>> + Send,
+    {
+        let mut query = self.query.clone();
+        query.limit = self.limit.map_or(CHUNK, |limit| limit + 1);
+        let mut first = page(query.clone()).await?;
+        let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+
+        if let Some(limit) = self.limit {
+            let cut = first.len() > limit as usize;
+            first.truncate(limit as usize);
+            let mut text = b"[".to_vec();
+            append(&mut text, &first, true)?;
+            text.push(b']');
+            let mut answer = ([kind], text).into_response();
+            if let Some(last) = first.last().filter(|_| cut) {
+                let (name, value) = self.next_page(limit, &after(&query, last))?;
+                answer.headers_mut().insert(name, value);
+            }
+            return Ok(answer);
+        }
+
+        let begin = Streaming {
+            page,
+            query,
+            chunk: first,
+            is_first: true,
+        };
+        let chunks = stream::try_unfold(Some(begin), |state| async move {
+            let Some(mut state) = state else { return Ok(None) };
+            let mut text = Vec::with_capacity(state.chunk.len() * 256 + 2);
+            if state.is_first {
+                text.push(b'[');
+            }
+            append(&mut text, &state.chunk, state.is_first).map_err(|problem| std::io::Error::other(problem.title))?;
+            let is_last = state.chunk.len() < CHUNK as usize;
+            let next = match state.chunk.last().filter(|_| !is_last) {
+                Some(last) => {
+                    state.query.after = Some(after(&state.query, last));
+                    state.chunk = (state.page)(state.query.clone()).await.map_err(std::io::Error::other)?;
+                    state.is_first = false;
+                    Some(state)
+                }
+                None => {
+                    text.push(b']');
+                    None
+                }
+            };
+            Ok::<_, std::io::Error>(Some((Bytes::from(text), next)))
+        });
+        Ok(([kind], Body::from_stream(chunks)).into_response())
+    }
+
+    fn next_page(&self, limit: u32, after: &After) -> Result<(HeaderName, HeaderValue)> {
+        let mut address = format!("<{}?limit={limit}&cursor={}", self.path, encode(after));
+        for (key, value) in &self.others {
+            let value = percent::encode(value, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
+            address.push_str(&format!("&{key}={value}"));
+        }
+        address.push_str(">; rel=\"next\"");
+        let value = HeaderValue::from_str(&address).map_err(Problem::bad_request)?;
+        Ok((header::LINK, value))
+    }
+}
+
+struct Streaming<R, P> {
+    page: P,
+    query: Query,
+    chunk: Vec<Stored<R>>,
+    is_first: bool,
+}
+
+fn append<R: Serialize>(text: &mut Vec<u8>, records: &[Stored<R>], mut is_first: bool) -> Result<()> {
+    for stored in records {
+        if !std::mem::take(&mut is_first) {
+            text.push(b',');
+        }
+        serde_json::to_writer(&mut *text, &stored.record)
+            .map_err(|error| Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    }
+    Ok(())
+}
+
+fn after<R: Listed>(query: &Query, last: &Stored<R>) -> After {
+    After {
+        key: match query.sort {
+            Sort::Position => last.position.to_string(),
+            Sort::Name => last.record.name().to_owned(),
+        },
+        id: last.record.id(),
+    }
+}
+
+/// The id comes first: it has no `/`.
+fn encode(after: &After) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(format!("{}/{}", after.id, after.key))
+}
+
+fn decode(cursor: &str) -> Option<After> {
+    let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+    let (id, key) = text.split_once('/')?;
+    (!text.contains('\0')).then(|| After {
+        key: key.to_owned(),
+        id: id.to_owned(),
+    })
+}
+
+fn read<T: FromStr>(name: &str, value: &str) -> Result<T>
+where
+    T::Err: std::fmt::Display,
+{
+    value
+        .parse()
+        .map_err(|error| Problem::bad_request(format_args!("`{name}`: {error}.")))
+}
+
+pub(super) fn one_of<T: Copy>(parameter: &str, value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
+    let found = all.iter().copied().find(|item| name(*item) == value);
+    found.ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|item| name(*item)).collect();
+        refused(parameter, names.join(", "))
+    })
+}
+
+fn refused(parameter: &str, wanted: impl std::fmt::Display) -> Problem {
+    Problem::bad_request(format_args!("`{parameter}` has to be: {wanted}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<ListQuery> {
+        ListQuery::parse("/v3/images".to_owned(), &pairs(Some(query))?)
+    }
+
+    #[test]
+    fn a_cursor_survives_its_way_through_an_address() {
+        let place = After {
+            key: "a/b ü".to_owned(),
+            id: "i".to_owned(),
+        };
+        assert_eq!(decode(&encode(&place)), Some(place.clone()));
+        let list = parse("sort=-name&name=x%20y&limit=5").unwrap();
+        let (_, link) = list.next_page(5, &place).unwrap();
+        let link = link.to_str().unwrap();
+        let address = link.strip_prefix("</v3/images?").unwrap().split_once('>').unwrap().0;
+        let next = parse(address).unwrap();
+        assert_eq!(next.query.after, Some(place));
+        assert_eq!(
+            (next.query.name.as_deref(), next.query.sort, next.query.descending),
+            (Some("x y"), Sort::Name, true)
+        );
+    }
+
+    #[test]
+    fn what_nobody_knows_is_ignored_and_what_is_wrong_refused() {
+        assert!(parse("colour=blue&limit=10&").is_ok());
+        assert!(parse("%ff=%zz&a=%").is_ok());
+        for query in [
+            "limit=0",
+            "limit=x",
+            "limit=10001",
+            "sort=size",
+            "arch=armv7",
+            "status=done",
+            "cursor=%00",
+            "cursor=aS94",
+        ] {
+            assert!(parse(query).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `/kiln/v1`: uploads. IMS leaves them to its clients, which need keys of S3 for that; here they go through the API.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{DefaultBodyLimit, Path, State},
+    http::{HeaderMap, StatusCode, header},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Api,
+    body::{Answer, RawBody},
+    objects::check_image,
+    problem::{Problem, Result},
+    v3::{Change, change, find, recipes::must_have_no_link},
+};
+use crate::{
+    artifacts::{Expected, Received, manifest::ManifestArtifact},
+    records::{ArtifactKind, Failure, Image, Link, Recipe},
+    store::Side,
+};
+
+/// An object that came in, as a manifest names it.
+#[derive(Debug, Serialize, ToSchema)]
+struct UploadedObject {
+    /// Its media type.
+    #[serde(rename = "type")]
+    media_type: String,
+    /// MD5, lower-case hexadecimal.
+    md5: String,
+    /// SHA-256, lower-case hexadecimal.
+    sha256: String,
+    /// Bytes.
+    size: u64,
+    /// Where it is.
+    link: Link,
+}
+
+/// The kinds of artifacts that can be uploaded.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum UploadKind {
+    Rootfs,
+    Kernel,
+    Initrd,
+    BootParameters,
+}
+
+impl From<UploadKind> for ArtifactKind {
+    fn from(kind: UploadKind) -> Self {
+        match kind {
+            UploadKind::Rootfs => ArtifactKind::Rootfs,
+            UploadKind::Kernel => ArtifactKind::Kernel,
+            UploadKind::Initrd => ArtifactKind::Initrd,
+            UploadKind::BootParameters => ArtifactKind::BootParameters,
+        }
+    }
+}
+
+/// The artifacts of an image. A whole manifest will do: its other members are written anew.
+#[derive(Debug, Deserialize, ToSchema)]
+struct ManifestCreate {
+    #[schema(min_items = 1)]
+    artifacts: Vec<ManifestArtifact>,
+}
+
+struct SetLink(Link, Vec<String>);
+
+impl Change<Recipe> for SetLink {
+    async fn apply(&self, _: &Api, recipe: &mut Recipe) -> Result<Vec<String>> {
+        must_have_no_link(recipe.link.as_ref())?;
+        recipe.link = Some(self.0.clone());
+        Ok(self.1.clone())
+    }
+}
+
+impl Change<Image> for SetLink {
+    async fn apply(&self, _: &Api, image: &mut Image) -> Result<Vec<String>> {
+        must_have_no_link(image.link.as_ref())?;
+        image.link = Some(self.0.clone());
+        Ok(self.1.clone())
+    }
+}
+
+/// Notes an object that is about to come, so that it goes with its image whatever happens.
+struct Announce(String);
+
+impl Change<Image> for Announce {
+    async fn apply(&self, _: &Api, image: &mut Image) -> Result<Vec<String>> {
+        must_have_no_link(image.link.as_ref())?;
+        Ok(vec![self.0.clone()])
+    }
+}
+
+async fn receive(
+    api: &Api,
+    place: (&str, &str),
+    content_type: &str,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received> {
+    let size = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|size| size.to_str().ok()?.parse().ok());
+    let expected = Expected {
+        size,
+        limit: api.upload_bytes,
+    };
+    if size.is_some_and(|size| size > expected.limit) {
+        return Err(too_large(expected.limit));
+    }
+    let received = api
+        .artifacts
+        .receive(place, content_type, expected, body.into_data_stream())
+        .await;
+    received.map_err(|failure: Failure| match failure.code.as_str() {
+        "upload_too_large" => too_large(expected.limit),
+        "upload_broken" => Problem::bad_request(failure),
+        _ => failure.into(),
+    })
+}
+
+fn too_large(limit: u64) -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        format_args!("The object is larger than {limit} bytes, which is what this server takes (limits.upload_bytes)."),
+    )
+}
+
+/// Upload a recipe's archive, and link it.
+#[utoipa::path(put, path = "/recipes/{id}/archive", tag = "uploads",
+    params(("id" = String, Path, description = "The recipe's id")),
+    request_body(content_type = "application/octet-stream", description = "A tar archive, compressed or not"),
+    responses((status = 200, body = Recipe), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 502, body = Problem)))]
+async fn put_archive(
+    State(api): State<Api>,
+    Path(text): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Recipe>> {
+    let current = find::<Recipe>(&*api.store, Side::Live, &text).await?;
+    must_have_no_link(current.record.link.as_ref())?;
+    let key = format!("recipes/{}/recipe.tar.gz", current.record.id);
+    let place = (api.artifacts.recipes_bucket(), key.as_str());
+    let received = receive(&api, place, "application/x-compressed-tar", &headers, body).await?;
+    let objects = vec![received.link.path.clone()];
+    Ok(Json(
+        change(&api, &*api.store, current, &SetLink(received.link, objects)).await?,
+    ))
+}
+
+/// Upload one artifact of an image.
+#[utoipa::path(put, path = "/images/{id}/artifacts/{kind}", tag = "uploads",
+    params(("id" = String, Path, description = "The image's id"), ("kind" = UploadKind, Path, description = "What it is")),
+    request_body(content_type = "application/octet-stream"),
+    responses((status = 200, body = UploadedObject), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 502, body = Problem)))]
+async fn put_artifact(
+    State(api): State<Api>,
+    Path((text, kind)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<UploadedObject>> {
+    let kind: UploadKind = serde_json::from_value(kind.into()).map_err(|_| Problem::not_found())?;
+    let kind = ArtifactKind::from(kind);
+    let current = find::<Image>(&*api.store, Side::Live, &text).await?;
+    let key = format!("{}/{}", current.record.id, kind.key_name());
+    let bucket = api.artifacts.images_bucket();
+    let path = Link::s3(bucket, &key, "").path;
+    change(&api, &*api.store, current, &Announce(path)).await?;
+    let received = receive(&api, (bucket, &key), kind.media_type(), &headers, body).await?;
+    Ok(Json(UploadedObject {
+        media_type: kind.media_type().to_owned(),
+        md5: received.digests.md5,
+        sha256: received.digests.sha256,
+        size: received.digests.size,
+        link: received.link,
+    }))
+}
+
+/// Write an image's manifest out of what was uploaded, and link it.
+#[utoipa::path(put, path = "/images/{id}/manifest", tag = "uploads", request_body = ManifestCreate,
+    params(("id" = String, Path, description = "The image's id")),
+    responses((status = 200, body = Image), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 502, body = Problem)))]
+async fn put_manifest(State(api): State<Api>, Path(text): Path<String>, body: RawBody) -> Answer<Json<Image>> {
+    let current = find::<Image>(&*api.store, Side::Live, &text).await?;
+    must_have_no_link(current.record.link.as_ref())?;
+    let manifest: ManifestCreate = serde_json::from_value(body.json()?).map_err(Problem::unprocessable)?;
+    let image = &current.record;
+    let link = api
+        .artifacts
+        .put_manifest(image.id, image.arch, manifest.artifacts)
+        .await;
+    let link = link.map_err(|failure| match failure.code.as_str() {
+        "artifact_mismatch" | "manifest_invalid" => Problem::unprocessable(failure),
+        _ => failure.into(),
+    })?;
+    let objects = check_image(&api, &link).await?;
+    Ok(Json(change(&api, &*api.store, current, &SetLink(link, objects)).await?))
+}
+
+pub(super) fn router() -> OpenApiRouter<Api> {
+    let whole_objects = OpenApiRouter::new()
+        .routes(routes!(put_archive))
+        .routes(routes!(put_artifact))
+        .layer(DefaultBodyLimit::disable());
+    OpenApiRouter::new().routes(routes!(put_manifest)).merge(whole_objects)
+}

@@ -1,0 +1,97 @@
+//! IMS's API, version 3. One file per resource.
+
+mod age;
+pub(super) mod deleted;
+pub(super) mod images;
+pub(super) mod jobs;
+pub(super) mod public_keys;
+pub(super) mod recipes;
+pub(super) mod remote_build_nodes;
+
+use std::{fmt::Display, str::FromStr};
+
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Api,
+    problem::{Problem, Result},
+};
+use crate::store::{Collection, Record, Side, StoreError, Stored};
+
+/// Resources that every version has, and as `/v3` has them: to look at, to make and to change.
+pub(super) fn common() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(public_keys::create))
+        .routes(routes!(recipes::create))
+        .routes(routes!(images::create))
+        .routes(routes!(recipes::update))
+        .routes(routes!(images::update))
+        .routes(routes!(public_keys::list))
+        .routes(routes!(recipes::list))
+        .routes(routes!(images::list))
+        .routes(routes!(public_keys::get))
+        .routes(routes!(recipes::get))
+        .routes(routes!(images::get))
+        .routes(routes!(jobs::list, jobs::create, jobs::delete_all))
+        .routes(routes!(jobs::get, jobs::update, jobs::delete))
+}
+
+/// Everything of `/v3`.
+pub(super) fn router() -> OpenApiRouter<Api> {
+    common()
+        .routes(routes!(public_keys::delete))
+        .routes(routes!(public_keys::delete_all))
+        .routes(routes!(recipes::delete))
+        .routes(routes!(recipes::delete_all))
+        .routes(routes!(images::delete))
+        .routes(routes!(images::delete_all))
+        .merge(deleted::router())
+        .merge(remote_build_nodes::router())
+}
+
+/// An id out of an address. Ids are compared as text: another spelling of the same UUID is unknown.
+///
+/// # Errors
+///
+/// 404.
+pub(super) fn id<T: FromStr + Display>(text: &str) -> Result<T> {
+    let id = text.parse::<T>().ok().filter(|id| id.to_string() == text);
+    id.ok_or_else(Problem::not_found)
+}
+
+/// One record, or 404.
+pub(super) async fn find<R: Record>(store: &(impl Collection<R> + ?Sized), side: Side, text: &str) -> Result<Stored<R>>
+where
+    R::Id: FromStr + Display,
+{
+    store.get(side, id(text)?).await?.ok_or_else(Problem::not_found)
+}
+
+/// What a request changes of a record.
+pub(super) trait Change<R>: Send + Sync {
+    /// Changes the record. Answers the objects that it refers to now beside those before.
+    fn apply(&self, api: &Api, record: &mut R) -> impl Future<Output = Result<Vec<String>>> + Send;
+}
+
+/// Changes a record and stores it unless somebody was faster; then once more from what they left.
+pub(super) async fn change<R: Record>(
+    api: &Api,
+    store: &(impl Collection<R> + ?Sized),
+    mut current: Stored<R>,
+    change: &impl Change<R>,
+) -> Result<R> {
+    const TRIES: u32 = 10;
+    let id = current.record.id();
+    for _ in 0..TRIES {
+        let mut record = current.record;
+        let objects = change.apply(api, &mut record).await?;
+        match store.replace(&record, current.revision, &objects).await {
+            Ok(()) => return Ok(record),
+            Err(StoreError::Stale) => {
+                current = store.get(Side::Live, id).await?.ok_or_else(Problem::not_found)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(StoreError::Stale.into())
+}

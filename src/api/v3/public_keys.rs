@@ -1,0 +1,92 @@
+//! `/public-keys`.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{find, id};
+use crate::{
+    api::{
+        Api,
+        body::{Answer, RawBody},
+        fields::{Fields, checked, name},
+        lists::{ListParameters, ListQuery},
+        problem::{Problem, Result},
+    },
+    records::{Moment, PublicKey, PublicKeyId, names::check_public_key},
+    store::{Collection, Side},
+};
+
+/// What makes a public key.
+#[derive(Debug, Deserialize, ToSchema)]
+#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct PublicKeyCreate {
+    /// What people call it.
+    #[schema(min_length = 1, max_length = 1024)]
+    name: String,
+    /// One line of `authorized_keys`.
+    #[schema(min_length = 1, max_length = 16384)]
+    public_key: String,
+}
+
+/// List the public keys.
+#[utoipa::path(get, path = "/public-keys", tag = "public-keys", params(ListParameters),
+    responses((status = 200, body = Vec<PublicKey>), (status = 400, body = Problem)))]
+pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
+    list.answer(move |query| {
+        let api = api.clone();
+        async move { Collection::<PublicKey>::page(&*api.store, Side::Live, &query).await }
+    })
+    .await
+}
+
+/// Keep a public key.
+#[utoipa::path(post, path = "/public-keys", tag = "public-keys", request_body = PublicKeyCreate,
+    responses((status = 201, body = PublicKey)))]
+pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<PublicKey>)> {
+    let mut fields = Fields::of(body.json()?)?;
+    let (name, key) = (
+        fields.required("name", name),
+        fields.required("public_key", checked(check_public_key)),
+    );
+    fields.finish()?;
+    let key = PublicKey {
+        id: PublicKeyId::new(),
+        created: Moment::now(),
+        name: name?,
+        public_key: key?,
+        deleted: None,
+    };
+    Collection::<PublicKey>::insert(&*api.store, &key, &[]).await?;
+    Ok((StatusCode::CREATED, Json(key)))
+}
+
+/// One public key.
+#[utoipa::path(get, path = "/public-keys/{id}", tag = "public-keys", params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = PublicKey), (status = 404, body = Problem)))]
+pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<PublicKey>> {
+    Ok(Json(find::<PublicKey>(&*api.store, Side::Live, &text).await?.record))
+}
+
+/// Delete a public key. It can be restored.
+#[utoipa::path(delete, path = "/public-keys/{id}", tag = "public-keys", params(("id" = String, Path, description = "Its id")),
+    responses((status = 204), (status = 404, body = Problem)))]
+pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
+    match Collection::<PublicKey>::delete(&*api.store, Some(id(&text)?), Moment::now()).await? {
+        0 => Err(Problem::not_found()),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+/// Delete every public key. They can be restored.
+#[utoipa::path(delete, path = "/public-keys", tag = "public-keys", responses((status = 204)))]
+pub(in crate::api) async fn delete_all(State(api): State<Api>) -> Result<StatusCode> {
+    Collection::<PublicKey>::delete(&*api.store, None, Moment::now()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,115 @@
+//! `/remote-build-nodes`: hosts that can run jobs of their own architecture natively, and what state they are in.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use futures::{StreamExt, stream};
+use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    api::{
+        Api,
+        body::{Answer, RawBody},
+        fields::{Fields, checked},
+        problem::{Problem, Result},
+    },
+    records::{RemoteBuildNode, names::check_host_name, remote_build_node::RemoteBuildNodeStatus},
+    remote_nodes,
+};
+
+/// Hosts looked at at the same time.
+const PARALLEL: usize = 16;
+
+/// What makes a remote build node.
+#[derive(Debug, Deserialize, ToSchema)]
+#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct RemoteBuildNodeCreate {
+    /// The host's name.
+    #[schema(min_length = 1, max_length = 253, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    xname: String,
+}
+
+/// List the remote build nodes.
+#[utoipa::path(get, path = "/remote-build-nodes", tag = "remote-build-nodes",
+    responses((status = 200, body = Vec<RemoteBuildNode>)))]
+async fn list_nodes(State(api): State<Api>) -> Result<Json<Vec<RemoteBuildNode>>> {
+    Ok(Json(api.store.nodes().await?))
+}
+
+/// Register a remote build node. One that is registered already stays as it is.
+#[utoipa::path(post, path = "/remote-build-nodes", tag = "remote-build-nodes", request_body = RemoteBuildNodeCreate,
+    responses((status = 201, body = RemoteBuildNode)))]
+async fn create_node(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<RemoteBuildNode>)> {
+    let mut fields = Fields::of(body.json()?)?;
+    let xname = fields.required("xname", checked(check_host_name));
+    fields.finish()?;
+    let node = RemoteBuildNode { xname: xname? };
+    api.store.put_node(&node).await?;
+    Ok((StatusCode::CREATED, Json(node)))
+}
+
+/// Forget every remote build node.
+#[utoipa::path(delete, path = "/remote-build-nodes", tag = "remote-build-nodes", responses((status = 204)))]
+async fn delete_all_nodes(State(api): State<Api>) -> Result<StatusCode> {
+    api.store.delete_nodes(None).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn find(api: &Api, xname: &str) -> Result<RemoteBuildNode> {
+    // What can be no host's name is not registered; the database need not be asked.
+    if check_host_name(xname).is_err() {
+        return Err(Problem::not_found());
+    }
+    api.store.node(xname).await?.ok_or_else(Problem::not_found)
+}
+
+/// One remote build node.
+#[utoipa::path(get, path = "/remote-build-nodes/{xname}", tag = "remote-build-nodes",
+    params(("xname" = String, Path, description = "The host's name")),
+    responses((status = 200, body = RemoteBuildNode), (status = 404, body = Problem)))]
+async fn get_node(State(api): State<Api>, Path(xname): Path<String>) -> Result<Json<RemoteBuildNode>> {
+    Ok(Json(find(&api, &xname).await?))
+}
+
+/// Forget a remote build node.
+#[utoipa::path(delete, path = "/remote-build-nodes/{xname}", tag = "remote-build-nodes",
+    params(("xname" = String, Path, description = "The host's name")),
+    responses((status = 204), (status = 404, body = Problem)))]
+async fn delete_node(State(api): State<Api>, Path(xname): Path<String>) -> Result<StatusCode> {
+    let node = find(&api, &xname).await?;
+    match api.store.delete_nodes(Some(&node.xname)).await? {
+        0 => Err(Problem::not_found()),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+/// Look at every remote build node, all at the same time.
+#[utoipa::path(get, path = "/remote-build-nodes/status", tag = "remote-build-nodes",
+    responses((status = 200, body = Vec<RemoteBuildNodeStatus>)))]
+async fn list_statuses(State(api): State<Api>) -> Result<Json<Vec<RemoteBuildNodeStatus>>> {
+    let nodes = api.store.nodes().await?;
+    let looks = stream::iter(nodes).map(|node| remote_nodes::look_at(node.xname, &api.remote_nodes));
+    Ok(Json(looks.buffered(PARALLEL).collect().await))
+}
+
+/// Look at a remote build node.
+#[utoipa::path(get, path = "/remote-build-nodes/status/{xname}", tag = "remote-build-nodes",
+    params(("xname" = String, Path, description = "The host's name")),
+    responses((status = 200, body = RemoteBuildNodeStatus), (status = 404, body = Problem)))]
+async fn get_status(State(api): State<Api>, Path(xname): Path<String>) -> Result<Json<RemoteBuildNodeStatus>> {
+    let node = find(&api, &xname).await?;
+    Ok(Json(remote_nodes::look_at(node.xname, &api.remote_nodes).await))
+}
+
+pub(super) fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(list_nodes, create_node, delete_all_nodes))
+        .routes(routes!(list_statuses))
+        .routes(routes!(get_status))
+        .routes(routes!(get_node, delete_node))
+}

@@ -1,0 +1,176 @@
+//! Objects that come in over the API: streamed on to S3, never whole in memory or on our disk.
+
+use aws_sdk_s3::{
+    primitives::ByteStream,
+    types::{CompletedMultipartUpload, CompletedPart},
+};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use md5::{Digest, Md5};
+use sha2::Sha256;
+
+use super::{
+    manifest::{self, Manifest, ManifestArtifact},
+    sdk::failure,
+    store::{ArtifactStore, unquoted},
+    upload::part_size,
+};
+use crate::{
+    arch::Arch,
+    records::{Digests, Failure, ImageId, Link},
+};
+
+/// Size of a part when nobody said how much will come, in bytes (64 MiB: room for 640 GB).
+const UNKNOWN_PART_SIZE: u64 = 64 * 1024 * 1024;
+
+/// An object that came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// Where it is.
+    pub link: Link,
+    /// What it is, computed on the way.
+    pub digests: Digests,
+}
+
+/// What is known of an object before it comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected {
+    /// Its size in bytes, if that was announced.
+    pub size: Option<u64>,
+    /// The most that is taken, in bytes.
+    pub limit: u64,
+}
+
+impl ArtifactStore {
+    /// Writes what comes out of `body` to an object. When this fails, no object and no part of one is left.
+    ///
+    /// Fails with `upload_broken` when `body` does, or has another size than announced, and with `upload_too_large`.
+    pub async fn receive<E: std::fmt::Display>(
+        &self,
+        (bucket, key): (&str, &str),
+        content_type: &str,
+        expected: Expected,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<Received, Failure> {
+        let what = format!("cannot write s3://{bucket}/{key}");
+        let part_size = expected.size.map_or(UNKNOWN_PART_SIZE, part_size);
+        let create = self.client.create_multipart_upload().bucket(bucket).key(key);
+        let answer = create.content_type(content_type).send().await;
+        let answer = answer.map_err(|error| failure(&what, &error))?;
+        let id = answer.upload_id().unwrap_or_default().to_owned();
+
+        let outcome = async {
+            let (parts, digests) = self
+                .receive_parts((bucket, key, &id), part_size, expected, body)
+                .await?;
+            let list = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
+            let complete = self.client.complete_multipart_upload().bucket(bucket).key(key);
+            let answer = complete.upload_id(&id).multipart_upload(list).send().await;
+            answer.map_err(|error| failure(&what, &error))?;
+            Ok(digests)
+        }
+        .await;
+        let digests = match outcome {
+            Ok(digests) => digests,
+            Err(failure) => {
+                // The first failure is the one to tell.
+                let _ = self.abort(bucket, key, &id).await;
+                return Err(failure);
+            }
+        };
+        match self.head(bucket, key).await? {
+            Some(head) if head.size == digests.size => Ok(Received {
+                link: Link::s3(bucket, key, &head.etag),
+                digests,
+            }),
+            _ => Err(Failure::new(
+                "artifact_mismatch",
+                format_args!("{what}: S3 has not what was sent"),
+            )),
+        }
+    }
+
+    async fn receive_parts<E: std::fmt::Display>(
+        &self,
+        (bucket, key, id): (&str, &str, &str),
+        part_size: u64,
+        expected: Expected,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<(Vec<CompletedPart>, Digests), Failure> {
+        let mut body = std::pin::pin!(body);
+        let (mut parts, mut buffer, mut size) = (Vec::new(), BytesMut::new(), 0);
+        let (mut sha256, mut md5) = (Sha256::new(), Md5::new());
+        let part_len = usize::try_from(part_size).unwrap_or(usize::MAX);
+        loop {
+            let chunk = body.next().await.transpose();
+            let chunk = chunk.map_err(|error| broken(format_args!("the upload broke off: {error}")))?;
+            if let Some(chunk) = &chunk {
+                size += chunk.len() as u64;
+                if size > expected.limit {
+                    let detail = format!("more than {} bytes were sent (limits.upload_bytes)", expected.limit);
+                    return Err(Failure::new("upload_too_large", detail));
+                }
+                sha256.update(chunk);
+                md5.update(chunk);
+                buffer.extend_from_slice(chunk);
+            }
+            let is_end = chunk.is_none();
+            // An empty object is one empty part.
+            while buffer.len() >= part_len || (is_end && (!buffer.is_empty() || parts.is_empty())) {
+                let part = buffer.split_to(buffer.len().min(part_len)).freeze();
+                let number = i32::try_from(parts.len() + 1).unwrap_or(i32::MAX);
+                let put = self.client.upload_part().bucket(bucket).key(key).upload_id(id);
+                let put = put.part_number(number).body(ByteStream::from(part)).send().await;
+                let put = put.map_err(|error| failure(format_args!("cannot write s3://{bucket}/{key}"), &error))?;
+                let etag = unquoted(put.e_tag());
+                parts.push(CompletedPart::builder().part_number(number).e_tag(etag).build());
+            }
+            if is_end {
+                break;
+            }
+        }
+        if let Some(announced) = expected.size.filter(|announced| *announced != size) {
+            return Err(broken(format_args!("{announced} bytes were announced, {size} came")));
+        }
+        let digests = Digests {
+            size,
+            sha256: hex::encode(sha256.finalize()),
+            md5: hex::encode(md5.finalize()),
+        };
+        Ok((parts, digests))
+    }
+
+    /// Writes `<image>/manifest.json` out of artifacts that came in before, after a look at each of them.
+    ///
+    /// Fails with `artifact_mismatch` when one is not what it was, `manifest_invalid` without exactly one root file
+    /// system.
+    pub async fn put_manifest(
+        &self,
+        image: ImageId,
+        arch: Arch,
+        artifacts: Vec<ManifestArtifact>,
+    ) -> Result<Link, Failure> {
+        for artifact in &artifacts {
+            let (path, etag) = (&artifact.link.path, &artifact.link.etag);
+            let head = match artifact.link.bucket_and_key() {
+                Some((bucket, key)) => self.head(bucket, key).await?,
+                None => None,
+            };
+            let head = head.ok_or_else(|| Failure::new("artifact_mismatch", format_args!("{path} is not in S3")))?;
+            let is_same = artifact.size.is_none_or(|size| size == head.size) && (etag.is_empty() || *etag == head.etag);
+            if !is_same {
+                let detail = format!("{path} is not the object that the manifest describes");
+                return Err(Failure::new("artifact_mismatch", detail).hint("upload it again"));
+            }
+        }
+        let manifest = Manifest::of(artifacts, arch, Timestamp::now())?.to_json()?;
+        let (bucket, key) = (self.images_bucket(), format!("{image}/manifest.json"));
+        let etag = self.put_bytes(bucket, &key, manifest::MEDIA_TYPE, manifest).await?;
+        Ok(Link::s3(bucket, &key, &etag))
+    }
+}
+
+fn broken(detail: impl std::fmt::Display) -> Failure {
+    Failure::new("upload_broken", detail)
+}

@@ -1,0 +1,161 @@
+//! Looking at remote build nodes over SSH.
+//!
+//! OpenSSH's own client does it, so the site's `ssh_config`, jump hosts and certificates count. Host keys are always
+//! checked: a host whose key is not known is not able to run jobs.
+
+use std::{path::PathBuf, time::Duration};
+
+use openssh::{KnownHosts, Session, SessionBuilder};
+
+use crate::{arch::Arch, records::remote_build_node::RemoteBuildNodeStatus};
+
+/// How hosts are logged in to.
+#[derive(Debug, Clone)]
+pub struct RemoteNodeSettings {
+    /// The user there.
+    pub user: String,
+    /// The private key; none means what the SSH client would take.
+    pub identity_file: Option<PathBuf>,
+    /// The file of known host keys; none means the SSH client's own.
+    pub known_hosts: Option<PathBuf>,
+    /// A configuration for the SSH client; none means its own.
+    pub ssh_config: Option<PathBuf>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+}
+
+impl Default for RemoteNodeSettings {
+    fn default() -> Self {
+        Self {
+            user: "root".to_owned(),
+            identity_file: None,
+            known_hosts: None,
+            ssh_config: None,
+            connect_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What is asked of a host: architecture, where Podman is, and how many jobs there are. One line each.
+const QUESTIONS: &str = "uname -m; command -v podman || echo none; find /tmp -maxdepth 1 -name 'ims_*' | wc -l";
+
+/// Looks at a host. Whatever goes wrong is in the answer.
+pub async fn look_at(xname: String, settings: &RemoteNodeSettings) -> RemoteBuildNodeStatus {
+    let mut status = RemoteBuildNodeStatus {
+        xname,
+        ssh_status: "Unknown".to_owned(),
+        podman_status: "Unknown".to_owned(),
+        node_arch: "Unknown".to_owned(),
+        num_current_jobs: -1,
+        able_to_run_jobs: false,
+    };
+    // A host that accepts the connection and then says nothing is not able either.
+    let limit = settings.connect_timeout * 2;
+    match tokio::time::timeout(limit, ask(&status.xname, settings)).await {
+        Ok(Ok(answers)) => read(&answers, &mut status),
+        Ok(Err(error)) => status.ssh_status = format!("Cannot log in: {error}"),
+        Err(_) => status.ssh_status = format!("Cannot log in: no answer within {} s", limit.as_secs()),
+    }
+    status
+}
+
+async fn ask(host: &str, settings: &RemoteNodeSettings) -> Result<String, String> {
+    let mut builder = SessionBuilder::default();
+    builder
+        .user(settings.user.clone())
+        .known_hosts_check(KnownHosts::Strict)
+        .connect_timeout(settings.connect_timeout);
+    if let Some(file) = &settings.identity_file {
+        builder.keyfile(file);
+    }
+    if let Some(file) = &settings.known_hosts {
+        builder.user_known_hosts_file(file);
+    }
+    if let Some(file) = &settings.ssh_config {
+        builder.config_file(file);
+    }
+    let session = builder.connect(host).await.map_err(|error| describe(&error))?;
+    let answer = answer(&session).await;
+    // The answer counts, not how the connection ended.
+    let _ = session.close().await;
+    answer
+}
+
+async fn answer(session: &Session) -> Result<String, String> {
+    let output = session
+        .shell(QUESTIONS)
+        .output()
+        .await
+        .map_err(|error| describe(&error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!(
+        "the host did not answer: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    ))
+}
+
+fn describe(error: &openssh::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text.trim().replace(['\n', '\r'], " ")
+}
+
+fn read(answers: &str, status: &mut RemoteBuildNodeStatus) {
+    let mut lines = answers.lines();
+    "SSH connection established.".clone_into(&mut status.ssh_status);
+    let machine = lines.next().unwrap_or_default();
+    let arch = Arch::ALL.into_iter().find(|arch| arch.name() == machine);
+    status.node_arch = match arch {
+        Some(arch) => arch.name().to_owned(),
+        None => format!("Not an architecture that images are built for: {machine}"),
+    };
+    let podman = lines.next().unwrap_or("none");
+    let has_podman = podman.starts_with('/');
+    status.podman_status = if has_podman {
+        format!("Podman present at {podman}")
+    } else {
+        "Podman is not installed.".to_owned()
+    };
+    status.num_current_jobs = lines.next().and_then(|count| count.trim().parse().ok()).unwrap_or(-1);
+    status.able_to_run_jobs = arch.is_some() && has_podman;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(answers: &str) -> RemoteBuildNodeStatus {
+        let mut status = RemoteBuildNodeStatus {
+            xname: "x".to_owned(),
+            ssh_status: String::new(),
+            podman_status: String::new(),
+            node_arch: String::new(),
+            num_current_jobs: -1,
+            able_to_run_jobs: false,
+        };
+        read(answers, &mut status);
+        status
+    }
+
+    #[test]
+    fn a_host_is_able_with_a_known_arch_and_podman() {
+        let status = of("aarch64\n/usr/bin/podman\n3\n");
+        assert!(status.able_to_run_jobs);
+        assert_eq!((status.node_arch.as_str(), status.num_current_jobs), ("aarch64", 3));
+        assert!(!of("armv7l\n/usr/bin/podman\n0\n").able_to_run_jobs);
+        assert!(!of("x86_64\nnone\n0\n").able_to_run_jobs);
+    }
+
+    #[test]
+    fn a_count_that_failed_disqualifies_nobody() {
+        let status = of("x86_64\n/usr/bin/podman\n\n");
+        assert!(status.able_to_run_jobs);
+        assert_eq!(status.num_current_jobs, -1);
+    }
+}
