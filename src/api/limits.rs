@@ -121,7 +121,10 @@ fn declared(headers: &HeaderMap) -> Option<u64> {
 /// Whether the body is a file.
 fn is_upload(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    matches!(parts.as_slice(), ["", "kiln", "v1", "recipes", _, "archive"] | ["", "kiln", "v1", "images", _, "artifacts", _])
+    matches!(
+        parts.as_slice(),
+        ["", "kiln", "v1", "recipes", _, "archive"] | ["", "kiln", "v1", "images", _, "artifacts", _]
+    )
 }
 
 /// What is answered when a handler panics. What it said stays in the log.

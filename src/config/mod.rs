@@ -29,6 +29,7 @@ use crate::{
     records::Failure,
     sandbox::{namespace::NamespaceDriver, toolbox::Toolboxes},
     settings::Section,
+    store::SharedStore,
 };
 
 /// Every section, in the order of the reference.
@@ -236,6 +237,20 @@ impl Config {
     /// Starts the embedded S3 service on an address.
     pub async fn embedded_s3_at(&self, address: SocketAddr) -> Result<EmbeddedS3, Failure> {
         Ok(EmbeddedS3::start(&self.data_dir.join("s3"), address).await?)
+    }
+
+    /// SQLite's file of records.
+    pub fn records_file(&self) -> PathBuf {
+        self.data_dir.join("records.sqlite")
+    }
+
+    /// Opens the store of records.
+    ///
+    /// # Errors
+    ///
+    /// `store_unavailable`.
+    pub async fn open_store(&self) -> Result<SharedStore, Failure> {
+        std::future::ready(Err(Failure::new("store_unavailable", "there is no store yet"))).await
     }
 
     /// The agent's program: beside this one, or where `KILN_AGENT` says.
