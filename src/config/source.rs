@@ -90,6 +90,10 @@ impl Source {
                 }
             }
         }
+        self.problems.sort_by_key(|problem| match problem.origin {
+            Some(Origin::File(_, line)) => line,
+            _ => 0,
+        });
     }
 
     /// Adds what the environment sets.
@@ -109,10 +113,7 @@ impl Source {
                 Some((section, key))
             });
             let Some((section, key)) = found else {
-                let hint = "variables are named KILN__SECTION__KEY; `kiln config reference` lists every key, and \
-                            KILN_DATA_DIR is the data directory";
-                self.problems
-                    .push(Problem::new(here, "there is no such key").hint(hint));
+                self.problems.push(unknown_variable(here, &name));
                 continue;
             };
             let Ok(value) = value.into_string() else {
@@ -137,7 +138,8 @@ impl Source {
 
     fn set(&mut self, section: &Section, key: &Key, value: Value, here: Origin) {
         if let Err(wrong) = (key.check)(&value) {
-            let wrong = wrong.trim().replace('\n', ": ");
+            let wrong = wrong.trim().replace('\n', ": ").replace("expected u32", "expected a number");
+            let wrong = wrong.replace("expected path string", "expected text");
             let about = key.about.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
             let problem = Problem::new(here, format_args!("`{}`: {wrong}", key.name));
             self.problems.push(problem.hint(format_args!("{}: {about}", key.name)));
@@ -231,6 +233,20 @@ fn unknown(here: Origin, section: &str, name: &str) -> Problem {
     Problem::new(here, what).hint(hint)
 }
 
+fn unknown_variable(here: Origin, name: &str) -> Problem {
+    let known = || SECTIONS.iter().flat_map(|section| section.keys.iter().map(|key| variable(section, key)));
+    let near = known()
+        .chain([variable(&TOP, &TOP.keys[0])])
+        .map(|known| (distance(&known, &name.to_ascii_uppercase()), known))
+        .min()
+        .filter(|(distance, _)| *distance <= 3);
+    let problem = Problem::new(here, "there is no such key");
+    match near {
+        Some((_, near)) => problem.hint(format_args!("is it `{near}`?")),
+        None => problem.hint("variables are named KILN__SECTION__KEY; `kiln config reference` lists every key"),
+    }
+}
+
 /// How many letters have to be changed, added or removed to make one word of the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
@@ -288,14 +304,29 @@ mod tests {
              [ouath]\n\
              [[jobs]]\n",
         );
-        insta::assert_snapshot!(told(&source), @"");
+        insta::assert_snapshot!(told(&source), @r"
+            kiln.toml:1: `data_dir`: invalid type: integer `5`, expected text | data_dir: Where Kiln keeps toolboxes, sandboxes, jobs, records and the embedded S3 store. It needs a file system with extended attributes that can hold an overlay's upper layer: ext4, xfs, btrfs; not NFS. `--data-dir` and `KILN_DATA_DIR` win over it. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.
+            kiln.toml:2: there is no key or section `colour` | `kiln config reference` lists every key
+            kiln.toml:4: there is no key `lisen` in [server] | is it `listen`?
+            kiln.toml:5: `listen`: `localhost` is no address such as 127.0.0.1:9000 or [::1]:9000 | listen: The address, or a list of them. Others than loopback ones need authentication and TLS.
+            kiln.toml:6: there is no key `issuer` in [server] | `issuer` is a key of [oidc]
+            kiln.toml:8: `burst`: invalid value: integer `-1`, expected a number | burst: Requests that it may make at once.
+            kiln.toml:9: `request_timeout`: `5 fortnights` is no length of time such as 30s, 5m or 90d | request_timeout: How long a request may take to be read, and then to be answered.
+            kiln.toml:11: `mode`: unknown variant `off`, expected `auto` or `required` | mode: `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one, and the server starts on loopback addresses only.
+            kiln.toml:12: there is no key or section `ouath` | is it `auth`?
+            kiln.toml:13: `jobs` is a section; write it as `[jobs]` | `kiln config reference` lists every key
+        ");
         assert_eq!(source.values.len(), 3, "{:?}", source.values);
     }
 
     #[test]
     fn a_file_that_is_no_toml() {
-        insta::assert_snapshot!(told(&file("data_dir = '/x'\n[server\n")), @"");
-        insta::assert_snapshot!(told(&file("[auth]\nmode='auto'\nmode='required'\n")), @"");
+        insta::assert_snapshot!(told(&file("data_dir = '/x'\n[server\n")), @r"
+            kiln.toml:2: unclosed table, expected `]` | see https://toml.io for how it is written
+        ");
+        insta::assert_snapshot!(told(&file("[auth]\nmode='auto'\nmode='required'\n")), @r"
+            kiln.toml:3: duplicate key | see https://toml.io for how it is written
+        ");
     }
 
     #[test]
@@ -312,7 +343,21 @@ mod tests {
             ("OTHER__THING", "x"),
         ]);
         assert_eq!(told(&source), "");
-        insta::assert_snapshot!(source.values, @"");
+        insta::assert_snapshot!(source.values, @r#"
+            [embedded_s3]
+            listen = "127.0.0.1:2"
+
+            [jobs]
+            default_image_size_gib = 60
+            enable_dkms = false
+            namespace = "60"
+
+            [oidc]
+            read_roles = ["a", "b"]
+
+            [server]
+            listen = ["127.0.0.1:1", "[::1]:1"]
+        "#);
     }
 
     #[test]
@@ -326,7 +371,15 @@ mod tests {
             ("KILN__AUTH__MODE", "off"),
             ("KILN__LIMITS__BURST", "many"),
         ]);
-        insta::assert_snapshot!(told(&source), @"");
+        insta::assert_snapshot!(told(&source), @r#"
+            KILN_AUTH__MODE: there is no such key | is it `KILN__AUTH__MODE`?
+            KILN__AUTH__MODE: `mode`: unknown variant `off`, expected `auto` or `required` | mode: `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one, and the server starts on loopback addresses only.
+            KILN__AUTH__MOOD: there is no such key | is it `KILN__AUTH__MODE`?
+            KILN__DATA_DIR: there is no such key | is it `KILN_DATA_DIR`?
+            KILN__LIMITS__BURST: `burst`: invalid type: string "many", expected a number | burst: Requests that it may make at once.
+            KILN__auth__mode: there is no such key | is it `KILN__AUTH__MODE`?
+            kiln__auth__mode: there is no such key | is it `KILN__AUTH__MODE`?
+        "#);
         assert!(source.origins.keys().all(|(_, key)| key.is_empty()));
     }
 
