@@ -7,11 +7,18 @@
 //! as *doomed* in the same transaction, and stays so until somebody has removed it from S3: nothing that is still named
 //! is ever removed, and nothing that is not is ever forgotten.
 
-use std::{fmt, sync::Arc};
+mod fault;
+mod postgres;
+mod sqlite;
+mod table;
+mod tables;
+
+use std::{fmt, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
+pub use self::{postgres::PostgresStore, sqlite::SqliteStore};
 use crate::{
     arch::Arch,
     records::{
@@ -22,6 +29,24 @@ use crate::{
 
 /// All of it, as the rest of Kiln holds it.
 pub type SharedStore = Arc<dyn Store>;
+
+/// Opens the store at a place: a PostgreSQL database by its URL (`postgres://…`), SQLite by the path of its file.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`], as [`PostgresStore::connect`] and [`SqliteStore::open`] say.
+pub async fn open(place: &str) -> Result<SharedStore> {
+    Ok(
+        if ["postgres://", "postgresql://"]
+            .iter()
+            .any(|scheme| place.starts_with(scheme))
+        {
+            Arc::new(PostgresStore::connect(place).await?)
+        } else {
+            Arc::new(SqliteStore::open(Path::new(place)).await?)
+        },
+    )
+}
 
 /// Everything that a store does.
 #[async_trait]
@@ -53,7 +78,8 @@ pub trait Record: Clone + Send + Sync + 'static {
 /// Records of one kind, live and deleted.
 #[async_trait]
 pub trait Collection<R: Record>: Send + Sync {
-    /// Adds a record. `objects` are the S3 paths that it refers to (`s3://bucket/key`).
+    /// Adds a record at the end of the list; to the deleted ones if it says that it was deleted. `objects` are the S3
+    /// paths that it refers to (`s3://bucket/key`).
     ///
     /// # Errors
     ///
@@ -74,7 +100,7 @@ pub trait Collection<R: Record>: Send + Sync {
     /// [`StoreError::Stale`] when the record changed or went meanwhile, and as [`Collection::insert`].
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()>;
 
-    /// Moves a live record to the deleted ones; none: all of them. Answers how many.
+    /// Moves a live record to the end of the deleted ones; none: all of them, in their order. Answers how many.
     async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64>;
 
     /// Moves a deleted record back, to the end of the list. Answers whether it was there.
@@ -92,7 +118,11 @@ pub trait Collection<R: Record>: Send + Sync {
 /// Jobs.
 #[async_trait]
 pub trait Jobs: Send + Sync {
-    /// Adds a job.
+    /// Adds a job at the end of the list.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Exists`] when the id is taken.
     async fn insert_job(&self, job: &Job) -> Result<()>;
 
     /// One job.
@@ -101,7 +131,11 @@ pub trait Jobs: Send + Sync {
     /// Jobs, in the order asked for.
     async fn page_jobs(&self, query: &Query) -> Result<Vec<Stored<Job>>>;
 
-    /// Replaces a job whose revision is still this one.
+    /// Replaces a job whose revision is still this one, atomically.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Stale`] when the job changed or went meanwhile.
     async fn replace_job(&self, job: &Job, revision: i64) -> Result<()>;
 
     /// Forgets a job. Answers whether it was there.
@@ -131,6 +165,10 @@ pub trait RemoteBuildNodes: Send + Sync {
 #[async_trait]
 pub trait Tokens: Send + Sync {
     /// Adds a token, by the SHA-256 of its text (lower-case hexadecimal).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Exists`] when the id or the digest is taken.
     async fn insert_token(&self, token: &Token, sha256: &str) -> Result<()>;
 
     /// The token with that SHA-256.
@@ -159,7 +197,8 @@ pub struct Stored<R> {
     pub record: R,
     /// Grows with each change.
     pub revision: i64,
-    /// Where it stands in the order of the list: microseconds since 1970 at which it was added or restored.
+    /// Where it stands in the order of the list: microseconds since 1970 at which it came to its side, be it by being
+    /// added, deleted or restored. No two are equal, unless several servers added them at the same time.
     pub position: i64,
 }
 
@@ -197,7 +236,8 @@ pub enum Sort {
 /// A place in a sorted list: that of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
-    /// The record's position, as text, or its name, as the list is sorted.
+    /// The record's position, as text, or its name, as the list is sorted. Nothing comes after a text that is no
+    /// position.
     pub key: String,
     /// The record.
     pub id: String,
@@ -235,6 +275,15 @@ pub enum StoreError {
     /// A row cannot be read.
     #[error("a row in the database is damaged: {0}")]
     Damaged(String),
+}
+
+/// Whether a transaction lets others like it work beside it.
+#[derive(Debug, Clone, Copy)]
+enum Lock {
+    /// Beside all that share.
+    Shared,
+    /// While no other works.
+    Alone,
 }
 
 /// What a store answers.

@@ -1,0 +1,39 @@
+//! What databases report, as [`StoreError`] says it.
+
+use std::fmt;
+
+use sqlx::{Error, migrate::MigrateError};
+
+use super::StoreError;
+
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::ColumnDecode { .. }
+            | Error::Decode(_)
+            | Error::ColumnNotFound(_)
+            | Error::ColumnIndexOutOfBounds { .. }
+            | Error::TypeNotFound { .. } => Self::Damaged(error.to_string()),
+            _ => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Why a row with an identity of its own was not added.
+pub(super) fn exists(error: Error) -> StoreError {
+    match error.as_database_error() {
+        Some(found) if found.is_unique_violation() => StoreError::Exists,
+        _ => error.into(),
+    }
+}
+
+/// Why the tables could not be brought up to date.
+pub(super) fn migration(place: impl fmt::Display, error: &MigrateError) -> StoreError {
+    StoreError::Unavailable(match error {
+        MigrateError::VersionMissing(_) | MigrateError::VersionTooNew(..) => {
+            format!("{place} was last used by a newer Kiln, and this one does not know its tables")
+        }
+        MigrateError::VersionMismatch(_) => format!("{place} has tables that no release of Kiln made"),
+        error => format!("{place}: {error}"),
+    })
+}

@@ -1,0 +1,129 @@
+//! Records in a PostgreSQL database, which several servers may share.
+
+#[expect(clippy::duplicate_mod, reason = "compiled for each database")]
+#[path = "../sql/mod.rs"]
+mod sql;
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use sqlx::{
+    ConnectOptions, Connection, Executor, Pool, Postgres, Transaction,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+use super::{Lock, Result, StoreError, fault};
+
+/// How long to wait for the server, or for one of the connections.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connections at most.
+const CONNECTIONS: u32 = 16;
+
+/// When a connection that nobody uses is closed: each is a process of the server.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// What every connection begins with. No statement here takes long, so one that does is stuck. A server may be set to
+/// answer before a write is durable; what is stricter than `on` stays.
+const SESSION: &str = "SET statement_timeout = '30s'; SET lock_timeout = '10s'; \
+    SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed'; \
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')";
+
+// Transactions that add or move references share a lock, those that look for objects without any take it alone. With
+// row locks only, one could doom an object that the other has just begun to refer to.
+const BEGIN_SHARED: &str = "BEGIN; SELECT pg_advisory_xact_lock_shared(7740398493674204011)";
+const BEGIN_ALONE: &str = "BEGIN; SELECT pg_advisory_xact_lock(7740398493674204011)";
+
+/// What [`sql`] is compiled for.
+type Db = Postgres;
+
+/// See [`sql`].
+type ThisStore = PostgresStore;
+
+/// The function that tells the larger of two numbers.
+const LATEST: &str = "greatest";
+
+/// Records in a PostgreSQL database.
+pub struct PostgresStore {
+    place: String,
+    pool: Pool<Postgres>,
+}
+
+impl PostgresStore {
+    /// Connects to `postgres://user:password@host:port/database` and brings its tables up to date.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] when the server cannot be reached or lets nobody in, or when the database is that of
+    /// a newer Kiln.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let mut options = PgConnectOptions::from_str(url)
+            .map_err(|error| StoreError::Unavailable(format!("not a PostgreSQL URL: {error}")))?
+            .disable_statement_logging();
+        if options.get_application_name().is_none() {
+            options = options.application_name("kiln");
+        }
+        let place = place(&options);
+        let unreachable = |error: &dyn fmt::Display| StoreError::Unavailable(format!("{place}: {error}"));
+        // Not from the pool, which tries again for as long as it may and then only says that it took too long.
+        let mut connection = match tokio::time::timeout(PATIENCE, options.connect()).await {
+            Ok(connection) => connection.map_err(|error| unreachable(&error))?,
+            Err(_) => return Err(unreachable(&format_args!("no answer within {} s", PATIENCE.as_secs()))),
+        };
+        sqlx::migrate!("migrations/records-postgres")
+            .run(&mut connection)
+            .await
+            .map_err(|error| fault::migration(&place, &error))?;
+        connection.close().await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(PATIENCE)
+            .idle_timeout(IDLE)
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    connection.execute(SESSION).await?;
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(options);
+        Ok(Self { place, pool })
+    }
+
+    /// Begins to write.
+    async fn write(&self, lock: Lock) -> Result<Transaction<'static, Postgres>> {
+        Ok(self
+            .pool
+            .begin_with(match lock {
+                Lock::Shared => BEGIN_SHARED,
+                Lock::Alone => BEGIN_ALONE,
+            })
+            .await?)
+    }
+
+    /// For single statements that write.
+    fn writers(&self) -> &Pool<Postgres> {
+        &self.pool
+    }
+
+    /// For single statements that read.
+    fn readers(&self) -> &Pool<Postgres> {
+        &self.pool
+    }
+}
+
+/// Server and database, without user and password.
+fn place(options: &PgConnectOptions) -> String {
+    let server = match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    };
+    format!(
+        "PostgreSQL at {server}, database {}",
+        options.get_database().unwrap_or(options.get_username())
+    )
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresStore").field(&self.place).finish()
+    }
+}

@@ -1,0 +1,140 @@
+//! Records with a live and a deleted side.
+
+use async_trait::async_trait;
+use sqlx::Executor;
+use uuid::Uuid;
+
+use super::{
+    Statement, ThisStore,
+    objects::{doom, forget_refs, refer},
+    page::page,
+    rows::read_stored,
+    statements::{Chosen, condition, insert, push_end_of_list, select_stored, update},
+};
+use crate::store::{
+    Collection, Lock, Moment, Query, Result, Side, StoreError, Stored,
+    table::{TwoSided, Value},
+};
+
+#[async_trait]
+impl<R: TwoSided> Collection<R> for ThisStore {
+    async fn insert(&self, record: &R, objects: &[String]) -> Result<()> {
+        let side = record.side();
+        let mut db = self.write(Lock::Shared).await?;
+        let mut statement = insert(record, Some(side), vec![("revision", Value::Number(Some(1)))]);
+        db.execute(statement.build())
+            .await
+            .map_err(|error| conflict(error, record))?;
+        refer(&mut db, R::NAME, record.id().into(), objects).await?;
+        Ok(db.commit().await?)
+    }
+
+    async fn get(&self, side: Side, id: R::Id) -> Result<Option<Stored<R>>> {
+        let mut statement = select_stored::<R>();
+        chosen::<R>(side, Some(id)).push(&mut statement);
+        let row = self.readers().fetch_optional(statement.build()).await?;
+        row.as_ref().map(read_stored).transpose()
+    }
+
+    async fn page(&self, side: Side, query: &Query) -> Result<Vec<Stored<R>>> {
+        page(self.readers(), Some(side), query).await
+    }
+
+    async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()> {
+        let mut db = self.write(Lock::Shared).await?;
+        let mut statement = update(record, revision);
+        statement.push(" AND ").push(condition(Side::Live));
+        let done = db.execute(statement.build()).await;
+        if done.map_err(|error| conflict(error, record))?.rows_affected() == 0 {
+            return Err(StoreError::Stale);
+        }
+        refer(&mut db, R::NAME, record.id().into(), objects).await?;
+        Ok(db.commit().await?)
+    }
+
+    async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64> {
+        let mut statement = Statement::new(format!("UPDATE {} SET deleted = ", R::NAME));
+        statement.push_bind(now.micros());
+        statement.push(", revision = revision + 1, position = ");
+        let lock = if let Some(id) = id {
+            push_end_of_list(&mut statement, R::NAME, Some(Side::Deleted));
+            chosen::<R>(Side::Live, Some(id)).push(&mut statement);
+            Lock::Shared
+        } else {
+            push_whole_list(&mut statement, R::NAME);
+            Lock::Alone
+        };
+        let mut db = self.write(lock).await?;
+        let count = db.execute(statement.build()).await?.rows_affected();
+        db.commit().await?;
+        Ok(count)
+    }
+
+    async fn undelete(&self, id: R::Id) -> Result<bool> {
+        let chosen = chosen::<R>(Side::Deleted, Some(id));
+        let mut db = self.write(Lock::Shared).await?;
+        let mut statement = select_stored::<R>();
+        chosen.push(&mut statement);
+        let Some(row) = db.fetch_optional(statement.build()).await? else {
+            return Ok(false);
+        };
+        let stored: Stored<R> = read_stored(&row)?;
+        let mut statement = Statement::new(format!(
+            "UPDATE {} SET deleted = NULL, revision = revision + 1, position = ",
+            R::NAME
+        ));
+        push_end_of_list(&mut statement, R::NAME, Some(Side::Live));
+        chosen.push(&mut statement);
+        let done = db.execute(statement.build()).await;
+        let done = done.map_err(|error| conflict(error, &stored.record))?;
+        db.commit().await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    async fn purge(&self, side: Side, id: Option<R::Id>, keep_objects: bool) -> Result<u64> {
+        let chosen = chosen::<R>(side, id);
+        // Alone, so that no record comes to refer to an object between the look and the doom, and none joins or leaves
+        // those chosen between one statement and the next.
+        let mut db = self.write(Lock::Alone).await?;
+        if !keep_objects {
+            doom(&mut db, chosen).await?;
+        }
+        forget_refs(&mut db, chosen).await?;
+        let mut statement = Statement::new(format!("DELETE FROM {}", R::NAME));
+        chosen.push(&mut statement);
+        let count = db.execute(statement.build()).await?.rows_affected();
+        db.commit().await?;
+        Ok(count)
+    }
+}
+
+fn chosen<R: TwoSided>(side: Side, id: Option<R::Id>) -> Chosen {
+    Chosen {
+        table: R::NAME,
+        side,
+        id: id.map(Into::<Uuid>::into),
+    }
+}
+
+/// The rest of a statement that appends all live records to the deleted ones, in their order.
+fn push_whole_list(statement: &mut Statement, table: &str) {
+    statement.push("moved.position FROM (SELECT id, row_number() OVER (ORDER BY position, id) - 1 + ");
+    push_end_of_list(statement, table, Some(Side::Deleted));
+    statement.push(format_args!(
+        " AS position FROM {table} WHERE deleted IS NULL) AS moved WHERE {table}.id = moved.id"
+    ));
+}
+
+/// What a row collides with.
+fn conflict<R: TwoSided>(error: sqlx::Error, record: &R) -> StoreError {
+    match error.as_database_error() {
+        // PostgreSQL names the index, SQLite only writes which column it is on.
+        Some(found) if found.is_unique_violation() => match record.link() {
+            Some(link) if found.constraint().unwrap_or(found.message()).contains("link_path") => {
+                StoreError::LinkInUse(link.path.clone())
+            }
+            _ => StoreError::Exists,
+        },
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,67 @@
+//! Jobs.
+
+use async_trait::async_trait;
+use sqlx::{Executor, Row as _};
+
+use super::{
+    Statement, ThisStore,
+    conditions::Conditions,
+    page::page,
+    rows::read_stored,
+    statements::{insert, select_stored, update},
+};
+use crate::{
+    records::{Job, JobId},
+    store::{JobFilter, Jobs, Lock, Query, Result, StoreError, Stored, fault, table::Value},
+};
+
+#[async_trait]
+impl Jobs for ThisStore {
+    async fn insert_job(&self, job: &Job) -> Result<()> {
+        let mut statement = insert(job, None, vec![("revision", Value::Number(Some(1)))]);
+        let done = self.writers().execute(statement.build()).await;
+        done.map(|_| ()).map_err(fault::exists)
+    }
+
+    async fn get_job(&self, id: JobId) -> Result<Option<Stored<Job>>> {
+        let mut statement = select_stored::<Job>();
+        statement.push(" WHERE id = ").push_bind(id.to_string());
+        let row = self.readers().fetch_optional(statement.build()).await?;
+        row.as_ref().map(read_stored).transpose()
+    }
+
+    async fn page_jobs(&self, query: &Query) -> Result<Vec<Stored<Job>>> {
+        page(self.readers(), None, query).await
+    }
+
+    async fn replace_job(&self, job: &Job, revision: i64) -> Result<()> {
+        let done = self.writers().execute(update(job, revision).build()).await?;
+        if done.rows_affected() == 0 {
+            return Err(StoreError::Stale);
+        }
+        Ok(())
+    }
+
+    async fn delete_job(&self, id: JobId) -> Result<bool> {
+        let mut statement = Statement::new("DELETE FROM jobs WHERE id = ");
+        statement.push_bind(id.to_string());
+        Ok(self.writers().execute(statement.build()).await?.rows_affected() > 0)
+    }
+
+    async fn delete_jobs(&self, filter: &JobFilter) -> Result<Vec<JobId>> {
+        let mut statement = Statement::new("DELETE FROM jobs");
+        Conditions::of(&mut statement).and_job(filter);
+        statement.push(" RETURNING id");
+        // Alone, since two that meet the same rows in another order would wait for each other.
+        let mut db = self.write(Lock::Alone).await?;
+        let rows = db.fetch_all(statement.build()).await?;
+        let ids = rows.iter().map(|row| {
+            let id: &str = row.try_get(0)?;
+            id.parse()
+                .map_err(|error| StoreError::Damaged(format!("jobs: {id}: {error}")))
+        });
+        let ids = ids.collect::<Result<_>>()?;
+        db.commit().await?;
+        Ok(ids)
+    }
+}

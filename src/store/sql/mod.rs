@@ -1,0 +1,46 @@
+//! What a store says to its database. Written once and compiled for each: `super` says for which, opens its connections
+//! and begins its transactions. Both understand the same text but for the few words that `super` names.
+
+mod collection;
+mod conditions;
+mod jobs;
+mod nodes;
+mod objects;
+mod page;
+mod rows;
+mod statements;
+mod tokens;
+
+use async_trait::async_trait;
+
+use super::{Db, ThisStore};
+use crate::store::{Moment, Result, Store};
+
+type Statement = sqlx::QueryBuilder<Db>;
+type Row = <Db as sqlx::Database>::Row;
+type Connection = <Db as sqlx::Database>::Connection;
+
+#[async_trait]
+impl Store for ThisStore {
+    async fn ping(&self) -> Result<()> {
+        objects::doomed(self.readers(), 1).await.map(|_| ())
+    }
+
+    async fn doomed(&self, limit: u32) -> Result<Vec<String>> {
+        objects::doomed(self.readers(), limit).await
+    }
+
+    async fn forget_doomed(&self, paths: &[String]) -> Result<()> {
+        objects::forget_doomed(self.writers(), paths).await
+    }
+
+    async fn close(&self) {
+        self.readers().close().await;
+        self.writers().close().await;
+    }
+}
+
+/// Now, in microseconds since 1970.
+fn now() -> i64 {
+    Moment::now().micros()
+}

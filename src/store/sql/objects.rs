@@ -1,0 +1,92 @@
+//! Which objects records refer to, and those that none does any more.
+
+use sqlx::{Executor, Pool, Row as _};
+use uuid::Uuid;
+
+use super::{Connection, Db, Statement, now, statements::Chosen};
+use crate::store::{Result, StoreError};
+
+/// So many values at most in one statement: both databases have a limit.
+const CHUNK: usize = 1000;
+
+/// Notes that a record refers to these objects, beside those that it did before.
+pub(super) async fn refer(db: &mut Connection, kind: &'static str, owner: Uuid, paths: &[String]) -> Result<()> {
+    for paths in paths.chunks(CHUNK) {
+        let mut statement = Statement::new("SELECT path FROM doomed_objects WHERE path IN (");
+        push_list(&mut statement, paths);
+        statement.push(" LIMIT 1");
+        if let Some(row) = db.fetch_optional(statement.build()).await? {
+            return Err(StoreError::Doomed(row.try_get(0)?));
+        }
+        let owner = owner.hyphenated().to_string();
+        let mut statement = Statement::new("INSERT INTO object_refs (kind, owner, path) ");
+        statement.push_values(paths, |mut row, path| {
+            row.push_bind(kind).push_bind(owner.clone()).push_bind(path.clone());
+        });
+        statement.push(" ON CONFLICT DO NOTHING");
+        db.execute(statement.build()).await?;
+    }
+    Ok(())
+}
+
+/// Dooms the objects that only these records refer to.
+pub(super) async fn doom(db: &mut Connection, chosen: Chosen) -> Result<()> {
+    let mut statement = Statement::new("INSERT INTO doomed_objects (path, since) SELECT DISTINCT path, ");
+    statement.push_bind(now()).push(" FROM object_refs WHERE ");
+    push_owned(&mut statement, chosen);
+    statement
+        .push(" AND NOT EXISTS (SELECT 1 FROM object_refs AS others WHERE others.path = object_refs.path AND NOT (");
+    push_owned_as(&mut statement, "others", chosen);
+    statement.push(")) ON CONFLICT DO NOTHING");
+    db.execute(statement.build()).await?;
+    Ok(())
+}
+
+/// Forgets what these records refer to.
+pub(super) async fn forget_refs(db: &mut Connection, chosen: Chosen) -> Result<()> {
+    let mut statement = Statement::new("DELETE FROM object_refs WHERE ");
+    push_owned(&mut statement, chosen);
+    db.execute(statement.build()).await?;
+    Ok(())
+}
+
+/// Objects that no record names, oldest first.
+pub(super) async fn doomed(readers: &Pool<Db>, limit: u32) -> Result<Vec<String>> {
+    let mut statement = Statement::new("SELECT path FROM doomed_objects ORDER BY since, path LIMIT ");
+    statement.push_bind(i64::from(limit));
+    let rows = readers.fetch_all(statement.build()).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// These objects are gone.
+pub(super) async fn forget_doomed(writers: &Pool<Db>, paths: &[String]) -> Result<()> {
+    for paths in paths.chunks(CHUNK) {
+        let mut statement = Statement::new("DELETE FROM doomed_objects WHERE path IN (");
+        push_list(&mut statement, paths);
+        writers.execute(statement.build()).await?;
+    }
+    Ok(())
+}
+
+/// References of these records.
+fn push_owned(statement: &mut Statement, chosen: Chosen) {
+    push_owned_as(statement, "object_refs", chosen);
+}
+
+fn push_owned_as(statement: &mut Statement, refs: &str, chosen: Chosen) {
+    let table = chosen.table;
+    statement.push(format_args!(
+        "{refs}.kind = '{table}' AND {refs}.owner IN (SELECT id FROM {table}"
+    ));
+    chosen.push(statement);
+    statement.push(")");
+}
+
+/// The rest of a list in parentheses.
+fn push_list(statement: &mut Statement, texts: &[String]) {
+    let mut list = statement.separated(", ");
+    for text in texts {
+        list.push_bind(text.clone());
+    }
+    list.push_unseparated(")");
+}

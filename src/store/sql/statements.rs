@@ -1,0 +1,96 @@
+//! Statements that are the same for all tables.
+
+use uuid::Uuid;
+
+use super::{super::LATEST, Statement, now, rows::push};
+use crate::store::{
+    Side,
+    table::{Table, Value},
+};
+
+/// One record of one side, or all of it.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    pub(super) table: &'static str,
+    pub(super) side: Side,
+    pub(super) id: Option<Uuid>,
+}
+
+impl Chosen {
+    /// Adds the condition.
+    pub(super) fn push(self, statement: &mut Statement) {
+        statement.push(" WHERE ").push(condition(self.side));
+        if let Some(id) = self.id {
+            statement.push(" AND id = ").push_bind(id.hyphenated().to_string());
+        }
+    }
+}
+
+/// Begins to read whole rows.
+pub(super) fn select<T: Table>() -> Statement {
+    Statement::new(format!("SELECT {} FROM {}", T::COLUMNS.join(", "), T::NAME))
+}
+
+/// Begins to read whole rows with what the store adds to them.
+pub(super) fn select_stored<T: Table>() -> Statement {
+    Statement::new(format!(
+        "SELECT {}, revision, position FROM {}",
+        T::COLUMNS.join(", "),
+        T::NAME
+    ))
+}
+
+/// Adds a row at the end of the list, with more columns of the store's own.
+pub(super) fn insert<T: Table>(record: &T, side: Option<Side>, more: Vec<(&'static str, Value)>) -> Statement {
+    let mut statement = Statement::new(format!("INSERT INTO {} (position", T::NAME));
+    for column in T::COLUMNS.iter().chain(more.iter().map(|(column, _)| column)) {
+        statement.push(", ").push(column);
+    }
+    statement.push(") VALUES (");
+    push_end_of_list(&mut statement, T::NAME, side);
+    for value in record
+        .values()
+        .into_iter()
+        .chain(more.into_iter().map(|(_, value)| value))
+    {
+        statement.push(", ");
+        push(&mut statement, value);
+    }
+    statement.push(")");
+    statement
+}
+
+/// Replaces what a row says, if its revision is still this one. Which side it is on does not change.
+pub(super) fn update<T: Table>(record: &T, revision: i64) -> Statement {
+    let mut statement = Statement::new(format!("UPDATE {} SET revision = revision + 1", T::NAME));
+    let mut values = T::COLUMNS.iter().zip(record.values());
+    let id = values.next();
+    for (column, value) in values.filter(|(column, _)| **column != "deleted") {
+        statement.push(format_args!(", {column} = "));
+        push(&mut statement, value);
+    }
+    statement.push(" WHERE revision = ").push_bind(revision);
+    if let Some((column, value)) = id {
+        statement.push(format_args!(" AND {column} = "));
+        push(&mut statement, value);
+    }
+    statement
+}
+
+/// The next place in a list: now, or right after the last when the clock was set back.
+pub(super) fn push_end_of_list(statement: &mut Statement, table: &str, side: Option<Side>) {
+    statement.push(LATEST).push("(").push_bind(now());
+    statement.push(format_args!(", (SELECT coalesce(max(position), 0) + 1 FROM {table}"));
+    if let Some(side) = side {
+        statement.push(" WHERE ").push(condition(side));
+    }
+    statement.push("))");
+}
+
+/// What rows of one side have in common. The text has to be that of the partial indexes.
+pub(super) const fn condition(side: Side) -> &'static str {
+    match side {
+        Side::Live => "deleted IS NULL",
+        Side::Deleted => "deleted IS NOT NULL",
+    }
+}

@@ -1,0 +1,43 @@
+//! API tokens.
+
+use async_trait::async_trait;
+use sqlx::Executor;
+
+use super::{
+    Statement, ThisStore,
+    rows::read,
+    statements::{insert, select},
+};
+use crate::{
+    records::{Token, TokenId},
+    store::{Result, Tokens, fault, table::Value},
+};
+
+#[async_trait]
+impl Tokens for ThisStore {
+    async fn insert_token(&self, token: &Token, sha256: &str) -> Result<()> {
+        let mut statement = insert(token, None, vec![("sha256", Value::text(sha256))]);
+        let done = self.writers().execute(statement.build()).await;
+        done.map(|_| ()).map_err(fault::exists)
+    }
+
+    async fn token(&self, sha256: &str) -> Result<Option<Token>> {
+        let mut statement = select::<Token>();
+        statement.push(" WHERE sha256 = ").push_bind(sha256.to_owned());
+        let row = self.readers().fetch_optional(statement.build()).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        let mut statement = select::<Token>();
+        statement.push(" ORDER BY position, id");
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn delete_token(&self, id: TokenId) -> Result<bool> {
+        let mut statement = Statement::new("DELETE FROM tokens WHERE id = ");
+        statement.push_bind(id.to_string());
+        Ok(self.writers().execute(statement.build()).await?.rows_affected() > 0)
+    }
+}

@@ -1,0 +1,174 @@
+//! What becomes of the objects that records refer to.
+
+use kiln::{
+    records::{Image, ImageId, Moment},
+    store::{Side, StoreError},
+};
+
+use crate::place::{Place, image, images, public_key, public_keys, recipe, recipes};
+
+on_both!(
+    what_nobody_names_is_doomed,
+    what_somebody_names_is_kept,
+    a_whole_side_is_forgotten_at_once,
+    nothing_may_name_a_doomed_object,
+    objects_can_be_kept,
+    references_add_up,
+    many_objects_at_once,
+);
+
+fn paths<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.iter().map(|name| format!("s3://boot-images/{name}")).collect()
+}
+
+async fn what_nobody_names_is_doomed(place: &Place) {
+    let store = place.open().await;
+    let record = image("i");
+    images(&store).insert(&record, &paths(["b", "a", "a"])).await.unwrap();
+    images(&store).delete(Some(record.id), Moment::now()).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths([]));
+    images(&store).undelete(record.id).await.unwrap();
+    assert_eq!(images(&store).purge(Side::Deleted, None, false).await.unwrap(), 0);
+    assert_eq!(store.doomed(10).await.unwrap(), paths([]));
+    images(&store).purge(Side::Live, Some(record.id), false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["a", "b"]));
+
+    // The oldest first, and at most so many.
+    let record = image("j");
+    images(&store).insert(&record, &paths(["0"])).await.unwrap();
+    images(&store).purge(Side::Live, None, false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["a", "b", "0"]));
+    assert_eq!(store.doomed(2).await.unwrap(), paths(["a", "b"]));
+    store.forget_doomed(&paths(["a", "0", "unknown"])).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["b"]));
+    store.forget_doomed(&[]).await.unwrap();
+}
+
+async fn what_somebody_names_is_kept(place: &Place) {
+    let store = place.open().await;
+    let (one, two, recipe) = (image("one"), image("two"), recipe("r"));
+    images(&store)
+        .insert(&one, &paths(["kernel", "rootfs", "own"]))
+        .await
+        .unwrap();
+    images(&store).insert(&two, &paths(["kernel"])).await.unwrap();
+    recipes(&store).insert(&recipe, &paths(["rootfs"])).await.unwrap();
+    images(&store).delete(Some(two.id), Moment::now()).await.unwrap();
+    images(&store).purge(Side::Live, Some(one.id), false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["own"]));
+    recipes(&store).purge(Side::Live, None, false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["own", "rootfs"]));
+    images(&store).purge(Side::Deleted, Some(two.id), false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["own", "rootfs", "kernel"]));
+
+    // A record of another kind with the same identity is another record.
+    let id = ImageId::new();
+    let recipe = kiln::records::Recipe {
+        id: kiln::records::RecipeId(id.0),
+        ..recipe
+    };
+    recipes(&store).insert(&recipe, &paths(["both"])).await.unwrap();
+    images(&store)
+        .insert(&Image { id, ..image("i") }, &paths(["both"]))
+        .await
+        .unwrap();
+    images(&store).purge(Side::Live, None, false).await.unwrap();
+    assert!(!store.doomed(10).await.unwrap().contains(&paths(["both"])[0]));
+}
+
+async fn a_whole_side_is_forgotten_at_once(place: &Place) {
+    let store = place.open().await;
+    let records: Vec<_> = (0..5).map(|n| image(&n.to_string())).collect();
+    for (n, record) in records.iter().enumerate() {
+        images(&store)
+            .insert(
+                record,
+                &paths([&format!("own{n}"), "all", if n < 3 { "deleted" } else { "live" }]),
+            )
+            .await
+            .unwrap();
+    }
+    for record in &records[..3] {
+        images(&store).delete(Some(record.id), Moment::now()).await.unwrap();
+    }
+    assert_eq!(images(&store).purge(Side::Deleted, None, false).await.unwrap(), 3);
+    assert_eq!(
+        store.doomed(10).await.unwrap(),
+        paths(["deleted", "own0", "own1", "own2"])
+    );
+    assert_eq!(images(&store).purge(Side::Live, None, false).await.unwrap(), 2);
+    assert_eq!(store.doomed(10).await.unwrap().len(), 8);
+}
+
+async fn nothing_may_name_a_doomed_object(place: &Place) {
+    fn refused(result: &Result<(), StoreError>) {
+        assert!(
+            matches!(result, Err(StoreError::Doomed(path)) if *path == paths(["x"])[0]),
+            "{result:?}"
+        );
+    }
+    let store = place.open().await;
+    let (one, two) = (image("one"), image("two"));
+    images(&store).insert(&one, &paths(["x"])).await.unwrap();
+    images(&store).insert(&two, &[]).await.unwrap();
+    images(&store).purge(Side::Live, Some(one.id), false).await.unwrap();
+    refused(&images(&store).insert(&one, &paths(["new", "x"])).await);
+    assert_eq!(images(&store).get(Side::Live, one.id).await.unwrap(), None);
+    let changed = Image {
+        name: "changed".to_owned(),
+        ..two.clone()
+    };
+    refused(&images(&store).replace(&changed, 1, &paths(["x"])).await);
+    assert_eq!(
+        images(&store).get(Side::Live, two.id).await.unwrap().unwrap().record,
+        two
+    );
+    // What was refused left no reference behind.
+    images(&store).purge(Side::Live, None, false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["x"]));
+    store.forget_doomed(&paths(["x"])).await.unwrap();
+    images(&store).insert(&one, &paths(["x"])).await.unwrap();
+}
+
+async fn objects_can_be_kept(place: &Place) {
+    let store = place.open().await;
+    let (one, two) = (image("one"), image("two"));
+    images(&store).insert(&one, &paths(["x"])).await.unwrap();
+    images(&store).insert(&two, &paths(["x", "y"])).await.unwrap();
+    images(&store).purge(Side::Live, Some(one.id), true).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths([]));
+    images(&store).purge(Side::Live, None, true).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths([]));
+    images(&store).insert(&one, &paths(["x", "y"])).await.unwrap();
+    images(&store).purge(Side::Live, None, false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["x", "y"]));
+}
+
+async fn references_add_up(place: &Place) {
+    let store = place.open().await;
+    let record = image("i");
+    images(&store).insert(&record, &paths(["x"])).await.unwrap();
+    images(&store).replace(&record, 1, &paths(["x", "y"])).await.unwrap();
+    images(&store).replace(&record, 2, &[]).await.unwrap();
+    images(&store).purge(Side::Live, Some(record.id), false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["x", "y"]));
+    let key = public_key("k");
+    public_keys(&store).insert(&key, &[]).await.unwrap();
+    assert_eq!(
+        public_keys(&store)
+            .purge(Side::Live, Some(key.id), false)
+            .await
+            .unwrap(),
+        1
+    );
+}
+
+async fn many_objects_at_once(place: &Place) {
+    let store = place.open().await;
+    let many: Vec<_> = (0..25_000).map(|n| format!("s3://boot-images/{n:05}")).collect();
+    images(&store).insert(&image("i"), &many).await.unwrap();
+    images(&store).purge(Side::Live, None, false).await.unwrap();
+    assert_eq!(store.doomed(u32::MAX).await.unwrap(), many);
+    store.forget_doomed(&many).await.unwrap();
+    assert_eq!(store.doomed(1).await.unwrap(), paths([]));
+}

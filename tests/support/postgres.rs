@@ -1,0 +1,246 @@
+//! A real PostgreSQL server for one test program: its own directory and port, gone when the program is.
+
+#![allow(dead_code, reason = "every test program uses another part")]
+
+use std::{
+    net::TcpListener,
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, Uid, User},
+};
+
+/// The password of the server's one user; a test looks for it where it must not turn up.
+pub const PASSWORD: &str = "sesame-opens";
+
+/// Runs the server until its standard input ends, which it does when the test program does, however that dies. Its
+/// directory goes with it.
+const KEEPER: &str = r#"
+"$1/postgres" -D "$2/data" -k "$2" -h 127.0.0.1 -p "$3" >>"$2/log" 2>&1 &
+server=$!
+cat >/dev/null
+kill -QUIT $server 2>/dev/null
+wait $server
+rm -rf "$2"
+"#;
+
+/// A server.
+pub struct Server {
+    programs: PathBuf,
+    /// Whom it runs as: PostgreSQL refuses to be root.
+    user: Option<User>,
+    dir: PathBuf,
+    port: u16,
+    keeper: Option<(Child, ChildStdin)>,
+    databases: AtomicU32,
+}
+
+impl Server {
+    /// The one that all tests of this program share.
+    pub fn shared() -> &'static Self {
+        static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
+        &SERVER
+    }
+
+    /// A new one.
+    pub fn start() -> Self {
+        let programs = programs();
+        let user = Uid::effective().is_root().then(|| {
+            let named = |name| User::from_name(name).unwrap();
+            named("postgres")
+                .or_else(|| named("nobody"))
+                .expect("a user that is not root")
+        });
+        let dir = tempfile::Builder::new()
+            .prefix("kiln-postgres-")
+            .tempdir()
+            .unwrap()
+            .keep();
+        if let Some(user) = &user {
+            chown(&dir, Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
+        }
+        let password = dir.join("password");
+        fs_err::write(&password, PASSWORD).unwrap();
+        fs_err::set_permissions(&password, PermissionsExt::from_mode(0o644)).unwrap();
+        let mut server = Self {
+            programs,
+            user,
+            dir,
+            port: free_port(),
+            keeper: None,
+            databases: AtomicU32::new(0),
+        };
+        let made = server
+            .command(&server.programs.join("initdb"))
+            .args([
+                "--username=kiln",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--no-sync",
+            ])
+            // Not the order of bytes: the tables have to ask for it.
+            .args(["--locale-provider=icu", "--icu-locale=en-US", "--locale=C"])
+            .arg("--pwfile")
+            .arg(&password)
+            .arg(server.dir.join("data"))
+            .output()
+            .unwrap();
+        assert!(
+            made.status.success(),
+            "initdb: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        server.run();
+        server
+    }
+
+    /// The URL of a database, over TCP and with the password.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://kiln:{PASSWORD}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The URL of a new, empty database.
+    pub fn new_database(&self) -> String {
+        let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let done = self
+            .client("psql")
+            .args(["--quiet", "--command", &format!("CREATE DATABASE {name}")])
+            .output();
+        let done = done.unwrap();
+        assert!(
+            done.status.success(),
+            "CREATE DATABASE: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        self.url(&name)
+    }
+
+    /// Kills every process of the server at once, and starts it again.
+    pub fn crash(&mut self) {
+        let (mut keeper, input) = self.keeper.take().unwrap();
+        // First, since it would clean up.
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
+        drop(input);
+        let first = self.pid().unwrap();
+        let mut pids = vec![first];
+        pids.extend(children(first));
+        for &pid in &pids {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        wait_until("the processes of PostgreSQL are gone", || {
+            pids.iter()
+                .all(|pid| !Path::new(&format!("/proc/{pid}/cmdline")).exists() || is_zombie(*pid))
+        });
+        fs_err::remove_file(self.dir.join("data/postmaster.pid")).unwrap();
+        self.run();
+    }
+
+    fn run(&mut self) {
+        let mut keeper = self
+            .command(Path::new("sh"))
+            .args(["-c", KEEPER, "postgres-keeper"])
+            .args([&self.programs, &self.dir])
+            .arg(self.port.to_string())
+            // Not interrupted from the terminal: it ends after the tests.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let input = keeper.stdin.take().unwrap();
+        self.keeper = Some((keeper, input));
+        wait_until("PostgreSQL answers", || {
+            self.client("psql")
+                .args(["--command", "SELECT 1"])
+                .output()
+                .unwrap()
+                .status
+                .success()
+        });
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        let text = fs_err::read_to_string(self.dir.join("data/postmaster.pid")).ok()?;
+        text.lines().next()?.trim().parse().ok().map(Pid::from_raw)
+    }
+
+    fn client(&self, program: &str) -> Command {
+        let mut command = self.command(&self.programs.join(program));
+        command.args([
+            "--no-psqlrc",
+            "--host=127.0.0.1",
+            "--username=kiln",
+            "--dbname=postgres",
+        ]);
+        command.arg(format!("--port={}", self.port)).env("PGPASSWORD", PASSWORD);
+        command
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.dir).env("LC_ALL", "C");
+        if let Some(user) = &self.user {
+            command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+        }
+        command
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some((mut keeper, input)) = self.keeper.take() {
+            drop(input);
+            let _ = keeper.wait();
+        }
+    }
+}
+
+/// Where Debian puts the programs of a server: not in the search path.
+fn programs() -> PathBuf {
+    let mut versions: Vec<PathBuf> = fs_err::read_dir("/usr/lib/postgresql")
+        .map(|entries| entries.map(|entry| entry.unwrap().path().join("bin")).collect())
+        .unwrap_or_default();
+    versions.retain(|bin| bin.join("initdb").exists() && bin.join("postgres").exists());
+    versions.sort();
+    versions
+        .pop()
+        .expect("PostgreSQL is not installed: run `.ci/install-packages test`")
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn children(parent: Pid) -> Vec<Pid> {
+    let list = fs_err::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    list.split_whitespace()
+        .map(|pid| Pid::from_raw(pid.parse().unwrap()))
+        .collect()
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    fs_err::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_mins(1), "waited a minute until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
