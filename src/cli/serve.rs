@@ -1,6 +1,6 @@
 //! `kiln serve`: the API, and the embedded S3 service where no other is configured.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{io::IsTerminal, path::Path, sync::Arc, time::Duration};
 
 use clap::Args;
 use tokio::time::{MissedTickBehavior, interval};
@@ -242,6 +242,7 @@ fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn,kiln=info".into());
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(filter);
     match format {
         LogFormat::Text => log.init(),

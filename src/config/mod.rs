@@ -10,8 +10,10 @@ use std::{
     fmt,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use reqwest::Url;
 use serde::Deserialize;
 
 pub(crate) use self::check::{is_private, names_here};
@@ -29,7 +31,7 @@ use crate::{
     records::Failure,
     sandbox::{namespace::NamespaceDriver, toolbox::Toolboxes},
     settings::Section,
-    store::SharedStore,
+    store::{PostgresStore, SharedStore, SqliteStore},
 };
 
 /// Every section, in the order of the reference.
@@ -248,9 +250,26 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// `store_unavailable`.
+    /// `store_unavailable`; `config_invalid` when the password or the address makes no sense.
     pub async fn open_store(&self) -> Result<SharedStore, Failure> {
-        std::future::ready(Err(Failure::new("store_unavailable", "there is no store yet"))).await
+        let Some(url) = &self.store.url else {
+            fs_err::create_dir_all(&self.data_dir)
+                .map_err(|error| Failure::io("cannot make the data directory", &error))?;
+            return Ok(Arc::new(SqliteStore::open(&self.records_file()).await?));
+        };
+        let password = match (&self.store.password, &self.store.password_file) {
+            (Some(password), _) => Some(password.expose().to_owned()),
+            (None, Some(path)) => {
+                let text = fs_err::read_to_string(path).map_err(|error| Failure::new("config_invalid", error))?;
+                Some(text.trim_end_matches(['\r', '\n']).to_owned())
+            }
+            (None, None) => None,
+        };
+        let url = with_password(url, password.as_deref()).ok_or_else(|| {
+            Failure::new("config_invalid", "[store] url is no address of a PostgreSQL database")
+                .hint("it looks like postgresql://kiln@db.example.org/kiln")
+        })?;
+        Ok(Arc::new(PostgresStore::connect(&url).await?))
     }
 
     /// The agent's program: beside this one, or where `KILN_AGENT` says.
@@ -286,6 +305,21 @@ impl Config {
     pub fn toolboxes(&self) -> Result<Toolboxes, Failure> {
         Toolboxes::new(&self.data_dir.join("toolboxes"), self.namespace_driver()?)
     }
+}
+
+/// The whole address of a database.
+fn with_password(url: &DatabaseUrl, password: Option<&str>) -> Option<String> {
+    let mut whole = Url::parse(url.expose()).ok()?;
+    if !matches!(whole.scheme(), "postgresql" | "postgres") {
+        return None;
+    }
+    if let Some(password) = password
+        && whole.set_password(Some(password)).is_err()
+    {
+        // Without a host, as for a socket in a directory, there is no other place for it.
+        whole.query_pairs_mut().append_pair("password", password);
+    }
+    Some(whole.into())
 }
 
 /// Kiln's directory where a variable says, else where it is by default below the user's own.

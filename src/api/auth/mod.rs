@@ -65,6 +65,8 @@ enum Refusal {
     Unavailable(&'static str),
     /// The store does not answer.
     Store(StoreError),
+    /// They believe to talk to somebody else.
+    NotHere,
     /// They are known, but for nothing.
     NoRole(Key),
 }
@@ -130,11 +132,7 @@ pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request,
 async fn identify(gate: &Gate, need: Need, uri: &Uri, headers: &HeaderMap) -> Result<Option<Principal>, Refusal> {
     let (tokens, oidc) = match &gate.door {
         Door::Open if is_asked_here(uri, headers) => return Ok(Some(Principal::local())),
-        Door::Open => {
-            return Err(Refusal::Wrong(
-                "Authentication is off, so the server answers only to localhost and loopback addresses.",
-            ));
-        }
+        Door::Open => return Err(Refusal::NotHere),
         Door::Guarded { .. } if need == Need::Nothing => return Ok(None),
         Door::Guarded { tokens, oidc } => (tokens, oidc),
     };
@@ -225,6 +223,10 @@ fn refuse(gate: &Gate, peer: IpAddr, refusal: Refusal) -> Response {
             return response;
         }
         Refusal::Store(error) => return Problem::from(error).into_response(),
+        Refusal::NotHere => {
+            let detail = "Authentication is off, so requests have to name this host: localhost, or a loopback address.";
+            return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
+        }
         Refusal::NoRole(_) => {
             let detail = "The token is valid, but the issuer gives its holder no role that Kiln knows.";
             return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
