@@ -47,4 +47,6 @@ pub mod remote_nodes;
 #[cfg(feature = "server")]
 pub mod sandbox;
 #[cfg(feature = "server")]
+pub mod settings;
+#[cfg(feature = "server")]
 pub mod store;

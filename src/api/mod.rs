@@ -4,14 +4,20 @@
 //! decided in the handlers, what is kept in [`store`](crate::store), what lies in S3 in [`artifacts`](crate::artifacts).
 
 pub mod address;
+pub mod auth;
 mod body;
 mod fields;
+pub mod limits;
 mod lists;
 mod objects;
 pub mod openapi;
 pub mod orphans;
 pub mod problem;
+mod rate;
+mod request_log;
+pub mod serve;
 mod service;
+pub mod tls;
 mod uploads;
 mod v2;
 mod v3;
@@ -20,24 +26,8 @@ use std::sync::Arc;
 
 use axum::Router;
 
+pub use crate::config::JobSettings;
 use crate::{artifacts::ArtifactStore, remote_nodes::RemoteNodeSettings, store::SharedStore};
-
-/// What jobs get that do not say otherwise (IMS contract, settings of the service).
-#[derive(Debug, Clone)]
-pub struct JobSettings {
-    /// Disk for a build, GiB.
-    pub default_image_size_gib: u32,
-    /// Memory for a build, GiB.
-    pub default_mem_size_gib: u32,
-    /// Whether a customize job for x86_64 gets a kernel of its own.
-    pub enable_dkms: bool,
-    /// The network that users reach shells by.
-    pub access_subnet: String,
-    /// Its domain.
-    pub access_domain: String,
-    /// The Kubernetes namespace of jobs.
-    pub namespace: String,
-}
 
 /// What request handlers share. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -2,7 +2,9 @@
 
 use std::{fmt, path::PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::settings;
 
 /// Text that must not appear in a log.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -22,46 +24,40 @@ impl From<String> for Secret {
     }
 }
 
+/// What it says of itself is that it is there.
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("REDACTED")
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
 }
 
-/// The S3 service that recipes are read from and images are written to.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct S3Settings {
-    /// The service's address, such as `https://s3.example.org`. None means Amazon's own for the region.
-    pub endpoint: Option<String>,
-    /// The address of the same service as sandboxes see it; presigned URLs bear it. None means `endpoint`.
-    pub public_endpoint: Option<String>,
-    /// The region that requests are signed for. Most services other than Amazon's accept any.
-    pub region: String,
-    /// The access key. None means Amazon's usual chain: environment, profile, instance role.
-    pub access_key: Option<String>,
-    /// The secret that belongs to `access_key`.
-    pub secret_key: Option<Secret>,
-    /// The bucket of recipes.
-    pub recipes_bucket: String,
-    /// The bucket of images.
-    pub images_bucket: String,
-    /// Certificate authorities to trust besides the system's, a PEM file.
-    pub ca_bundle: Option<PathBuf>,
-}
-
-impl Default for S3Settings {
-    fn default() -> Self {
-        Self {
-            endpoint: None,
-            public_endpoint: None,
-            region: "us-east-1".to_owned(),
-            access_key: None,
-            secret_key: None,
-            recipes_bucket: "ims".to_owned(),
-            images_bucket: "boot-images".to_owned(),
-            ca_bundle: None,
-        }
+settings! {
+    /// The S3 service that recipes are read from and images are written to. Without this section the embedded one is
+    /// used; with an empty one it is Amazon's in `us-east-1` with the usual AWS environment.
+    ["s3"]
+    pub struct S3Settings {
+        /// The service's address. Default: Amazon's own for the region. Buckets are addressed by path.
+        endpoint: Option<String> = None, like "\"https://s3.example.org\"";
+        /// The address of the same service as sandboxes see it; presigned URLs bear it. Default: `endpoint`.
+        public_endpoint: Option<String> = None, like "\"https://s3.example.org\"";
+        /// The region that requests are signed for. Most services other than Amazon's accept any.
+        region: String = "us-east-1".to_owned();
+        /// The access key. Default: Amazon's usual chain of environment, profile and role.
+        access_key: Option<String> = None, like "\"…\"";
+        /// The secret that belongs to `access_key`.
+        secret_key: Option<Secret> = None, like "\"…\"";
+        /// The bucket of recipes. Made if it is not there, as is the other one.
+        recipes_bucket: String = "ims".to_owned();
+        /// The bucket of images.
+        images_bucket: String = "boot-images".to_owned();
+        /// Certificate authorities to trust besides the system's, a PEM file. Sandboxes trust the host's bundle.
+        ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
     }
 }
 

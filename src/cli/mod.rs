@@ -9,9 +9,12 @@ use printer::Printer;
 
 mod artifacts;
 mod build;
+mod config;
 mod printer;
 mod progress;
 mod sandboxes;
+mod serve;
+mod tokens;
 mod toolbox;
 
 /// Build operating-system images for any CPU architecture on the hosts you have.
@@ -51,6 +54,14 @@ enum Command {
     /// What builds left in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
+    /// Run the server: the API, and the embedded S3 service where no other is configured.
+    Serve(serve::ServeArguments),
+    /// Who may use the API of `kiln serve`.
+    #[command(subcommand)]
+    Tokens(tokens::TokensCommand),
+    /// What is configured, and what can be.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Print a script that completes kiln's commands in your shell.
     Completions {
         /// Which shell.
@@ -67,14 +78,23 @@ const EXIT_INTERRUPTED: u8 = 130;
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let printer = Printer::new(arguments.quiet, arguments.verbose);
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into()))
-        .init();
+    let serves = matches!(arguments.command, Command::Serve(_));
+    // A server's log follows its configuration.
+    if !serves {
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into()))
+            .init();
+    }
     // One provider for the whole process; two linked ones without a choice would panic at first use.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
-    let outcome = tokio::runtime::Builder::new_multi_thread()
+    let mut runtime = if serves {
+        serve::runtime()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    let outcome = runtime
         .enable_all()
         .build()
         .map_err(|error| Failure::io("cannot start", &error))
@@ -99,6 +119,9 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Toolbox(command) => command.run(&config()?, printer).await,
         Command::Sandboxes(command) => command.run(&config()?, printer).await,
         Command::Artifacts(command) => command.run(&config()?, printer).await,
+        Command::Serve(command) => command.run(&config()?, printer).await,
+        Command::Tokens(command) => command.run(&config()?, printer).await,
+        Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "kiln", &mut script);

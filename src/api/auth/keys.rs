@@ -1,0 +1,285 @@
+//! The keys with which an issuer signs its tokens.
+//!
+//! They are read at the start, then from time to time, and whenever a token names one that is not known: but never more
+//! often than once a minute, however many such tokens come. While the issuer does not answer, the keys that are known
+//! stay in use for a day.
+
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use jsonwebtoken::{
+    Algorithm, DecodingKey,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse},
+};
+use reqwest::{Certificate, Client, Url, redirect::Policy};
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::sync::Mutex;
+
+use crate::{
+    config::{OidcSettings, is_private, names_here},
+    records::Failure,
+};
+
+/// How long to wait before reading them again after they were read.
+const AT_MOST_EVERY: Duration = Duration::from_secs(60);
+
+/// How long to wait before trying again after the issuer did not answer.
+pub(super) const RETRY: Duration = Duration::from_secs(5);
+
+/// How long keys stay in use while the issuer does not answer.
+const MOST_AGE: Duration = Duration::from_hours(24);
+
+/// How long the issuer may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest answer of an issuer.
+const MOST_BYTES: usize = 1 << 20;
+
+/// An issuer's keys.
+#[derive(Debug)]
+pub(super) struct Keys {
+    issuer: String,
+    client: Client,
+    refresh: Duration,
+    known: RwLock<Option<Arc<Known>>>,
+    /// When they were last asked for, and whether that worked. Held while asking, so that one asks and others wait.
+    asked: Mutex<Option<(Instant, bool)>>,
+}
+
+/// Keys that were read.
+#[derive(Debug)]
+struct Known {
+    keys: Vec<Key>,
+    read: Instant,
+}
+
+struct Key {
+    id: Option<String>,
+    algorithms: Vec<Algorithm>,
+    key: DecodingKey,
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Key({:?}, {:?})", self.id, self.algorithms)
+    }
+}
+
+/// What looking for a key finds.
+pub(super) enum Found {
+    /// The key.
+    Key(DecodingKey),
+    /// The issuer has no such key.
+    Unknown,
+    /// The issuer cannot be asked.
+    Unavailable,
+}
+
+impl Keys {
+    pub(super) fn new(issuer: &str, settings: &OidcSettings) -> Result<Self, Failure> {
+        Ok(Self {
+            issuer: issuer.to_owned(),
+            client: client(issuer, settings)?,
+            refresh: settings.jwks_refresh.duration(),
+            known: RwLock::new(None),
+            asked: Mutex::new(None),
+        })
+    }
+
+    /// The key that a token's header names.
+    pub(super) async fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found {
+        let known = self.known();
+        if let Some(key) = known.and_then(|known| known.select(id, algorithm)) {
+            return Found::Key(key);
+        }
+        self.ask(AT_MOST_EVERY).await;
+        match self.known() {
+            None => Found::Unavailable,
+            Some(known) => known.select(id, algorithm).map_or(Found::Unknown, Found::Key),
+        }
+    }
+
+    /// Reads the keys now and from time to time; never ends.
+    pub(super) async fn follow(&self) {
+        loop {
+            let wait = if self.ask(self.refresh).await {
+                self.refresh
+            } else {
+                RETRY
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    fn known(&self) -> Option<Arc<Known>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.clone().filter(|known| known.read.elapsed() < MOST_AGE)
+    }
+
+    /// Asks for the keys, unless that was done a moment ago. Whether the last attempt worked.
+    async fn ask(&self, at_most_every: Duration) -> bool {
+        let mut asked = self.asked.lock().await;
+        if let Some((when, worked)) = *asked {
+            let pause = if worked { at_most_every } else { RETRY };
+            if when.elapsed() < pause {
+                return worked;
+            }
+        }
+        let worked = match self.read().await {
+            Ok(keys) => {
+                tracing::debug!(issuer = self.issuer, keys = keys.len(), "read the issuer's keys");
+                let read = Instant::now();
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Known { keys, read }));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(issuer = self.issuer, "cannot read the issuer's keys: {error}");
+                false
+            }
+        };
+        *asked = Some((Instant::now(), worked));
+        worked
+    }
+
+    async fn read(&self) -> Result<Vec<Key>, String> {
+        #[derive(Deserialize)]
+        struct Discovery {
+            issuer: String,
+            jwks_uri: String,
+        }
+        #[derive(Deserialize)]
+        struct KeySet {
+            keys: Vec<serde_json::Value>,
+        }
+        let address = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
+        let discovery: Discovery = self.get(&address).await?;
+        if discovery.issuer != self.issuer {
+            return Err(format!("{address} is about another issuer: {}", discovery.issuer));
+        }
+        // Whoever could change the keys on their way could sign what they like.
+        if !Url::parse(&discovery.jwks_uri).is_ok_and(|url| is_private(&url)) {
+            return Err(format!(
+                "its keys are at {}, which is no https address",
+                discovery.jwks_uri
+            ));
+        }
+        let set: KeySet = self.get(&discovery.jwks_uri).await?;
+        // Keys of kinds that this version does not know are none of our business.
+        let keys: Vec<_> = set.keys.into_iter().filter_map(Key::read).collect();
+        if keys.is_empty() {
+            return Err(format!("there is no key at {} that Kiln can use", discovery.jwks_uri));
+        }
+        Ok(keys)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, address: &str) -> Result<T, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("{address}: {error}");
+        let response = self.client.get(address).send().await;
+        let response = response.map_err(|error| wrong(&chain(&error)))?;
+        if !response.status().is_success() {
+            return Err(wrong(&format_args!("it answered {}", response.status())));
+        }
+        let mut body = Vec::new();
+        let mut stream = response.bytes_stream();
+        while let Some(piece) = stream.next().await {
+            body.extend_from_slice(&piece.map_err(|error| wrong(&chain(&error)))?);
+            if body.len() > MOST_BYTES {
+                return Err(wrong(&"the answer is too long"));
+            }
+        }
+        serde_json::from_slice(&body).map_err(|error| wrong(&error))
+    }
+}
+
+impl Known {
+    /// The key with that id; without an id, the only one of that kind.
+    fn select(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
+        let mut fitting = self
+            .keys
+            .iter()
+            .filter(|key| key.algorithms.contains(&algorithm) && (id.is_none() || key.id.as_deref() == id));
+        let first = fitting.next()?;
+        fitting.next().is_none().then(|| first.key.clone())
+    }
+}
+
+impl Key {
+    fn read(value: serde_json::Value) -> Option<Self> {
+        use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+        let jwk: Jwk = serde_json::from_value(value).ok()?;
+        if matches!(&jwk.common.public_key_use, Some(meant) if *meant != PublicKeyUse::Signature) {
+            return None;
+        }
+        // What a key can do follows from what it is, and never from what a token says. A symmetric key can do nothing.
+        let mut algorithms = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => vec![RS256, RS384, RS512, PS256, PS384, PS512],
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![ES256],
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => vec![ES384],
+            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![EdDSA],
+            _ => return None,
+        };
+        if let Some(only) = jwk.common.key_algorithm {
+            algorithms.retain(|algorithm| KeyAlgorithm::from(*algorithm) == only);
+        }
+        let key = DecodingKey::from_jwk(&jwk).ok()?;
+        (!algorithms.is_empty()).then_some(Self {
+            id: jwk.common.key_id,
+            algorithms,
+            key,
+        })
+    }
+}
+
+fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
+    let builder = || {
+        let builder = Client::builder()
+            .connect_timeout(TIMEOUT / 2)
+            .timeout(TIMEOUT)
+            .redirect(Policy::none())
+            .pool_max_idle_per_host(0);
+        // A proxy cannot know what this host means by itself.
+        match Url::parse(issuer) {
+            Ok(url) if names_here(&url) => builder.no_proxy(),
+            _ => builder,
+        }
+    };
+    let built = match &settings.ca_bundle {
+        None => builder().build(),
+        Some(path) => {
+            let unusable = |error: &dyn std::fmt::Display| {
+                Failure::new(
+                    "oidc_settings",
+                    format_args!("cannot trust the authorities in {}: {error}", path.display()),
+                )
+                .hint("[oidc] ca_bundle has to name a PEM file")
+            };
+            let pem = fs_err::read(path).map_err(|error| unusable(&error))?;
+            let trusted = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(&error))?;
+            let besides = builder().tls_certs_merge(trusted.clone()).build();
+            // Where the system has none, these are all.
+            besides.or_else(|_| builder().tls_certs_only(trusted).build())
+        }
+    };
+    built.map_err(|error| {
+        let what = format!("cannot talk to the issuer: {}", chain(&error));
+        Failure::new("oidc_settings", what)
+            .hint("install the system's certificate authorities, or set [oidc] ca_bundle")
+    })
+}
+
+/// An error with its causes; the innermost tells most.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,140 @@
+//! How large requests may be and how long they may take.
+
+use std::{any::Any, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures::StreamExt;
+use tokio::time::timeout;
+
+use super::problem::Problem;
+use crate::{
+    config::LimitSettings,
+    settings::{Period, Size},
+};
+
+/// How much of a body that is too large is read all the same, so that a caller who does not listen before having sent
+/// everything gets to hear why it was refused.
+const LINGER: u64 = 16 << 20;
+
+/// The limits in use.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    body: Size,
+    time: Period,
+}
+
+impl From<&LimitSettings> for Limits {
+    fn from(settings: &LimitSettings) -> Self {
+        Self {
+            body: settings.body_bytes,
+            time: settings.request_timeout,
+        }
+    }
+}
+
+/// Limits the body's size and the time of a request.
+///
+/// A body that is no file is received here, whole: handlers would do the same, and a slow caller can be told apart from
+/// a slow answer.
+pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: Next) -> Response {
+    let time = limits.time.duration();
+    if is_upload(request.uri().path()) {
+        return upload(time, request, next).await;
+    }
+    let (parts, body) = request.into_parts();
+    let body = match timeout(time, receive(body, declared(&parts.headers), limits.body)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(problem)) => return problem.into_response(),
+        Err(_) => {
+            let detail = format!("The request was not received within {}.", limits.time);
+            return Problem::new(StatusCode::REQUEST_TIMEOUT, detail).into_response();
+        }
+    };
+    let mut request = Request::from_parts(parts, Body::from(body));
+    // It is known not to be too large.
+    DefaultBodyLimit::disable().apply(&mut request);
+    match timeout(time, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let detail = format!("There was no answer within {}. Try again later.", limits.time);
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
+        }
+    }
+}
+
+/// A body that is a file goes to its handler as it comes, which limits its size. It may take long, but must not stand
+/// still.
+async fn upload(time: Duration, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let pieces = futures::stream::unfold(body.into_data_stream(), move |mut stream| async move {
+        let piece = match timeout(time, stream.next()).await {
+            Ok(piece) => piece?,
+            Err(_) => Err(axum::Error::new(StoodStill)),
+        };
+        Some((piece, stream))
+    });
+    next.run(Request::from_parts(parts, Body::from_stream(pieces))).await
+}
+
+/// Why an upload did not get through.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing came for too long")]
+struct StoodStill;
+
+/// The whole of a body.
+async fn receive(body: Body, declared: Option<u64>, most: Size) -> Result<Bytes, Problem> {
+    let mut kept = Vec::with_capacity(usize::try_from(declared.unwrap_or(0).min(most.0)).unwrap_or(0));
+    let mut received = 0;
+    let mut stream = body.into_data_stream();
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(|error| Problem::bad_request(format_args!("The body broke off: {error}.")))?;
+        received += piece.len() as u64;
+        if received <= most.0 {
+            kept.extend_from_slice(&piece);
+        } else if received > LINGER || declared.is_some_and(|declared| declared > LINGER) {
+            break;
+        }
+    }
+    match declared.unwrap_or(received).max(received) {
+        sent if sent <= most.0 => Ok(kept.into()),
+        _ if declared.is_none() && received > LINGER => Err(too_large(most, "more than 16 MiB")),
+        sent => Err(too_large(most, format_args!("{sent} bytes"))),
+    }
+}
+
+fn too_large(most: Size, sent: impl std::fmt::Display) -> Problem {
+    let detail = format!("The body may have {} bytes ({most}) at most; {sent} were sent.", most.0);
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+}
+
+/// What the caller says how long the body is.
+fn declared(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Whether the body is a file.
+fn is_upload(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    matches!(
+        parts.as_slice(),
+        ["", "kiln", "v1", "recipes", _, "archive"] | ["", "kiln", "v1", "images", _, "artifacts", _]
+    )
+}
+
+/// What is answered when a handler panics. What it said stays in the log.
+#[expect(clippy::needless_pass_by_value, reason = "that is how it is called")]
+pub(super) fn panicked(what: Box<dyn Any + Send>) -> Response {
+    let text = what
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| what.downcast_ref::<String>().map(String::as_str));
+    tracing::error!("a request handler panicked: {}", text.unwrap_or("it did not say why"));
+    let detail = "The server made a mistake. Its log says more, under this answer's x-request-id.";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+}

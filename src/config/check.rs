@@ -1,0 +1,325 @@
+//! What single keys cannot tell: files that must be readable, and settings that make no sense together.
+
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use reqwest::Url;
+
+use super::{AuthMode, Config, Problem};
+use crate::{
+    api::tls,
+    artifacts::S3Settings,
+    settings::{Key, Section, is_loopback},
+};
+
+/// Whether callers have to say who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nobody has to: only this host can reach the server.
+    Open,
+    /// Everybody has to.
+    Authenticated,
+}
+
+impl Config {
+    /// Whether callers have to say who they are. Only what asks for less than everything ever makes this
+    /// [`Access::Open`], and [`Config::problems`] has something to say about it unless only this host can call.
+    pub fn access(&self) -> Access {
+        if self.auth.mode == AuthMode::Required || self.oidc.issuer.is_some() || !self.only_here() {
+            Access::Authenticated
+        } else {
+            Access::Open
+        }
+    }
+
+    /// Whether only this host can call.
+    fn only_here(&self) -> bool {
+        let public = self.server.public_url.as_ref();
+        self.server.listen.are_loopback() && public.is_none_or(|url| Url::parse(url).is_ok_and(|url| names_here(&url)))
+    }
+
+    /// Everything that is wrong with the configuration as a whole.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        self.check_server(&mut problems);
+        self.check_access(&mut problems);
+        self.check_oidc(&mut problems);
+        self.check_limits(&mut problems);
+        self.check_store(&mut problems);
+        self.check_s3(&mut problems);
+        self.check_jobs(&mut problems);
+        problems
+    }
+
+    /// A problem of a key, told where the key was set.
+    fn problem(&self, section: &'static str, key: &'static str, what: impl std::fmt::Display) -> Problem {
+        let origin = self.origins.get(&(section, key)).cloned();
+        Problem::new(origin, format_args!("[{section}] {key}: {what}"))
+    }
+
+    fn is_set(&self, section: &'static str, key: &'static str) -> bool {
+        self.origins.contains_key(&(section, key))
+    }
+
+    fn check_readable(&self, section: &'static str, key: &'static str, path: &Path, problems: &mut Vec<Problem>) {
+        if let Err(error) = fs_err::read(path) {
+            let hint = match error.kind() {
+                io::ErrorKind::PermissionDenied => "let the user read it who runs Kiln",
+                _ => "relative paths begin where Kiln is started; absolute ones do not",
+            };
+            problems.push(self.problem(section, key, error).hint(hint));
+        }
+    }
+
+    fn check_authorities(&self, section: &'static str, path: Option<&PathBuf>, problems: &mut Vec<Problem>) {
+        let Some(path) = path else { return };
+        let known = problems.len();
+        self.check_readable(section, "ca_bundle", path, problems);
+        if problems.len() == known
+            && let Err(error) = tls::authorities(path)
+        {
+            let hint = "it has to hold certificates as PEM: -----BEGIN CERTIFICATE-----";
+            problems.push(self.problem(section, "ca_bundle", error).hint(hint));
+        }
+    }
+
+    fn check_server(&self, problems: &mut Vec<Problem>) {
+        let server = &self.server;
+        if server.listen.0.is_empty() {
+            let hint = "give at least one, such as \"127.0.0.1:9000\"";
+            problems.push(self.problem("server", "listen", "there is no address").hint(hint));
+        }
+        let mut fixed: Vec<_> = server.listen.0.iter().filter(|address| address.port() != 0).collect();
+        fixed.sort();
+        if fixed.windows(2).any(|pair| pair[0] == pair[1]) {
+            problems.push(
+                self.problem("server", "listen", "an address is there twice")
+                    .hint("remove one"),
+            );
+        }
+        match (&server.tls_certificate, &server.tls_key) {
+            (Some(certificate), Some(key)) => {
+                let known = problems.len();
+                self.check_readable("server", "tls_certificate", certificate, problems);
+                self.check_readable("server", "tls_key", key, problems);
+                if problems.len() == known
+                    && let Err(error) = tls::server_config(certificate, key)
+                {
+                    let hint = "both are PEM files, and the first certificate must be the one made for the key";
+                    problems.push(self.problem("server", "tls_certificate", error).hint(hint));
+                }
+            }
+            (Some(_), None) => {
+                let problem = self.problem("server", "tls_certificate", "there is no tls_key");
+                problems.push(problem.hint("set both, or neither"));
+            }
+            (None, Some(_)) => {
+                let problem = self.problem("server", "tls_key", "there is no tls_certificate");
+                problems.push(problem.hint("set both, or neither"));
+            }
+            (None, None) => {}
+        }
+        if let Some(url) = &server.public_url
+            && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        {
+            let problem = self.problem(
+                "server",
+                "public_url",
+                format_args!("`{url}` is no address of a server"),
+            );
+            problems.push(problem.hint("it looks like https://kiln.example.org"));
+        }
+    }
+
+    fn check_access(&self, problems: &mut Vec<Problem>) {
+        let server = &self.server;
+        let authenticated = self.auth.mode == AuthMode::Required || self.oidc.issuer.is_some();
+        if !authenticated && !self.only_here() {
+            let (key, what) = if server.listen.are_loopback() {
+                (
+                    "public_url",
+                    "others can reach the server there, and nobody has to say who they are",
+                )
+            } else {
+                (
+                    "listen",
+                    "others can reach such an address, and nobody has to say who they are",
+                )
+            };
+            let hint = "set `mode = \"required\"` in [auth] and make a token with `kiln tokens create`, or configure \
+                        [oidc], or listen on 127.0.0.1 only";
+            problems.push(self.problem("server", key, what).hint(hint));
+        }
+        let encrypted = server.tls_certificate.is_some() && server.tls_key.is_some();
+        if !server.listen.are_loopback() && !encrypted && !server.insecure_http {
+            let hint = "set tls_certificate and tls_key; or, if something before Kiln has the certificate, \
+                        `insecure_http = true`";
+            let what = "tokens would cross the network without encryption";
+            problems.push(self.problem("server", "listen", what).hint(hint));
+        }
+    }
+
+    fn check_oidc(&self, problems: &mut Vec<Problem>) {
+        let oidc = &self.oidc;
+        let Some(issuer) = &oidc.issuer else {
+            // Somebody meant to configure an issuer.
+            if let Some(origin) = self.origins.get(&("oidc", "")) {
+                let problem = Problem::new(origin.clone(), "[oidc] has no issuer");
+                problems.push(problem.hint("set issuer and audience, or remove the section"));
+            }
+            return;
+        };
+        if !Url::parse(issuer).is_ok_and(|url| is_private(&url)) {
+            let what = format!("`{issuer}` is no https address");
+            let hint = "it looks like https://keycloak.example.org/realms/site";
+            problems.push(self.problem("oidc", "issuer", what).hint(hint));
+        }
+        if oidc.audience.as_ref().is_none_or(String::is_empty) {
+            let hint = "set audience to what the issuer puts into `aud` of tokens for Kiln";
+            let what = "tokens made for any other service would be accepted";
+            problems.push(self.problem("oidc", "audience", what).hint(hint));
+        }
+        if [&oidc.read_roles, &oidc.write_roles, &oidc.admin_roles]
+            .iter()
+            .all(|roles| roles.is_empty())
+        {
+            let problem = self.problem("oidc", "read_roles", "no role of the issuer allows anything");
+            problems.push(problem.hint("name roles in read_roles, write_roles or admin_roles"));
+        }
+        if oidc.role_claim.is_empty() {
+            let problem = self.problem("oidc", "role_claim", "it is empty");
+            problems.push(problem.hint("Keycloak's is \"realm_access.roles\""));
+        }
+        if oidc.jwks_refresh.duration().is_zero() {
+            let problem = self.problem("oidc", "jwks_refresh", "it is zero");
+            problems.push(problem.hint("\"1h\" is the default"));
+        }
+        self.check_authorities("oidc", oidc.ca_bundle.as_ref(), problems);
+    }
+
+    fn check_limits(&self, problems: &mut Vec<Problem>) {
+        let limits = &self.limits;
+        let zero = |key| self.problem("limits", key, "zero would allow nothing");
+        if limits.body_bytes.0 == 0 {
+            problems.push(zero("body_bytes").hint("\"1MiB\" is the default"));
+        }
+        if limits.upload_bytes.0 == 0 {
+            problems.push(zero("upload_bytes").hint("\"20GiB\" is the default"));
+        }
+        if limits.request_timeout.duration().is_zero() {
+            problems.push(zero("request_timeout").hint("\"60s\" is the default"));
+        }
+        if limits.burst == 0 && limits.requests_per_second > 0 {
+            problems.push(zero("burst").hint("for no limit, set requests_per_second to 0"));
+        }
+    }
+
+    fn check_store(&self, problems: &mut Vec<Problem>) {
+        let store = &self.store;
+        let url = store.url.as_ref().map(|url| Url::parse(url.expose()));
+        match &url {
+            None => {
+                for key in ["password", "password_file"] {
+                    if self.is_set("store", key) {
+                        let problem = self.problem("store", key, "there is no url that it belongs to");
+                        problems.push(problem.hint("set url, or remove it: SQLite has no password"));
+                    }
+                }
+            }
+            Some(Ok(url)) if matches!(url.scheme(), "postgresql" | "postgres") => {
+                let passwords = [
+                    url.password().is_some(),
+                    store.password.is_some(),
+                    store.password_file.is_some(),
+                ];
+                if passwords.into_iter().filter(|set| *set).count() > 1 {
+                    let problem = self.problem("store", "url", "the password is set twice");
+                    problems.push(problem.hint("keep one of: in the url, password, password_file"));
+                }
+            }
+            Some(_) => {
+                let problem = self.problem("store", "url", "it is no address of a PostgreSQL database");
+                problems.push(
+                    problem.hint("it looks like postgresql://kiln@db.example.org/kiln; without it, SQLite is used"),
+                );
+            }
+        }
+        if let Some(path) = &store.password_file {
+            self.check_readable("store", "password_file", path, problems);
+        }
+    }
+
+    fn check_s3(&self, problems: &mut Vec<Problem>) {
+        if !is_loopback(self.embedded_s3.listen.ip()) {
+            let problem = self.problem("embedded_s3", "listen", "it has to be a loopback address");
+            problems.push(problem.hint("use 127.0.0.1, or configure in [s3] a service that others can reach"));
+        }
+        let Some(s3) = &self.s3 else { return };
+        if s3.access_key.is_some() != s3.secret_key.is_some() {
+            let key = if s3.access_key.is_some() {
+                "access_key"
+            } else {
+                "secret_key"
+            };
+            let problem = self.problem("s3", key, "of access key and secret key only one is set");
+            problems.push(problem.hint("set both, or none to use the usual AWS environment"));
+        }
+        for (key, url) in [("endpoint", &s3.endpoint), ("public_endpoint", &s3.public_endpoint)] {
+            if let Some(url) = url
+                && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            {
+                let problem = self.problem("s3", key, format_args!("`{url}` is no address of a service"));
+                problems.push(problem.hint("it looks like https://s3.example.org"));
+            }
+        }
+        self.check_authorities(S3Settings::SECTION.name, s3.ca_bundle.as_ref(), problems);
+    }
+
+    fn check_jobs(&self, problems: &mut Vec<Problem>) {
+        let (jobs, nodes) = (&self.jobs, &self.remote_build_nodes);
+        for (key, value) in [
+            ("default_image_size_gib", jobs.default_image_size_gib),
+            ("default_mem_size_gib", jobs.default_mem_size_gib),
+        ] {
+            if value == 0 {
+                problems.push(
+                    self.problem("jobs", key, "a job needs some")
+                        .hint("set it to 1 or more"),
+                );
+            }
+        }
+        for (key, path) in [
+            ("identity_file", &nodes.identity_file),
+            ("known_hosts", &nodes.known_hosts),
+            ("ssh_config", &nodes.ssh_config),
+        ] {
+            if let Some(path) = path {
+                self.check_readable("remote_build_nodes", key, path, problems);
+            }
+        }
+    }
+
+    /// Where a key was set, if it was.
+    pub(super) fn origin(&self, section: &Section, key: &Key) -> Option<String> {
+        let found = self
+            .origins
+            .iter()
+            .find(|((s, k), _)| *s == section.name && *k == key.name);
+        found.map(|(_, origin)| origin.to_string())
+    }
+}
+
+/// Whether the host in an address is this one.
+pub(crate) fn names_here(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_loopback)
+}
+
+/// Whether nobody on the way can read or change what is asked there.
+pub(crate) fn is_private(url: &Url) -> bool {
+    url.has_host() && (url.scheme() == "https" || (url.scheme() == "http" && names_here(url)))
+}

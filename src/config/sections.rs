@@ -1,0 +1,220 @@
+//! The sections of the configuration, beside `[s3]`, which is [`S3Settings`](crate::artifacts::S3Settings).
+
+use std::{fmt, path::PathBuf};
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::{
+    artifacts::Secret,
+    settings,
+    settings::{Addresses, Period, Size},
+};
+
+settings! {
+    /// The embedded S3 service of `kiln serve`, used where there is no `[s3]`.
+    ["embedded_s3"]
+    pub struct EmbeddedS3Settings {
+        /// Where it listens. Only loopback addresses are possible: the protocol is not encrypted here.
+        listen: std::net::SocketAddr = ([127, 0, 0, 1], 9001).into();
+    }
+}
+
+settings! {
+    /// Where records are kept.
+    ["store"]
+    pub struct StoreSettings {
+        /// The PostgreSQL database. Default: SQLite, in `records.sqlite` in the data directory.
+        url: Option<DatabaseUrl> = None, like "\"postgresql://kiln@db.example.org/kiln\"";
+        /// The database's password, if it is not in `url`. `KILN__STORE__PASSWORD` keeps it out of files.
+        password: Option<Secret> = None, like "\"…\"";
+        /// A file with the password, as secret managers make them.
+        password_file: Option<PathBuf> = None, like "\"/run/secrets/kiln-database\"";
+    }
+}
+
+settings! {
+    /// Where `kiln serve` listens.
+    ["server"]
+    pub struct ServerSettings {
+        /// The address, or a list of them. Others than loopback ones need authentication and TLS.
+        listen: Addresses = Addresses(vec![([127, 0, 0, 1], 9000).into()]);
+        /// The certificate, with those of intermediate authorities, as PEM. Read again when it changes.
+        tls_certificate: Option<PathBuf> = None, like "\"/etc/kiln/tls.pem\"";
+        /// The private key that belongs to it, as PEM.
+        tls_key: Option<PathBuf> = None, like "\"/etc/kiln/tls.key\"";
+        /// Listen without TLS on addresses that others can reach, as behind a gateway that has the certificate.
+        insecure_http: bool = false;
+        /// The server's address as its users see it. Default: the first of `listen`.
+        public_url: Option<String> = None, like "\"https://kiln.example.org\"";
+    }
+}
+
+settings! {
+    /// What one caller may ask for.
+    ["limits"]
+    pub struct LimitSettings {
+        /// The largest JSON body.
+        body_bytes: Size = Size(1 << 20);
+        /// The largest file that is taken over the API: a recipe's archive, an artifact of an image.
+        upload_bytes: Size = Size(20 << 30);
+        /// Requests per second that a token or, without one, an address may make on average; 0 means any number.
+        requests_per_second: u32 = 500;
+        /// Requests that it may make at once.
+        burst: u32 = 2000;
+        /// Wrong tokens per minute from one address before it is told to wait; 0 means any number.
+        failed_logins_per_minute: u32 = 20;
+        /// How long a request may take to be read, and then to be answered.
+        request_timeout: Period = Period::seconds(60);
+    }
+}
+
+settings! {
+    /// What `kiln serve` says of its work on standard error. `KILN_LOG` says how much: `info`, `kiln=debug,warn`.
+    ["log"]
+    pub struct LogSettings {
+        /// `text` for people, `json` for machines.
+        format: LogFormat = LogFormat::Text;
+    }
+}
+
+settings! {
+    /// Who may use the API. docs/auth.md says more.
+    ["auth"]
+    pub struct AuthSettings {
+        /// `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one,
+        /// and the server starts on loopback addresses only.
+        mode: AuthMode = AuthMode::Auto;
+    }
+}
+
+settings! {
+    /// An OpenID Connect issuer, such as Keycloak, whose tokens are accepted besides Kiln's own.
+    ["oidc"]
+    pub struct OidcSettings {
+        /// The issuer's address, exactly as its tokens have it in `iss`.
+        issuer: Option<String> = None, like "\"https://keycloak.example.org/realms/site\"";
+        /// What tokens must have in `aud`.
+        audience: Option<String> = None, like "\"kiln\"";
+        /// The claim with the caller's roles: names of members with dots between them.
+        role_claim: String = "realm_access.roles".to_owned();
+        /// Roles there that may look at everything.
+        read_roles: Vec<String> = vec!["kiln-read".to_owned()];
+        /// Roles that may also create, change and delete single records.
+        write_roles: Vec<String> = vec!["kiln-write".to_owned()];
+        /// Roles that may do everything.
+        admin_roles: Vec<String> = vec!["kiln-admin".to_owned()];
+        /// Authorities to trust besides the system's when talking to the issuer, a PEM file.
+        ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
+        /// How often the issuer's keys are read again. An unknown key makes that happen at once, once a minute at most.
+        jwks_refresh: Period = Period::seconds(3600);
+    }
+}
+
+settings! {
+    /// What a job gets that does not say otherwise.
+    ["jobs"]
+    pub struct JobSettings {
+        /// Space for an image's root, in GiB.
+        default_image_size_gib: u32 = 60;
+        /// Memory, in GiB.
+        default_mem_size_gib: u32 = 8;
+        /// Whether jobs may ask for `require_dkms`.
+        enable_dkms: bool = true;
+        /// The network over which users reach a job's shell.
+        access_subnet: String = "cmn".to_owned();
+        /// The domain of that network.
+        access_domain: String = "shasta.local".to_owned();
+        /// The Kubernetes namespace that jobs name.
+        namespace: String = "ims".to_owned();
+    }
+}
+
+settings! {
+    /// How remote build nodes are reached.
+    ["remote_build_nodes"]
+    pub struct RemoteBuildNodeSettings {
+        /// Whom to log in as.
+        user: String = "root".to_owned();
+        /// The private key. Default: what ssh itself finds.
+        identity_file: Option<PathBuf> = None, like "\"/etc/kiln/id_ed25519\"";
+        /// The file with the nodes' host keys. Default: what ssh itself finds.
+        known_hosts: Option<PathBuf> = None, like "\"/etc/kiln/known_hosts\"";
+        /// A configuration file for ssh. Default: what ssh itself finds.
+        ssh_config: Option<PathBuf> = None, like "\"/etc/kiln/ssh_config\"";
+        /// How long a connection may take to be made.
+        connect_timeout: Period = Period::seconds(10);
+    }
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one object per line.
+    Json,
+}
+
+/// When callers have to say who they are. There is no word for "never".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// Always, if an issuer is configured; else the server keeps to loopback addresses.
+    Auto,
+    /// Always.
+    Required,
+}
+
+/// The address of a database. It may hold a password, so it is never printed whole.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    /// All of it, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(mut url) = reqwest::Url::parse(&self.0) else {
+            return f.write_str("…");
+        };
+        if url.password().is_some() && url.set_password(Some("REDACTED")).is_err() {
+            return f.write_str("…");
+        }
+        // A password can stand among the parameters, too.
+        if url.query().is_some() {
+            url.set_query(Some("REDACTED"));
+        }
+        url.fmt(f)
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DatabaseUrl({self})")
+    }
+}
+
+impl Serialize for DatabaseUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_url_is_printed_without_its_secrets() {
+        let url = DatabaseUrl("postgresql://kiln:hunter2@db/kiln?password=hunter2".to_owned());
+        assert_eq!(url.to_string(), "postgresql://kiln:REDACTED@db/kiln?REDACTED");
+        assert!(!format!("{url:?}").contains("hunter2"));
+        assert_eq!(DatabaseUrl("hunter2".to_owned()).to_string(), "…");
+    }
+}
