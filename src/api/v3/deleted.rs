@@ -1,12 +1,7 @@
 //! `/deleted/…`: what can still be restored. Deleting and restoring change a record's metadata only; nothing is moved in
 //! S3, so keys and entity tags come back as they were.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -16,6 +11,7 @@ use super::{find, id, moved};
 use crate::{
     api::{
         Api,
+        address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, error},
         lists::{ListParameters, ListQuery},

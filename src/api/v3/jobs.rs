@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{
     Json,
-    extract::{Path, RawQuery, State},
+    extract::{RawQuery, State},
     http::StatusCode,
     response::Response,
 };
@@ -17,6 +17,7 @@ use super::{age, find, id};
 use crate::{
     api::{
         Api, JobSettings,
+        address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, Parsed, checked, object},
         lists::{self, JobListParameters, ListParameters, ListQuery},
