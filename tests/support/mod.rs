@@ -26,6 +26,7 @@ use tempfile::TempDir;
 
 pub mod archive;
 pub mod repository;
+pub mod serve;
 pub mod squashfs;
 
 const KILN: &str = env!("CARGO_BIN_EXE_kiln");
@@ -566,6 +567,15 @@ impl Started {
             self.assert_runs();
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether it has said a line that contains `text`.
+    pub fn has_said(&self, text: &str) -> bool {
+        self.lines.lock().unwrap().iter().any(|line| line.contains(text))
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     #[track_caller]
