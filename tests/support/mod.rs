@@ -25,6 +25,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub mod archive;
+pub mod issuer;
 pub mod repository;
 pub mod serve;
 pub mod squashfs;
@@ -650,6 +651,18 @@ pub fn eventually(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// As [`eventually`], for what is asked for.
+pub async fn eventually_async<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while !is_so().await {
+        if Instant::now() > until {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     true
 }
