@@ -198,7 +198,7 @@ async fn introduce(
             printer.result(format_args!("auth       tokens{also}"));
             // Whether there are any is only a courtesy here.
             if oidc.is_none() && store.tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
-                printer.note("There is no token yet: `kiln tokens create --name NAME --role admin` makes one.");
+                printer.result("           there is none yet: `kiln tokens create --name NAME --role admin` makes one");
             }
             printer.result(format_args!("try        KILN_TOKEN=… kiln --server {url} images list"));
         }

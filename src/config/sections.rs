@@ -118,7 +118,7 @@ settings! {
         default_image_size_gib: u32 = 60;
         /// Memory, in GiB.
         default_mem_size_gib: u32 = 8;
-        /// Whether jobs may ask for `require_dkms`.
+        /// Whether a customize job for x86_64 gets a kernel of its own unless it says `require_dkms: false`.
         enable_dkms: bool = true;
         /// The network over which users reach a job's shell.
         access_subnet: String = "cmn".to_owned();

@@ -138,7 +138,10 @@ impl Source {
 
     fn set(&mut self, section: &Section, key: &Key, value: Value, here: Origin) {
         if let Err(wrong) = (key.check)(&value) {
-            let wrong = wrong.trim().replace('\n', ": ").replace("expected u32", "expected a number");
+            let wrong = wrong
+                .trim()
+                .replace('\n', ": ")
+                .replace("expected u32", "expected a number");
             let wrong = wrong.replace("expected path string", "expected text");
             let about = key.about.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
             let problem = Problem::new(here, format_args!("`{}`: {wrong}", key.name));
@@ -234,7 +237,11 @@ fn unknown(here: Origin, section: &str, name: &str) -> Problem {
 }
 
 fn unknown_variable(here: Origin, name: &str) -> Problem {
-    let known = || SECTIONS.iter().flat_map(|section| section.keys.iter().map(|key| variable(section, key)));
+    let known = || {
+        SECTIONS
+            .iter()
+            .flat_map(|section| section.keys.iter().map(|key| variable(section, key)))
+    };
     let near = known()
         .chain([variable(&TOP, &TOP.keys[0])])
         .map(|known| (distance(&known, &name.to_ascii_uppercase()), known))

@@ -25,7 +25,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub mod archive;
+pub mod issuer;
 pub mod repository;
+pub mod serve;
 pub mod squashfs;
 
 const KILN: &str = env!("CARGO_BIN_EXE_kiln");
@@ -568,6 +570,15 @@ impl Started {
         }
     }
 
+    /// Whether it has said a line that contains `text`.
+    pub fn has_said(&self, text: &str) -> bool {
+        self.lines.lock().unwrap().iter().any(|line| line.contains(text))
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     #[track_caller]
     fn assert_runs(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
@@ -640,6 +651,18 @@ pub fn eventually(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// As [`eventually`], for what is asked for.
+pub async fn eventually_async<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while !is_so().await {
+        if Instant::now() > until {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     true
 }

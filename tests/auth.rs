@@ -1,0 +1,298 @@
+//! Who is let in, and to what: tokens of Kiln's own and of an issuer.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+#[path = "auth/oidc.rs"]
+mod oidc;
+
+use serde_json::json;
+use support::{
+    Kiln,
+    serve::{Answer, Server, token},
+};
+
+const REQUIRED: (&str, &str) = ("KILN__AUTH__MODE", "required");
+
+/// Checks that nobody was let in, and that nothing says more than that; what it says.
+#[track_caller]
+fn not_let_in(answer: &Answer) -> String {
+    let told = answer.problem(401);
+    assert!(
+        answer.header("www-authenticate").starts_with("Bearer realm=\"kiln\""),
+        "{answer:?}"
+    );
+    told
+}
+
+#[tokio::test]
+async fn roles_allow_what_they_should() {
+    let server = Server::start(&[REQUIRED]);
+    let (read, write, admin) = (server.token("read"), server.token("write"), server.token("admin"));
+    let image = || Some(json!({ "name": "image" }));
+
+    // Nobody.
+    for (method, path) in [
+        ("GET", "/v3/images"),
+        ("GET", "/images"),
+        ("GET", "/apis/ims/v2/recipes"),
+        ("DELETE", "/v3/images"),
+        ("GET", "/nowhere"),
+        ("GET", "/"),
+        ("OPTIONS", "/v3/images"),
+        ("PUT", "/kiln/v1/images/1/artifacts/rootfs"),
+    ] {
+        let answer = server.ask("", method, path, None).await;
+        assert_eq!(
+            not_let_in(&answer),
+            "This needs a token: send `Authorization: Bearer` with it.",
+            "{method} {path}"
+        );
+    }
+    for path in [
+        "/healthz/live",
+        "/healthz/ready",
+        "/version",
+        "/apis/ims/version",
+        "//version",
+        "/openapi.json",
+    ] {
+        assert_eq!(server.ask("", "GET", path, None).await.status, 200, "{path}");
+        // A wrong token does no harm where none is needed.
+        assert_eq!(server.ask("kiln_x", "GET", path, None).await.status, 200, "{path}");
+    }
+
+    // Who may look.
+    assert_eq!(server.ask(&read, "GET", "/v3/images", None).await.status, 200);
+    let refused = server.ask(&read, "POST", "/v3/images", image()).await.problem(403);
+    assert_eq!(refused, "This needs the role `write`; `read-er` has `read`.");
+
+    // Who may change single records.
+    let made = server.ask(&write, "POST", "/v3/images", image()).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let one = format!("/v3/images/{}", made.json()["id"].as_str().unwrap());
+    let change = Some(json!({ "arch": "aarch64" }));
+    server.ask(&read, "PATCH", &one, change.clone()).await.problem(403);
+    assert_eq!(server.ask(&write, "PATCH", &one, change).await.status, 200);
+    server.ask(&read, "DELETE", &one, None).await.problem(403);
+    for (method, path) in [
+        ("DELETE", "/v3/images"),
+        ("DELETE", "/images"),
+        ("DELETE", "/v3/jobs"),
+        ("DELETE", "/v3/deleted/images"),
+        ("PATCH", "/v3/deleted/images"),
+        ("POST", "/v3/remote-build-nodes"),
+        ("DELETE", "/v3/remote-build-nodes/x1000c0s0b0n0"),
+    ] {
+        for token in [&read, &write] {
+            let refused = server.ask(token, method, path, Some(json!({}))).await.problem(403);
+            assert!(
+                refused.starts_with("This needs the role `admin`;"),
+                "{method} {path}: {refused}"
+            );
+        }
+    }
+    assert_eq!(server.ask(&write, "DELETE", &one, None).await.status, 204);
+
+    // Who may do everything.
+    assert_eq!(
+        server.ask(&admin, "DELETE", "/v3/deleted/images", None).await.status,
+        204
+    );
+    assert_eq!(server.ask(&admin, "GET", "/nowhere", None).await.status, 404);
+    server.stop();
+}
+
+/// However an address is written, it opens nothing that the usual one does not.
+#[tokio::test]
+async fn ways_of_writing_addresses_open_nothing() {
+    let server = Server::start(&[REQUIRED, ("KILN__LIMITS__FAILED_LOGINS_PER_MINUTE", "0")]);
+    let write = server.token("write");
+    let made = server
+        .ask(&write, "POST", "/v3/images", Some(json!({ "name": "kept" })))
+        .await;
+    assert_eq!(made.status, 201);
+    for path in [
+        "/v3/images",
+        "//v3/images",
+        "//v3//images",
+        "/v3/images/",
+        "/v3/images//",
+        "/v3/./images",
+        "/v3/images/.",
+        "/v3/images/..",
+        "/v3%2Fimages",
+        "/v3/%69mages",
+        "/v3/images%2F",
+        "/v3/images?cascade=false",
+        "/v3/images#x",
+        "/V3/images",
+        "/apis/ims/v3/images",
+        "/apis/ims//v3/images",
+        "//apis/ims/v3/images",
+        "/apis/ims/apis/ims/v3/images",
+        "/healthz/live/../../v3/images",
+        "/docs/../v3/images",
+        "/kiln/v1/../../v3/images",
+        "http://elsewhere.example/v3/images",
+    ] {
+        let status = server.ask_raw(&write, "DELETE", path);
+        assert!(matches!(status, 400 | 403 | 404), "{path}: {status}");
+        let status = server.ask_raw("", "GET", path);
+        assert!(matches!(status, 400 | 401), "{path}: {status}");
+    }
+    // The id of nothing.
+    assert_eq!(server.ask_raw(&write, "DELETE", "/v3/images/%2e%2e"), 403);
+    let images = server.ask(&write, "GET", "/v3/images", None).await.json();
+    assert_eq!(images.as_array().unwrap().len(), 1);
+    server.stop();
+}
+
+#[tokio::test]
+async fn wrong_tokens_are_refused() {
+    let server = Server::start(&[REQUIRED, ("KILN__LIMITS__FAILED_LOGINS_PER_MINUTE", "0")]);
+    let good = server.token("admin");
+    let last = if good.ends_with('A') { "B" } else { "A" };
+    let nearly = format!("{}{last}", &good[..good.len() - 1]);
+    for wrong in [
+        nearly.as_str(),
+        &good[..good.len() - 1],
+        &format!("{good}x"),
+        &good.to_uppercase(),
+        "kiln_",
+        "x",
+        "a.b.c",
+        // Whoever reads the database has digests, not tokens.
+        &format!("kiln_{}", "0".repeat(43)),
+    ] {
+        let answer = server.ask(wrong, "GET", "/v3/images", None).await;
+        assert_eq!(not_let_in(&answer), "The token is not valid.", "{wrong}");
+        assert!(answer.header("www-authenticate").contains("error=\"invalid_token\""));
+    }
+    let header =
+        |value: String| support::serve::send(server.request("GET", "/v3/images").header("authorization", value));
+    for wrong in ["", "Bearer", "Bearer ", "Basic a2lsbjpraWxu", "Token x"] {
+        not_let_in(&header(wrong.to_owned()).await);
+    }
+    not_let_in(&header(format!("Basic {good}")).await);
+    not_let_in(&header(good.clone()).await);
+    assert_eq!(header(format!("bearer {good}")).await.status, 200);
+    let twice = server
+        .request("GET", "/v3/images")
+        .bearer_auth("kiln_x")
+        .bearer_auth(&good);
+    not_let_in(&support::serve::send(twice).await);
+    let in_address = server
+        .ask("", "GET", &format!("/v3/images?access_token={good}"), None)
+        .await;
+    not_let_in(&in_address);
+    server.stop();
+}
+
+#[tokio::test]
+async fn tokens_end() {
+    let server = Server::start(&[REQUIRED]);
+    let short = token(&server.kiln, &["--name", "short", "--role", "read", "--expires", "2s"]);
+    let long = token(&server.kiln, &["--name", "long", "--role", "read", "--expires", "90d"]);
+    assert_eq!(server.ask(&short, "GET", "/v3/images", None).await.status, 200);
+    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+    let answer = server.ask(&short, "GET", "/v3/images", None).await;
+    assert_eq!(not_let_in(&answer), "The token has expired.");
+
+    // One that is deleted is refused from the next request on.
+    assert_eq!(server.ask(&long, "GET", "/v3/images", None).await.status, 200);
+    let list = server.kiln.run(["tokens", "list"]).ok().stdout;
+    let line = |name: &str| list.lines().find(|line| line.contains(name)).unwrap().to_owned();
+    assert!(line("short").ends_with("short  (expired)"), "{list}");
+    let id = line("long").split(' ').next().unwrap().to_owned();
+    server.kiln.run(["tokens", "delete", &id]).ok();
+    let answer = server.ask(&long, "GET", "/v3/images", None).await;
+    assert_eq!(not_let_in(&answer), "The token is not valid.");
+    server.kiln.run(["tokens", "delete", &id]).failed();
+    server.stop();
+}
+
+#[test]
+fn tokens_are_kept_nowhere() {
+    let kiln = Kiln::bare();
+    let text = token(&kiln, &["--name", "somebody's own", "--role", "write"]);
+    let ran = kiln.run(["tokens", "list"]).ok();
+    assert!(
+        ran.stdout.contains("write  created ") && ran.stdout.trim_end().ends_with("somebody's own"),
+        "{}",
+        ran.stdout
+    );
+    let digits = &text["kiln_".len()..];
+    assert!(!ran.stdout.contains(digits));
+    for name in ["records.sqlite", "records.sqlite-wal"] {
+        if let Ok(bytes) = fs_err::read(kiln.data().join(name)) {
+            assert!(!String::from_utf8_lossy(&bytes).contains(digits), "{name}");
+        }
+    }
+    // Who is careless with names or roles is told so.
+    for wrong in [
+        &["--name", "", "--role", "read"][..],
+        &["--name", "a\nb", "--role", "read"],
+        &["--name", "x", "--role", "root"],
+        &["--name", "x", "--role", "read", "--expires", "soon"],
+        &["--name", "x", "--role", "read", "--expires", "0s"],
+        &["--name", "x"],
+    ] {
+        assert_eq!(
+            kiln.run([&["tokens", "create"], wrong].concat()).code,
+            Some(2),
+            "{wrong:?}"
+        );
+    }
+    kiln.run([
+        "tokens",
+        "create",
+        "--name",
+        "x",
+        "--role",
+        "read",
+        "--expires",
+        "3000000d",
+    ])
+    .failed();
+    assert_eq!(kiln.run(["tokens", "list"]).ok().stdout.lines().count(), 1);
+    kiln.assert_clean();
+}
+
+#[tokio::test]
+async fn addresses_with_many_wrong_tokens_are_told_to_wait() {
+    let server = Server::start(&[REQUIRED, ("KILN__LIMITS__FAILED_LOGINS_PER_MINUTE", "5")]);
+    let good = server.token("read");
+    let mut statuses = Vec::new();
+    for _ in 0..10 {
+        statuses.push(server.ask("kiln_wrong", "GET", "/v3/images", None).await.status);
+    }
+    assert_eq!(statuses, [401, 401, 401, 401, 401, 429, 429, 429, 429, 429]);
+    let answer = server.ask("kiln_wrong", "GET", "/v3/images", None).await;
+    assert!(answer.header("retry-after").parse::<u32>().unwrap() <= 60);
+    // Others behind the same gateway are not shut out.
+    assert_eq!(server.ask(&good, "GET", "/v3/images", None).await.status, 200);
+    // Nor is who only forgot to say who they are.
+    not_let_in(&server.ask("", "GET", "/v3/images", None).await);
+    server.stop();
+}
+
+/// The first thing that `kiln serve` says to who asks for authentication and has no token.
+#[test]
+fn the_first_token_is_asked_for() {
+    let mut server = Server::start(&[REQUIRED]);
+    server.started.wait_for("auth       tokens");
+    server
+        .started
+        .wait_for("there is none yet: `kiln tokens create --name NAME --role admin` makes one");
+    let kiln = Kiln::bare();
+    let ran = kiln.run(["tokens", "create", "--name", "x", "--role", "read"]).ok();
+    assert!(
+        ran.stderr.contains("Servers with this configuration ask for no token"),
+        "{}",
+        ran.stderr
+    );
+    server.stop();
+}

@@ -1,0 +1,469 @@
+//! `kiln serve` as a process: how it starts, what it refuses, how it stops, and what it lets no caller do to others.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+use support::{
+    Kiln, eventually,
+    serve::{ANY_PORT, Server, client, send},
+};
+
+/// A server that must not start; what it says.
+#[track_caller]
+fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
+    let mut command = kiln.command(["serve"]);
+    command.envs(ANY_PORT).envs(variables.iter().copied());
+    let ran = support::run(command);
+    assert!(!ran.stdout.contains("ready"), "{}", ran.stdout);
+    ran.failed()
+}
+
+#[tokio::test]
+async fn nothing_has_to_be_configured() {
+    let kiln = Kiln::bare();
+    let mut started = kiln.start(["serve"]);
+    // Whoever else listens there on this machine is left alone.
+    if !eventually(Duration::from_secs(20), || {
+        started.has_said("ready") || started.has_ended()
+    }) || started.has_ended()
+    {
+        let error = started.end().failed();
+        assert!(error.contains("127.0.0.1:900"), "{error}");
+        return support::skipped(&error);
+    }
+    let said = started.wait_for("server ");
+    assert_eq!(said, "server     http://127.0.0.1:9000");
+    assert_eq!(started.wait_for("s3 "), "s3         http://127.0.0.1:9001");
+    started.wait_for("auth       off");
+    started.wait_for("try        kiln --server http://127.0.0.1:9000 images list");
+    let keys = started.wait_for("s3 keys");
+    assert!(Path::new(keys.split_whitespace().last().unwrap()).exists());
+
+    let answer = send(client(None).get("http://127.0.0.1:9000/v3/images")).await;
+    assert_eq!((answer.status, answer.text.as_str()), (200, "[]"));
+    started.signal(Signal::SIGINT);
+    assert_eq!(started.end().code, Some(0));
+    assert!(kiln.data().join("records.sqlite").exists());
+    kiln.assert_clean();
+}
+
+#[tokio::test]
+async fn records_outlive_the_server() {
+    let server = Server::start(&[]);
+    let image = json!({ "name": "kept", "arch": "aarch64" });
+    let made = server.ask("", "POST", "/v3/images", Some(image)).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let Server { kiln, started, .. } = server;
+    started.signal(Signal::SIGKILL);
+    started.end();
+    let server = Server::start_in(kiln, &[]);
+    let images = server.ask("", "GET", "/apis/ims/v3/images", None).await.json();
+    assert_eq!(images[0]["name"], "kept");
+    server.stop();
+}
+
+#[tokio::test]
+async fn stopping_finishes_what_is_under_way() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let server = Server::start(&[]);
+        // One connection that is idle, one that has said nothing, one in the middle of a request.
+        server.ask("", "GET", "/version", None).await;
+        let silent = server.connect();
+        let mut busy = server.connect();
+        let body = r#"{"name":"late"}"#;
+        write!(
+            busy,
+            "POST /v3/images HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{}",
+            server.address(),
+            body.len(),
+            &body[..5],
+        )
+        .unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        server.started.signal(signal);
+        std::thread::sleep(Duration::from_millis(300));
+        // New connections are refused by now.
+        assert!(std::net::TcpStream::connect(server.address()).is_err());
+        busy.write_all(&body.as_bytes()[5..]).unwrap();
+        let mut answer = String::new();
+        busy.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+        let Server { kiln, started, .. } = server;
+        let ran = started.end();
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        drop(silent);
+        kiln.assert_clean();
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_keep_the_server() {
+    let server = Server::start(&[]);
+    let mut busy = server.connect();
+    write!(
+        busy,
+        "POST /v3/images HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n1"
+    )
+    .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = Instant::now();
+    server.stop();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn one_data_directory_has_one_server() {
+    let server = Server::start(&[]);
+    let error = refused(&server.kiln, &[]);
+    assert!(error.starts_with("another `kiln serve` uses "), "{error}");
+    // The commands that need the database work meanwhile.
+    server.token("read");
+    assert_eq!(server.kiln.run(["tokens", "list"]).ok().stdout.lines().count(), 1);
+    let Server { kiln, started, .. } = server;
+    started.signal(Signal::SIGKILL);
+    started.end();
+    Server::start_in(kiln, &[]).stop();
+}
+
+#[test]
+fn addresses_that_are_taken() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let kiln = Kiln::bare();
+    for variable in ["KILN__SERVER__LISTEN", "KILN__EMBEDDED_S3__LISTEN"] {
+        let mut command = kiln.command(["serve"]);
+        command.envs(ANY_PORT).env(variable, &address);
+        let ran = support::run(command);
+        let error = ran.failed();
+        assert!(error.contains(&format!("cannot listen on {address}")), "{error}");
+        assert!(ran.stderr.contains(variable), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_others_could_reach_is_not_served_to_everybody() {
+    let kiln = Kiln::bare();
+    let refused = |variables: &[(&str, &str)]| refused(&kiln, variables);
+    for listen in [
+        "0.0.0.0:0",
+        "[::]:0",
+        "10.11.12.13:9000",
+        r#"["127.0.0.1:0", "0.0.0.0:0"]"#,
+    ] {
+        let error = refused(&[("KILN__SERVER__LISTEN", listen)]);
+        assert!(error.contains("nobody has to say who they are"), "{error}");
+        let error = refused(&[("KILN__SERVER__LISTEN", listen), ("KILN__AUTH__MODE", "required")]);
+        assert!(error.contains("without encryption"), "{error}");
+        let error = refused(&[
+            ("KILN__SERVER__LISTEN", listen),
+            ("KILN__SERVER__INSECURE_HTTP", "true"),
+        ]);
+        assert!(error.contains("nobody has to say who they are"), "{error}");
+    }
+    let error = refused(&[("KILN__SERVER__PUBLIC_URL", "https://kiln.example.org")]);
+    assert!(error.contains("nobody has to say who they are"), "{error}");
+}
+
+/// Nothing that is nearly right switches authentication off.
+#[test]
+fn mistakes_do_not_open_the_door() {
+    let kiln = Kiln::bare();
+    for (name, value) in [
+        ("KILN__AUTH__MODE", "off"),
+        ("KILN__AUTH__MODE", "none"),
+        ("KILN__AUTH__MODE", "Required"),
+        ("KILN__AUTH__MODE", "false"),
+        ("KILN__AUTH__MOD", "required"),
+        ("KILN__AUHT__MODE", "required"),
+        ("KILN_AUTH__MODE", "required"),
+        ("KILN__OIDC__ISUER", "https://issuer.example.org"),
+        ("KILN__OIDC__AUDIENCE", "kiln"),
+        ("KILN__OIDC__ISSUER", "http://issuer.example.org"),
+        ("KILN__OIDC__ISSUER", "https://issuer.example.org"),
+    ] {
+        refused(&kiln, &[(name, value)]);
+    }
+    for text in [
+        "[auth]\nmod = 'required'\n",
+        "[atuh]\nmode = 'required'\n",
+        "[auth]\nmode = ''\n",
+        "[auth]\nmode = false\n",
+        "auth = 'required'\n",
+        "mode = 'required'\n",
+        "[oidc]\n",
+        "[oidc]\nissuer = ''\n",
+    ] {
+        let file = kiln.data().join("kiln.toml");
+        fs_err::write(&file, text).unwrap();
+        refused(&kiln, &[("KILN_CONFIG", file.to_str().unwrap())]);
+    }
+    refused(&kiln, &[("KILN_CONFIG", "/nowhere/kiln.toml")]);
+}
+
+/// A web page that was given our address under its own name must not get in through its reader's browser.
+#[tokio::test]
+async fn without_authentication_only_this_host_is_answered() {
+    let server = Server::start(&[]);
+    let host = |host: &'static str| send(server.request("GET", "/v3/images").header("host", host));
+    for here in [
+        "localhost",
+        "localhost:9000",
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "[::1]:9000",
+        "LOCALHOST",
+    ] {
+        assert_eq!(host(here).await.status, 200, "{here}");
+    }
+    for there in [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:9000",
+        "10.0.0.1",
+        "kiln",
+    ] {
+        host(there).await.problem(403);
+    }
+    server.stop();
+}
+
+/// A certificate authority, and the certificates that it makes for this host.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            pem,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// Writes a certificate for 127.0.0.1 and its key.
+    fn write(&self, certificate: &Path, key: &Path) {
+        let pair = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let signed = params.signed_by(&pair, &self.issuer).unwrap();
+        fs_err::write(key, pair.serialize_pem()).unwrap();
+        fs_err::write(certificate, signed.pem()).unwrap();
+    }
+}
+
+fn tls_files(kiln: &Kiln) -> (PathBuf, PathBuf) {
+    (kiln.data().join("tls.pem"), kiln.data().join("tls.key"))
+}
+
+#[tokio::test]
+async fn certificates_are_used_and_followed() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let kiln = Kiln::bare();
+    let (certificate, key) = tls_files(&kiln);
+    first.write(&certificate, &key);
+    let variables = [
+        ("KILN__SERVER__TLS_CERTIFICATE", certificate.to_str().unwrap()),
+        ("KILN__SERVER__TLS_KEY", key.to_str().unwrap()),
+    ];
+    let server = Server::start_in(kiln, &variables);
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    let version = format!("{}/version", server.url);
+    let trusting = |authority: &Authority| client(Some(&authority.pem)).get(&version).send();
+    let answer = trusting(&first).await.unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), answer.version()),
+        (200, reqwest::Version::HTTP_2)
+    );
+    assert!(trusting(&second).await.is_err());
+    // Who speaks no TLS gets nothing.
+    assert!(client(None).get(version.replace("https", "http")).send().await.is_err());
+
+    // In the middle of being replaced, when they do not fit together, the old ones stay in use.
+    let good = fs_err::read(&key).unwrap();
+    fs_err::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    let mut server = server;
+    server.started.wait_for("the changed certificate cannot be used");
+    assert!(trusting(&first).await.is_ok());
+    fs_err::write(&key, good).unwrap();
+
+    second.write(&certificate, &key);
+    let patience = Instant::now() + Duration::from_secs(30);
+    while trusting(&second).await.is_err() {
+        assert!(Instant::now() < patience, "the new certificate is not used");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(trusting(&first).await.is_err());
+    server.stop();
+}
+
+#[test]
+fn certificates_that_cannot_be_used() {
+    let kiln = Kiln::bare();
+    let (certificate, key) = tls_files(&kiln);
+    let authority = Authority::new();
+    authority.write(&certificate, &key);
+    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+    let error = |certificate: &str, key: &str| {
+        let both = [
+            ("KILN__SERVER__TLS_CERTIFICATE", certificate),
+            ("KILN__SERVER__TLS_KEY", key),
+        ];
+        let set: Vec<_> = both.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        refused(&kiln, &set)
+    };
+    assert!(error(certificate, "").contains("there is no tls_key"));
+    assert!(error("", key).contains("there is no tls_certificate"));
+    assert!(error("/nowhere/tls.pem", key).contains("/nowhere/tls.pem"));
+    assert!(error(key, key).contains("there is no certificate in it"));
+    assert!(error(certificate, certificate).contains("there is no private key in it"));
+    let other = kiln.data().join("other.key");
+    fs_err::write(&other, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    let error = error(certificate, other.to_str().unwrap());
+    assert!(error.contains("cannot be used with"), "{error}");
+}
+
+#[tokio::test]
+async fn bodies_have_a_limit() {
+    let server = Server::start(&[("KILN__LIMITS__BODY_BYTES", "1KiB")]);
+    let name = "x".repeat(2000);
+    let large = json!({ "name": name }).to_string();
+    let post = || {
+        let request = server.request("POST", "/v3/images");
+        request.header("content-type", "application/json")
+    };
+    let told = send(post().body(large.clone())).await.problem(413);
+    assert_eq!(
+        told,
+        "The body may have 1024 bytes (1KiB) at most; 2011 bytes were sent."
+    );
+    // Without a length, too.
+    let pieces: Vec<Result<Vec<u8>, std::io::Error>> =
+        large.as_bytes().chunks(100).map(|part| Ok(part.to_vec())).collect();
+    let told = send(post().body(reqwest::Body::wrap_stream(futures::stream::iter(pieces))))
+        .await
+        .problem(413);
+    assert!(told.contains("2011 bytes were sent"), "{told}");
+    // Far too large: refused before all of it came.
+    send(post().body(vec![b' '; 3 << 20])).await.problem(413);
+    let fits = json!({ "name": "fits" });
+    assert_eq!(server.ask("", "POST", "/v3/images", Some(fits)).await.status, 201);
+    server.stop();
+}
+
+#[tokio::test]
+async fn slow_callers_are_not_waited_for() {
+    let server = Server::start(&[("KILN__LIMITS__REQUEST_TIMEOUT", "1s")]);
+    let mut slow = server.connect();
+    write!(
+        slow,
+        "POST /v3/images HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\nconnection: close\r\n\r\n1"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("The request was not received within 1s."), "{answer}");
+    server.stop();
+}
+
+#[tokio::test]
+async fn headers_have_a_limit() {
+    let server = Server::start(&[]);
+    for headers in ["x: y\r\n".repeat(200), format!("x: {}\r\n", "y".repeat(100_000))] {
+        let mut stream = server.connect();
+        // It need not listen to the end.
+        let _ = write!(stream, "GET /version HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+    server.stop();
+}
+
+#[tokio::test]
+async fn callers_who_ask_too_often_are_told_to_wait() {
+    let server = Server::start(&[
+        ("KILN__LIMITS__REQUESTS_PER_SECOND", "1"),
+        ("KILN__LIMITS__BURST", "5"),
+        ("KILN__AUTH__MODE", "required"),
+    ]);
+    let (one, other) = (server.token("read"), server.token("write"));
+    let mut refused = 0;
+    for _ in 0..20 {
+        let answer = server.ask(&one, "GET", "/v3/images", None).await;
+        if answer.status != 200 {
+            answer.problem(429);
+            assert_eq!(answer.header("retry-after"), "1");
+            refused += 1;
+        }
+    }
+    assert!((10..=15).contains(&refused), "{refused}");
+    // That is nobody else's fault.
+    assert_eq!(server.ask(&other, "GET", "/v3/images", None).await.status, 200);
+    server.stop();
+}
+
+#[tokio::test]
+async fn requests_are_logged_and_secrets_are_not() {
+    let server = Server::start(&[("KILN__AUTH__MODE", "required"), ("KILN__LOG__FORMAT", "json")]);
+    let token = server.token("write");
+    let request = server.request("GET", "/apis/ims/v3/images?token=secret-in-query");
+    let answer = send(request.bearer_auth(&token).header("x-request-id", "mine-1")).await;
+    assert_eq!((answer.status, answer.header("x-request-id")), (200, "mine-1"));
+    let forged = send(server.request("GET", "/v3/jobs").header("x-request-id", "a b\"c")).await;
+    assert_eq!(forged.header("x-request-id").len(), 36);
+    server.ask("kiln_wrong", "GET", "/v3/jobs", None).await;
+    server.ask("", "GET", "/healthz/live", None).await;
+    let ran = server.stop();
+    let lines: Vec<Value> = ran
+        .stderr
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let line = lines.iter().find(|line| line["request.id"] == "mine-1").unwrap();
+    assert_eq!(line["message"], "answered");
+    assert_eq!(line["method"], "GET");
+    assert_eq!(line["path"], "/v3/images");
+    assert_eq!(line["status"], 200);
+    assert_eq!(line["principal"], "write-er");
+    assert!(line["duration_ms"].is_number());
+    let answered: Vec<_> = lines.iter().filter(|line| line["message"] == "answered").collect();
+    // Probes are not worth a line.
+    assert_eq!(answered.len(), 3, "{answered:#?}");
+    assert!(
+        answered[1..]
+            .iter()
+            .all(|line| line["status"] == 401 && line["principal"] == "-")
+    );
+    for secret in [&token[5..], "secret-in-query", "kiln_wrong"] {
+        assert!(!ran.stderr.contains(secret) && !ran.stdout.contains(secret), "{secret}");
+    }
+}
+
+#[test]
+fn without_configuration_there_is_little_to_say() {
+    let mut server = Server::start(&[("KILN_LOG", "error")]);
+    server.started.wait_for("ready");
+    let ran = server.stop();
+    assert_eq!(ran.stderr, "");
+    assert_eq!(ran.stdout.lines().count(), 7, "{}", ran.stdout);
+}
