@@ -33,13 +33,16 @@ pub(super) enum DeletedCommand {
 pub(super) enum DeletedRecords<L: Args> {
     #[command(flatten)]
     Common(Common<L, Plain>),
-    /// Restore one.
+    /// Restore a record.
     #[command(display_order = 4)]
-    Update(Restore),
+    Update(Update),
+    /// Restore a record: short for `update --operation undelete`.
+    #[command(display_order = 4)]
+    Undelete(Which),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Restore {
+pub(super) struct Update {
     #[command(flatten)]
     which: Which,
 
@@ -65,20 +68,20 @@ impl DeletedCommand {
 
 impl<L: Args + Into<Filter>> DeletedRecords<L> {
     async fn run(self, collection: &Collection, session: &Session) -> Result<(), Failure> {
-        match self {
-            DeletedRecords::Common(command) => command.run(collection, session).await,
-            DeletedRecords::Update(Restore {
-                which,
-                operation: Operation::Undelete,
-            }) => {
-                let found = session.client.find(collection, &which.id).await?;
-                let body = json!({ "operation": "undelete" });
-                let answer = request(session, Method::PATCH, collection, &found, Some(&body)).await?;
-                session
-                    .printer
-                    .note(format_args!("restored {}", called(collection, &found)));
-                session.show(&answer)
+        let which = match self {
+            DeletedRecords::Common(command) => return command.run(collection, session).await,
+            DeletedRecords::Undelete(which) => which,
+            DeletedRecords::Update(update) => {
+                let Operation::Undelete = update.operation;
+                update.which
             }
-        }
+        };
+        let found = session.client.find(collection, &which.id).await?;
+        let body = json!({ "operation": "undelete" });
+        let answer = request(session, Method::PATCH, collection, &found, Some(&body)).await?;
+        session
+            .printer
+            .note(format_args!("restored {}", called(collection, &found)));
+        session.show(&answer)
     }
 }

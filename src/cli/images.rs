@@ -24,10 +24,10 @@ use crate::{
 pub(super) enum ImagesCommand {
     #[command(flatten)]
     Common(Common<ArchList, Plain>),
-    /// Create one.
+    /// Create a record.
     #[command(display_order = 3)]
     Create(Box<CreateImage>),
-    /// Change one.
+    /// Change a record.
     #[command(display_order = 4)]
     Update(UpdateImage),
 }

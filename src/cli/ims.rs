@@ -41,9 +41,20 @@ pub(super) struct Group<C: Subcommand> {
     options: ServerOptions,
 }
 
-/// The commands below `kiln ims`.
+/// The commands below `kiln ims`, and the options that may stand before them.
+#[derive(Debug, Args)]
+pub(super) struct ImsArguments {
+    #[command(subcommand)]
+    command: ImsCommand,
+
+    /// Read through the group, whose options are the same.
+    #[command(flatten)]
+    _options: ServerOptions,
+}
+
+/// A group below `kiln ims`.
 #[derive(Debug, Subcommand)]
-pub(super) enum ImsCommand {
+enum ImsCommand {
     #[command(flatten)]
     Records(RecordsCommand),
     /// The server's version.
@@ -69,9 +80,9 @@ impl RecordsCommand {
     }
 }
 
-impl ImsCommand {
+impl ImsArguments {
     pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
-        match self {
+        match self.command {
             ImsCommand::Records(command) => command.run(printer).await,
             ImsCommand::Version(group) => {
                 let VersionCommand::List = group.command;

@@ -17,7 +17,7 @@ use crate::{
 pub(super) enum JobsCommand {
     #[command(flatten)]
     Common(Common<JobList, JobChoice>),
-    /// Start one.
+    /// Create a record.
     #[command(display_order = 3)]
     Create(Box<CreateJob>),
 }

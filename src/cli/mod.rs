@@ -10,6 +10,7 @@ use printer::Printer;
 mod artifacts;
 mod build;
 mod config;
+mod client_help;
 mod command_line;
 mod deleted;
 mod format;
@@ -64,8 +65,7 @@ enum Command {
     #[command(flatten)]
     Records(ims::RecordsCommand),
     /// The commands of `cray ims`, for lines that begin so.
-    #[command(subcommand)]
-    Ims(ims::ImsCommand),
+    Ims(ims::ImsArguments),
     /// Remember a server, and the token for it.
     Login(login::LoginArguments),
     /// Forget a server's token.
@@ -141,7 +141,7 @@ fn exit_code(failure: &Failure) -> u8 {
     match failure.code.as_str() {
         "interrupted" => EXIT_INTERRUPTED,
         "usage" | "refused" | "unauthorized" | "forbidden" | "not_found" | "server_error" | "record_unknown"
-        | "record_ambiguous" => EXIT_REFUSED,
+        | "record_ambiguous" | "server_address" => EXIT_REFUSED,
         _ => EXIT_FAILED,
     }
 }
@@ -151,34 +151,8 @@ fn parse() -> Arguments {
     Arguments::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command()).exit())
 }
 
-/// Groups of commands that only speak to a server.
-const CLIENTS: [&str; 9] = [
-    "recipes",
-    "images",
-    "jobs",
-    "public-keys",
-    "deleted",
-    "remote-build-nodes",
-    "ims",
-    "login",
-    "logout",
-];
-
-/// The command line. Commands that only speak to a server take the options of this machine's data, and do not show them.
 fn command() -> clap::Command {
-    let mut command = Arguments::command();
-    let shared: Vec<_> = command
-        .get_arguments()
-        .map(|argument| match argument.get_id().as_str() {
-            "verbose" => argument.clone().help("Show requests and answers").display_order(900),
-            "quiet" => argument.clone().display_order(900),
-            _ => argument.clone().hide(true),
-        })
-        .collect();
-    for name in CLIENTS {
-        command = command.mut_subcommand(name, |group| group.args(&shared));
-    }
-    command
+    client_help::complete(Arguments::command())
 }
 
 async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
@@ -192,7 +166,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Tokens(command) => command.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(printer).await,
-        Command::Ims(command) => command.run(printer).await,
+        Command::Ims(arguments) => arguments.run(printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
         Command::Logout(arguments) => arguments.run(printer),
         Command::Man(arguments) => arguments.run(command(), printer),

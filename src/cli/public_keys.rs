@@ -21,7 +21,7 @@ const LONGEST: u64 = 64 << 10;
 pub(super) enum PublicKeysCommand {
     #[command(flatten)]
     Common(Common<NamedList, Plain>),
-    /// Create one.
+    /// Create a record.
     #[command(display_order = 3)]
     Create(CreatePublicKey),
 }

@@ -23,10 +23,10 @@ use crate::{
 pub(super) enum RecipesCommand {
     #[command(flatten)]
     Common(Common<ArchList, Plain>),
-    /// Create one.
+    /// Create a record.
     #[command(display_order = 3)]
     Create(Box<CreateRecipe>),
-    /// Change one.
+    /// Change a record.
     #[command(display_order = 4)]
     Update(UpdateRecipe),
 }

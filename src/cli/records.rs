@@ -15,16 +15,16 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Common<L: Args, D: Args> {
-    /// List them.
+    /// List records.
     #[command(display_order = 1)]
     List(L),
-    /// Show one.
+    /// Show a record.
     #[command(display_order = 2)]
     Describe(Which),
-    /// Delete one.
+    /// Delete a record.
     #[command(display_order = 5)]
     Delete(Which),
-    /// Delete all, or all that the options choose.
+    /// Delete all records.
     #[command(display_order = 6)]
     Deleteall(D),
 }

@@ -20,7 +20,7 @@ use crate::{
 pub(super) enum RemoteBuildNodesCommand {
     #[command(flatten)]
     Common(Common<Plain, Plain>),
-    /// Register one.
+    /// Create a record.
     #[command(display_order = 3)]
     Create(CreateRemoteBuildNode),
     /// Whether they can run jobs.

@@ -109,7 +109,7 @@ impl Client {
         loop {
             let (page, next) = self.get_page(address.clone()).await?;
             let Data::List(page) = page else {
-                return Err(refusal::no_json(&self.server));
+                return Err(refusal::no_such_server(&self.server));
             };
             records.extend(page.into_iter().filter(|record| filter.admits(collection, record)));
             let enough = filter.limit.is_some_and(|limit| records.len() >= limit);

@@ -73,7 +73,9 @@ impl Client {
             .into_iter()
             .map(|name| format!("`{}`", printable(name)))
             .collect();
-        if near.is_empty() {
+        if near.is_empty() && given.len() < SHORTEST_PREFIX && given.chars().all(|c| c.is_ascii_hexdigit()) {
+            failure.hint(format!("of an id at least {SHORTEST_PREFIX} characters are needed"))
+        } else if near.is_empty() {
             failure.hint(format!("`kiln {} list` shows what there is", collection.command))
         } else {
             failure.hint(format!("did you mean {}?", near.join(" or ")))

@@ -182,7 +182,7 @@ impl Client {
         if body.is_empty() {
             return Ok((Data::Null, next));
         }
-        let data = serde_json::from_slice(&body).map_err(|_| refusal::no_json(&self.server))?;
+        let data = serde_json::from_slice(&body).map_err(|_| refusal::no_such_server(&self.server))?;
         Ok((data, next))
     }
 

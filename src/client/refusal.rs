@@ -5,7 +5,7 @@ use std::{error::Error, io};
 use reqwest::{Response, StatusCode, header::LOCATION};
 
 use super::{Data, Server};
-use crate::records::Failure;
+use crate::records::{Failure, names::is_invisible};
 
 /// The longest answer that is read when it says no.
 const LONGEST: usize = 256 << 10;
@@ -120,13 +120,10 @@ pub(super) fn unreachable(server: &Server, error: &reqwest::Error) -> Failure {
     }
 }
 
-/// An answer that no such server gives.
-pub(super) fn no_json(server: &Server) -> Failure {
-    Failure::new(
-        "server_unknown",
-        format!("{server} answers something else than JSON: it is no such server"),
-    )
-    .hint("behind a gateway IMS is below /apis/ims: --server https://GATEWAY/apis/ims")
+/// An answer that such a server does not give.
+pub(super) fn no_such_server(server: &Server) -> Failure {
+    Failure::new("server_unknown", format!("{server} does not answer as Kiln and IMS do"))
+        .hint("behind a gateway IMS is below /apis/ims: --server https://GATEWAY/apis/ims")
 }
 
 /// The cause of an error, which is the last of its sources.
@@ -144,7 +141,7 @@ pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
 /// A server's text on one line, without what a terminal would obey.
 pub(super) fn printable(text: &str) -> String {
     let flat = text.replace(['\n', '\t'], " ");
-    flat.chars().filter(|c| !c.is_control()).collect()
+    flat.chars().filter(|c| !is_invisible(*c)).collect()
 }
 
 #[cfg(test)]

@@ -8,8 +8,10 @@ use serde_json::{
     ser::{Formatter, PrettyFormatter},
 };
 
-use super::is_hidden;
-use crate::{client::Data, records::Failure};
+use crate::{
+    client::Data,
+    records::{Failure, names::is_invisible},
+};
 
 pub(super) fn write(data: &Data) -> Result<String, Failure> {
     let mut text = Vec::new();
@@ -26,7 +28,7 @@ struct Escaping(PrettyFormatter<'static>);
 impl Formatter for Escaping {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_hidden(*c)) {
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_invisible(*c)) {
             writer.write_all(&rest.as_bytes()[..at])?;
             write!(writer, "\\u{:04x}", u32::from(c))?;
             rest = &rest[at + c.len_utf8()..];

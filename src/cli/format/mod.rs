@@ -51,14 +51,10 @@ fn yaml(data: &Data) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Characters that a terminal obeys, or that turn the direction of text around. They are written as escapes.
-fn is_hidden(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::names::is_invisible;
 
     /// Text that is something else in YAML, or that a terminal would obey.
     const AWKWARD: &str = r#"[{"id":"123","t":"2026-11-20T13:53:42.680608","yes":"yes","n":null,"e":"","tilde":"~",
@@ -81,7 +77,7 @@ mod tests {
     #[test]
     fn json_reads_back_as_it_was() {
         let text = json::write(&awkward()).unwrap();
-        assert!(!text.contains(|c: char| c != '\n' && is_hidden(c)), "{text:?}");
+        assert!(!text.contains(|c: char| c != '\n' && is_invisible(c)), "{text:?}");
         assert_eq!(serde_json::from_str::<Data>(&text).unwrap(), awkward());
     }
 }

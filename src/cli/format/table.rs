@@ -4,8 +4,10 @@ use std::io::IsTerminal;
 
 use dialoguer::console::{Term, measure_text_width, truncate_str};
 
-use super::is_hidden;
-use crate::client::{Collection, Data};
+use crate::{
+    client::{Collection, Data},
+    records::names::is_invisible,
+};
 
 /// Between columns.
 const GAP: usize = 2;
@@ -101,8 +103,8 @@ fn cell(member: &str, data: &Data) -> String {
 
 /// What a terminal would obey is shown as a mark.
 fn clean(text: &str) -> String {
-    if text.contains(is_hidden) {
-        text.replace(is_hidden, "\u{fffd}")
+    if text.contains(is_invisible) {
+        text.replace(is_invisible, "\u{fffd}")
     } else {
         text.to_owned()
     }

@@ -4,8 +4,7 @@
 
 use std::fmt::Write;
 
-use super::is_hidden;
-use crate::client::Data;
+use crate::{client::Data, records::names::is_invisible};
 
 pub(super) fn list(records: &[Data]) -> String {
     let mut text = String::new();
@@ -139,7 +138,7 @@ fn string(text: &mut String, value: &str) {
             '\n' => text.push_str("\\n"),
             '\r' => text.push_str("\\r"),
             '\t' => text.push_str("\\t"),
-            hidden if is_hidden(hidden) => {
+            hidden if is_invisible(hidden) => {
                 let _ = write!(text, "\\u{:04X}", u32::from(hidden));
             }
             plain => text.push(plain),
