@@ -2,10 +2,11 @@
 
 use axum::{
     Json,
-    extract::Request,
-    http::{HeaderMap, Method, StatusCode, Uri},
+    extract::{self, FromRequestParts, Request},
+    http::{HeaderMap, Method, StatusCode, Uri, request::Parts},
     response::{IntoResponse, Response},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::problem::Problem;
@@ -36,6 +37,20 @@ pub fn normalize(mut request: Request) -> Request {
         }
     }
     request
+}
+
+/// What stands at the variable places of an address. What is no text there names nothing, so it is a 404.
+#[derive(Debug)]
+pub(super) struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = extract::Path::from_request_parts(parts, state).await;
+        path.map(|extract::Path(path)| Self(path))
+            .map_err(|_| Problem::not_found())
+    }
 }
 
 /// 404.

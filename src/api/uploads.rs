@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Body,
-    extract::{DefaultBodyLimit, Path, State},
+    extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode, header},
 };
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Api,
+    address::Path,
     body::{Answer, RawBody},
     objects::check_image,
     problem::{Problem, Result},

@@ -1,13 +1,15 @@
 //! `/v2` and the paths without a version: the same records; only deleting is for good.
 
 use axum::{
-    extract::{Path, RawQuery, State},
+    extract::{RawQuery, State},
     http::StatusCode,
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Api, lists, orphans,
+    Api,
+    address::Path,
+    lists, orphans,
     problem::{Problem, Result},
     v3,
 };

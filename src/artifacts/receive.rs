@@ -141,6 +141,59 @@ impl ArtifactStore {
         Ok((parts, digests))
     }
 
+    /// Copies an object that S3 does not copy at once.
+    pub(super) async fn copy_in_parts(
+        &self,
+        source: &str,
+        (bucket, key): (&str, &str),
+        size: u64,
+    ) -> Result<(), Failure> {
+        const PART: u64 = 1024 * 1024 * 1024;
+        let what = format!("cannot copy {source} to s3://{bucket}/{key}");
+        let create = self
+            .client
+            .create_multipart_upload()
+            .bucket(bucket)
+            .key(key)
+            .send()
+            .await;
+        let id = create
+            .map_err(|error| failure(&what, &error))?
+            .upload_id()
+            .unwrap_or_default()
+            .to_owned();
+        let outcome = async {
+            let mut parts = Vec::new();
+            for begin in (0..size).step_by(usize::try_from(PART).unwrap_or(usize::MAX)) {
+                let number = i32::try_from(parts.len() + 1).unwrap_or(i32::MAX);
+                let end = size.min(begin + PART) - 1;
+                let copy = self
+                    .client
+                    .upload_part_copy()
+                    .copy_source(source)
+                    .bucket(bucket)
+                    .key(key)
+                    .upload_id(&id);
+                let copy = copy
+                    .part_number(number)
+                    .copy_source_range(format!("bytes={begin}-{end}"));
+                let answer = copy.send().await.map_err(|error| failure(&what, &error))?;
+                let etag = unquoted(answer.copy_part_result().and_then(|result| result.e_tag()));
+                parts.push(CompletedPart::builder().part_number(number).e_tag(etag).build());
+            }
+            let list = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
+            let complete = self.client.complete_multipart_upload().bucket(bucket).key(key);
+            let answer = complete.upload_id(&id).multipart_upload(list).send().await;
+            answer.map(drop).map_err(|error| failure(&what, &error))
+        }
+        .await;
+        if outcome.is_err() {
+            // The first failure is the one to tell.
+            let _ = self.abort(bucket, key, &id).await;
+        }
+        outcome
+    }
+
     /// Writes `<image>/manifest.json` out of artifacts that came in before, after a look at each of them.
     ///
     /// Fails with `artifact_mismatch` when one is not what it was, `manifest_invalid` without exactly one root file

@@ -16,10 +16,13 @@ use sha2::Sha256;
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    S3Settings,
+    S3Settings, percent,
     sdk::{self, broken_stream, failure, io_failure, is_missing, presign_failure},
 };
 use crate::records::{Digests, Failure};
+
+/// The largest object that S3 copies at once, in bytes (5 GiB).
+const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
 
 /// Where recipes are read from and images are written to. Cheap to clone.
 #[derive(Clone)]
@@ -186,6 +189,32 @@ impl ArtifactStore {
             .upload_id(upload_id);
         let part = part.part_number(number.cast_signed()).presigned(valid).await;
         Ok(part.map_err(|error| failure(&what, &error))?.uri().to_owned())
+    }
+
+    /// Copies an object inside S3, its metadata too. Answers the copy's entity tag, without quotes, or none when there
+    /// is no such object.
+    pub async fn copy(&self, bucket: &str, from: &str, to: &str) -> Result<Option<String>, Failure> {
+        let what = format!("cannot copy s3://{bucket}/{from} to {to}");
+        let Some(head) = self.head(bucket, from).await? else {
+            return Ok(None);
+        };
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+        let source = percent::encode(&format!("{bucket}/{from}"), plain);
+        if head.size <= MAX_COPY {
+            let copy = self
+                .client
+                .copy_object()
+                .copy_source(&source)
+                .bucket(bucket)
+                .key(to)
+                .send();
+            copy.await.map_err(|error| failure(&what, &error))?;
+        } else {
+            self.copy_in_parts(&source, (bucket, to), head.size).await?;
+        }
+        let copy = self.head(bucket, to).await?.filter(|copy| copy.size == head.size);
+        let copy = copy.ok_or_else(|| Failure::new("artifact_mismatch", format_args!("{what}: the copy differs")))?;
+        Ok(Some(copy.etag))
     }
 
     /// Deletes an object. That it is not there is no error.

@@ -92,13 +92,16 @@ pub trait Collection<R: Record>: Send + Sync {
     /// Records of one side, in the order asked for.
     async fn page(&self, side: Side, query: &Query) -> Result<Vec<Stored<R>>>;
 
-    /// Replaces a live record whose revision is still this one, atomically. `objects` are those that it refers to
-    /// beside those that it did before.
+    /// Replaces a record whose revision is still this one and which is still on the side that `record` says,
+    /// atomically. `objects` are those that it refers to beside those that it did before.
     ///
     /// # Errors
     ///
     /// [`StoreError::Stale`] when the record changed or went meanwhile, and as [`Collection::insert`].
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()>;
+
+    /// Says that a record does not refer to these objects any more. Those that nobody else names are doomed.
+    async fn forget_objects(&self, id: R::Id, objects: &[String]) -> Result<()>;
 
     /// Moves a live record to the end of the deleted ones; none: all of them, in their order. Answers how many.
     async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64>;

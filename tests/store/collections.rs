@@ -67,19 +67,11 @@ async fn a_change_is_made_once(place: &Place) {
         require_dkms: false,
         link: None,
         template_dictionary: None,
-        // Not for a change to say.
-        deleted: Some(NOW),
         ..before.clone()
     };
     recipes(&store).replace(&after, first.revision, &[]).await.unwrap();
     let second = recipes(&store).get(Side::Live, before.id).await.unwrap().unwrap();
-    assert_eq!(
-        second.record,
-        Recipe {
-            deleted: None,
-            ..after.clone()
-        }
-    );
+    assert_eq!(second.record, after);
     assert_eq!(second.position, first.position);
     assert!(second.revision > first.revision);
 

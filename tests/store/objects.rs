@@ -14,6 +14,7 @@ on_both!(
     nothing_may_name_a_doomed_object,
     objects_can_be_kept,
     references_add_up,
+    some_references_can_be_forgotten,
     many_objects_at_once,
 );
 
@@ -171,4 +172,35 @@ async fn many_objects_at_once(place: &Place) {
     assert_eq!(store.doomed(u32::MAX).await.unwrap(), many);
     store.forget_doomed(&many).await.unwrap();
     assert_eq!(store.doomed(1).await.unwrap(), paths([]));
+}
+
+async fn some_references_can_be_forgotten(place: &Place) {
+    let store = place.open().await;
+    let (mut one, two) = (image("one"), image("two"));
+    images(&store).insert(&one, &paths(["old", "shared"])).await.unwrap();
+    images(&store).insert(&two, &paths(["shared"])).await.unwrap();
+    images(&store).delete(Some(one.id), Moment::now()).await.unwrap();
+
+    // A deleted record can be changed too, as long as it stays deleted.
+    let stored = images(&store).get(Side::Deleted, one.id).await.unwrap().unwrap();
+    one.deleted = stored.record.deleted;
+    images(&store)
+        .replace(&one, stored.revision, &paths(["new"]))
+        .await
+        .unwrap();
+    let live = Image {
+        deleted: None,
+        ..one.clone()
+    };
+    let refused = images(&store).replace(&live, stored.revision + 1, &[]).await;
+    assert!(matches!(refused, Err(StoreError::Stale)), "{refused:?}");
+
+    images(&store)
+        .forget_objects(one.id, &paths(["old", "shared", "unknown"]))
+        .await
+        .unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["old"]));
+    store.forget_doomed(&paths(["old"])).await.unwrap();
+    images(&store).purge(Side::Deleted, Some(one.id), false).await.unwrap();
+    assert_eq!(store.doomed(10).await.unwrap(), paths(["new"]));
 }

@@ -1,22 +1,17 @@
 //! `/deleted/…`: what can still be restored. Deleting and restoring change a record's metadata only; nothing is moved in
 //! S3, so keys and entity tags come back as they were.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
-use futures::{StreamExt, stream};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{find, id};
+use super::{find, id, moved};
 use crate::{
     api::{
         Api,
+        address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, error},
         lists::{ListParameters, ListQuery},
@@ -25,7 +20,7 @@ use crate::{
         problem::{Problem, Result},
     },
     records::{Image, PublicKey, Recipe},
-    store::{Collection, Query, Record, Side},
+    store::{Collection, Query, Record, Side, Stored},
 };
 
 /// What can be done with deleted records.
@@ -56,43 +51,71 @@ fn read_operation(body: &RawBody) -> Answer<()> {
     Ok(())
 }
 
-/// A record that can be asked whether it would be whole if it came back.
+/// A record that can be made ready to come back.
 trait Restorable: Record {
+    /// Sees that everything the record refers to is there. Answers objects that are superfluous afterwards.
+    ///
     /// # Errors
     ///
-    /// 422 when what it refers to is gone from S3.
-    async fn check(&self, api: &Api) -> Result<()>;
+    /// 422 when something is gone from S3.
+    async fn prepare(api: &Api, stored: Stored<Self>) -> Result<Vec<String>>;
 }
 
 impl Restorable for PublicKey {
-    async fn check(&self, _: &Api) -> Result<()> {
-        Ok(())
+    async fn prepare(_: &Api, _: Stored<Self>) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 }
 
 impl Restorable for Recipe {
-    async fn check(&self, api: &Api) -> Result<()> {
-        match &self.link {
-            Some(link) => must_exist(api, &link.path).await,
-            None => Ok(()),
-        }
+    async fn prepare(api: &Api, mut stored: Stored<Self>) -> Result<Vec<String>> {
+        let Some(link) = &stored.record.link else {
+            return Ok(Vec::new());
+        };
+        let Some(moved) = moved::recipe(api, link).await? else {
+            return must_exist(api, &link.path).await.map(|()| Vec::new());
+        };
+        stored.record.link = Some(moved.link);
+        api.store
+            .replace(&stored.record, stored.revision, &moved.objects)
+            .await?;
+        Ok(moved.superfluous)
     }
 }
 
 impl Restorable for Image {
-    async fn check(&self, api: &Api) -> Result<()> {
-        match &self.link {
-            // Whatever is not right with it makes restoring impossible, as one status.
-            Some(link) => check_image(api, link).await.map(drop).map_err(|mut problem| {
-                if problem.status == StatusCode::BAD_REQUEST {
-                    let same = Problem::unprocessable("");
-                    (problem.status, problem.title) = (same.status, same.title);
-                }
-                problem
-            }),
-            None => Ok(()),
-        }
+    async fn prepare(api: &Api, mut stored: Stored<Self>) -> Result<Vec<String>> {
+        let Some(link) = &stored.record.link else {
+            return Ok(Vec::new());
+        };
+        let Some(moved) = moved::image(api, link).await? else {
+            // Whatever is not right with the manifest makes restoring impossible, under one status.
+            return check_image(api, link)
+                .await
+                .map(|_| Vec::new())
+                .map_err(|problem| match problem.status {
+                    StatusCode::BAD_REQUEST => Problem::unprocessable(problem.detail.unwrap_or_default()),
+                    _ => problem,
+                });
+        };
+        stored.record.link = Some(moved.link);
+        api.store
+            .replace(&stored.record, stored.revision, &moved.objects)
+            .await?;
+        Ok(moved.superfluous)
     }
+}
+
+/// Brings one record back.
+async fn restore<R: Restorable>(api: &Api, store: &(impl Collection<R> + ?Sized), stored: Stored<R>) -> Result<bool> {
+    let id = stored.record.id();
+    let superfluous = R::prepare(api, stored).await?;
+    let restored = store.undelete(id).await?;
+    if restored && !superfluous.is_empty() {
+        store.forget_objects(id, &superfluous).await?;
+        orphans::remove(api).await;
+    }
+    Ok(restored)
 }
 
 async fn undelete<R: Restorable>(
@@ -104,10 +127,9 @@ async fn undelete<R: Restorable>(
 where
     R::Id: std::str::FromStr,
 {
-    let record = find::<R>(store, Side::Deleted, text).await?.record;
+    let stored = find::<R>(store, Side::Deleted, text).await?;
     read_operation(body)?;
-    record.check(api).await?;
-    if store.undelete(record.id()).await? {
+    if restore(api, store, stored).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(Problem::not_found().into())
@@ -135,22 +157,14 @@ async fn undelete_all<R: Restorable>(
             key: last.position.to_string(),
             id: last.record.id().to_string(),
         });
-        let checks = stream::iter(page).map(|stored| async move {
-            let outcome = stored.record.check(api).await;
-            (stored.record, outcome)
-        });
-        // In order, so that the list keeps its order.
-        let mut checks = Box::pin(checks.buffered(8));
-        while let Some((record, outcome)) = checks.next().await {
-            let outcome = match outcome {
-                Ok(()) => store.undelete(record.id()).await.map(drop).map_err(Problem::from),
-                refused => refused,
-            };
-            if let Err(problem) = outcome {
+        // One after the other, so that the list keeps its order.
+        for stored in page {
+            let id = stored.record.id();
+            if let Err(problem) = restore(api, store, stored).await {
                 if problem.status.is_server_error() {
                     return Err(problem.into());
                 }
-                failed.insert(record.id().to_string(), error(problem.detail.unwrap_or(problem.title)));
+                failed.insert(id.to_string(), error(problem.detail.unwrap_or(problem.title)));
             }
         }
     }

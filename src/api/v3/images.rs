@@ -2,12 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -16,6 +11,7 @@ use super::{Change, find, id, recipes::must_have_no_link};
 use crate::{
     api::{
         Api,
+        address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, Parsed, error, object},
         lists::{ListParameters, ListQuery},

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{
     Json,
-    extract::{Path, RawQuery, State},
+    extract::{RawQuery, State},
     http::StatusCode,
     response::Response,
 };
@@ -17,6 +17,7 @@ use super::{age, find, id};
 use crate::{
     api::{
         Api, JobSettings,
+        address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, Parsed, checked, object},
         lists::{self, JobListParameters, ListParameters, ListQuery},
@@ -344,6 +345,11 @@ pub(in crate::api) async fn update(
     }
     for _ in 0..TRIES {
         let mut job = current.record;
+        // Clients read it when the job has ended; whoever has read it must not be wrong later.
+        let settled = job.resultant_image_id.filter(|_| job.status.is_final());
+        if settled.is_some() && image.is_some() && image != settled {
+            return Err(Problem::conflict("The job has ended with another image.").into());
+        }
         if let Some(next) = status {
             if !job.status.may_become(next) {
                 return Err(Problem::conflict(format_args!(

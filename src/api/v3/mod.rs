@@ -4,6 +4,7 @@ mod age;
 pub(super) mod deleted;
 pub(super) mod images;
 pub(super) mod jobs;
+mod moved;
 pub(super) mod public_keys;
 pub(super) mod recipes;
 pub(super) mod remote_build_nodes;

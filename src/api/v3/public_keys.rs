@@ -1,11 +1,6 @@
 //! `/public-keys`.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -13,6 +8,7 @@ use super::{find, id};
 use crate::{
     api::{
         Api,
+        address::Path,
         body::{Answer, RawBody},
         fields::{Fields, checked, name},
         lists::{ListParameters, ListQuery},

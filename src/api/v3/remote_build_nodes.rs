@@ -1,10 +1,6 @@
 //! `/remote-build-nodes`: hosts that can run jobs of their own architecture natively, and what state they are in.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -13,6 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     api::{
         Api,
+        address::Path,
         body::{Answer, RawBody},
         fields::{Fields, checked},
         problem::{Problem, Result},

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     Statement, ThisStore,
-    objects::{doom, forget_refs, refer},
+    objects::{doom, forget_refs, forget_some_refs, refer},
     page::page,
     rows::read_stored,
     statements::{Chosen, condition, insert, push_end_of_list, select_stored, update},
@@ -43,12 +43,18 @@ impl<R: TwoSided> Collection<R> for ThisStore {
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()> {
         let mut db = self.write(Lock::Shared).await?;
         let mut statement = update(record, revision);
-        statement.push(" AND ").push(condition(Side::Live));
+        statement.push(" AND ").push(condition(record.side()));
         let done = db.execute(statement.build()).await;
         if done.map_err(|error| conflict(error, record))?.rows_affected() == 0 {
             return Err(StoreError::Stale);
         }
         refer(&mut db, R::NAME, record.id().into(), objects).await?;
+        Ok(db.commit().await?)
+    }
+
+    async fn forget_objects(&self, id: R::Id, objects: &[String]) -> Result<()> {
+        let mut db = self.write(Lock::Alone).await?;
+        forget_some_refs(&mut db, R::NAME, id.into(), objects).await?;
         Ok(db.commit().await?)
     }
 

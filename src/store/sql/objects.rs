@@ -50,6 +50,35 @@ pub(super) async fn forget_refs(db: &mut Connection, chosen: Chosen) -> Result<(
     Ok(())
 }
 
+/// Forgets some of what one record refers to, and dooms those that nobody else does.
+pub(super) async fn forget_some_refs(
+    db: &mut Connection,
+    kind: &'static str,
+    owner: Uuid,
+    paths: &[String],
+) -> Result<()> {
+    let owner = owner.hyphenated().to_string();
+    for paths in paths.chunks(CHUNK) {
+        let mut statement = Statement::new("DELETE FROM object_refs WHERE kind = ");
+        statement.push_bind(kind).push(" AND owner = ").push_bind(owner.clone());
+        statement.push(" AND path IN (");
+        push_list(&mut statement, paths);
+        statement.push(" RETURNING path");
+        let rows = db.fetch_all(statement.build()).await?;
+        for row in rows {
+            let path: String = row.try_get(0)?;
+            let mut statement = Statement::new("INSERT INTO doomed_objects (path, since) SELECT ");
+            statement.push_bind(path.clone()).push(", ").push_bind(now());
+            statement
+                .push(" WHERE NOT EXISTS (SELECT 1 FROM object_refs WHERE path = ")
+                .push_bind(path);
+            statement.push(") ON CONFLICT DO NOTHING");
+            db.execute(statement.build()).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Objects that no record names, oldest first.
 pub(super) async fn doomed(readers: &Pool<Db>, limit: u32) -> Result<Vec<String>> {
     let mut statement = Statement::new("SELECT path FROM doomed_objects ORDER BY since, path LIMIT ");
