@@ -59,13 +59,11 @@ pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: 
     let mut request = Request::from_parts(parts, Body::from(body));
     // It is known not to be too large.
     DefaultBodyLimit::disable().apply(&mut request);
-    match timeout(time, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            let detail = format!("There was no answer within {}. Try again later.", limits.time);
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
-        }
+    if let Ok(response) = timeout(time, next.run(request)).await {
+        return response;
     }
+    let detail = format!("There was no answer within {}. Try again later.", limits.time);
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
 }
 
 /// A body that is a file goes to its handler as it comes, which limits its size. It may take long, but must not stand

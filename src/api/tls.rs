@@ -59,7 +59,7 @@ fn wrong(path: &Path, what: impl std::fmt::Display) -> io::Error {
 /// A certificate in use.
 #[derive(Debug)]
 pub struct Certificate {
-    certificate: PathBuf,
+    chain: PathBuf,
     key: PathBuf,
     config: RustlsConfig,
 }
@@ -72,7 +72,7 @@ impl Certificate {
     /// As [`server_config`].
     pub fn read(certificate: &Path, key: &Path) -> io::Result<Self> {
         Ok(Self {
-            certificate: certificate.to_owned(),
+            chain: certificate.to_owned(),
             key: key.to_owned(),
             config: RustlsConfig::from_config(server_config(certificate, key)?),
         })
@@ -91,7 +91,7 @@ impl Certificate {
         let mut told = None;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let (certificate, key) = (self.certificate.clone(), self.key.clone());
+            let (certificate, key) = (self.chain.clone(), self.key.clone());
             let before = seen;
             let looked = spawn_blocking(move || {
                 let now = (stamp(&certificate), stamp(&key));
@@ -102,7 +102,7 @@ impl Certificate {
                 Ok(Some((now, Ok(config)))) => {
                     self.config.reload_from_config(config);
                     if seen.is_some() {
-                        tracing::info!(certificate = %self.certificate.display(), "using the changed certificate");
+                        tracing::info!(certificate = %self.chain.display(), "using the changed certificate");
                     }
                     (seen, told) = (Some(now), None);
                 }

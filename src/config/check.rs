@@ -51,6 +51,7 @@ impl Config {
         self.check_store(&mut problems);
         self.check_s3(&mut problems);
         self.check_jobs(&mut problems);
+        problems.sort_by_key(Problem::line);
         problems
     }
 

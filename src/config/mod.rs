@@ -120,6 +120,14 @@ impl Problem {
         self.hint = hint.to_string();
         self
     }
+
+    /// Its line in the file; what is in none comes after.
+    fn line(&self) -> usize {
+        match &self.origin {
+            Some(Origin::File(_, line)) => *line,
+            _ => usize::MAX,
+        }
+    }
 }
 
 impl fmt::Display for Problem {

@@ -90,10 +90,7 @@ impl Source {
                 }
             }
         }
-        self.problems.sort_by_key(|problem| match problem.origin {
-            Some(Origin::File(_, line)) => line,
-            _ => 0,
-        });
+        self.problems.sort_by_key(Problem::line);
     }
 
     /// Adds what the environment sets.

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long to wait before reading them again after they were read.
-const AT_MOST_EVERY: Duration = Duration::from_secs(60);
+const AT_MOST_EVERY: Duration = Duration::from_mins(1);
 
 /// How long to wait before trying again after the issuer did not answer.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ struct Known {
 struct Key {
     id: Option<String>,
     algorithms: Vec<Algorithm>,
-    key: DecodingKey,
+    decoding: DecodingKey,
 }
 
 impl std::fmt::Debug for Key {
@@ -202,7 +202,7 @@ impl Known {
             .iter()
             .filter(|key| key.algorithms.contains(&algorithm) && (id.is_none() || key.id.as_deref() == id));
         let first = fitting.next()?;
-        fitting.next().is_none().then(|| first.key.clone())
+        fitting.next().is_none().then(|| first.decoding.clone())
     }
 }
 
@@ -224,11 +224,11 @@ impl Key {
         if let Some(only) = jwk.common.key_algorithm {
             algorithms.retain(|algorithm| KeyAlgorithm::from(*algorithm) == only);
         }
-        let key = DecodingKey::from_jwk(&jwk).ok()?;
+        let decoding = DecodingKey::from_jwk(&jwk).ok()?;
         (!algorithms.is_empty()).then_some(Self {
             id: jwk.common.key_id,
             algorithms,
-            key,
+            decoding,
         })
     }
 }

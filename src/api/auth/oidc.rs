@@ -87,9 +87,8 @@ impl Oidc {
             return Err(Refusal::Wrong("The token is too long."));
         }
         // An algorithm that it does not know, `none` among them, is an error already here.
-        let header = match decode_header(text) {
-            Ok(header) => header,
-            Err(_) => return Err(invalid),
+        let Ok(header) = decode_header(text) else {
+            return Err(invalid);
         };
         if !ALGORITHMS.contains(&header.alg) {
             return Err(Refusal::Wrong(

@@ -1,0 +1,306 @@
+//! `kiln config`, word by word.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::path::PathBuf;
+
+use support::Kiln;
+
+/// A kiln with a configuration file.
+struct Configured {
+    kiln: Kiln,
+    file: PathBuf,
+}
+
+impl Configured {
+    fn new(text: &str) -> Self {
+        let kiln = Kiln::bare();
+        let file = kiln.data().join("kiln.toml");
+        fs_err::write(&file, text).unwrap();
+        Self { kiln, file }
+    }
+
+    /// What a command says, with these variables.
+    fn says(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut command = self.kiln.command(args);
+        command.env("KILN_CONFIG", &self.file).envs(variables.iter().copied());
+        let ran = support::run(command);
+        let code = ran.code.unwrap_or(-1);
+        let said = format!("exit code {code}\n--- stdout\n{}--- stderr\n{}", ran.stdout, ran.stderr);
+        said.replace(self.kiln.data().to_str().unwrap(), "DATA")
+    }
+
+    fn checked(&self, variables: &[(&str, &str)]) -> String {
+        self.says(&["config", "check"], variables)
+    }
+}
+
+#[test]
+fn nothing_is_fine() {
+    let kiln = Kiln::bare();
+    let ran = kiln.run(["config", "check"]).ok();
+    assert_eq!(ran.stdout, "ok: no file, all defaults\n");
+    insta::assert_snapshot!(Configured::new("").checked(&[]), @r"
+        exit code 0
+        --- stdout
+        ok: DATA/kiln.toml
+        --- stderr
+    ");
+}
+
+/// Every mistake at once, each with its place.
+#[test]
+fn every_mistake_is_told() {
+    let configured = Configured::new(
+        "data_dri = '/srv/kiln'\n\
+         [server]\n\
+         listen = 'localhost:9000'\n\
+         [limits]\n\
+         body_bytes = 'much'\n\
+         [auth]\n\
+         mode = 'of'\n",
+    );
+    insta::assert_snapshot!(configured.checked(&[("KILN__LOG__FORMAT", "xml"), ("KILN__LOG__LEVEL", "info")]), @r"
+        exit code 1
+        --- stdout
+        --- stderr
+        error: DATA/kiln.toml:1: there is no key or section `data_dri`
+
+        hint: is it `data_dir`?
+        error: DATA/kiln.toml:3: `listen`: `localhost:9000` is no address such as 127.0.0.1:9000 or [::1]:9000
+
+        hint: listen: The address, or a list of them. Others than loopback ones need authentication and TLS.
+        error: DATA/kiln.toml:5: `body_bytes`: `much` is no size such as 512KiB, 1MiB or 2GiB
+
+        hint: body_bytes: The largest JSON body.
+        error: DATA/kiln.toml:7: `mode`: unknown variant `of`, expected `auto` or `required`
+
+        hint: mode: `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one, and the server starts on loopback addresses only.
+        error: KILN__LOG__FORMAT: `format`: unknown variant `xml`, expected `text` or `json`
+
+        hint: format: `text` for people, `json` for machines.
+        error: KILN__LOG__LEVEL: there is no such key
+
+        hint: variables are named KILN__SECTION__KEY; `kiln config reference` lists every key
+    ");
+    // Commands that only want to work tell the first.
+    insta::assert_snapshot!(configured.says(&["artifacts", "list"], &[]), @r"
+        exit code 1
+        --- stdout
+        --- stderr
+        error: DATA/kiln.toml:1: there is no key or section `data_dri`
+
+        hint: is it `data_dir`?
+              `kiln config check` tells 3 more
+    ");
+}
+
+#[test]
+fn settings_that_make_no_sense_together() {
+    let configured = Configured::new(
+        "[server]\n\
+         listen = ['0.0.0.0:9000', '0.0.0.0:9000']\n\
+         tls_certificate = '/nowhere/tls.pem'\n\
+         public_url = 'kiln.example.org'\n\
+         [oidc]\n\
+         issuer = 'http://keycloak.example.org/realms/site'\n\
+         ca_bundle = '/nowhere/ca.pem'\n\
+         read_roles = []\n\
+         write_roles = []\n\
+         admin_roles = []\n\
+         [limits]\n\
+         body_bytes = 0\n\
+         burst = 0\n\
+         [store]\n\
+         url = 'mysql://db/kiln'\n\
+         password_file = '/nowhere/password'\n\
+         [s3]\n\
+         endpoint = 's3.example.org'\n\
+         access_key = 'me'\n\
+         [embedded_s3]\n\
+         listen = '10.0.0.1:9001'\n\
+         [jobs]\n\
+         default_mem_size_gib = 0\n\
+         [remote_build_nodes]\n\
+         identity_file = '/nowhere/id_ed25519'\n",
+    );
+    insta::assert_snapshot!(configured.checked(&[("KILN__LIMITS__REQUEST_TIMEOUT", "0s")]), @r#"
+        exit code 1
+        --- stdout
+        --- stderr
+        error: DATA/kiln.toml:2: [server] listen: an address is there twice
+
+        hint: remove one
+        error: DATA/kiln.toml:2: [server] listen: tokens would cross the network without encryption
+
+        hint: set tls_certificate and tls_key; or, if something before Kiln has the certificate, `insecure_http = true`
+        error: DATA/kiln.toml:3: [server] tls_certificate: there is no tls_key
+
+        hint: set both, or neither
+        error: DATA/kiln.toml:4: [server] public_url: `kiln.example.org` is no address of a server
+
+        hint: it looks like https://kiln.example.org
+        error: DATA/kiln.toml:6: [oidc] issuer: `http://keycloak.example.org/realms/site` is no https address
+
+        hint: it looks like https://keycloak.example.org/realms/site
+        error: DATA/kiln.toml:7: [oidc] ca_bundle: failed to open file `/nowhere/ca.pem`: No such file or directory (os error 2)
+
+        hint: relative paths begin where Kiln is started; absolute ones do not
+        error: DATA/kiln.toml:8: [oidc] read_roles: no role of the issuer allows anything
+
+        hint: name roles in read_roles, write_roles or admin_roles
+        error: DATA/kiln.toml:12: [limits] body_bytes: zero would allow nothing
+
+        hint: "1MiB" is the default
+        error: DATA/kiln.toml:13: [limits] burst: zero would allow nothing
+
+        hint: for no limit, set requests_per_second to 0
+        error: DATA/kiln.toml:15: [store] url: it is no address of a PostgreSQL database
+
+        hint: it looks like postgresql://kiln@db.example.org/kiln; without it, SQLite is used
+        error: DATA/kiln.toml:16: [store] password_file: failed to open file `/nowhere/password`: No such file or directory (os error 2)
+
+        hint: relative paths begin where Kiln is started; absolute ones do not
+        error: DATA/kiln.toml:18: [s3] endpoint: `s3.example.org` is no address of a service
+
+        hint: it looks like https://s3.example.org
+        error: DATA/kiln.toml:19: [s3] access_key: of access key and secret key only one is set
+
+        hint: set both, or none to use the usual AWS environment
+        error: DATA/kiln.toml:21: [embedded_s3] listen: it has to be a loopback address
+
+        hint: use 127.0.0.1, or configure in [s3] a service that others can reach
+        error: DATA/kiln.toml:23: [jobs] default_mem_size_gib: a job needs some
+
+        hint: set it to 1 or more
+        error: DATA/kiln.toml:25: [remote_build_nodes] identity_file: failed to open file `/nowhere/id_ed25519`: No such file or directory (os error 2)
+
+        hint: relative paths begin where Kiln is started; absolute ones do not
+        error: [oidc] audience: tokens made for any other service would be accepted
+
+        hint: set audience to what the issuer puts into `aud` of tokens for Kiln
+        error: KILN__LIMITS__REQUEST_TIMEOUT: [limits] request_timeout: zero would allow nothing
+
+        hint: "60s" is the default
+    "#);
+}
+
+#[test]
+fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
+    let configured = Configured::new(
+        "[server]\n\
+         listen = '127.0.0.1:8080'\n\
+         [store]\n\
+         url = 'postgresql://kiln:hunter2@db.example.org/kiln?sslmode=verify-full'\n\
+         [s3]\n\
+         access_key = 'me'\n\
+         secret_key = 'hunter3'\n",
+    );
+    let shown = configured.says(
+        &["config", "show"],
+        &[("KILN__STORE__PASSWORD", "hunter4"), ("KILN__LIMITS__BURST", "10")],
+    );
+    assert!(!shown.contains("hunter"), "{shown}");
+    // How wide that line is depends on where the test runs.
+    let shown = shown.replace("data_dir = \"DATA\"", "data_dir = \"DATA\"\n");
+    let shown: Vec<&str> = shown
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("# --data"))
+        .collect();
+    let shown = shown.join("\n");
+    insta::assert_snapshot!(shown, @r#"
+        exit code 0
+        --- stdout
+        data_dir = "DATA"
+
+        [server]
+        listen = "127.0.0.1:8080"                        # DATA/kiln.toml:2
+        #tls_certificate =                               # not set
+        #tls_key =                                       # not set
+        insecure_http = false                            # default
+        #public_url =                                    # not set
+
+        [auth]
+        mode = "auto"                                    # default
+
+        [oidc]
+        #issuer =                                        # not set
+        #audience =                                      # not set
+        role_claim = "realm_access.roles"                # default
+        read_roles = ["kiln-read"]                       # default
+        write_roles = ["kiln-write"]                     # default
+        admin_roles = ["kiln-admin"]                     # default
+        #ca_bundle =                                     # not set
+        jwks_refresh = "1h"                              # default
+
+        [limits]
+        body_bytes = "1MiB"                              # default
+        upload_bytes = "20GiB"                           # default
+        requests_per_second = 500                        # default
+        burst = 10                                       # KILN__LIMITS__BURST
+        failed_logins_per_minute = 20                    # default
+        request_timeout = "1m"                           # default
+
+        [log]
+        format = "text"                                  # default
+
+        [store]
+        url = "postgresql://kiln:REDACTED@db.example.org/kiln?REDACTED" # DATA/kiln.toml:4
+        password = "REDACTED"                            # KILN__STORE__PASSWORD
+        #password_file =                                 # not set
+
+        [s3]
+        #endpoint =                                      # not set
+        #public_endpoint =                               # not set
+        region = "us-east-1"                             # default
+        access_key = "me"                                # DATA/kiln.toml:6
+        secret_key = "REDACTED"                          # DATA/kiln.toml:7
+        recipes_bucket = "ims"                           # default
+        images_bucket = "boot-images"                    # default
+        #ca_bundle =                                     # not set
+
+        [embedded_s3]
+        listen = "127.0.0.1:9001"                        # default
+
+        [jobs]
+        default_image_size_gib = 60                      # default
+        default_mem_size_gib = 8                         # default
+        enable_dkms = true                               # default
+        access_subnet = "cmn"                            # default
+        access_domain = "shasta.local"                   # default
+        namespace = "ims"                                # default
+
+        [remote_build_nodes]
+        user = "root"                                    # default
+        #identity_file =                                 # not set
+        #known_hosts =                                   # not set
+        #ssh_config =                                    # not set
+        connect_timeout = "10s"                          # default
+        --- stderr
+    "#);
+}
+
+#[test]
+fn the_reference_is_the_example() {
+    let reference = Kiln::bare().run(["config", "reference"]).ok().stdout;
+    let example = support::source_dir().join("examples/kiln.toml");
+    assert_eq!(fs_err::read_to_string(example).unwrap(), reference);
+    // Everything uncommented that is no example is what it is anyway.
+    let configured = Configured::new(&reference);
+    assert!(configured.checked(&[]).contains("ok: DATA/kiln.toml"));
+}
+
+/// A file of somebody else's must not be taken for none.
+#[test]
+fn a_file_that_cannot_be_read_is_an_error() {
+    let kiln = Kiln::bare();
+    let dir = kiln.data().join(".config/kiln");
+    fs_err::create_dir_all(dir.join("kiln.toml")).unwrap();
+    kiln.run(["config", "check"]).failed();
+    fs_err::remove_dir_all(kiln.data().join(".config")).unwrap();
+    fs_err::write(kiln.data().join(".config"), "").unwrap();
+    kiln.run(["serve"]).failed();
+}
