@@ -53,6 +53,9 @@ fn help() {
           toolbox             The root file system that builds run in
           sandboxes           Sandboxes that `kiln build --keep` left
           artifacts           What builds left in S3
+          serve               Run the server: the REST API of IMS and Kiln's own
+          tokens              Who may use the API of `kiln serve`
+          config              What is configured, and what can be
           completions         Print a script that completes kiln's commands in your shell
           man                 Write a manual page for each command
           help                Print this message or the help of the given subcommand(s)

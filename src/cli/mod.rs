@@ -79,7 +79,7 @@ enum Command {
     /// What builds left in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
-    /// Run the server: the API, and the embedded S3 service where no other is configured.
+    /// Run the server: the REST API of IMS and Kiln's own
     Serve(serve::ServeArguments),
     /// Who may use the API of `kiln serve`.
     #[command(subcommand)]
