@@ -15,7 +15,10 @@ mod job_life;
 mod jobs;
 mod manifests;
 mod moments;
+mod moved;
 mod public_keys;
 mod recipes;
+mod remote_build_nodes;
 #[path = "../support/server.rs"]
 mod server;
+mod v2;
