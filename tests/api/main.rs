@@ -13,6 +13,7 @@ mod deleted;
 mod images;
 mod job_life;
 mod jobs;
+mod lists;
 mod manifests;
 mod moments;
 mod moved;
@@ -21,4 +22,5 @@ mod recipes;
 mod remote_build_nodes;
 #[path = "../support/server.rs"]
 mod server;
+mod uploads;
 mod v2;
