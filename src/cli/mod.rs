@@ -9,9 +9,9 @@ use printer::Printer;
 
 mod artifacts;
 mod build;
-mod config;
 mod client_help;
 mod command_line;
+mod config;
 mod deleted;
 mod format;
 mod image_files;
@@ -28,8 +28,8 @@ mod records;
 mod remote_build_nodes;
 mod sandboxes;
 mod serve;
-mod tokens;
 mod session;
+mod tokens;
 mod toolbox;
 mod upload;
 mod values;
@@ -147,7 +147,7 @@ fn exit_code(failure: &Failure) -> u8 {
 }
 
 fn parse() -> Arguments {
-    let mut matches = command().get_matches_from(command_line::join_spaced(std::env::args_os()));
+    let mut matches = command().get_matches_from(command_line::tidy(std::env::args_os()));
     Arguments::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command()).exit())
 }
 

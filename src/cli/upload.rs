@@ -42,20 +42,17 @@ async fn remove(session: &Session, collection: &Collection, id: String, mut fail
     let noun = collection.noun;
     let found = Found { id, name: None };
     let deleted = request(session, Method::DELETE, collection, &found, None).await;
+    let purged = match (&deleted, collection.bin) {
+        (Ok(_), Some(bin)) => request(session, Method::DELETE, bin, &found, None).await.is_ok(),
+        _ => true,
+    };
+    let command = collection.command;
     let line = match deleted {
-        Ok(_) => {
-            let path = ["v3", "deleted", collection.command, &found.id];
-            match session.client.send(Method::DELETE, &path, &[], None).await {
-                Ok(_) => format!("the {noun} made for it was removed again"),
-                Err(_) => format!(
-                    "the {noun} made for it was deleted; `kiln deleted {} list` still shows it",
-                    collection.command
-                ),
-            }
-        }
+        Ok(_) if purged => format!("the {noun} made for it was removed again"),
+        Ok(_) => format!("the {noun} made for it was deleted; `kiln deleted {command} list` still shows it"),
         Err(why) => format!(
-            "the {noun} made for it is still there ({}): `kiln {} delete {}` removes it",
-            why.detail, collection.command, found.id
+            "the {noun} made for it is still there ({}): `kiln {command} delete {}` removes it",
+            why.detail, found.id
         ),
     };
     failure.detail = format!("{}\n  {line}", failure.detail);
