@@ -3,6 +3,8 @@
 #![cfg(all(feature = "server", feature = "agent"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "support/postgres.rs"]
+mod postgres;
 mod support;
 
 use std::{
@@ -13,10 +15,12 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::KeyPair;
 use serde_json::{Value, json};
 use support::{
-    Kiln, eventually,
+    Kiln,
+    authority::Authority,
+    eventually,
     serve::{ANY_PORT, Server, client, send},
 };
 
@@ -47,7 +51,7 @@ async fn nothing_has_to_be_configured() {
     assert_eq!(said, "server     http://127.0.0.1:9000");
     assert_eq!(started.wait_for("s3 "), "s3         http://127.0.0.1:9001");
     started.wait_for("auth       off");
-    started.wait_for("try        kiln --server http://127.0.0.1:9000 images list");
+    started.wait_for("try        kiln images list --server http://127.0.0.1:9000");
     let keys = started.wait_for("s3 keys");
     assert!(Path::new(keys.split_whitespace().last().unwrap()).exists());
 
@@ -72,6 +76,48 @@ async fn records_outlive_the_server() {
     let images = server.ask("", "GET", "/apis/ims/v3/images", None).await.json();
     assert_eq!(images[0]["name"], "kept");
     server.stop();
+}
+
+#[tokio::test]
+async fn records_can_be_in_postgresql() {
+    let postgres = postgres::Server::shared();
+    let whole = postgres.new_database();
+    let password = format!(":{}@", postgres::PASSWORD);
+    assert!(whole.contains(&password), "{whole}");
+    let url = whole.replace(&password, "@");
+    let kiln = Kiln::bare();
+    let file = kiln.data().join("password");
+    fs_err::write(&file, format!("{}\n", postgres::PASSWORD)).unwrap();
+    let variables = [
+        ("KILN__STORE__URL", url.as_str()),
+        ("KILN__STORE__PASSWORD_FILE", file.to_str().unwrap()),
+    ];
+    let server = Server::start_in(kiln, &variables);
+    let made = server
+        .ask("", "POST", "/v3/images", Some(json!({ "name": "there" })))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    assert!(!server.kiln.data().join("records.sqlite").exists());
+    let ran = server.stop();
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(postgres::PASSWORD));
+
+    // Another server, another directory, the same records.
+    let server = Server::start(&[
+        ("KILN__STORE__URL", &url),
+        ("KILN__STORE__PASSWORD", postgres::PASSWORD),
+    ]);
+    assert_eq!(
+        server.ask("", "GET", "/v3/images", None).await.json()[0]["name"],
+        "there"
+    );
+    let ran = server.stop();
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(postgres::PASSWORD));
+    let error = refused(
+        &Kiln::bare(),
+        &[("KILN__STORE__URL", &url), ("KILN__STORE__PASSWORD", "wrong-one")],
+    );
+    assert!(error.contains("the database does not answer"), "{error}");
+    assert!(!error.contains("wrong-one"), "{error}");
 }
 
 #[tokio::test]
@@ -239,34 +285,6 @@ async fn without_authentication_only_this_host_is_answered() {
         host(there).await.problem(403);
     }
     server.stop();
-}
-
-/// A certificate authority, and the certificates that it makes for this host.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self {
-            pem,
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    /// Writes a certificate for 127.0.0.1 and its key.
-    fn write(&self, certificate: &Path, key: &Path) {
-        let pair = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let signed = params.signed_by(&pair, &self.issuer).unwrap();
-        fs_err::write(key, pair.serialize_pem()).unwrap();
-        fs_err::write(certificate, signed.pem()).unwrap();
-    }
 }
 
 fn tls_files(kiln: &Kiln) -> (PathBuf, PathBuf) {
