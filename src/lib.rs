@@ -19,7 +19,7 @@
 //! # Modules, and which way they depend
 //!
 //! [`arch`] and [`records`] know nobody. [`emulation`], [`artifacts`] and [`sandbox`] know only those.
-//! [`orchestrate`] joins them into a job, [`cli`] sits on top. [`agent`] is the other side of the sandbox wall:
+//! [`orchestrate`] joins them into a job, [`cli`] sits on top, on [`client`] where it speaks to a server. [`agent`] is the other side of the sandbox wall:
 //! it uses [`records`] and [`emulation`] and never the server's half.
 
 pub mod arch;
@@ -36,6 +36,8 @@ pub mod api;
 pub mod artifacts;
 #[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "server")]
+pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]

@@ -40,15 +40,25 @@ fn help() {
         Usage: kiln [OPTIONS] <COMMAND>
 
         Commands:
-          build        Build an image from a recipe
-          toolbox      The root file system that builds run in
-          sandboxes    Sandboxes that `kiln build --keep` left
-          artifacts    What builds left in S3
-          serve        Run the server: the API, and the embedded S3 service where no other is configured
-          tokens       Who may use the API of `kiln serve`
-          config       What is configured, and what can be
-          completions  Print a script that completes kiln's commands in your shell
-          help         Print this message or the help of the given subcommand(s)
+          build               Build an image from a recipe
+          recipes             Recipes on a server
+          images              Images on a server
+          jobs                Jobs on a server
+          public-keys         Public keys, which may log in to shells of jobs
+          deleted             Deleted recipes, images and public keys
+          remote-build-nodes  Hosts that run jobs of their own architecture
+          ims                 The commands of `cray ims`, for lines that begin so
+          login               Remember a server, and the token for it
+          logout              Forget a server's token
+          toolbox             The root file system that builds run in
+          sandboxes           Sandboxes that `kiln build --keep` left
+          artifacts           What builds left in S3
+          serve               Run the server: the REST API of IMS and Kiln's own
+          tokens              Who may use the API of `kiln serve`
+          config              What is configured, and what can be
+          completions         Print a script that completes kiln's commands in your shell
+          man                 Write a manual page for each command
+          help                Print this message or the help of the given subcommand(s)
 
         Options:
               --data-dir <DIR>  Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store [env:

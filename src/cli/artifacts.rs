@@ -34,7 +34,7 @@ pub(super) enum ArtifactsCommand {
     /// Run the embedded S3 service, so that any S3 client can read the images, until Ctrl-C.
     Serve {
         /// The loopback port; 0 takes any that is free.
-        #[arg(long, default_value_t = 9000)]
+        #[arg(long, default_value_t = 9001)]
         port: u16,
     },
 }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{config::Config, records::Failure};
 use printer::Printer;
@@ -10,12 +10,29 @@ use printer::Printer;
 mod artifacts;
 mod build;
 mod config;
+mod client_help;
+mod command_line;
+mod deleted;
+mod format;
+mod image_files;
+mod images;
+mod ims;
+mod jobs;
+mod login;
+mod man;
 mod printer;
 mod progress;
+mod public_keys;
+mod recipes;
+mod records;
+mod remote_build_nodes;
 mod sandboxes;
 mod serve;
 mod tokens;
+mod session;
 mod toolbox;
+mod upload;
+mod values;
 
 /// Build operating-system images for any CPU architecture on the hosts you have.
 #[derive(Debug, Parser)]
@@ -30,11 +47,11 @@ struct Arguments {
     config: Option<PathBuf>,
 
     /// Print only errors and results.
-    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    #[arg(long, short, global = true)]
     quiet: bool,
 
     /// Print everything the tools say.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, overrides_with = "verbose")]
     verbose: bool,
 
     #[command(subcommand)]
@@ -45,6 +62,14 @@ struct Arguments {
 enum Command {
     /// Build an image from a recipe.
     Build(Box<build::BuildArguments>),
+    #[command(flatten)]
+    Records(ims::RecordsCommand),
+    /// The commands of `cray ims`, for lines that begin so.
+    Ims(ims::ImsArguments),
+    /// Remember a server, and the token for it.
+    Login(login::LoginArguments),
+    /// Forget a server's token.
+    Logout(login::LogoutArguments),
     /// The root file system that builds run in.
     #[command(subcommand)]
     Toolbox(toolbox::ToolboxCommand),
@@ -54,7 +79,7 @@ enum Command {
     /// What builds left in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
-    /// Run the server: the API, and the embedded S3 service where no other is configured.
+    /// Run the server: the REST API of IMS and Kiln's own
     Serve(serve::ServeArguments),
     /// Who may use the API of `kiln serve`.
     #[command(subcommand)]
@@ -67,16 +92,20 @@ enum Command {
         /// Which shell.
         shell: clap_complete::Shell,
     },
+    /// Write a manual page for each command.
+    Man(man::ManArguments),
 }
 
-/// Exit codes, as README lists them.
+/// Exit codes, as docs/cli.md lists them.
 const EXIT_FAILED: u8 = 1;
+/// What was asked for makes no sense, or the server refused it; clap's code for the first, `cray`'s for both.
+const EXIT_REFUSED: u8 = 2;
 /// What a shell reports for a program that SIGINT ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Reads the command line, does what it says, prints the failure if there is one.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = parse();
     let printer = Printer::new(arguments.quiet, arguments.verbose);
     let serves = matches!(arguments.command, Command::Serve(_));
     // A server's log follows its configuration.
@@ -103,13 +132,27 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             printer.failure(&failure);
-            ExitCode::from(if failure.code == "interrupted" {
-                EXIT_INTERRUPTED
-            } else {
-                EXIT_FAILED
-            })
+            ExitCode::from(exit_code(&failure))
         }
     }
+}
+
+fn exit_code(failure: &Failure) -> u8 {
+    match failure.code.as_str() {
+        "interrupted" => EXIT_INTERRUPTED,
+        "usage" | "refused" | "unauthorized" | "forbidden" | "not_found" | "server_error" | "record_unknown"
+        | "record_ambiguous" | "server_address" => EXIT_REFUSED,
+        _ => EXIT_FAILED,
+    }
+}
+
+fn parse() -> Arguments {
+    let mut matches = command().get_matches_from(command_line::join_spaced(std::env::args_os()));
+    Arguments::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command()).exit())
+}
+
+fn command() -> clap::Command {
+    client_help::complete(Arguments::command())
 }
 
 async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
@@ -122,9 +165,14 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Serve(command) => command.run(&config()?, printer).await,
         Command::Tokens(command) => command.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
+        Command::Records(command) => command.run(printer).await,
+        Command::Ims(arguments) => arguments.run(printer).await,
+        Command::Login(arguments) => arguments.run(printer).await,
+        Command::Logout(arguments) => arguments.run(printer),
+        Command::Man(arguments) => arguments.run(command(), printer),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "kiln", &mut script);
+            clap_complete::generate(shell, &mut command(), "kiln", &mut script);
             printer.result(String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
@@ -137,6 +185,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 }

@@ -67,7 +67,7 @@ pub fn check_public_key(key: &str) -> Result<(), &'static str> {
 }
 
 /// Control characters, and the marks that turn the direction of text around, which make a name look like another one.
-fn is_invisible(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -1,0 +1,80 @@
+//! What help says of the commands that speak to a server: their nouns, and only the options that mean something there.
+
+use clap::{Arg, Command};
+
+/// Groups of commands that only speak to a server.
+const GROUPS: [&str; 9] = [
+    "recipes",
+    "images",
+    "jobs",
+    "public-keys",
+    "deleted",
+    "remote-build-nodes",
+    "ims",
+    "login",
+    "logout",
+];
+
+/// Groups with the verbs of records: one of them, and several.
+const NOUNS: [(&str, &str, &str); 5] = [
+    ("recipes", "a recipe", "recipes"),
+    ("images", "an image", "images"),
+    ("jobs", "a job", "jobs"),
+    ("public-keys", "a public key", "public keys"),
+    ("remote-build-nodes", "a remote build node", "remote build nodes"),
+];
+
+/// Completes what the derived command line cannot say.
+pub(super) fn complete(mut command: Command) -> Command {
+    let shared: Vec<Arg> = command.get_arguments().map(fit).collect();
+    for name in GROUPS {
+        command = command.mut_subcommand(name, |group| group.args(&shared));
+    }
+    name_records(command, false)
+}
+
+/// An option of every command, for one that keeps nothing on this machine.
+fn fit(argument: &Arg) -> Arg {
+    match argument.get_id().as_str() {
+        "verbose" => argument.clone().help("Show requests and answers").display_order(900),
+        "quiet" => argument.clone().display_order(900),
+        _ => argument.clone().hide(true),
+    }
+}
+
+/// The verbs are shared by all kinds of records; here each says whose verb it is.
+fn name_records(command: Command, is_deleted: bool) -> Command {
+    command.mut_subcommands(|group| {
+        let name = group.get_name().to_owned();
+        if matches!(name.as_str(), "ims" | "deleted") {
+            return name_records(group, name == "deleted");
+        }
+        match NOUNS.iter().find(|(group, ..)| *group == name) {
+            Some((_, one, several)) => group.mut_subcommands(|verb| say(verb, one, several, is_deleted)),
+            None => group,
+        }
+    })
+}
+
+fn say(verb: Command, one: &str, several: &str, is_deleted: bool) -> Command {
+    let (_, noun) = one.split_once(' ').unwrap_or(("", one));
+    let one = if is_deleted {
+        format!("a deleted {noun}")
+    } else {
+        one.to_owned()
+    };
+    let deleted = if is_deleted { "deleted " } else { "" };
+    let for_good = if is_deleted { " for good" } else { "" };
+    let about = match verb.get_name() {
+        "list" => format!("List {deleted}{several}"),
+        "describe" => format!("Show {one}"),
+        "create" => format!("Create {one}"),
+        "update" if is_deleted => format!("Restore {one}"),
+        "undelete" => format!("Restore {one}: short for `update --operation undelete`"),
+        "update" => format!("Change {one}"),
+        "delete" => format!("Delete {one}{for_good}"),
+        "deleteall" => format!("Delete all {deleted}{several}{for_good}, without asking"),
+        _ => return verb,
+    };
+    verb.about(about)
+}

@@ -1,0 +1,195 @@
+//! The files of an image in a directory on this machine.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    arch::Arch,
+    artifacts::manifest::Manifest,
+    records::{ArtifactKind, Failure},
+};
+
+/// What a directory holds of an image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ImageFiles {
+    /// The files, in the order of their upload.
+    pub(super) artifacts: Vec<(ArtifactKind, PathBuf)>,
+    /// The architecture, where the directory says it.
+    pub(super) arch: Option<Arch>,
+    /// What the image could be called.
+    pub(super) name: Option<String>,
+}
+
+/// How the files of one kind may be called. The first pattern that names a single file decides.
+struct Names {
+    kind: ArtifactKind,
+    what: &'static str,
+    exact: &'static [&'static str],
+    prefixes: &'static [&'static str],
+    suffixes: &'static [&'static str],
+}
+
+const NAMES: [Names; 4] = [
+    Names {
+        kind: ArtifactKind::Rootfs,
+        what: "root file system",
+        exact: &["rootfs"],
+        prefixes: &[],
+        suffixes: &[".squashfs", ".sqsh"],
+    },
+    Names {
+        kind: ArtifactKind::Kernel,
+        what: "kernel",
+        exact: &["kernel"],
+        prefixes: &["vmlinuz", "Image"],
+        suffixes: &[],
+    },
+    Names {
+        kind: ArtifactKind::Initrd,
+        what: "initrd",
+        exact: &["initrd"],
+        prefixes: &["initrd"],
+        suffixes: &[],
+    },
+    Names {
+        kind: ArtifactKind::BootParameters,
+        what: "file of boot parameters",
+        exact: &["boot_parameters", "kernel-parameters"],
+        prefixes: &[],
+        suffixes: &[],
+    },
+];
+
+impl Names {
+    fn admit(&self, name: &str) -> bool {
+        self.exact.contains(&name)
+            || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+            || self.suffixes.iter().any(|suffix| name.ends_with(suffix))
+    }
+}
+
+impl ImageFiles {
+    /// Looks through a directory.
+    ///
+    /// # Errors
+    ///
+    /// `image_files` when there is no root file system, or several files could be meant.
+    pub(super) fn find(dir: &Path) -> Result<Self, Failure> {
+        let unreadable = |error: std::io::Error| Failure::io("cannot read the image's files", &error);
+        let dir = fs_err::canonicalize(dir).map_err(unreadable)?;
+        let mut names = Vec::new();
+        for entry in fs_err::read_dir(&dir).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            if fs_err::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file())
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        let mut artifacts = Vec::new();
+        for kind in NAMES {
+            let mut found: Vec<&String> = names.iter().filter(|name| kind.admit(name)).collect();
+            // `vmlinuz` beside `vmlinuz-6.1.0` is a link to it, as in /boot.
+            found.dedup_by_key(|name| fs_err::canonicalize(dir.join(name)).unwrap_or_default());
+            match (&found[..], kind.kind) {
+                ([one], _) => artifacts.push((kind.kind, dir.join(one))),
+                ([], ArtifactKind::Rootfs) => {
+                    return Err(
+                        Failure::new("image_files", format!("{} holds no root file system", dir.display()))
+                            .hint("it has to be a squashfs called rootfs, *.squashfs or *.sqsh"),
+                    );
+                }
+                ([], _) => {}
+                (several, _) => {
+                    let list: Vec<_> = several.iter().map(|name| name.as_str()).collect();
+                    return Err(Failure::new(
+                        "image_files",
+                        format!(
+                            "{} holds more than one {}: {}",
+                            dir.display(),
+                            kind.what,
+                            list.join(", ")
+                        ),
+                    )
+                    .hint("leave one of them"));
+                }
+            }
+        }
+        let called = dir.file_name().and_then(|name| name.to_str());
+        let arch_of_dir = called.and_then(|name| name.parse().ok());
+        let manifest = fs_err::read(dir.join("manifest.json")).ok();
+        let arch_of_manifest = manifest.and_then(|text| Manifest::from_json(&text).ok()?.arch);
+        Ok(Self {
+            artifacts,
+            arch: arch_of_manifest.or(arch_of_dir),
+            // `kiln build --output OUT` makes OUT/ARCH, which is no name of an image.
+            name: called.filter(|_| arch_of_dir.is_none()).map(str::to_owned),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir_with(names: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for name in names {
+            fs_err::write(dir.path().join(name), name).unwrap();
+        }
+        dir
+    }
+
+    fn found(dir: &Path) -> Vec<(ArtifactKind, String)> {
+        let files = ImageFiles::find(dir).unwrap();
+        let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        files
+            .artifacts
+            .into_iter()
+            .map(|(kind, path)| (kind, name(path)))
+            .collect()
+    }
+
+    #[test]
+    fn names_tell_what_is_what() {
+        let dir = dir_with(&[
+            "a.squashfs",
+            "vmlinuz-6.1.0",
+            "initrd.img-6.1.0",
+            "kernel-parameters",
+            "notes.txt",
+        ]);
+        fs_err::os::unix::fs::symlink("vmlinuz-6.1.0", dir.path().join("vmlinuz")).unwrap();
+        assert_eq!(
+            found(dir.path()),
+            [
+                (ArtifactKind::Rootfs, "a.squashfs".to_owned()),
+                (ArtifactKind::Kernel, "vmlinuz".to_owned()),
+                (ArtifactKind::Initrd, "initrd.img-6.1.0".to_owned()),
+                (ArtifactKind::BootParameters, "kernel-parameters".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_clear_is_refused() {
+        for names in [
+            &["kernel"][..],
+            &["a.squashfs", "b.sqsh"],
+            &["rootfs", "Image", "vmlinuz"],
+        ] {
+            let failure = ImageFiles::find(dir_with(names).path()).unwrap_err();
+            assert_eq!(failure.code, "image_files", "{names:?}");
+        }
+    }
+
+    #[test]
+    fn output_of_a_build_says_its_architecture() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("aarch64");
+        fs_err::create_dir(&out).unwrap();
+        fs_err::write(out.join("rootfs"), "x").unwrap();
+        let files = ImageFiles::find(&out).unwrap();
+        assert_eq!((files.arch, files.name), (Some(Arch::Aarch64), None));
+    }
+}

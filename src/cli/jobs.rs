@@ -1,0 +1,127 @@
+//! `kiln jobs`.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    records::{Common, JobChoice, JobList, create},
+    session::Session,
+    values::{Body, boolean, item, job_type, same_length},
+};
+use crate::{
+    client::collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
+    records::{Failure, JobType},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum JobsCommand {
+    #[command(flatten)]
+    Common(Common<JobList, JobChoice>),
+    /// Create a record.
+    #[command(display_order = 3)]
+    Create(Box<CreateJob>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateJob {
+    /// Whether an image is made from a recipe, or from another image.
+    #[arg(long, value_parser = job_type())]
+    job_type: JobType,
+
+    /// What to call the image that comes out.
+    #[arg(long, value_name = "NAME")]
+    image_root_archive_name: String,
+
+    /// The recipe (create) or image (customize) to start from: id, beginning of an id, or name.
+    #[arg(long, value_name = "ID")]
+    artifact_id: String,
+
+    /// The key that may log in to the job's shell: id, beginning of an id, or name.
+    #[arg(long, value_name = "ID")]
+    public_key_id: String,
+
+    /// The kernel's file name in /boot [default: by architecture, vmlinuz or Image].
+    #[arg(long, value_name = "NAME")]
+    kernel_file_name: Option<String>,
+
+    /// The initrd's file name in /boot.
+    #[arg(long, value_name = "NAME", default_value = "initrd")]
+    initrd_file_name: String,
+
+    /// The kernel parameters' file name in /boot; the file may be absent.
+    #[arg(long, value_name = "NAME", default_value = "kernel-parameters")]
+    kernel_parameters_file_name: String,
+
+    /// Names of the job's shells, with commas between them.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = item())]
+    ssh_containers_name: Vec<String>,
+
+    /// Whether each shell is confined to the image's root, with commas between them.
+    #[arg(long, value_name = "BOOL,…", value_delimiter = ',', value_parser = boolean)]
+    ssh_containers_jail: Vec<bool>,
+
+    /// Whether a failed build opens a shell.
+    #[arg(long, value_name = "BOOL", value_parser = boolean)]
+    enable_debug: Option<bool>,
+
+    /// Disk for the build, GiB [default: the server's].
+    #[arg(long, value_name = "GIB")]
+    build_env_size: Option<u32>,
+
+    /// Memory for the build, GiB [default: the server's].
+    #[arg(long, value_name = "GIB")]
+    job_mem_size: Option<u32>,
+
+    /// Whether the job needs a kernel of its own [default: the recipe's].
+    #[arg(long, value_name = "BOOL", value_parser = boolean)]
+    require_dkms: Option<bool>,
+}
+
+impl JobsCommand {
+    pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
+        match self {
+            JobsCommand::Common(command) => command.run(&JOBS, session).await,
+            JobsCommand::Create(job) => {
+                let ssh_containers = job.ssh_containers()?;
+                let source = match job.job_type {
+                    JobType::Create => RECIPES,
+                    JobType::Customize => IMAGES,
+                };
+                let artifact = session.client.find(&source, &job.artifact_id).await?;
+                let public_key = session.client.find(&PUBLIC_KEYS, &job.public_key_id).await?;
+                let body = Body::default()
+                    .set("job_type", Some(job.job_type.name()))
+                    .set("image_root_archive_name", Some(job.image_root_archive_name))
+                    .set("artifact_id", Some(artifact.id))
+                    .set("public_key_id", Some(public_key.id))
+                    .set("kernel_file_name", job.kernel_file_name)
+                    .set("initrd_file_name", Some(job.initrd_file_name))
+                    .set("kernel_parameters_file_name", Some(job.kernel_parameters_file_name))
+                    .set("ssh_containers", ssh_containers)
+                    .set("enable_debug", job.enable_debug)
+                    .set("build_env_size", job.build_env_size)
+                    .set("job_mem_size", job.job_mem_size)
+                    .set("require_dkms", job.require_dkms);
+                create(session, &JOBS, &body.into_value()).await
+            }
+        }
+    }
+}
+
+impl CreateJob {
+    /// The shells: names, jails, or both in the same order.
+    fn ssh_containers(&self) -> Result<Option<Value>, Failure> {
+        let (names, jails) = (&self.ssh_containers_name, &self.ssh_containers_jail);
+        if !names.is_empty() && !jails.is_empty() {
+            same_length("ssh-containers-name", names.len(), "ssh-containers-jail", jails.len())?;
+        }
+        let shells = (0..names.len().max(jails.len())).map(|index| {
+            Body::default()
+                .set("name", names.get(index).cloned())
+                .set("jail", jails.get(index).copied())
+                .into_value()
+        });
+        let shells: Vec<_> = shells.collect();
+        Ok((!shells.is_empty()).then(|| json!(shells)))
+    }
+}

@@ -1,0 +1,25 @@
+//! `kiln man`: one manual page for each command.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::printer::Printer;
+use crate::records::Failure;
+
+#[derive(Debug, Args)]
+pub(super) struct ManArguments {
+    /// Where to write them; made if it is not there.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+impl ManArguments {
+    pub(super) fn run(self, command: clap::Command, printer: &Printer) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot write the manual pages", &error);
+        fs_err::create_dir_all(&self.dir).map_err(failed)?;
+        clap_mangen::generate_to(command, &self.dir).map_err(failed)?;
+        printer.note(format_args!("wrote manual pages to {}", self.dir.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! `kiln recipes`.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use reqwest::Method;
+
+use super::{
+    records::{ArchList, Common, Plain, Which, create, request},
+    session::Session,
+    upload::{create_filled, upload},
+    values::{Body, LinkOptions, TemplateOptions, arch, boolean, linux_distribution, recipe_type},
+};
+use crate::{
+    arch::Arch,
+    client::{Upload, collection::RECIPES},
+    compression::Compression,
+    orchestrate::recipe::RecipeArchive,
+    records::{Failure, LinuxDistribution, RecipeType},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RecipesCommand {
+    #[command(flatten)]
+    Common(Common<ArchList, Plain>),
+    /// Create a record.
+    #[command(display_order = 3)]
+    Create(Box<CreateRecipe>),
+    /// Change a record.
+    #[command(display_order = 4)]
+    Update(UpdateRecipe),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateRecipe {
+    /// What to call it [default with --from: as the directory or archive is called].
+    #[arg(long, required_unless_present = "from")]
+    name: Option<String>,
+
+    /// What it is written for [default with --from: kiwi-ng].
+    #[arg(long, value_name = "TYPE", value_parser = recipe_type(), required_unless_present = "from")]
+    recipe_type: Option<RecipeType>,
+
+    /// The distribution that it makes an image of.
+    #[arg(long, value_name = "DISTRIBUTION", value_parser = linux_distribution())]
+    linux_distribution: LinuxDistribution,
+
+    /// The architecture of its images [default: the one that its description names, else x86_64].
+    #[arg(long, value_parser = arch())]
+    arch: Option<Arch>,
+
+    /// Whether its jobs need a kernel of their own [default: true].
+    #[arg(long, value_name = "BOOL", value_parser = boolean)]
+    require_dkms: Option<bool>,
+
+    /// Upload this directory, packed, or this archive, as the recipe.
+    #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["link_path", "link_etag", "link_type"])]
+    from: Option<PathBuf>,
+
+    #[command(flatten)]
+    link: LinkOptions,
+
+    #[command(flatten)]
+    template: TemplateOptions,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct UpdateRecipe {
+    #[command(flatten)]
+    which: Which,
+
+    /// The architecture of its images.
+    #[arg(long, value_parser = arch())]
+    arch: Option<Arch>,
+
+    /// Whether its jobs need a kernel of their own.
+    #[arg(long, value_name = "BOOL", value_parser = boolean)]
+    require_dkms: Option<bool>,
+
+    #[command(flatten)]
+    link: LinkOptions,
+
+    #[command(flatten)]
+    template: TemplateOptions,
+}
+
+impl RecipesCommand {
+    pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
+        match self {
+            RecipesCommand::Common(command) => command.run(&RECIPES, session).await,
+            RecipesCommand::Create(recipe) => match recipe.from.clone() {
+                Some(path) => recipe.create_from(&path, session).await,
+                None => create(session, &RECIPES, &recipe.body()?.into_value()).await,
+            },
+            RecipesCommand::Update(change) => {
+                let body = Body::default()
+                    .set("link", change.link.link())
+                    .set("arch", change.arch.map(Arch::name))
+                    .set("require_dkms", change.require_dkms)
+                    .set("template_dictionary", change.template.dictionary()?)
+                    .into_change()?;
+                let found = session.client.find(&RECIPES, &change.which.id).await?;
+                session.show(&request(session, Method::PATCH, &RECIPES, &found, Some(&body)).await?)
+            }
+        }
+    }
+}
+
+impl CreateRecipe {
+    fn body(&self) -> Result<Body, Failure> {
+        let body = Body::default()
+            .text("name", self.name.clone())
+            .set("recipe_type", self.recipe_type.map(RecipeType::name))
+            .set("linux_distribution", Some(self.linux_distribution.name()))
+            .set("link", self.link.link())
+            .set("arch", self.arch.map(Arch::name))
+            .set("require_dkms", self.require_dkms)
+            .set("template_dictionary", self.template.dictionary()?);
+        Ok(body)
+    }
+
+    async fn create_from(mut self, path: &Path, session: &Session) -> Result<(), Failure> {
+        let archive = RecipeArchive::read(path)?;
+        self.name.get_or_insert_with(|| archive.name.clone());
+        self.recipe_type.get_or_insert(RecipeType::KiwiNg);
+        if let ([only], None) = (&archive.declared[..], self.arch) {
+            self.arch = Some(*only);
+        }
+        let media_type = match Compression::detect(&archive.bytes) {
+            Some(Compression::Gzip) => "application/gzip",
+            _ => "application/octet-stream",
+        };
+        let body = self.body()?.into_value();
+        create_filled(session, &RECIPES, &body, async |id| {
+            let to = ["kiln", "v1", "recipes", id, "archive"];
+            upload(session, &to, "recipe", Upload::bytes(archive.bytes, media_type)).await
+        })
+        .await
+    }
+}

@@ -1,0 +1,197 @@
+//! What the commands that speak to a server share: which server, as whom, and how results are written.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{format::Format, printer::Printer};
+use crate::{
+    client::{Client, Collection, Data, Server, credentials::Credentials},
+    records::Failure,
+};
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server and output")]
+pub(super) struct ServerOptions {
+    /// The server [default: the one of `kiln login`, else http://127.0.0.1:9000].
+    #[arg(long, global = true, env = "KILN_SERVER", value_name = "URL")]
+    server: Option<String>,
+
+    /// A file with the token: the token alone, or JSON with `access_token` as `cray auth login` keeps it. `KILN_TOKEN`
+    /// may hold a token itself.
+    #[arg(long, global = true, value_name = "FILE")]
+    token: Option<PathBuf>,
+
+    /// The authorities that the server's certificate may come from, PEM, instead of the system's.
+    #[arg(long, global = true, env = "KILN_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+
+    /// How results are written.
+    #[arg(long, global = true, env = "KILN_FORMAT", value_enum, default_value_t = Format::Toml, hide_possible_values = false)]
+    format: Format,
+
+    /// The API gateway of a Cray system, where IMS is below /apis/ims.
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "server", hide = true)]
+    hostname: Option<String>,
+
+    /// The configuration of `cray` that names the API gateway.
+    #[arg(long, global = true, value_name = "NAME", conflicts_with_all = ["server", "hostname"], hide = true)]
+    configuration: Option<String>,
+}
+
+/// A server, and a way to show what it says.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) printer: Printer,
+    format: Format,
+}
+
+impl ServerOptions {
+    pub(super) fn open(&self, printer: &Printer) -> Result<Session, Failure> {
+        let stored = Credentials::load()?;
+        let server = match (self.named_server()?, &stored.default) {
+            (Some(server), _) => server,
+            (None, Some(default)) => Server::parse(default)?,
+            (None, None) => Server::parse(Server::DEFAULT)?,
+        };
+        let login = stored.servers.get(&server.to_string());
+        let token = match self.given_token()? {
+            Some(token) => Some(token),
+            None => login.and_then(|login| login.token.clone()),
+        };
+        let ca_file = self.ca_file.as_deref().or_else(|| login?.ca_file.as_deref());
+        self.session(server, token.as_deref(), ca_file, printer)
+    }
+
+    pub(super) fn session(
+        &self,
+        server: Server,
+        token: Option<&str>,
+        ca_file: Option<&Path>,
+        printer: &Printer,
+    ) -> Result<Session, Failure> {
+        let mut client = Client::new(server, token, ca_file)?;
+        if printer.is_verbose() {
+            let observer = printer.clone();
+            client = client.observed_by(move |what| observer.note(what));
+        }
+        Ok(Session {
+            client,
+            printer: printer.clone(),
+            format: self.format,
+        })
+    }
+
+    /// The server that the command line or the environment names.
+    pub(super) fn named_server(&self) -> Result<Option<Server>, Failure> {
+        if let Some(hostname) = &self.hostname {
+            return Server::parse_gateway(hostname).map(Some);
+        }
+        if let Some(name) = &self.configuration {
+            return cray_hostname(name)
+                .and_then(|hostname| Server::parse_gateway(&hostname))
+                .map(Some);
+        }
+        self.server.as_deref().map(Server::parse).transpose()
+    }
+
+    /// The token that the command line or the environment gives.
+    pub(super) fn given_token(&self) -> Result<Option<String>, Failure> {
+        if let Some(path) = &self.token {
+            let text = fs_err::read_to_string(path).map_err(|error| {
+                Failure::new("token_unreadable", format!("cannot read the token: {error}"))
+                    .hint("--token names a file; a token itself does not belong on a command line")
+            })?;
+            return token_in(&text).map(Some);
+        }
+        match std::env::var("KILN_TOKEN") {
+            Ok(text) if !text.trim().is_empty() => Ok(Some(text.trim().to_owned())),
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn ca_file(&self) -> Option<&Path> {
+        self.ca_file.as_deref()
+    }
+}
+
+/// The token in a file: all of it, or the member `access_token`.
+pub(super) fn token_in(text: &str) -> Result<String, Failure> {
+    let text = text.trim();
+    let none = || {
+        Failure::new("token_unreadable", "there is no token in what was given")
+            .hint("the token alone is expected, or JSON with `access_token`")
+    };
+    if text.starts_with('{') {
+        let data: Data = serde_json::from_str(text).map_err(|_| none())?;
+        return data.text("access_token").map(str::to_owned).ok_or_else(none);
+    }
+    if text.is_empty() || text.contains(char::is_whitespace) {
+        return Err(none());
+    }
+    Ok(text.to_owned())
+}
+
+/// The gateway that a configuration of `cray` names.
+fn cray_hostname(name: &str) -> Result<String, Failure> {
+    let unusable = |why: &dyn std::fmt::Display| {
+        Failure::new(
+            "cray_configuration",
+            format!("the configuration `{name}` of cray cannot be used: {why}"),
+        )
+        .hint("name the server with --server URL, or log in to it with `kiln login`")
+    };
+    if name.contains('/') || matches!(name, "" | "." | "..") {
+        return Err(unusable(&"it is no name"));
+    }
+    let set = |variable| {
+        std::env::var_os(variable)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let home = set("CRAY_CONFIG_DIR").or_else(|| set("HOME")).unwrap_or_default();
+    let path = home.join(".config/cray/configurations").join(name);
+    let text = fs_err::read_to_string(path).map_err(|error| unusable(&error))?;
+    let table: toml::Table = toml::from_str(&text).map_err(|_| unusable(&"it is no TOML"))?;
+    let hostname = table
+        .get("core")
+        .and_then(|core| core.get("hostname"))
+        .and_then(toml::Value::as_str);
+    hostname
+        .map(str::to_owned)
+        .ok_or_else(|| unusable(&"it has no core.hostname"))
+}
+
+impl Session {
+    /// Shows a record.
+    pub(super) fn show(&self, data: &Data) -> Result<(), Failure> {
+        if *data != Data::Null {
+            self.printer.result(self.format.record(data)?);
+        }
+        Ok(())
+    }
+
+    /// Shows a list.
+    pub(super) fn show_list(&self, collection: &Collection, records: Vec<Data>) -> Result<(), Failure> {
+        self.printer.result(self.format.list(collection, records)?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_found_in_both_kinds_of_files() {
+        assert_eq!(token_in("abc.def\n").unwrap(), "abc.def");
+        assert_eq!(
+            token_in("{\"access_token\": \"x\", \"client_id\": \"shasta\"}").unwrap(),
+            "x"
+        );
+        for wrong in ["", "two words", "{}", "{\"access_token\": 1}", "{"] {
+            assert_eq!(token_in(wrong).unwrap_err().code, "token_unreadable", "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Records that are made together with what belongs to them.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{records::request, session::Session};
+use crate::{
+    client::{Collection, Data, Found, Upload},
+    records::Failure,
+};
+
+/// Creates a record, has `fill` upload what belongs to it, and shows what came out. If that fails, or is interrupted,
+/// the record is removed again.
+pub(super) async fn create_filled(
+    session: &Session,
+    collection: &Collection,
+    body: &Value,
+    fill: impl AsyncFnOnce(&str) -> Result<Data, Failure>,
+) -> Result<(), Failure> {
+    let interrupted = super::build::cancel_on_signal()?;
+    let record = session
+        .client
+        .send(Method::POST, collection.path, &[], Some(body))
+        .await?;
+    let id = record.text("id").unwrap_or_default().to_owned();
+    if id.is_empty() {
+        return Err(Failure::new("server_unknown", "the server made a record without an id"));
+    }
+    let filled = tokio::select! {
+        filled = fill(&id) => filled,
+        () = interrupted.cancelled() => Err(Failure::new("interrupted", "the upload was interrupted")),
+    };
+    match filled {
+        Ok(record) => session.show(&record),
+        Err(failure) => Err(remove(session, collection, id, failure).await),
+    }
+}
+
+/// Removes a record that could not be completed, for good, and says so.
+async fn remove(session: &Session, collection: &Collection, id: String, mut failure: Failure) -> Failure {
+    let noun = collection.noun;
+    let found = Found { id, name: None };
+    let deleted = request(session, Method::DELETE, collection, &found, None).await;
+    let line = match deleted {
+        Ok(_) => {
+            let path = ["v3", "deleted", collection.command, &found.id];
+            match session.client.send(Method::DELETE, &path, &[], None).await {
+                Ok(_) => format!("the {noun} made for it was removed again"),
+                Err(_) => format!(
+                    "the {noun} made for it was deleted; `kiln deleted {} list` still shows it",
+                    collection.command
+                ),
+            }
+        }
+        Err(why) => format!(
+            "the {noun} made for it is still there ({}): `kiln {} delete {}` removes it",
+            why.detail, collection.command, found.id
+        ),
+    };
+    failure.detail = format!("{}\n  {line}", failure.detail);
+    failure
+}
+
+/// Uploads with a bar for people who watch, and a line for everybody else.
+pub(super) async fn upload(session: &Session, path: &[&str], what: &str, upload: Upload) -> Result<Data, Failure> {
+    let size = upload.size;
+    let bar = session.printer.wants_bars().then(|| {
+        let template = "{prefix:<15} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+        let bar = ProgressBar::new(size).with_prefix(what.to_owned());
+        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar
+    });
+    let sent = {
+        let bar = bar.clone();
+        move |bytes| {
+            if let Some(bar) = &bar {
+                bar.set_position(bytes);
+            }
+        }
+    };
+    let answer = session.client.upload(path, upload, sent).await;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let answer = answer.map_err(|failure| match failure.code.as_str() {
+        "not_found" => failure
+            .hint("only a Kiln server takes uploads; for IMS put the object into S3 and name it with --link-path"),
+        _ => failure,
+    })?;
+    session
+        .printer
+        .note(format_args!("uploaded {what} ({})", bytesize::ByteSize(size)));
+    Ok(answer)
+}

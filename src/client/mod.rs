@@ -1,0 +1,210 @@
+//! The HTTP client of the REST API: IMS's own paths, so that it also works against IMS, and Kiln's where they are asked
+//! for.
+//!
+//! Nothing is sent twice: a request that may have been carried out is the user's to repeat.
+
+use std::{fmt, path::Path, sync::Arc as Shared, time::Duration};
+
+use reqwest::{
+    Certificate, Method, Url,
+    header::{AUTHORIZATION, HeaderMap, HeaderValue},
+    redirect::Policy,
+};
+use serde_json::Value;
+
+use crate::records::Failure;
+
+pub mod collection;
+pub mod credentials;
+mod data;
+mod list;
+mod lookup;
+mod near;
+mod refusal;
+mod server;
+mod upload;
+
+pub use collection::Collection;
+pub use data::Data;
+pub use list::{Filter, SortKey};
+pub use lookup::Found;
+pub use server::Server;
+pub use upload::{Upload, UploadSource};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an answer may stand still.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// A callback that is told what is sent and what comes back.
+type Observer = Shared<dyn Fn(&str) + Send + Sync>;
+
+/// A connection to one server.
+#[derive(Clone)]
+pub struct Client {
+    server: Server,
+    http: reqwest::Client,
+    /// Without the limit on idle answers, which counts while a body is still being sent.
+    uploads: reqwest::Client,
+    observer: Option<Observer>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client of `server`. The authorities in `ca_file` (PEM) are trusted instead of the system's.
+    ///
+    /// # Errors
+    ///
+    /// `token_insecure` when the token would cross a network unencrypted, `token_invalid`, `ca_file_invalid`.
+    pub fn new(server: Server, token: Option<&str>, ca_file: Option<&Path>) -> Result<Self, Failure> {
+        let mut headers = HeaderMap::new();
+        if let Some(token) = token {
+            if !server.keeps_secrets() {
+                return Err(Failure::new(
+                    "token_insecure",
+                    format!("your token is not sent to {server}: anyone on the way could read it"),
+                )
+                .hint("use https://"));
+            }
+            let invalid = |_| {
+                Failure::new("token_invalid", "the token holds characters that no token has")
+                    .hint("a token is one line of letters, digits and punctuation")
+            };
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(invalid)?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let authorities = ca_file.map(read_authorities).transpose()?;
+        let builder = || {
+            let mut builder = reqwest::Client::builder()
+                .default_headers(headers.clone())
+                .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_TIMEOUT)
+                // Following one could carry a token, or turn a PATCH into a GET.
+                .redirect(Policy::none());
+            if server.is_loopback() {
+                builder = builder.no_proxy();
+            }
+            match &authorities {
+                Some(authorities) => builder = builder.tls_certs_only(authorities.clone()),
+                // A machine without any authorities can still speak plain HTTP.
+                None if !server.is_https() => builder = builder.tls_certs_only([]),
+                None => {}
+            }
+            builder
+        };
+        let build = |builder: reqwest::ClientBuilder| {
+            builder.build().map_err(|error| {
+                Failure::new(
+                    "tls_unusable",
+                    format!("TLS cannot be used: {}", refusal::innermost(&error)),
+                )
+                .hint("install ca-certificates, or name your authority with --ca-file")
+            })
+        };
+        Ok(Self {
+            http: build(builder().read_timeout(IDLE_TIMEOUT))?,
+            uploads: build(builder())?,
+            server,
+            observer: None,
+        })
+    }
+
+    /// Has every request and answer told to `observer`.
+    #[must_use]
+    pub fn observed_by(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Shared::new(observer));
+        self
+    }
+
+    /// The server it speaks to.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// GET of what is at `segments`.
+    pub async fn get(&self, segments: &[&str]) -> Result<Data, Failure> {
+        Ok(self.get_page(self.server.address(segments)).await?.0)
+    }
+
+    /// A request with an optional JSON body and query.
+    pub async fn send(
+        &self,
+        method: Method,
+        segments: &[&str],
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Data, Failure> {
+        let mut address = self.server.address(segments);
+        if !query.is_empty() {
+            address.query_pairs_mut().extend_pairs(query);
+        }
+        let mut request = self.http.request(method, address);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        Ok(self.exchange(&self.http, request).await?.0)
+    }
+
+    /// One page of a list, and the query of the next one.
+    async fn get_page(&self, address: Url) -> Result<(Data, Option<String>), Failure> {
+        self.exchange(&self.http, self.http.get(address)).await
+    }
+
+    async fn exchange(
+        &self,
+        http: &reqwest::Client,
+        request: reqwest::RequestBuilder,
+    ) -> Result<(Data, Option<String>), Failure> {
+        let request = request
+            .build()
+            .map_err(|error| refusal::unreachable(&self.server, &error))?;
+        self.tell(|| format!("{} {}", request.method(), request.url()));
+        let response = http.execute(request).await;
+        let response = response.map_err(|error| refusal::unreachable(&self.server, &error))?;
+        self.tell(|| format!("{}", response.status()));
+        if !response.status().is_success() {
+            return Err(refusal::from_answer(&self.server, response).await);
+        }
+        let next = list::next_query(response.headers());
+        let body = response
+            .bytes()
+            .await
+            .map_err(|error| refusal::unreachable(&self.server, &error))?;
+        if body.is_empty() {
+            return Ok((Data::Null, next));
+        }
+        let data = serde_json::from_slice(&body).map_err(|_| refusal::no_such_server(&self.server))?;
+        Ok((data, next))
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(observer) = &self.observer {
+            observer(&what());
+        }
+    }
+}
+
+fn read_authorities(path: &Path) -> Result<Vec<Certificate>, Failure> {
+    let invalid = |why: &dyn fmt::Display| {
+        Failure::new(
+            "ca_file_invalid",
+            format!("the authorities to trust cannot be used: {why}"),
+        )
+        .hint("--ca-file and KILN_CA_FILE name a PEM file of certificates")
+    };
+    let pem = fs_err::read(path).map_err(|error| invalid(&error))?;
+    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| invalid(&refusal::innermost(&error)))?;
+    if certificates.is_empty() {
+        return Err(invalid(&format_args!("{} holds no certificate", path.display())));
+    }
+    Ok(certificates)
+}

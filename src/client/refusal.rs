@@ -1,0 +1,166 @@
+//! Answers that say no, and answers that never came, as failures that say what to do.
+
+use std::{error::Error, io};
+
+use reqwest::{Response, StatusCode, header::LOCATION};
+
+use super::{Data, Server};
+use crate::records::{Failure, names::is_invisible};
+
+/// The longest answer that is read when it says no.
+const LONGEST: usize = 256 << 10;
+
+/// An answer with a status that is no success, as `cray` shows it: title and detail, else the status. What is wrong with
+/// each field follows on lines of their own.
+pub(super) async fn from_answer(server: &Server, response: Response) -> Failure {
+    let status = response.status();
+    if status.is_redirection() {
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let detail = format!(
+            "{server} sends elsewhere: {}",
+            printable(location.unwrap_or("it does not say where"))
+        );
+        return Failure::new("refused", detail).hint("use that address with --server");
+    }
+    let body = read_some(response).await;
+    let answer: Data = serde_json::from_slice(&body).unwrap_or_default();
+    let reason = status.canonical_reason().unwrap_or("unknown status");
+    let mut detail = match (answer.text("title"), answer.text("detail"), answer.text("message")) {
+        (Some(title), Some(detail), _) => format!("{}: {}", printable(title), printable(detail)),
+        (Some(text), None, _) | (None, Some(text), _) | (None, None, Some(text)) => {
+            format!("{} {reason}: {}", status.as_u16(), printable(text))
+        }
+        (None, None, None) => format!("{server} answered {} {reason}", status.as_u16()),
+    };
+    let mut lines = Vec::new();
+    list_errors(answer.get("errors"), "", &mut lines);
+    for line in lines {
+        detail.push_str("\n  ");
+        detail.push_str(&line);
+    }
+    let code = match status {
+        StatusCode::UNAUTHORIZED => "unauthorized",
+        StatusCode::FORBIDDEN => "forbidden",
+        StatusCode::NOT_FOUND => "not_found",
+        status if status.is_server_error() => "server_error",
+        _ => "refused",
+    };
+    let failure = Failure::new(code, detail);
+    match answer.text("hint").map(printable).or_else(|| hint_for(status, server)) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn hint_for(status: StatusCode, server: &Server) -> Option<String> {
+    match status {
+        StatusCode::UNAUTHORIZED => Some(format!(
+            "`kiln login {server}` keeps a token; --token FILE and KILN_TOKEN give one for a single command"
+        )),
+        StatusCode::FORBIDDEN => Some("your token does not allow this; ask for one that does".to_owned()),
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            Some("try again in a while; the server's log says more".to_owned())
+        }
+        StatusCode::INTERNAL_SERVER_ERROR => Some("the server's log says more".to_owned()),
+        _ => None,
+    }
+}
+
+/// Fields and what is wrong with them: `link.path: Missing data for required field.`
+fn list_errors(errors: &Data, at: &str, lines: &mut Vec<String>) {
+    match errors {
+        Data::Map(members) => {
+            for (key, value) in members {
+                let key = printable(key);
+                let at = match (at.is_empty(), key.as_str()) {
+                    (_, "_schema") => at.to_owned(),
+                    (true, _) => key,
+                    (false, _) => format!("{at}.{key}"),
+                };
+                list_errors(value, &at, lines);
+            }
+        }
+        Data::List(items) => items.iter().for_each(|item| list_errors(item, at, lines)),
+        Data::Text(text) if at.is_empty() => lines.push(printable(text)),
+        Data::Text(text) => lines.push(format!("{at}: {}", printable(text))),
+        Data::Null | Data::Bool(_) | Data::Number(_) => {}
+    }
+}
+
+async fn read_some(mut response: Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    while body.len() < LONGEST {
+        match response.chunk().await {
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    body
+}
+
+/// A request that got no answer.
+pub(super) fn unreachable(server: &Server, error: &reqwest::Error) -> Failure {
+    let cause = innermost(error);
+    if error.is_timeout() {
+        return Failure::new("server_timeout", format!("{server} does not answer in time"))
+            .hint("the request may have been carried out: look before you repeat it");
+    }
+    if !error.is_connect() {
+        return Failure::new("server_lost", format!("{server} broke off: {cause}"))
+            .hint("the request may have been carried out: look before you repeat it");
+    }
+    let failure = Failure::new("server_unreachable", format!("no server answers at {server}: {cause}"));
+    if cause.contains("certificate") || cause.contains("UnknownIssuer") {
+        return failure.hint("name the server's authority with --ca-file or KILN_CA_FILE");
+    }
+    if server.is_loopback() {
+        failure.hint("start one with `kiln serve`, or name another with --server URL or KILN_SERVER")
+    } else {
+        failure.hint("check --server, KILN_SERVER or what `kiln login` was given; `kiln serve` starts a server")
+    }
+}
+
+/// An answer that such a server does not give.
+pub(super) fn no_such_server(server: &Server) -> Failure {
+    Failure::new("server_unknown", format!("{server} does not answer as Kiln and IMS do"))
+        .hint("behind a gateway IMS is below /apis/ims: --server https://GATEWAY/apis/ims")
+}
+
+/// The cause of an error, which is the last of its sources.
+pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
+        _ => printable(&cause.to_string()),
+    }
+}
+
+/// A server's text on one line, without what a terminal would obey.
+pub(super) fn printable(text: &str) -> String {
+    let flat = text.replace(['\n', '\t'], " ");
+    flat.chars().filter(|c| !is_invisible(*c)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_listed_by_field() {
+        let errors = r#"{"name":["Missing."],"link":{"path":["Too\u001b[31m short."]},"ssh_containers":{"0":{"jail":["Not a boolean."]}},"_schema":["Invalid."]}"#;
+        let mut lines = Vec::new();
+        list_errors(&serde_json::from_str(errors).unwrap(), "", &mut lines);
+        assert_eq!(
+            lines,
+            [
+                "name: Missing.",
+                "link.path: Too[31m short.",
+                "ssh_containers.0.jail: Not a boolean.",
+                "Invalid."
+            ]
+        );
+    }
+}

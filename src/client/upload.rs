@@ -1,0 +1,152 @@
+//! Uploads: streamed, with their progress, and given up when they stand still.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc as Shared,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use reqwest::{
+    Body,
+    header::{CONTENT_LENGTH, CONTENT_TYPE},
+};
+use tokio::io::AsyncReadExt;
+use tokio_util::io::ReaderStream;
+
+use super::{Client, Data, IDLE_TIMEOUT};
+use crate::records::Failure;
+
+/// How much is read at a time.
+const PIECE: usize = 256 << 10;
+
+/// How long the server may take over an upload after its last byte: S3 puts large objects together then.
+const FINISH_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// What is uploaded.
+#[derive(Debug)]
+pub enum UploadSource {
+    /// A file.
+    File(PathBuf),
+    /// What is in memory already.
+    Bytes(Bytes),
+}
+
+/// An upload.
+#[derive(Debug)]
+pub struct Upload {
+    /// What.
+    pub source: UploadSource,
+    /// How many bytes that are.
+    pub size: u64,
+    /// Its media type.
+    pub media_type: &'static str,
+}
+
+impl Upload {
+    /// Of a file.
+    pub fn file(path: PathBuf, media_type: &'static str) -> Result<Self, Failure> {
+        let metadata = fs_err::metadata(&path).map_err(|error| unreadable(&error))?;
+        if !metadata.is_file() {
+            return Err(Failure::new(
+                "upload_unreadable",
+                format!("{} is no file", path.display()),
+            ));
+        }
+        Ok(Self {
+            source: UploadSource::File(path),
+            size: metadata.len(),
+            media_type,
+        })
+    }
+
+    /// Of bytes.
+    pub fn bytes(bytes: Vec<u8>, media_type: &'static str) -> Self {
+        Self {
+            size: bytes.len() as u64,
+            source: UploadSource::Bytes(bytes.into()),
+            media_type,
+        }
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> Failure {
+    Failure::new(
+        "upload_unreadable",
+        format!("cannot read what is to be uploaded: {error}"),
+    )
+}
+
+impl Client {
+    /// PUT of an upload. `sent` is told how many bytes went out, now and then.
+    pub async fn upload(
+        &self,
+        segments: &[&str],
+        upload: Upload,
+        sent: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<Data, Failure> {
+        let size = upload.size;
+        let total = Shared::new(AtomicU64::new(0));
+        let counted = {
+            let total = Shared::clone(&total);
+            move |bytes: usize| sent(total.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64)
+        };
+        let body = match upload.source {
+            UploadSource::File(path) => {
+                let file = tokio::fs::File::open(&path).await.map_err(|error| {
+                    unreadable(&std::io::Error::new(
+                        error.kind(),
+                        format!("{}: {error}", path.display()),
+                    ))
+                })?;
+                // The length was promised; what is appended meanwhile is not part of it.
+                Body::wrap_stream(
+                    ReaderStream::with_capacity(file.take(size), PIECE).inspect(move |piece| {
+                        counted(piece.as_ref().map_or(0, Bytes::len));
+                    }),
+                )
+            }
+            UploadSource::Bytes(bytes) => {
+                let pieces = (0..bytes.len()).step_by(PIECE);
+                let pieces: Vec<_> = pieces.map(|at| bytes.slice(at..bytes.len().min(at + PIECE))).collect();
+                Body::wrap_stream(stream::iter(pieces).map(move |piece| {
+                    counted(piece.len());
+                    Ok::<_, std::io::Error>(piece)
+                }))
+            }
+        };
+        let request = self
+            .uploads
+            .put(self.server.address(segments))
+            .header(CONTENT_TYPE, upload.media_type)
+            .header(CONTENT_LENGTH, size)
+            .body(body);
+        tokio::select! {
+            answer = self.exchange(&self.uploads, request) => Ok(answer?.0),
+            () = stalled(&total, size) => Err(Failure::new(
+                "server_timeout",
+                format!("the upload to {} stands still", self.server),
+            )),
+        }
+    }
+}
+
+/// Ends when nothing was sent for too long.
+async fn stalled(total: &AtomicU64, size: u64) {
+    let (mut last, mut since) = (0, Instant::now());
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = total.load(Ordering::Relaxed);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        let patience = if now >= size { FINISH_TIMEOUT } else { IDLE_TIMEOUT };
+        if since.elapsed() > patience {
+            return;
+        }
+    }
+}

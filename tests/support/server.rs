@@ -1,0 +1,328 @@
+//! The service under test: `kiln serve` on a data directory and ports of its own, spoken to over HTTP and S3 alone.
+
+#![allow(dead_code, reason = "every test program uses another part")]
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
+};
+
+use aws_sdk_s3::{
+    Client as S3,
+    config::{BehaviorVersion, Credentials, Region, RequestChecksumCalculation},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use reqwest::{Client, Method};
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[path = "server/answer.rs"]
+mod answer;
+#[path = "server/things.rs"]
+mod things;
+
+pub use self::{answer::Answer, things::*};
+
+/// How long a server may take to start, and to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server, and clients for it that belong to one test.
+pub struct Server {
+    http: Client,
+    s3: S3,
+    process: Arc<Process>,
+}
+
+/// A variable of its environment, which sets a key of its configuration.
+pub type Setting<'a> = (&'a str, &'a str);
+
+/// The program, from start to end.
+struct Process {
+    child: Mutex<Child>,
+    base: String,
+    s3: S3Access,
+    dir: Option<TempDir>,
+}
+
+#[derive(Clone)]
+struct S3Access {
+    endpoint: String,
+    access_key: String,
+    secret_key: String,
+}
+
+impl Process {
+    /// Starts it on a directory and waits until it says that it is ready.
+    fn start(dir: TempDir, settings: &[Setting<'_>]) -> Self {
+        let log = fs_err::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(dir.path().join("log"))
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if ["KILN_", "AWS_", "XDG_"].iter().any(|start| text.starts_with(start)) {
+                command.env_remove(name);
+            }
+        }
+        command
+            .arg("serve")
+            .env("KILN_DATA_DIR", dir.path().join("data"))
+            .env("HOME", dir.path())
+            .env("KILN_LOG", "warn")
+            .env("KILN__SERVER__LISTEN", "127.0.0.1:0")
+            .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
+            // Tests are quicker than any user.
+            .env("KILN__LIMITS__REQUESTS_PER_SECOND", "0")
+            .envs(settings.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::from(log.into_file()));
+        let mut child = command.spawn().unwrap();
+
+        let mut said = BTreeMap::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let is_ready = lines.by_ref().any(|line| {
+            let (name, value) = line.split_at(line.len().min(11));
+            said.entry(name.trim().to_owned()).or_insert_with(|| value.to_owned());
+            line == "ready"
+        });
+        if !is_ready {
+            let _ = child.kill();
+            let _ = child.wait();
+            let log = fs_err::read_to_string(dir.path().join("log")).unwrap();
+            panic!("kiln serve did not start: {said:?}\n{log}");
+        }
+        // Nobody reads on, and it says nothing more; but it must not meet a closed pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let s3 = match said.get("s3 keys") {
+            Some(file) => {
+                let keys: Value = serde_json::from_slice(&fs_err::read(file).unwrap()).unwrap();
+                let text = |name: &str| keys[name].as_str().unwrap().to_owned();
+                S3Access {
+                    endpoint: said["s3"].clone(),
+                    access_key: text("access_key"),
+                    secret_key: text("secret_key"),
+                }
+            }
+            // It was told of another one.
+            None => S3Access {
+                endpoint: said["s3"].clone(),
+                access_key: String::new(),
+                secret_key: String::new(),
+            },
+        };
+        Self {
+            child: Mutex::new(child),
+            base: said["server"].clone(),
+            s3,
+            dir: Some(dir),
+        }
+    }
+
+    /// Asks it to stop; it has to do so, and to be content.
+    fn stop(&self) {
+        let mut child = self.child.lock().unwrap();
+        if child.try_wait().unwrap().is_none() {
+            kill(pid(&child), Signal::SIGTERM).unwrap();
+        }
+        let until = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        if std::thread::panicking() {
+            return;
+        }
+        let log = self.log();
+        assert_eq!(
+            status.and_then(|status| status.code()),
+            Some(0),
+            "kiln serve ended badly:\n{log}"
+        );
+        assert!(!log.contains("panicked"), "a handler panicked:\n{log}");
+    }
+
+    fn log(&self) -> String {
+        let dir = self.dir.as_ref().unwrap();
+        fs_err::read_to_string(dir.path().join("log")).unwrap()
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap())
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.dir.is_some() {
+            self.stop();
+        }
+    }
+}
+
+impl Server {
+    /// A server that other tests use at the same time: records of theirs come and go. It ends with the last test
+    /// that uses it.
+    pub fn shared() -> Self {
+        static SHARED: Mutex<Weak<Process>> = Mutex::new(Weak::new());
+        let process = {
+            let mut shared = SHARED.lock().unwrap();
+            shared.upgrade().unwrap_or_else(|| {
+                let process = Arc::new(Process::start(new_dir(), &[]));
+                *shared = Arc::downgrade(&process);
+                process
+            })
+        };
+        Self::of(process)
+    }
+
+    /// A server that nobody else uses.
+    pub fn own() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server that nobody else uses, and that was told something.
+    pub fn with(settings: &[Setting<'_>]) -> Self {
+        Self::of(Arc::new(Process::start(new_dir(), settings)))
+    }
+
+    fn of(process: Arc<Process>) -> Self {
+        // Another test of this process may have installed it already.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let http = Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_mins(1))
+            .build()
+            .unwrap();
+        let s3 = s3_client(&process.s3);
+        Self { http, s3, process }
+    }
+
+    /// Stops it and starts another one on the same data.
+    pub fn restarted(self) -> Self {
+        self.again(false)
+    }
+
+    /// Kills it and starts another one on the same data.
+    pub fn crashed(self) -> Self {
+        self.again(true)
+    }
+
+    fn again(self, crash: bool) -> Self {
+        let Some(mut process) = Arc::into_inner(self.process) else {
+            panic!("a server that others use stays");
+        };
+        if crash {
+            let mut child = process.child.lock().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+        } else {
+            process.stop();
+        }
+        let dir = process.dir.take().unwrap();
+        Self::of(Arc::new(Process::start(dir, &[])))
+    }
+
+    /// Where it is.
+    pub fn base(&self) -> &str {
+        &self.process.base
+    }
+
+    /// Where its S3 is.
+    pub fn s3_endpoint(&self) -> &str {
+        &self.process.s3.endpoint
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.process.dir.as_ref().unwrap().path().join("data")
+    }
+
+    /// What it said of its work so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// An S3 client with the keys that the server made.
+    pub fn s3(&self) -> &S3 {
+        &self.s3
+    }
+
+    pub fn http(&self) -> &Client {
+        &self.http
+    }
+
+    /// A request with all that a test wants to say of it.
+    pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        self.http.request(method, format!("{}{path}", self.process.base))
+    }
+
+    pub async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let request = self.request(method, path);
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        Answer::of(request, format!("{method} {path}")).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send("POST", path, Some(&body)).await
+    }
+
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.send("PATCH", path, Some(&body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, None).await
+    }
+
+    /// Sends a body as it stands.
+    pub async fn raw(&self, method: &str, path: &str, content_type: Option<&str>, body: impl Into<Vec<u8>>) -> Answer {
+        let mut request = self.request(method, path).body(body.into());
+        if let Some(kind) = content_type {
+            request = request.header("content-type", kind);
+        }
+        Answer::of(request, format!("{method} {path}")).await
+    }
+}
+
+fn new_dir() -> TempDir {
+    tempfile::Builder::new().prefix("kiln-test-").tempdir().unwrap()
+}
+
+fn s3_client(s3: &S3Access) -> S3 {
+    let keys = Credentials::new(&s3.access_key, &s3.secret_key, None, None, "test");
+    let config = aws_sdk_s3::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("us-east-1"))
+        .endpoint_url(&s3.endpoint)
+        .credentials_provider(keys)
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .force_path_style(true);
+    S3::from_conf(config.build())
+}

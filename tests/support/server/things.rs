@@ -1,0 +1,139 @@
+//! Records and objects that tests need in order to test something else.
+
+use aws_sdk_s3::primitives::ByteStream;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::Server;
+
+/// The bucket of recipes.
+pub const RECIPES: &str = "ims";
+/// The bucket of images.
+pub const IMAGES: &str = "boot-images";
+/// The media type of a root file system.
+pub const ROOTFS: &str = "application/vnd.cray.image.rootfs.squashfs";
+/// An id that nothing has.
+pub const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
+
+impl Server {
+    /// Makes a record.
+    pub async fn make(&self, path: &str, body: Value) -> Value {
+        self.post(path, body).await.is(201).json()
+    }
+
+    /// The record at an address.
+    pub async fn read(&self, path: &str) -> Value {
+        self.get(path).await.is(200).json()
+    }
+
+    /// The records at an address, and their ids.
+    pub async fn ids(&self, path: &str) -> Vec<String> {
+        let list = self.read(path).await;
+        let ids = list
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|record| record["id"].as_str().unwrap());
+        ids.map(str::to_owned).collect()
+    }
+
+    /// A public key; its id.
+    pub async fn key(&self) -> String {
+        let key = json!({"name": unique("key"), "public_key": "ssh-ed25519 AAAA me@here\n"});
+        id_of(&self.make("/v3/public-keys", key).await)
+    }
+
+    /// A recipe with an archive, with these members in place of the usual ones.
+    pub async fn recipe(&self, members: Value) -> Value {
+        let path = self.object(RECIPES, "recipe", b"an archive").await;
+        let mut body = json!({
+            "name": unique("recipe"), "recipe_type": "kiwi-ng", "linux_distribution": "sles15",
+            "link": {"path": path, "type": "s3"},
+        });
+        merge(&mut body, &members);
+        self.make("/v3/recipes", body).await
+    }
+
+    /// An image with a root file system and a kernel, with these members in place of the usual ones.
+    pub async fn image(&self, members: Value) -> Value {
+        let link = self.manifest().await;
+        let mut body = json!({"name": unique("image"), "link": link});
+        merge(&mut body, &members);
+        self.make("/v3/images", body).await
+    }
+
+    /// A manifest with a root file system and a kernel, all in S3; the link to it.
+    pub async fn manifest(&self) -> Value {
+        let mut artifacts = Vec::new();
+        for kind in [ROOTFS, "application/vnd.cray.image.kernel"] {
+            let path = self.object(IMAGES, "artifact", kind.as_bytes()).await;
+            artifacts.push(artifact(kind, &path));
+        }
+        self.manifest_of(&json!({"version": "1.0", "created": "2026-01-01 00:00:00.000000", "artifacts": artifacts}))
+            .await
+    }
+
+    /// A manifest of this content; the link to it.
+    pub async fn manifest_of(&self, manifest: &Value) -> Value {
+        self.manifest_text(manifest.to_string().into_bytes()).await
+    }
+
+    /// A manifest of this text; the link to it.
+    pub async fn manifest_text(&self, text: impl Into<Vec<u8>>) -> Value {
+        let key = format!("{}/manifest.json", Uuid::new_v4());
+        let etag = self.put(IMAGES, &key, text).await;
+        json!({"path": format!("s3://{IMAGES}/{key}"), "etag": etag, "type": "s3"})
+    }
+
+    /// An object that no other test uses; its path.
+    pub async fn object(&self, bucket: &str, name: &str, body: &[u8]) -> String {
+        let key = format!("{}/{name}", Uuid::new_v4());
+        self.put(bucket, &key, body).await;
+        format!("s3://{bucket}/{key}")
+    }
+
+    /// Writes an object; its etag.
+    pub async fn put(&self, bucket: &str, key: &str, body: impl Into<Vec<u8>>) -> String {
+        let put = self.s3.put_object().bucket(bucket).key(key);
+        let answer = put.body(ByteStream::from(body.into())).send().await.unwrap();
+        answer.e_tag().unwrap().trim_matches('"').to_owned()
+    }
+
+    /// Whether the object that a path names is there.
+    pub async fn exists(&self, path: &str) -> bool {
+        let (bucket, key) = path.strip_prefix("s3://").unwrap().split_once('/').unwrap();
+        self.s3.head_object().bucket(bucket).key(key).send().await.is_ok()
+    }
+
+    /// Removes the object that a path names.
+    pub async fn remove(&self, path: &str) {
+        let (bucket, key) = path.strip_prefix("s3://").unwrap().split_once('/').unwrap();
+        self.s3.delete_object().bucket(bucket).key(key).send().await.unwrap();
+    }
+}
+
+/// An entry of a manifest.
+pub fn artifact(kind: &str, path: &str) -> Value {
+    json!({"type": kind, "md5": "d41d8cd98f00b204e9800998ecf8427e", "link": {"path": path, "etag": "", "type": "s3"}})
+}
+
+/// A name that no other test gives.
+pub fn unique(what: &str) -> String {
+    format!("{what}-{}", Uuid::new_v4())
+}
+
+/// The id of a record.
+#[track_caller]
+pub fn id_of(record: &Value) -> String {
+    record["id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no id: {record}"))
+        .to_owned()
+}
+
+/// Puts members in place of others.
+pub fn merge(body: &mut Value, members: &Value) {
+    for (name, value) in members.as_object().unwrap().clone() {
+        body[name] = value;
+    }
+}
