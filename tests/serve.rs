@@ -3,17 +3,21 @@
 #![cfg(all(feature = "server", feature = "agent"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "support/postgres.rs"]
+mod postgres;
 mod support;
+
+#[path = "serve/tls.rs"]
+mod tls;
 
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use support::{
     Kiln, eventually,
@@ -47,7 +51,7 @@ async fn nothing_has_to_be_configured() {
     assert_eq!(said, "server     http://127.0.0.1:9000");
     assert_eq!(started.wait_for("s3 "), "s3         http://127.0.0.1:9001");
     started.wait_for("auth       off");
-    started.wait_for("try        kiln --server http://127.0.0.1:9000 images list");
+    started.wait_for("try        kiln images list --server http://127.0.0.1:9000");
     let keys = started.wait_for("s3 keys");
     assert!(Path::new(keys.split_whitespace().last().unwrap()).exists());
 
@@ -72,6 +76,48 @@ async fn records_outlive_the_server() {
     let images = server.ask("", "GET", "/apis/ims/v3/images", None).await.json();
     assert_eq!(images[0]["name"], "kept");
     server.stop();
+}
+
+#[tokio::test]
+async fn records_can_be_in_postgresql() {
+    let postgres = postgres::Server::shared();
+    let whole = postgres.new_database();
+    let password = format!(":{}@", postgres::PASSWORD);
+    assert!(whole.contains(&password), "{whole}");
+    let url = whole.replace(&password, "@");
+    let kiln = Kiln::bare();
+    let file = kiln.data().join("password");
+    fs_err::write(&file, format!("{}\n", postgres::PASSWORD)).unwrap();
+    let variables = [
+        ("KILN__STORE__URL", url.as_str()),
+        ("KILN__STORE__PASSWORD_FILE", file.to_str().unwrap()),
+    ];
+    let server = Server::start_in(kiln, &variables);
+    let made = server
+        .ask("", "POST", "/v3/images", Some(json!({ "name": "there" })))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    assert!(!server.kiln.data().join("records.sqlite").exists());
+    let ran = server.stop();
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(postgres::PASSWORD));
+
+    // Another server, another directory, the same records.
+    let server = Server::start(&[
+        ("KILN__STORE__URL", &url),
+        ("KILN__STORE__PASSWORD", postgres::PASSWORD),
+    ]);
+    assert_eq!(
+        server.ask("", "GET", "/v3/images", None).await.json()[0]["name"],
+        "there"
+    );
+    let ran = server.stop();
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(postgres::PASSWORD));
+    let error = refused(
+        &Kiln::bare(),
+        &[("KILN__STORE__URL", &url), ("KILN__STORE__PASSWORD", "wrong-one")],
+    );
+    assert!(error.contains("the database does not answer"), "{error}");
+    assert!(!error.contains("wrong-one"), "{error}");
 }
 
 #[tokio::test]
@@ -239,105 +285,6 @@ async fn without_authentication_only_this_host_is_answered() {
         host(there).await.problem(403);
     }
     server.stop();
-}
-
-/// A certificate authority, and the certificates that it makes for this host.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self {
-            pem,
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    /// Writes a certificate for 127.0.0.1 and its key.
-    fn write(&self, certificate: &Path, key: &Path) {
-        let pair = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let signed = params.signed_by(&pair, &self.issuer).unwrap();
-        fs_err::write(key, pair.serialize_pem()).unwrap();
-        fs_err::write(certificate, signed.pem()).unwrap();
-    }
-}
-
-fn tls_files(kiln: &Kiln) -> (PathBuf, PathBuf) {
-    (kiln.data().join("tls.pem"), kiln.data().join("tls.key"))
-}
-
-#[tokio::test]
-async fn certificates_are_used_and_followed() {
-    let (first, second) = (Authority::new(), Authority::new());
-    let kiln = Kiln::bare();
-    let (certificate, key) = tls_files(&kiln);
-    first.write(&certificate, &key);
-    let variables = [
-        ("KILN__SERVER__TLS_CERTIFICATE", certificate.to_str().unwrap()),
-        ("KILN__SERVER__TLS_KEY", key.to_str().unwrap()),
-    ];
-    let server = Server::start_in(kiln, &variables);
-    assert!(server.url.starts_with("https://"), "{}", server.url);
-    let version = format!("{}/version", server.url);
-    let trusting = |authority: &Authority| client(Some(&authority.pem)).get(&version).send();
-    let answer = trusting(&first).await.unwrap();
-    assert_eq!(
-        (answer.status().as_u16(), answer.version()),
-        (200, reqwest::Version::HTTP_2)
-    );
-    assert!(trusting(&second).await.is_err());
-    // Who speaks no TLS gets nothing.
-    assert!(client(None).get(version.replace("https", "http")).send().await.is_err());
-
-    // In the middle of being replaced, when they do not fit together, the old ones stay in use.
-    let good = fs_err::read(&key).unwrap();
-    fs_err::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
-    let mut server = server;
-    server.started.wait_for("the changed certificate cannot be used");
-    assert!(trusting(&first).await.is_ok());
-    fs_err::write(&key, good).unwrap();
-
-    second.write(&certificate, &key);
-    let patience = Instant::now() + Duration::from_secs(30);
-    while trusting(&second).await.is_err() {
-        assert!(Instant::now() < patience, "the new certificate is not used");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    assert!(trusting(&first).await.is_err());
-    server.stop();
-}
-
-#[test]
-fn certificates_that_cannot_be_used() {
-    let kiln = Kiln::bare();
-    let (certificate, key) = tls_files(&kiln);
-    let authority = Authority::new();
-    authority.write(&certificate, &key);
-    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
-    let error = |certificate: &str, key: &str| {
-        let both = [
-            ("KILN__SERVER__TLS_CERTIFICATE", certificate),
-            ("KILN__SERVER__TLS_KEY", key),
-        ];
-        let set: Vec<_> = both.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-        refused(&kiln, &set)
-    };
-    assert!(error(certificate, "").contains("there is no tls_key"));
-    assert!(error("", key).contains("there is no tls_certificate"));
-    assert!(error("/nowhere/tls.pem", key).contains("/nowhere/tls.pem"));
-    assert!(error(key, key).contains("there is no certificate in it"));
-    assert!(error(certificate, certificate).contains("there is no private key in it"));
-    let other = kiln.data().join("other.key");
-    fs_err::write(&other, KeyPair::generate().unwrap().serialize_pem()).unwrap();
-    let error = error(certificate, other.to_str().unwrap());
-    assert!(error.contains("cannot be used with"), "{error}");
 }
 
 #[tokio::test]

@@ -136,3 +136,77 @@ pub(super) fn panicked(what: Box<dyn Any + Send>) -> Response {
     let detail = "The server made a mistake. Its log says more, under this answer's x-request-id.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, routing::get};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::api::{auth::Auth, serve};
+
+    /// What the whole server answers whose one handler is this.
+    async fn answer(handler: axum::routing::MethodRouter, path: &str) -> (StatusCode, String) {
+        let settings = LimitSettings {
+            request_timeout: Period::seconds(1),
+            ..LimitSettings::default()
+        };
+        let router = Router::new().route("/v3/images", handler);
+        let app = serve::app(router, Auth::open(&settings), Limits::from(&settings));
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        let status = response.status();
+        if !status.is_success() {
+            assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
+        }
+        assert!(response.headers().contains_key("x-request-id"));
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_come_is_a_problem() {
+        let (status, text) = answer(get(std::future::pending::<()>), "/v3/images").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.contains("There was no answer within 1s."), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_problem_that_does_not_say_what_it_was() {
+        async fn panicking(request: Request) {
+            assert!(request.uri().path().is_empty(), "the secret is 42");
+        }
+        let (status, text) = answer(get(panicking), "/apis/ims/v3/images").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(!text.contains("42"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn addresses_are_made_normal_before_they_are_looked_at() {
+        for path in [
+            "/v3/images",
+            "//v3/images",
+            "/apis/ims/v3/images",
+            "/apis/ims//v3/images",
+        ] {
+            let (status, text) = answer(get(|| async { "here" }), path).await;
+            assert_eq!((status, text.as_str()), (StatusCode::OK, "here"), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_files_may_be_large() {
+        for path in ["/kiln/v1/recipes/1/archive", "/kiln/v1/images/1/artifacts/rootfs"] {
+            assert!(is_upload(path), "{path}");
+        }
+        for path in [
+            "/v3/images",
+            "/kiln/v1/images/1/manifest",
+            "/kiln/v1/recipes//1/archive",
+            "/kiln/v1/recipes/1/archive/",
+            "/v3/kiln/v1/recipes/1/archive",
+        ] {
+            assert!(!is_upload(path), "{path}");
+        }
+    }
+}

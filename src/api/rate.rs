@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv6Addr},
     num::NonZeroU32,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -56,6 +56,8 @@ impl Key {
 pub(super) struct Rate {
     limiter: Option<DefaultKeyedRateLimiter<Key>>,
     since_forgetting: AtomicU32,
+    /// There were too many callers when they were counted last. Counting costs more than a request should.
+    crowded: AtomicBool,
 }
 
 impl Rate {
@@ -76,6 +78,7 @@ impl Rate {
         Self {
             limiter: quota.map(RateLimiter::dashmap),
             since_forgetting: AtomicU32::new(0),
+            crowded: AtomicBool::new(false),
         }
     }
 
@@ -86,8 +89,9 @@ impl Rate {
             self.since_forgetting.store(0, Ordering::Relaxed);
             limiter.retain_recent();
             limiter.shrink_to_fit();
+            self.crowded.store(limiter.len() >= MOST_CALLERS, Ordering::Relaxed);
         }
-        let key = if limiter.len() >= MOST_CALLERS {
+        let key = if self.crowded.load(Ordering::Relaxed) {
             Key::Others
         } else {
             key
@@ -149,7 +153,7 @@ mod tests {
         for number in 0..120_000 {
             let _ = rate.count(peer(number));
         }
-        assert!(rate.limiter.unwrap().len() <= MOST_CALLERS + 1);
+        assert!(rate.limiter.unwrap().len() <= MOST_CALLERS + FORGET_EVERY as usize + 1);
     }
 
     #[test]

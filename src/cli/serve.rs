@@ -188,7 +188,7 @@ async fn introduce(
     match config.access() {
         Access::Open => {
             printer.result("auth       off: only this host can reach the server");
-            printer.result(format_args!("try        kiln --server {url} images list"));
+            printer.result(format_args!("try        kiln images list --server {url}"));
         }
         Access::Authenticated => {
             let oidc = config.oidc.issuer.as_deref();
@@ -200,7 +200,7 @@ async fn introduce(
             if oidc.is_none() && store.tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
                 printer.result("           there is none yet: `kiln tokens create --name NAME --role admin` makes one");
             }
-            printer.result(format_args!("try        KILN_TOKEN=… kiln --server {url} images list"));
+            printer.result(format_args!("try        KILN_TOKEN=… kiln images list --server {url}"));
         }
     }
 }

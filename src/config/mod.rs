@@ -1,6 +1,7 @@
 //! Settings: one TOML file with strict keys, variables that win over it, and where things are kept.
 
 mod check;
+mod near;
 mod reference;
 mod sections;
 mod source;

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::{
     not_let_in,
     support::{
-        self,
+        self, Kiln,
+        authority::Authority,
         issuer::{SigningKey, TestIssuer, now, sign},
         serve::Server,
     },
@@ -293,6 +294,32 @@ async fn an_issuer_that_is_down_shuts_out_its_own_tokens_only() {
     issuer.set_down(true);
     assert_eq!(status(&server, &good).await, 200);
     server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_has_to_prove_itself() {
+    let (key, authority, kiln) = (SigningKey::new("one", Algorithm::ES256), Authority::new(), Kiln::bare());
+    let file = |name: &str| kiln.data().join(name);
+    authority.write(&file("tls.pem"), &file("tls.key"));
+    fs_err::write(file("ca.pem"), &authority.pem).unwrap();
+    fs_err::write(file("other-ca.pem"), Authority::new().pem).unwrap();
+    let issuer = TestIssuer::start_tls(&[&key], &file("tls.pem"), &file("tls.key"));
+    for (bundle, expected) in [(Some("ca.pem"), 200), (Some("other-ca.pem"), 503), (None, 503)] {
+        let bundle = bundle.map(file);
+        let mut variables = issuer.variables().to_vec();
+        variables.extend(
+            bundle
+                .as_ref()
+                .map(|path| ("KILN__OIDC__CA_BUNDLE", path.to_str().unwrap())),
+        );
+        let server = Server::start(&variables);
+        assert_eq!(
+            status(&server, &issuer.token(&key, "kiln-read")).await,
+            expected,
+            "{bundle:?}"
+        );
+        server.stop();
+    }
 }
 
 /// A description that is about somebody else, or keys that cannot be meant for tokens.

@@ -1,6 +1,8 @@
 //! An OpenID Connect issuer: what of it Kiln talks to.
 
 use std::{
+    net::SocketAddr,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -9,6 +11,7 @@ use std::{
 };
 
 use axum::{Json, Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use axum_server::tls_rustls::RustlsConfig;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, jwk::Jwk};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, RsaKeySize};
@@ -84,8 +87,26 @@ pub struct TestIssuer(Arc<Shared>);
 impl TestIssuer {
     pub async fn start(keys: &[&SigningKey]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (issuer, app) = Self::new("http", listener.local_addr().unwrap(), keys);
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        issuer
+    }
+
+    /// With TLS, and this certificate and key.
+    pub fn start_tls(keys: &[&SigningKey], certificate: &Path, key: &Path) -> Self {
+        super::serve::client(None);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (issuer, app) = Self::new("https", listener.local_addr().unwrap(), keys);
+        let config = RustlsConfig::from_config(kiln::api::tls::server_config(certificate, key).unwrap());
+        let server = axum_server::from_tcp_rustls(listener, config).unwrap();
+        tokio::spawn(server.serve(app.into_make_service()));
+        issuer
+    }
+
+    fn new(scheme: &str, address: SocketAddr, keys: &[&SigningKey]) -> (Self, Router) {
         let shared = Arc::new(Shared {
-            url: format!("http://{}/realms/site", listener.local_addr().unwrap()),
+            url: format!("{scheme}://{address}/realms/site"),
             keys: Mutex::new(keys.iter().map(|key| key.public.clone()).collect()),
             name: Mutex::new(None),
             down: Mutex::new(false),
@@ -95,8 +116,7 @@ impl TestIssuer {
             .route("/realms/site/.well-known/openid-configuration", get(discovery))
             .route("/realms/site/keys", get(key_set))
             .with_state(Arc::clone(&shared));
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        Self(shared)
+        (Self(shared), app)
     }
 
     pub fn url(&self) -> &str {

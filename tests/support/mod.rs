@@ -25,6 +25,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub mod archive;
+pub mod authority;
 pub mod issuer;
 pub mod repository;
 pub mod serve;

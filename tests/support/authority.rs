@@ -1,0 +1,33 @@
+//! Certificates for servers of tests.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+/// A certificate authority, and the certificates that it makes for this host.
+pub struct Authority {
+    pub pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            pem,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// Writes a certificate for 127.0.0.1 and its key.
+    pub fn write(&self, certificate: &Path, key: &Path) {
+        let pair = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let signed = params.signed_by(&pair, &self.issuer).unwrap();
+        fs_err::write(key, pair.serialize_pem()).unwrap();
+        fs_err::write(certificate, signed.pem()).unwrap();
+    }
+}
