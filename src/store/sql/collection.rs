@@ -21,15 +21,22 @@ impl<R: TwoSided> Collection<R> for ThisStore {
     async fn insert(&self, record: &R, objects: &[String]) -> Result<()> {
         let more = vec![("revision", Value::Number(Some(1)))];
         let mut statement = insert(record, Some(record.side()), more);
+        let id = record.id();
         let (record, objects) = (record.clone(), objects.to_owned());
-        self.write(Lock::Shared, |db| {
-            Box::pin(async move {
-                let done = db.execute(statement.build()).await;
-                done.map_err(|error| conflict(error, &record))?;
-                refer(db, R::NAME, record.id().into(), &objects).await
+        let done = self
+            .write(Lock::Shared, move |db| {
+                Box::pin(async move {
+                    let done = db.execute(statement.build()).await;
+                    done.map_err(|error| conflict(error, &record))?;
+                    refer(db, R::NAME, id.into(), &objects).await
+                })
             })
-        })
-        .await
+            .await;
+        match done {
+            // A record that was added before collides twice, and databases differ in which they report.
+            Err(StoreError::LinkInUse(_)) if self.has::<R>(id).await? => Err(StoreError::Exists),
+            done => done,
+        }
     }
 
     async fn get(&self, side: Side, id: R::Id) -> Result<Option<Stored<R>>> {
@@ -125,6 +132,15 @@ impl<R: TwoSided> Collection<R> for ThisStore {
             })
         })
         .await
+    }
+}
+
+impl ThisStore {
+    /// Whether there is such a record, on either side.
+    async fn has<R: TwoSided>(&self, id: R::Id) -> Result<bool> {
+        let mut statement = Statement::new(format!("SELECT id FROM {} WHERE id = ", R::NAME));
+        statement.push_bind(id.to_string());
+        Ok(self.readers().fetch_optional(statement.build()).await?.is_some())
     }
 }
 
