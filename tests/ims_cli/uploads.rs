@@ -282,6 +282,35 @@ fn an_interrupted_upload_leaves_nothing() {
     assert!(asked.contains(&format!("DELETE /v3/deleted/recipes/{ID}")), "{asked:?}");
 }
 
+/// Purging an image takes its objects along, so one that may name objects of others by now is not purged.
+#[test]
+fn objects_of_others_are_not_put_at_risk() {
+    let kiln = Kiln::bare();
+    let file = kiln.data().join("manifest.json");
+    let rootfs = json!({ "type": "application/vnd.cray.image.rootfs.squashfs",
+        "link": { "path": "s3://boot-images/x/rootfs", "etag": "", "type": "s3" } });
+    fs_err::write(&file, json!({ "version": "1.0", "artifacts": [rootfs] }).to_string()).unwrap();
+    let server = FakeServer::start(|asked| match asked.method.as_str() {
+        // More is promised than comes: the answer is lost.
+        "PUT" => Answer::json(200, &json!({})).header("content-length", "1000"),
+        "DELETE" => Answer::empty(),
+        _ => Answer::json(201, &json!({ "id": ID })),
+    });
+    let ran = kiln_at(
+        &kiln,
+        &server,
+        &format!("images create --name n --from {}", file.display()),
+    );
+    assert!(ran.failed().contains("broke off"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("`kiln deleted images list` still shows it"),
+        "{}",
+        ran.stderr
+    );
+    let asked = shapes(&server.take());
+    assert_eq!(asked.last().unwrap(), &format!("DELETE /v3/images/{ID}"));
+}
+
 /// The server is killed in the middle of an upload.
 #[test]
 fn a_server_that_goes_away_is_spoken_of() {
