@@ -1,20 +1,17 @@
 -- Records. Times are microseconds since 1970 in UTC. `revision` grows with each change, `position` is the order of the
--- list: when the record came to its side, live or deleted. Lists and maps are JSON.
+-- list: when the record came to its side, live or deleted. `record` is the record itself, the JSON that the API answers but
+-- for the time when it was deleted; beside it are the columns that it is looked for by. The name of a job is its
+-- `image_root_archive_name`.
 
 CREATE TABLE recipes (
-    id                  TEXT NOT NULL PRIMARY KEY,
-    revision            INTEGER NOT NULL,
-    position            INTEGER NOT NULL,
-    created             INTEGER NOT NULL,
-    deleted             INTEGER,
-    name                TEXT NOT NULL,
-    arch                TEXT NOT NULL,
-    link_path           TEXT,
-    link_etag           TEXT,
-    recipe_type         TEXT NOT NULL,
-    linux_distribution  TEXT NOT NULL,
-    require_dkms        INTEGER NOT NULL,
-    template_dictionary TEXT -- JSON
+    id        TEXT NOT NULL PRIMARY KEY,
+    revision  INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    deleted   INTEGER,
+    name      TEXT NOT NULL,
+    arch      TEXT NOT NULL,
+    link_path TEXT,
+    record    TEXT NOT NULL
 ) STRICT;
 CREATE INDEX recipes_live_position ON recipes (position, id) WHERE deleted IS NULL;
 CREATE INDEX recipes_live_name ON recipes (name, id) WHERE deleted IS NULL;
@@ -26,13 +23,11 @@ CREATE TABLE images (
     id        TEXT NOT NULL PRIMARY KEY,
     revision  INTEGER NOT NULL,
     position  INTEGER NOT NULL,
-    created   INTEGER NOT NULL,
     deleted   INTEGER,
     name      TEXT NOT NULL,
     arch      TEXT NOT NULL,
     link_path TEXT,
-    link_etag TEXT,
-    metadata  TEXT NOT NULL -- JSON
+    record    TEXT NOT NULL
 ) STRICT;
 CREATE INDEX images_live_position ON images (position, id) WHERE deleted IS NULL;
 CREATE INDEX images_live_name ON images (name, id) WHERE deleted IS NULL;
@@ -41,13 +36,12 @@ CREATE INDEX images_deleted_name ON images (name, id) WHERE deleted IS NOT NULL;
 CREATE UNIQUE INDEX images_live_link_path ON images (link_path) WHERE deleted IS NULL;
 
 CREATE TABLE public_keys (
-    id         TEXT NOT NULL PRIMARY KEY,
-    revision   INTEGER NOT NULL,
-    position   INTEGER NOT NULL,
-    created    INTEGER NOT NULL,
-    deleted    INTEGER,
-    name       TEXT NOT NULL,
-    public_key TEXT NOT NULL
+    id       TEXT NOT NULL PRIMARY KEY,
+    revision INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    deleted  INTEGER,
+    name     TEXT NOT NULL,
+    record   TEXT NOT NULL
 ) STRICT;
 CREATE INDEX public_keys_live_position ON public_keys (position, id) WHERE deleted IS NULL;
 CREATE INDEX public_keys_live_name ON public_keys (name, id) WHERE deleted IS NULL;
@@ -55,32 +49,15 @@ CREATE INDEX public_keys_deleted_position ON public_keys (position, id) WHERE de
 CREATE INDEX public_keys_deleted_name ON public_keys (name, id) WHERE deleted IS NOT NULL;
 
 CREATE TABLE jobs (
-    id                          TEXT NOT NULL PRIMARY KEY,
-    revision                    INTEGER NOT NULL,
-    position                    INTEGER NOT NULL,
-    created                     INTEGER NOT NULL,
-    name                        TEXT NOT NULL, -- image_root_archive_name
-    arch                        TEXT NOT NULL,
-    status                      TEXT NOT NULL,
-    job_type                    TEXT NOT NULL,
-    artifact_id                 TEXT NOT NULL,
-    public_key_id               TEXT NOT NULL,
-    enable_debug                INTEGER NOT NULL,
-    build_env_size              INTEGER NOT NULL,
-    job_mem_size                INTEGER NOT NULL,
-    kernel_file_name            TEXT NOT NULL,
-    initrd_file_name            TEXT NOT NULL,
-    kernel_parameters_file_name TEXT NOT NULL,
-    ssh_containers              TEXT, -- JSON
-    require_dkms                INTEGER NOT NULL,
-    resultant_image_id          TEXT,
-    kubernetes_job              TEXT NOT NULL,
-    kubernetes_service          TEXT NOT NULL,
-    kubernetes_configmap        TEXT NOT NULL,
-    kubernetes_pvc              TEXT NOT NULL,
-    kubernetes_secret           TEXT,
-    kubernetes_namespace        TEXT NOT NULL,
-    remote_build_node           TEXT NOT NULL
+    id       TEXT NOT NULL PRIMARY KEY,
+    revision INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    created  INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    arch     TEXT NOT NULL,
+    status   TEXT NOT NULL,
+    job_type TEXT NOT NULL,
+    record   TEXT NOT NULL
 ) STRICT;
 CREATE INDEX jobs_position ON jobs (position, id);
 CREATE INDEX jobs_name ON jobs (name, id);

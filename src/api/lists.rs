@@ -21,7 +21,7 @@ use crate::{
     arch::Arch,
     artifacts::percent,
     records::{Image, Job, JobStatus, JobType, PublicKey, Recipe},
-    store::{self, After, Query, Sort, Stored},
+    store::{self, After, PageText, Query, Sort, Stored},
 };
 
 /// Records read from the store at a time while a list is streamed.
@@ -31,7 +31,7 @@ const CHUNK: u32 = 1_000;
 const MAX_LIMIT: u32 = 10_000;
 
 /// A kind of record that lists can be sorted by the name of.
-pub(super) trait Listed: Serialize + Send + Sync + 'static {
+pub(super) trait Listed: Send + 'static {
     fn id(&self) -> String;
     fn name(&self) -> &str;
 }
@@ -205,54 +205,52 @@ impl ListQuery {
     pub(super) async fn answer<R, F>(self, page: impl Fn(Query) -> F + Send + Sync + 'static) -> Result<Response>
     where
         R: Listed,
-        F: Future<Output = store::Result<Vec<Stored<R>>>> + Send,
+        F: Future<Output = store::Result<PageText<R>>> + Send,
     {
         let mut query = self.query.clone();
-        query.limit = self.limit.map_or(CHUNK, |limit| limit + 1);
-        let mut first = page(query.clone()).await?;
+        query.limit = self.limit.unwrap_or(CHUNK);
+        let first = page(query.clone()).await?;
         let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let next = place_after(&query, &first);
 
-        if let Some(limit) = self.limit {
-            let cut = first.len() > limit as usize;
-            first.truncate(limit as usize);
-            let mut text = b"[".to_vec();
-            append(&mut text, &first, true)?;
-            text.push(b']');
-            let mut answer = ([kind], text).into_response();
-            if let Some(last) = first.last().filter(|_| cut) {
-                let (name, value) = self.next_page(limit, &after(&query, last))?;
+        if let (Some(limit), Some(next)) = (self.limit, &next) {
+            // Whether anything comes after a full page is only known by looking.
+            let one = Query {
+                after: Some(next.clone()),
+                limit: 1,
+                ..query.clone()
+            };
+            let more = page(one).await?.count > 0;
+            let mut answer = ([kind], format!("[{}]", first.text)).into_response();
+            if more {
+                let (name, value) = self.next_page(limit, next)?;
                 answer.headers_mut().insert(name, value);
             }
             return Ok(answer);
         }
-
+        let Some(next) = next else {
+            return Ok(([kind], format!("[{}]", first.text)).into_response());
+        };
+        query.after = Some(next);
         let begin = Streaming {
             page,
             query,
-            chunk: first,
-            is_first: true,
+            text: format!("[{}", first.text),
         };
         let chunks = stream::try_unfold(Some(begin), |state| async move {
             let Some(mut state) = state else { return Ok(None) };
-            let mut text = Vec::with_capacity(state.chunk.len() * 256 + 2);
-            if state.is_first {
-                text.push(b'[');
+            let chunk = (state.page)(state.query.clone()).await.map_err(std::io::Error::other)?;
+            let mut text = std::mem::take(&mut state.text);
+            if chunk.count > 0 {
+                state.text = format!(",{}", chunk.text);
             }
-            append(&mut text, &state.chunk, state.is_first).map_err(|problem| std::io::Error::other(problem.title))?;
-            let is_last = state.chunk.len() < CHUNK as usize;
-            let next = match state.chunk.last().filter(|_| !is_last) {
-                Some(last) => {
-                    state.query.after = Some(after(&state.query, last));
-                    state.chunk = (state.page)(state.query.clone()).await.map_err(std::io::Error::other)?;
-                    state.is_first = false;
-                    Some(state)
-                }
-                None => {
-                    text.push(b']');
-                    None
-                }
-            };
-            Ok::<_, std::io::Error>(Some((Bytes::from(text), next)))
+            state.query.after = place_after(&state.query, &chunk);
+            let more = state.query.after.is_some();
+            if !more {
+                text.push_str(&state.text);
+                text.push(']');
+            }
+            Ok::<_, std::io::Error>(Some((Bytes::from(text), more.then_some(state))))
         });
         Ok(([kind], Body::from_stream(chunks)).into_response())
     }
@@ -269,32 +267,41 @@ impl ListQuery {
     }
 }
 
-struct Streaming<R, P> {
+struct Streaming<P> {
     page: P,
     query: Query,
-    chunk: Vec<Stored<R>>,
-    is_first: bool,
+    /// What was read and not sent yet.
+    text: String,
 }
 
-fn append<R: Serialize>(text: &mut Vec<u8>, records: &[Stored<R>], mut is_first: bool) -> Result<()> {
+/// A page of records whose JSON the store does not have.
+pub(super) fn write<R: Serialize>(records: Vec<Stored<R>>) -> PageText<R> {
+    let mut page = PageText {
+        count: records.len(),
+        ..PageText::default()
+    };
     for stored in records {
-        if !std::mem::take(&mut is_first) {
-            text.push(b',');
+        // What records hold are texts and numbers, which JSON can say.
+        let text = serde_json::to_string(&stored.record).unwrap_or_default();
+        if !page.text.is_empty() {
+            page.text.push(',');
         }
-        serde_json::to_writer(&mut *text, &stored.record)
-            .map_err(|error| Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, error))?;
+        page.text.push_str(&text);
+        page.last = Some((stored.record, stored.position));
     }
-    Ok(())
+    page
 }
 
-fn after<R: Listed>(query: &Query, last: &Stored<R>) -> After {
-    After {
+/// Where a list goes on after a page; nowhere when the page is not full.
+fn place_after<R: Listed>(query: &Query, page: &PageText<R>) -> Option<After> {
+    let (last, position) = page.last.as_ref().filter(|_| page.count >= query.limit as usize)?;
+    Some(After {
         key: match query.sort {
-            Sort::Position => last.position.to_string(),
-            Sort::Name => last.record.name().to_owned(),
+            Sort::Position => position.to_string(),
+            Sort::Name => last.name().to_owned(),
         },
-        id: last.record.id(),
-    }
+        id: last.id(),
+    })
 }
 
 /// The id comes first: it has no `/`.

@@ -92,6 +92,9 @@ pub trait Collection<R: Record>: Send + Sync {
     /// Records of one side, in the order asked for.
     async fn page(&self, side: Side, query: &Query) -> Result<Vec<Stored<R>>>;
 
+    /// Live records, in the order asked for, as JSON.
+    async fn page_text(&self, query: &Query) -> Result<PageText<R>>;
+
     /// Replaces a record whose revision is still this one and which is still on the side that `record` says,
     /// atomically. `objects` are those that it refers to beside those that it did before.
     ///
@@ -133,6 +136,9 @@ pub trait Jobs: Send + Sync {
 
     /// Jobs, in the order asked for.
     async fn page_jobs(&self, query: &Query) -> Result<Vec<Stored<Job>>>;
+
+    /// Jobs, in the order asked for, as JSON.
+    async fn page_text_of_jobs(&self, query: &Query) -> Result<PageText<Job>>;
 
     /// Replaces a job whose revision is still this one, atomically.
     ///
@@ -203,6 +209,27 @@ pub struct Stored<R> {
     /// Where it stands in the order of the list: microseconds since 1970 at which it came to its side, be it by being
     /// added, deleted or restored. No two are equal, unless several servers added them at the same time.
     pub position: i64,
+}
+
+/// Records as JSON, joined by commas: what is only passed on need not be taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageText<R> {
+    /// The records.
+    pub text: String,
+    /// How many they are.
+    pub count: usize,
+    /// The last of them and its position; none if there are no records.
+    pub last: Option<(R, i64)>,
+}
+
+impl<R> Default for PageText<R> {
+    fn default() -> Self {
+        Self {
+            text: String::new(),
+            count: 0,
+            last: None,
+        }
+    }
 }
 
 /// Which records, and in what order. Filters that a kind of record does not know are ignored: the API lets none in.

@@ -232,10 +232,10 @@ async fn a_damaged_row_is_reported(place: &Place) {
     let store = place.open().await;
     let job = job("j");
     for damage in [
-        "UPDATE jobs SET status = 'finished'",
-        "UPDATE jobs SET ssh_containers = '[1]'",
-        "UPDATE jobs SET build_env_size = -1",
-        "UPDATE jobs SET resultant_image_id = 'x'",
+        r#"UPDATE jobs SET record = replace(record, '"status":"', '"status":"un')"#,
+        r#"UPDATE jobs SET record = replace(record, '"build_env_size":', '"build_env_size":-')"#,
+        r#"UPDATE jobs SET record = replace(record, '"id":"', '"id":"x')"#,
+        "UPDATE jobs SET record = ''",
     ] {
         store.insert_job(&job).await.unwrap();
         place.execute(damage).await;

@@ -25,6 +25,7 @@ async fn pages(collection: &dyn Collection<Image>, query: &Query) -> Vec<Stored<
     loop {
         let page = collection.page(Side::Live, &query).await.unwrap();
         assert!(page.len() <= query.limit as usize);
+        same_as_text(collection, &query, &page).await;
         let Some(last) = page.last() else {
             return found;
         };
@@ -37,6 +38,16 @@ async fn pages(collection: &dyn Collection<Image>, query: &Query) -> Vec<Stored<
         });
         found.extend(page);
     }
+}
+
+/// The same page as JSON says the same.
+async fn same_as_text(collection: &dyn Collection<Image>, query: &Query, page: &[Stored<Image>]) {
+    let text = collection.page_text(query).await.unwrap();
+    let records: Vec<Image> = serde_json::from_str(&format!("[{}]", text.text)).unwrap();
+    assert!(records.iter().eq(page.iter().map(|stored| &stored.record)));
+    assert_eq!(text.count, page.len());
+    let last = page.last().map(|stored| (stored.record.clone(), stored.position));
+    assert_eq!(text.last, last);
 }
 
 async fn pages_hold_every_record_once(place: &Place) {

@@ -14,7 +14,7 @@ use crate::{
         address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, error},
-        lists::{ListParameters, ListQuery},
+        lists::{self, ListParameters, ListQuery},
         objects::{check_image, must_exist},
         orphans,
         problem::{Problem, Result},
@@ -188,7 +188,10 @@ macro_rules! deleted {
             pub(super) async fn list_deleted(State(api): State<Api>, list: ListQuery) -> Result<Response> {
                 list.answer(move |query| {
                     let api = api.clone();
-                    async move { Collection::<$record>::page(&*api.store, Side::Deleted, &query).await }
+                    async move {
+                        let page = Collection::<$record>::page(&*api.store, Side::Deleted, &query).await;
+                        page.map(lists::write)
+                    }
                 })
                 .await
             }

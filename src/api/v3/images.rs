@@ -144,7 +144,7 @@ fn metadata_update(value: &Value) -> Parsed<(MetadataOperation, String, String)>
 pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
-        async move { Collection::<Image>::page(&*api.store, Side::Live, &query).await }
+        async move { Collection::<Image>::page_text(&*api.store, &query).await }
     })
     .await
 }

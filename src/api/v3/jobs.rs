@@ -121,7 +121,7 @@ pub(in crate::api) struct JobFilterParameters {
 pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
-        async move { api.store.page_jobs(&query).await }
+        async move { api.store.page_text_of_jobs(&query).await }
     })
     .await
 }

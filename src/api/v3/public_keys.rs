@@ -37,7 +37,7 @@ pub(in crate::api) struct PublicKeyCreate {
 pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
-        async move { Collection::<PublicKey>::page(&*api.store, Side::Live, &query).await }
+        async move { Collection::<PublicKey>::page_text(&*api.store, &query).await }
     })
     .await
 }

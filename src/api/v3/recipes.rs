@@ -69,7 +69,7 @@ pub(in crate::api) struct RecipeUpdate {
 pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
-        async move { Collection::<Recipe>::page(&*api.store, Side::Live, &query).await }
+        async move { Collection::<Recipe>::page_text(&*api.store, &query).await }
     })
     .await
 }

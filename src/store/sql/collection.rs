@@ -7,12 +7,12 @@ use uuid::Uuid;
 use super::{
     Statement, ThisStore,
     objects::{doom, forget_refs, forget_some_refs, refer},
-    page::page,
+    page::{page, page_text},
     rows::read_stored,
     statements::{Chosen, condition, insert, push_end_of_list, select_stored, update},
 };
 use crate::store::{
-    Collection, Lock, Moment, Query, Result, Side, StoreError, Stored,
+    Collection, Lock, Moment, PageText, Query, Result, Side, StoreError, Stored,
     table::{TwoSided, Value},
 };
 
@@ -48,6 +48,10 @@ impl<R: TwoSided> Collection<R> for ThisStore {
 
     async fn page(&self, side: Side, query: &Query) -> Result<Vec<Stored<R>>> {
         page(self.readers(), Some(side), query).await
+    }
+
+    async fn page_text(&self, query: &Query) -> Result<PageText<R>> {
+        page_text(self.readers(), Some(Side::Live), query).await
     }
 
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()> {

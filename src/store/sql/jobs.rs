@@ -6,13 +6,13 @@ use sqlx::{Executor, Row as _};
 use super::{
     Row, Statement, ThisStore,
     conditions::Conditions,
-    page::page,
+    page::{page, page_text},
     rows::read_stored,
     statements::{insert, select_stored, update},
 };
 use crate::{
     records::{Job, JobId},
-    store::{JobFilter, Jobs, Lock, Query, Result, StoreError, Stored, table::Value},
+    store::{JobFilter, Jobs, Lock, PageText, Query, Result, StoreError, Stored, table::Value},
 };
 
 #[async_trait]
@@ -31,6 +31,10 @@ impl Jobs for ThisStore {
 
     async fn page_jobs(&self, query: &Query) -> Result<Vec<Stored<Job>>> {
         page(self.readers(), None, query).await
+    }
+
+    async fn page_text_of_jobs(&self, query: &Query) -> Result<PageText<Job>> {
+        page_text(self.readers(), None, query).await
     }
 
     async fn replace_job(&self, job: &Job, revision: i64) -> Result<()> {

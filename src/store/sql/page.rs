@@ -1,33 +1,70 @@
 //! Lists, page by page.
 
-use sqlx::{Executor, Pool};
+use sqlx::{Executor, Pool, Row as _};
 
 use super::{
     Db, Statement,
     conditions::Conditions,
-    rows::read_stored,
+    rows::{damaged, read_stored},
     statements::{condition, select_stored},
 };
-use crate::store::{Query, Result, Side, Sort, Stored, table::Table};
+use crate::store::{PageText, Query, Result, Side, Sort, Stored, table::Document};
 
 /// The records that the query asks for. A table without sides is one of jobs.
-pub(super) async fn page<T: Table>(readers: &Pool<Db>, side: Option<Side>, query: &Query) -> Result<Vec<Stored<T>>> {
-    let Some(mut statement) = statement::<T>(side, query) else {
+pub(super) async fn page<R: Document>(readers: &Pool<Db>, side: Option<Side>, query: &Query) -> Result<Vec<Stored<R>>> {
+    let Some(mut statement) = finish(select_stored::<R>(), side, query) else {
         return Ok(Vec::new());
     };
     let rows = readers.fetch_all(statement.build()).await?;
     rows.iter().map(read_stored).collect()
 }
 
-/// What to say to the database; nothing when no record can be meant.
-pub(super) fn statement<T: Table>(side: Option<Side>, query: &Query) -> Option<Statement> {
+/// The documents that the query asks for, as they lie in the database and joined there, so that one row is read instead
+/// of many. Not for deleted records: when they were deleted is not in their documents.
+pub(super) async fn page_text<R: Document>(
+    readers: &Pool<Db>,
+    side: Option<Side>,
+    query: &Query,
+) -> Result<PageText<R>> {
+    let Some(mut statement) = finish(select_text::<R>(), side, query) else {
+        return Ok(PageText::default());
+    };
+    statement.push(") AS page");
+    let row = readers.fetch_one(statement.build()).await?;
+    let (text, positions): (Option<String>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
+    let (Some(text), Some(positions)) = (text, positions) else {
+        return Ok(PageText::default());
+    };
+    let last = text.rsplit(SEPARATOR).next().unwrap_or_default();
+    let record = serde_json::from_str(last).map_err(|error| damaged::<R>(last, &error))?;
+    let position = positions.rsplit(',').next().and_then(|last| last.parse().ok());
+    Ok(PageText {
+        count: positions.split(',').count(),
+        last: position.map(|position| (record, position)),
+        text,
+    })
+}
+
+/// What stands between two documents. None has a line break in it: JSON writes them in another way.
+const SEPARATOR: &str = ",\n";
+
+/// Begins to join documents.
+pub(super) fn select_text<R: Document>() -> Statement {
+    let table = R::NAME;
+    Statement::new(format!(
+        "SELECT string_agg(record, '{SEPARATOR}'), string_agg(CAST(position AS TEXT), ',') \
+         FROM (SELECT record, position FROM {table}"
+    ))
+}
+
+/// Ends a statement with what the query asks for; nothing when no record can be meant.
+pub(super) fn finish(mut statement: Statement, side: Option<Side>, query: &Query) -> Option<Statement> {
     // No text in the database has such a character, and PostgreSQL refuses to look for it.
     let texts = [&query.name, &query.id_prefix].into_iter().flatten();
     let places = query.after.iter().flat_map(|after| [&after.key, &after.id]);
     if texts.chain(places).any(|text| text.contains('\0')) {
         return None;
     }
-    let mut statement = select_stored::<T>();
     let mut conditions = Conditions::of(&mut statement);
     match side {
         Some(side) => drop(conditions.and(condition(side))),

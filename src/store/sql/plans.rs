@@ -47,8 +47,12 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         one.push(&mut get);
         add("get", &get, false);
         for (what, query, in_order) in queries() {
-            if let Some(statement) = page::statement::<Image>(Some(side), &query) {
+            if let Some(statement) = page::finish(select_stored::<Image>(), Some(side), &query) {
                 add(&format!("{side:?} {what}"), &statement, in_order);
+            }
+            if let Some(mut statement) = page::finish(page::select_text::<Image>(), Some(side), &query) {
+                statement.push(") AS page");
+                add(&format!("{side:?} text of {what}"), &statement, in_order);
             }
         }
         add("insert", &insert(image, Some(side), Vec::new()), false);
@@ -57,7 +61,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     }
     add("replace", &update(image, 1), false);
     for (what, query, in_order) in queries() {
-        if let Some(statement) = page::statement::<Job>(None, &query) {
+        if let Some(statement) = page::finish(select_stored::<Job>(), None, &query) {
             add(&format!("jobs {what}"), &statement, in_order);
         }
     }
@@ -67,7 +71,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
             limit: 1000,
             ..Query::default()
         };
-        if let Some(statement) = page::statement::<Job>(None, &query) {
+        if let Some(statement) = page::finish(select_stored::<Job>(), None, &query) {
             // Old jobs are the first of the list, so looking along it is as good as any other way.
             let only_age = filter.statuses.is_empty() && filter.job_type.is_none();
             add(&format!("{filter:?}"), &statement, only_age);

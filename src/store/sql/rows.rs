@@ -1,62 +1,61 @@
 //! Rows to records and back.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-use sqlx::{Column, Decode, Row as _, Type};
+use sqlx::Row as _;
 
-use super::{Db, Row, Statement};
-use crate::store::{
-    Result, StoreError, Stored,
-    table::{Columns, Table, Value},
+use super::{Row, Statement};
+use crate::{
+    records::{Moment, Role, Token},
+    store::{
+        Result, StoreError, Stored,
+        table::{Document, Value},
+    },
 };
 
-/// The columns of a row, by number: looking names up would take a third of the time of a long list.
-struct Cursor<'r> {
-    row: &'r Row,
-    next: usize,
-}
+/// The columns that [`read_stored`] reads.
+pub(super) const STORED: &str = "record, revision, position";
 
-impl<'r> Cursor<'r> {
-    fn take<T: Decode<'r, Db> + Type<Db>>(&mut self) -> Result<T> {
-        let value = self.row.try_get(self.next);
-        self.next += 1;
-        value.map_err(|error| self.damaged(&error))
+/// The record in a row, and what the store adds to it. A fourth column is when it was deleted.
+pub(super) fn read_stored<R: Document>(row: &Row) -> Result<Stored<R>> {
+    let text: &str = row.try_get(0)?;
+    let mut record: R = serde_json::from_str(text).map_err(|error| damaged::<R>(text, &error))?;
+    if row.len() > 3 {
+        let deleted: Option<i64> = row.try_get(3)?;
+        record.set_deleted(deleted.map(Moment::from_micros));
     }
-}
-
-impl<'r> Columns<'r> for Cursor<'r> {
-    fn maybe_text(&mut self) -> Result<Option<&'r str>> {
-        self.take()
-    }
-
-    fn maybe_number(&mut self) -> Result<Option<i64>> {
-        self.take()
-    }
-
-    fn flag(&mut self) -> Result<bool> {
-        self.take()
-    }
-
-    fn damaged(&self, what: &dyn fmt::Display) -> StoreError {
-        let column = self.next.checked_sub(1).and_then(|last| self.row.columns().get(last));
-        let id: &str = self.row.try_get(0).unwrap_or("?");
-        StoreError::Damaged(format!("{id}: {}: {what}", column.map_or("?", Column::name)))
-    }
-}
-
-/// The record in a row.
-pub(super) fn read<T: Table>(row: &Row) -> Result<T> {
-    T::read(&mut Cursor { row, next: 0 })
-}
-
-/// The record in a row, and what the store adds to it.
-pub(super) fn read_stored<T: Table>(row: &Row) -> Result<Stored<T>> {
-    let mut columns = Cursor { row, next: 0 };
     Ok(Stored {
-        record: T::read(&mut columns)?,
-        revision: columns.number()?,
-        position: columns.number()?,
+        record,
+        revision: row.try_get(1)?,
+        position: row.try_get(2)?,
     })
+}
+
+/// A document that cannot be read. Whose it is can often be seen at its beginning.
+pub(super) fn damaged<R: Document>(text: &str, error: &serde_json::Error) -> StoreError {
+    let beginning: String = text.chars().take(80).collect();
+    StoreError::Damaged(format!("{}: {error}: {beginning}", R::NAME))
+}
+
+/// The token in a row.
+pub(super) fn read_token(row: &Row) -> Result<Token> {
+    let role: &str = row.try_get(3)?;
+    let expires: Option<i64> = row.try_get(4)?;
+    Ok(Token {
+        id: parsed(row.try_get(0)?)?,
+        created: Moment::from_micros(row.try_get(1)?),
+        name: row.try_get(2)?,
+        role: Role::ALL
+            .into_iter()
+            .find(|known| known.name() == role)
+            .ok_or_else(|| StoreError::Damaged(format!("tokens: unknown role `{role}`")))?,
+        expires: expires.map(Moment::from_micros),
+    })
+}
+
+fn parsed<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T> {
+    text.parse()
+        .map_err(|error| StoreError::Damaged(format!("tokens: {text}: {error}")))
 }
 
 /// Adds a value to a statement.
@@ -64,6 +63,5 @@ pub(super) fn push(statement: &mut Statement, value: Value) {
     match value {
         Value::Text(text) => statement.push_bind(text),
         Value::Number(number) => statement.push_bind(number),
-        Value::Flag(flag) => statement.push_bind(flag),
     };
 }

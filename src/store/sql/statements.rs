@@ -2,7 +2,11 @@
 
 use uuid::Uuid;
 
-use super::{super::LATEST, Statement, now, rows::push};
+use super::{
+    super::LATEST,
+    Statement, now,
+    rows::{STORED, push},
+};
 use crate::store::{
     Side,
     table::{Table, Value},
@@ -26,18 +30,19 @@ impl Chosen {
     }
 }
 
-/// Begins to read whole rows.
+/// Begins to read rows as they are.
 pub(super) fn select<T: Table>() -> Statement {
     Statement::new(format!("SELECT {} FROM {}", T::COLUMNS.join(", "), T::NAME))
 }
 
-/// Begins to read whole rows with what the store adds to them.
+/// Begins to read records.
 pub(super) fn select_stored<T: Table>() -> Statement {
-    Statement::new(format!(
-        "SELECT {}, revision, position FROM {}",
-        T::COLUMNS.join(", "),
-        T::NAME
-    ))
+    let deleted = if T::COLUMNS.contains(&"deleted") {
+        ", deleted"
+    } else {
+        ""
+    };
+    Statement::new(format!("SELECT {STORED}{deleted} FROM {}", T::NAME))
 }
 
 /// Adds a row at the end of the list, with more columns of the store's own.

@@ -5,7 +5,7 @@ use sqlx::Executor;
 
 use super::{
     Statement, ThisStore,
-    rows::read,
+    rows::read_token,
     statements::{insert, select},
 };
 use crate::{
@@ -24,14 +24,14 @@ impl Tokens for ThisStore {
         let mut statement = select::<Token>();
         statement.push(" WHERE sha256 = ").push_bind(sha256.to_owned());
         let row = self.readers().fetch_optional(statement.build()).await?;
-        row.as_ref().map(read).transpose()
+        row.as_ref().map(read_token).transpose()
     }
 
     async fn tokens(&self) -> Result<Vec<Token>> {
         let mut statement = select::<Token>();
         statement.push(" ORDER BY position, id");
         let rows = self.readers().fetch_all(statement.build()).await?;
-        rows.iter().map(read).collect()
+        rows.iter().map(read_token).collect()
     }
 
     async fn delete_token(&self, id: TokenId) -> Result<bool> {

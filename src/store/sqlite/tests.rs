@@ -36,7 +36,10 @@ async fn every_query_finds_its_rows_by_an_index() {
         let rows = sqlx::query(explain).fetch_all(store.readers()).await.unwrap();
         let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         // A list may be read along an index, as far as its limit.
-        let scans = |step: &String| step.starts_with("SCAN") && !(planned.in_order && step.contains("USING"));
+        let scans = |step: &String| {
+            // `page` is what was found already, row by row.
+            step.starts_with("SCAN") && step != "SCAN page" && !(planned.in_order && step.contains("USING"))
+        };
         let sorts = |step: &String| planned.in_order && step.contains("TEMP B-TREE");
         if steps.iter().any(|step| scans(step) || sorts(step)) {
             bad.push(format!("{}: {}: {steps:#?}", planned.what, planned.sql));
