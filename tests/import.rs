@@ -34,7 +34,7 @@ async fn new_store() -> (SharedStore, TempDir) {
 }
 
 /// Every image has a kernel, but one cannot be read.
-async fn artifacts(image: &Image) -> Result<Vec<String>, Failure> {
+async fn artifacts(image: Image) -> Result<Vec<String>, Failure> {
     if image.name == "compute-sles15sp5.aarch64" {
         return Err(Failure::new("s3", "no such key"));
     }
@@ -104,7 +104,13 @@ fn names(dir: &Path) -> Vec<String> {
 async fn an_import_can_be_run_again() {
     let (store, _dir) = new_store().await;
     let (records, _) = read_ims(&fixture("current")).unwrap();
-    import(&store, &records).await;
+    // On a task of its own, as a server would.
+    tokio::spawn({
+        let (store, records) = (store.clone(), records.clone());
+        async move { import_into(&store, &records, artifacts).await.unwrap() }
+    })
+    .await
+    .unwrap();
     let mut changed = records.clone();
     changed.images[0].name = "changed".to_owned();
     let again = import(&store, &changed).await;

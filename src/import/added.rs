@@ -1,6 +1,6 @@
 //! Putting records into the store.
 
-use std::{fmt, pin::pin};
+use std::fmt;
 
 use futures::stream::{self, StreamExt};
 
@@ -28,17 +28,17 @@ pub struct Imported {
 /// A job that has not ended becomes one that failed: whatever worked on it does not answer to Kiln.
 ///
 /// `objects_of` answers the S3 paths of the artifacts that an image's manifest names, or why it cannot; it is asked for
-/// images without a link too. An image whose artifacts are not known is added all the same, and purging it then removes
-/// its manifest only.
+/// images without a link too. An image whose artifacts are not known is added all the same: purging it then removes
+/// its manifest only, and nothing keeps an artifact that it shares with another image. So it is for when a manifest is
+/// broken or gone; whether S3 answers at all is to be seen before.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`] and [`StoreError::Damaged`], after which the import can be run again.
-pub async fn import_into(
-    store: &SharedStore,
-    records: &Records,
-    objects_of: impl AsyncFn(&Image) -> std::result::Result<Vec<String>, Failure>,
-) -> Result<Imported> {
+pub async fn import_into<F>(store: &SharedStore, records: &Records, objects_of: impl Fn(Image) -> F) -> Result<Imported>
+where
+    F: Future<Output = std::result::Result<Vec<String>, Failure>>,
+{
     let mut import = Import {
         outcome: Imported::default(),
     };
@@ -60,7 +60,7 @@ pub async fn import_into(
         }
     }
     for (name, images) in [("images", &records.images), ("deleted/images", &records.deleted_images)] {
-        let mut artifacts = pin!(stream::iter(images).map(|image| objects_of(image)).buffered(READS));
+        let mut artifacts = stream::iter(images.iter().cloned().map(&objects_of)).buffered(READS);
         for (index, image) in images.iter().enumerate() {
             let place = (name, index);
             let artifacts = artifacts.next().await.unwrap_or_else(|| Ok(Vec::new()));
