@@ -43,6 +43,8 @@ pub mod config;
 #[cfg(feature = "server")]
 pub mod host;
 #[cfg(feature = "server")]
+pub mod import;
+#[cfg(feature = "server")]
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod remote_nodes;

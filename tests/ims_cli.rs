@@ -10,6 +10,8 @@ mod support;
 mod fake_server;
 #[path = "ims_cli/login.rs"]
 mod login;
+#[path = "ims_cli/server.rs"]
+mod server;
 #[path = "ims_cli/uploads.rs"]
 mod uploads;
 
@@ -271,6 +273,9 @@ fn lists_are_followed_to_their_end() {
             Answer::json(200, &json!(records))
         };
         match asked.target.as_str() {
+            "/gw/v3/images" | "/gw/v3/images?limit=2" => {
+                page(&["1", "2"]).header("link", "</v3/images?cursor=a>; rel=\"next\"")
+            }
             "/gw/v3/images?cursor=a" => page(&["3"]).header("link", "</v3/images?cursor=b>; rel=\"next\""),
             "/gw/v3/images?limit=10000" => {
                 page(&["1"]).header("link", "</v3/images?cursor=b&limit=10000>; rel=\"next\"")

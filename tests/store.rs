@@ -5,6 +5,7 @@
     missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::print_stdout,
     reason = "a test fails by panicking"
 )]
 
@@ -28,3 +29,5 @@ mod objects;
 mod opening;
 #[path = "store/others.rs"]
 mod others;
+#[path = "store/speed.rs"]
+mod speed;

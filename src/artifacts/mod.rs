@@ -17,6 +17,6 @@ mod upload;
 pub use self::{
     receive::{Expected, Received},
     settings::{S3Settings, Secret},
-    store::{ArtifactStore, ObjectInfo, ReadError},
+    store::{ArtifactStore, Copied, ObjectInfo, ReadError},
     upload::Upload,
 };

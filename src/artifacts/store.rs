@@ -43,6 +43,17 @@ impl fmt::Debug for ArtifactStore {
     }
 }
 
+/// What became of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Copied {
+    /// It is there, with this entity tag, without quotes.
+    As(String),
+    /// There is nothing to copy.
+    Missing,
+    /// There is something else where it should go.
+    Occupied,
+}
+
 /// An object as S3 lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
@@ -191,13 +202,21 @@ impl ArtifactStore {
         Ok(part.map_err(|error| failure(&what, &error))?.uri().to_owned())
     }
 
-    /// Copies an object inside S3, its metadata too. Answers the copy's entity tag, without quotes, or none when there
-    /// is no such object.
-    pub async fn copy(&self, bucket: &str, from: &str, to: &str) -> Result<Option<String>, Failure> {
+    /// Copies an object inside S3, its metadata too. What is there already is never replaced; a copy of before counts.
+    pub async fn copy(&self, bucket: &str, from: &str, to: &str) -> Result<Copied, Failure> {
         let what = format!("cannot copy s3://{bucket}/{from} to {to}");
         let Some(head) = self.head(bucket, from).await? else {
-            return Ok(None);
+            return Ok(Copied::Missing);
         };
+        if let Some(there) = self.head(bucket, to).await? {
+            // Copies in parts have an entity tag of their own.
+            let is_copy = there.size == head.size && (there.etag == head.etag || head.size > MAX_COPY);
+            return Ok(if is_copy {
+                Copied::As(there.etag)
+            } else {
+                Copied::Occupied
+            });
+        }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
         let source = percent::encode(&format!("{bucket}/{from}"), plain);
         if head.size <= MAX_COPY {
@@ -214,7 +233,7 @@ impl ArtifactStore {
         }
         let copy = self.head(bucket, to).await?.filter(|copy| copy.size == head.size);
         let copy = copy.ok_or_else(|| Failure::new("artifact_mismatch", format_args!("{what}: the copy differs")))?;
-        Ok(Some(copy.etag))
+        Ok(Copied::As(copy.etag))
     }
 
     /// Deletes an object. That it is not there is no error.

@@ -3,7 +3,7 @@
 use clap::{Arg, Command};
 
 /// Groups of commands that only speak to a server.
-const GROUPS: [&str; 9] = [
+pub(super) const GROUPS: [&str; 9] = [
     "recipes",
     "images",
     "jobs",

@@ -2,8 +2,28 @@
 
 use std::ffi::OsString;
 
+use super::client_help::GROUPS;
+
+/// Options of the groups that speak to a server, which people also put before the group. Each takes a value.
+const CARRIED: [&str; 6] = [
+    "--server",
+    "--format",
+    "--token",
+    "--ca-file",
+    "--hostname",
+    "--configuration",
+];
+
+/// Options of every command that take a value.
+const GLOBAL: [&str; 2] = ["--data-dir", "--config"];
+
+/// The arguments as the parser wants them.
+pub(super) fn tidy(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    carry_behind_group(join_spaced(arguments))
+}
+
 /// Joins `--flag = value`, as IMS's manual prints it, into `--flag=value`. A lone `=` means nothing else.
-pub(super) fn join_spaced(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+fn join_spaced(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut rest = arguments.into_iter().peekable();
     while let Some(argument) = rest.next() {
@@ -27,12 +47,43 @@ fn is_bare_flag(text: &str) -> bool {
     text.len() > 2 && text.starts_with("--") && !text.contains('=')
 }
 
+/// Puts `kiln --server URL images list` into the order `kiln images --server URL list`. The options are not those of
+/// every command, so that `kiln build --server URL` stays an error.
+fn carry_behind_group(arguments: Vec<OsString>) -> Vec<OsString> {
+    let (mut before, mut carried) = (Vec::new(), Vec::new());
+    let mut rest = arguments.iter();
+    before.extend(rest.next().cloned());
+    while let Some(argument) = rest.next() {
+        let text = argument.to_str().unwrap_or_default();
+        if GROUPS.contains(&text) {
+            before.push(argument.clone());
+            before.extend(carried);
+            before.extend(rest.cloned());
+            return before;
+        }
+        let flag = text.split_once('=').map_or(text, |(flag, _)| flag);
+        if !text.starts_with('-') {
+            break;
+        }
+        let to = if CARRIED.contains(&flag) {
+            &mut carried
+        } else {
+            &mut before
+        };
+        to.push(argument.clone());
+        if flag == text && (CARRIED.contains(&flag) || GLOBAL.contains(&flag)) {
+            to.extend(rest.next().cloned());
+        }
+    }
+    arguments
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn joined(line: &str) -> String {
-        let words = join_spaced(line.split(' ').map(OsString::from));
+    fn tidied(line: &str) -> String {
+        let words = tidy(line.split(' ').map(OsString::from));
         words
             .iter()
             .map(|word| word.to_str().unwrap())
@@ -43,7 +94,7 @@ mod tests {
     #[test]
     fn spaces_around_the_sign_are_forgiven() {
         assert_eq!(
-            joined("kiln recipes create --arch = aarch64 --name x"),
+            tidied("kiln recipes create --arch = aarch64 --name x"),
             "kiln recipes create --arch=aarch64 --name x"
         );
         for line in [
@@ -54,7 +105,24 @@ mod tests {
             "kiln x -- = y",
             "kiln -a = b",
         ] {
-            assert_eq!(joined(line), line);
+            assert_eq!(tidied(line), line);
+        }
+    }
+
+    #[test]
+    fn options_of_a_group_may_stand_before_it() {
+        assert_eq!(
+            tidied("kiln -v --server http://x --config f --format=json images list --limit 1"),
+            "kiln -v --config f images --server http://x --format=json list --limit 1"
+        );
+        for line in [
+            "kiln --server",
+            "kiln --server images",
+            "kiln --server x build recipes",
+            "kiln build --format json recipes",
+            "kiln",
+        ] {
+            assert_eq!(tidied(line), line);
         }
     }
 }

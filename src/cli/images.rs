@@ -10,7 +10,7 @@ use super::{
     image_files::ImageFiles,
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
-    upload::{create_filled, upload},
+    upload::{Objects, create_filled, upload},
     values::{Body, LinkOptions, arch},
 };
 use crate::{
@@ -159,7 +159,7 @@ impl CreateImage {
             )
             .hint("use --name NAME"));
         }
-        create_filled(session, &IMAGES, &self.body(), async |id| {
+        create_filled(session, &IMAGES, &self.body(), Objects::Uploaded, async |id| {
             let mut artifacts = Vec::new();
             for (kind, path) in files.artifacts {
                 let name = kind.key_name();
@@ -194,7 +194,7 @@ impl CreateImage {
         }
         self.arch = self.arch.or(manifest.arch);
         let document: Value = serde_json::from_slice(&text).unwrap_or_default();
-        create_filled(session, &IMAGES, &self.body(), async |id| {
+        create_filled(session, &IMAGES, &self.body(), Objects::Theirs, async |id| {
             put_manifest(session, id, &document).await
         })
         .await

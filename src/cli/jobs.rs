@@ -84,10 +84,10 @@ impl JobsCommand {
             JobsCommand::Create(job) => {
                 let ssh_containers = job.ssh_containers()?;
                 let source = match job.job_type {
-                    JobType::Create => RECIPES,
-                    JobType::Customize => IMAGES,
+                    JobType::Create => &RECIPES,
+                    JobType::Customize => &IMAGES,
                 };
-                let artifact = session.client.find(&source, &job.artifact_id).await?;
+                let artifact = session.client.find(source, &job.artifact_id).await?;
                 let public_key = session.client.find(&PUBLIC_KEYS, &job.public_key_id).await?;
                 let body = Body::default()
                     .set("job_type", Some(job.job_type.name()))

@@ -147,7 +147,7 @@ fn exit_code(failure: &Failure) -> u8 {
 }
 
 fn parse() -> Arguments {
-    let mut matches = command().get_matches_from(command_line::join_spaced(std::env::args_os()));
+    let mut matches = command().get_matches_from(command_line::tidy(std::env::args_os()));
     Arguments::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command()).exit())
 }
 

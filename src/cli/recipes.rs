@@ -8,7 +8,7 @@ use reqwest::Method;
 use super::{
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
-    upload::{create_filled, upload},
+    upload::{Objects, create_filled, upload},
     values::{Body, LinkOptions, TemplateOptions, arch, boolean, linux_distribution, recipe_type},
 };
 use crate::{
@@ -131,7 +131,7 @@ impl CreateRecipe {
             _ => "application/octet-stream",
         };
         let body = self.body()?.into_value();
-        create_filled(session, &RECIPES, &body, async |id| {
+        create_filled(session, &RECIPES, &body, Objects::Uploaded, async |id| {
             let to = ["kiln", "v1", "recipes", id, "archive"];
             upload(session, &to, "recipe", Upload::bytes(archive.bytes, media_type)).await
         })

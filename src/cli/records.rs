@@ -178,6 +178,7 @@ impl From<JobList> for Filter {
 impl<L: Args + Into<Filter>, D: Args + Query> Common<L, D> {
     pub(super) async fn run(self, collection: &Collection, session: &Session) -> Result<(), Failure> {
         let client = &session.client;
+        let for_good = if collection.is_deleted { " for good" } else { "" };
         match self {
             Common::List(list) => session.show_list(collection, client.list(collection, &list.into()).await?),
             Common::Describe(which) => session.show(&describe(session, collection, &which.id).await?),
@@ -186,7 +187,7 @@ impl<L: Args + Into<Filter>, D: Args + Query> Common<L, D> {
                 request(session, Method::DELETE, collection, &found, None).await?;
                 session
                     .printer
-                    .note(format_args!("deleted {}", called(collection, &found)));
+                    .note(format_args!("deleted {}{for_good}", called(collection, &found)));
                 Ok(())
             }
             Common::Deleteall(choice) => {
@@ -196,7 +197,7 @@ impl<L: Args + Into<Filter>, D: Args + Query> Common<L, D> {
                 let which = if query.is_empty() { "" } else { "matching " };
                 session
                     .printer
-                    .note(format_args!("deleted all {which}{}s", collection.noun));
+                    .note(format_args!("deleted all {which}{}s{for_good}", collection.noun));
                 Ok(())
             }
         }

@@ -10,12 +10,22 @@ use crate::{
     records::Failure,
 };
 
+/// Whose the objects are that a record comes to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Objects {
+    /// They are uploaded with it, and go with it.
+    Uploaded,
+    /// They were there before.
+    Theirs,
+}
+
 /// Creates a record, has `fill` upload what belongs to it, and shows what came out. If that fails, or is interrupted,
 /// the record is removed again.
 pub(super) async fn create_filled(
     session: &Session,
     collection: &Collection,
     body: &Value,
+    objects: Objects,
     fill: impl AsyncFnOnce(&str) -> Result<Data, Failure>,
 ) -> Result<(), Failure> {
     let interrupted = super::build::cancel_on_signal()?;
@@ -33,29 +43,36 @@ pub(super) async fn create_filled(
     };
     match filled {
         Ok(record) => session.show(&record),
-        Err(failure) => Err(remove(session, collection, id, failure).await),
+        Err(failure) => Err(remove(session, collection, id, objects, failure).await),
     }
 }
 
-/// Removes a record that could not be completed, for good, and says so.
-async fn remove(session: &Session, collection: &Collection, id: String, mut failure: Failure) -> Failure {
+/// Removes a record that could not be completed, for good, and says so. It is only deleted, and can be restored, when it
+/// may name objects of somebody else by now: they would go with it.
+async fn remove(
+    session: &Session,
+    collection: &Collection,
+    id: String,
+    objects: Objects,
+    mut failure: Failure,
+) -> Failure {
+    let is_uncertain = matches!(failure.code.as_str(), "server_timeout" | "server_lost" | "interrupted");
+    let keeps = objects == Objects::Theirs && is_uncertain;
     let noun = collection.noun;
     let found = Found { id, name: None };
     let deleted = request(session, Method::DELETE, collection, &found, None).await;
+    let purged = match (&deleted, collection.bin) {
+        (Ok(_), Some(_)) if keeps => false,
+        (Ok(_), Some(bin)) => request(session, Method::DELETE, bin, &found, None).await.is_ok(),
+        _ => true,
+    };
+    let command = collection.command;
     let line = match deleted {
-        Ok(_) => {
-            let path = ["v3", "deleted", collection.command, &found.id];
-            match session.client.send(Method::DELETE, &path, &[], None).await {
-                Ok(_) => format!("the {noun} made for it was removed again"),
-                Err(_) => format!(
-                    "the {noun} made for it was deleted; `kiln deleted {} list` still shows it",
-                    collection.command
-                ),
-            }
-        }
+        Ok(_) if purged => format!("the {noun} made for it was removed again"),
+        Ok(_) => format!("the {noun} made for it was deleted; `kiln deleted {command} list` still shows it"),
         Err(why) => format!(
-            "the {noun} made for it is still there ({}): `kiln {} delete {}` removes it",
-            why.detail, collection.command, found.id
+            "the {noun} made for it is still there ({}): `kiln {command} delete {}` removes it",
+            why.detail, found.id
         ),
     };
     failure.detail = format!("{}\n  {line}", failure.detail);

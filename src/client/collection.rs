@@ -1,18 +1,22 @@
 //! The kinds of records that the API has, and what people want to see of them.
 
 /// One list of records of the API.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Collection {
     /// Its path below the server's address.
     pub path: &'static [&'static str],
     /// What one of its records is called.
     pub noun: &'static str,
+    /// Whether its records were deleted before, so that deleting them is for good.
+    pub is_deleted: bool,
     /// The command that works with it.
     pub command: &'static str,
     /// The member that identifies a record.
     pub id: &'static str,
     /// The member that people call a record by.
     pub name: &'static str,
+    /// Where its records go when they are deleted, for a while.
+    pub bin: Option<&'static Collection>,
     /// The columns of a table: heading and member.
     pub columns: &'static [(&'static str, &'static str)],
 }
@@ -21,12 +25,14 @@ pub struct Collection {
 pub const VERSION: &[&str] = &["version"];
 
 /// Recipes.
-pub const RECIPES: Collection = Collection {
+pub static RECIPES: Collection = Collection {
     path: &["v3", "recipes"],
     noun: "recipe",
+    is_deleted: false,
     command: "recipes",
     id: "id",
     name: "name",
+    bin: Some(&DELETED_RECIPES),
     columns: &[
         ("ID", "id"),
         ("NAME", "name"),
@@ -38,12 +44,14 @@ pub const RECIPES: Collection = Collection {
 };
 
 /// Images.
-pub const IMAGES: Collection = Collection {
+pub static IMAGES: Collection = Collection {
     path: &["v3", "images"],
     noun: "image",
+    is_deleted: false,
     command: "images",
     id: "id",
     name: "name",
+    bin: Some(&DELETED_IMAGES),
     columns: &[
         ("ID", "id"),
         ("NAME", "name"),
@@ -54,22 +62,26 @@ pub const IMAGES: Collection = Collection {
 };
 
 /// Public keys.
-pub const PUBLIC_KEYS: Collection = Collection {
+pub static PUBLIC_KEYS: Collection = Collection {
     path: &["v3", "public-keys"],
     noun: "public key",
+    is_deleted: false,
     command: "public-keys",
     id: "id",
     name: "name",
+    bin: Some(&DELETED_PUBLIC_KEYS),
     columns: &[("ID", "id"), ("NAME", "name"), ("CREATED", "created")],
 };
 
 /// Jobs.
-pub const JOBS: Collection = Collection {
+pub static JOBS: Collection = Collection {
     path: &["v3", "jobs"],
     noun: "job",
+    is_deleted: false,
     command: "jobs",
     id: "id",
     name: "image_root_archive_name",
+    bin: None,
     columns: &[
         ("ID", "id"),
         ("IMAGE NAME", "image_root_archive_name"),
@@ -81,22 +93,26 @@ pub const JOBS: Collection = Collection {
 };
 
 /// Remote build nodes.
-pub const REMOTE_BUILD_NODES: Collection = Collection {
+pub static REMOTE_BUILD_NODES: Collection = Collection {
     path: &["v3", "remote-build-nodes"],
     noun: "remote build node",
+    is_deleted: false,
     command: "remote-build-nodes",
     id: "xname",
     name: "xname",
+    bin: None,
     columns: &[("XNAME", "xname")],
 };
 
 /// What was last found on remote build nodes.
-pub const REMOTE_BUILD_NODE_STATUS: Collection = Collection {
+pub static REMOTE_BUILD_NODE_STATUS: Collection = Collection {
     path: &["v3", "remote-build-nodes", "status"],
     noun: "remote build node",
+    is_deleted: false,
     command: "remote-build-nodes status",
     id: "xname",
     name: "xname",
+    bin: None,
     columns: &[
         ("XNAME", "xname"),
         ("SSH", "sshStatus"),
@@ -108,10 +124,12 @@ pub const REMOTE_BUILD_NODE_STATUS: Collection = Collection {
 };
 
 /// Deleted recipes.
-pub const DELETED_RECIPES: Collection = Collection {
+pub static DELETED_RECIPES: Collection = Collection {
     path: &["v3", "deleted", "recipes"],
-    noun: "deleted recipe",
+    noun: "recipe",
+    is_deleted: true,
     command: "deleted recipes",
+    bin: None,
     columns: &[
         ("ID", "id"),
         ("NAME", "name"),
@@ -119,33 +137,46 @@ pub const DELETED_RECIPES: Collection = Collection {
         ("CREATED", "created"),
         ("DELETED", "deleted"),
     ],
-    ..RECIPES
+    id: "id",
+    name: "name",
 };
 
 /// Deleted images.
-pub const DELETED_IMAGES: Collection = Collection {
+pub static DELETED_IMAGES: Collection = Collection {
     path: &["v3", "deleted", "images"],
-    noun: "deleted image",
+    noun: "image",
+    is_deleted: true,
     command: "deleted images",
+    bin: None,
     columns: DELETED_RECIPES.columns,
-    ..IMAGES
+    id: "id",
+    name: "name",
 };
 
 /// Deleted public keys.
-pub const DELETED_PUBLIC_KEYS: Collection = Collection {
+pub static DELETED_PUBLIC_KEYS: Collection = Collection {
     path: &["v3", "deleted", "public-keys"],
-    noun: "deleted public key",
+    noun: "public key",
+    is_deleted: true,
     command: "deleted public-keys",
+    bin: None,
     columns: &[
         ("ID", "id"),
         ("NAME", "name"),
         ("CREATED", "created"),
         ("DELETED", "deleted"),
     ],
-    ..PUBLIC_KEYS
+    id: "id",
+    name: "name",
 };
 
 impl Collection {
+    /// What one of its records is called in a search: `image`, `deleted image`.
+    pub fn described(&self) -> String {
+        let deleted = if self.is_deleted { "deleted " } else { "" };
+        format!("{deleted}{}", self.noun)
+    }
+
     /// Whether ids are made by the server. The others are names that people give.
     pub fn has_uuids(&self) -> bool {
         self.id == "id"

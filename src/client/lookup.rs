@@ -65,8 +65,17 @@ impl Client {
     async fn unknown(&self, collection: &Collection, given: &str) -> Failure {
         let failure = Failure::new(
             "record_unknown",
-            format!("there is no {} with the name or id `{given}`", collection.noun),
+            format!("there is no {} with the name or id `{given}`", collection.described()),
         );
+        if let Some(bin) = collection.bin {
+            let by_name = Filter {
+                name: Some(given.to_owned()),
+                ..Filter::default()
+            };
+            if !self.list(bin, &by_name).await.unwrap_or_default().is_empty() {
+                return failure.hint(format!("it was deleted: `kiln {} undelete` restores it", bin.command));
+            }
+        }
         let all = self.list(collection, &Filter::default()).await.unwrap_or_default();
         let names = all.iter().filter_map(|record| record.text(collection.name));
         let near: Vec<_> = near::nearest(given, names)
@@ -93,7 +102,7 @@ fn found(collection: &Collection, record: &Data) -> Result<Found, Failure> {
 }
 
 fn ambiguous(collection: &Collection, given: &str, records: &[Data]) -> Failure {
-    let mut detail = format!("`{given}` is more than one {}:", collection.noun);
+    let mut detail = format!("`{given}` is more than one {}:", collection.described());
     let text = |record: &Data, member| printable(record.text(member).unwrap_or("-"));
     for record in records.iter().take(MOST_CANDIDATES) {
         let (id, name) = (text(record, collection.id), text(record, collection.name));

@@ -58,6 +58,7 @@ fn hint_for(status: StatusCode, server: &Server) -> Option<String> {
             "`kiln login {server}` keeps a token; --token FILE and KILN_TOKEN give one for a single command"
         )),
         StatusCode::FORBIDDEN => Some("your token does not allow this; ask for one that does".to_owned()),
+        StatusCode::TOO_MANY_REQUESTS => Some("wait a little before the next request".to_owned()),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
             Some("try again in a while; the server's log says more".to_owned())
         }

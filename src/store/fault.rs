@@ -9,6 +9,7 @@ use super::StoreError;
 impl From<Error> for StoreError {
     fn from(error: Error) -> Self {
         match error {
+            Error::Database(found) if found.is_unique_violation() => Self::Exists,
             Error::ColumnDecode { .. }
             | Error::Decode(_)
             | Error::ColumnNotFound(_)
@@ -16,14 +17,6 @@ impl From<Error> for StoreError {
             | Error::TypeNotFound { .. } => Self::Damaged(error.to_string()),
             _ => Self::Unavailable(error.to_string()),
         }
-    }
-}
-
-/// Why a row with an identity of its own was not added.
-pub(super) fn exists(error: Error) -> StoreError {
-    match error.as_database_error() {
-        Some(found) if found.is_unique_violation() => StoreError::Exists,
-        _ => error.into(),
     }
 }
 

@@ -13,9 +13,14 @@ mod deleted;
 mod images;
 mod job_life;
 mod jobs;
+mod lists;
 mod manifests;
 mod moments;
+mod moved;
 mod public_keys;
 mod recipes;
+mod remote_build_nodes;
 #[path = "../support/server.rs"]
 mod server;
+mod uploads;
+mod v2;

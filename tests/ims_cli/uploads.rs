@@ -1,7 +1,7 @@
 //! Recipes and images that are made of local files.
 
 use std::{
-    io::Read,
+    io::{Read, Write},
     path::Path,
     time::{Duration, Instant},
 };
@@ -280,6 +280,73 @@ fn an_interrupted_upload_leaves_nothing() {
     assert!(said.contains("removed again"), "{said}");
     let asked = shapes(&server.take());
     assert!(asked.contains(&format!("DELETE /v3/deleted/recipes/{ID}")), "{asked:?}");
+}
+
+/// Purging an image takes its objects along, so one that may name objects of others by now is not purged.
+#[test]
+fn objects_of_others_are_not_put_at_risk() {
+    let kiln = Kiln::bare();
+    let file = kiln.data().join("manifest.json");
+    let rootfs = json!({ "type": "application/vnd.cray.image.rootfs.squashfs",
+        "link": { "path": "s3://boot-images/x/rootfs", "etag": "", "type": "s3" } });
+    fs_err::write(&file, json!({ "version": "1.0", "artifacts": [rootfs] }).to_string()).unwrap();
+    let server = FakeServer::start(|asked| match asked.method.as_str() {
+        // More is promised than comes: the answer is lost.
+        "PUT" => Answer::json(200, &json!({})).header("content-length", "1000"),
+        "DELETE" => Answer::empty(),
+        _ => Answer::json(201, &json!({ "id": ID })),
+    });
+    let ran = kiln_at(
+        &kiln,
+        &server,
+        &format!("images create --name n --from {}", file.display()),
+    );
+    assert!(ran.failed().contains("broke off"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("`kiln deleted images list` still shows it"),
+        "{}",
+        ran.stderr
+    );
+    let asked = shapes(&server.take());
+    assert_eq!(asked.last().unwrap(), &format!("DELETE /v3/images/{ID}"));
+}
+
+/// The server is killed in the middle of an upload.
+#[test]
+fn a_server_that_goes_away_is_spoken_of() {
+    let kiln = Kiln::bare();
+    let dir = kiln.data().join("img");
+    fs_err::create_dir(&dir).unwrap();
+    fs_err::write(dir.join("rootfs"), vec![7; 20_000_000]).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut first, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        let _ = first.read(&mut buffer).unwrap();
+        let body = format!("{{\"id\":\"{ID}\"}}");
+        let head = "HTTP/1.1 201 Created\r\nconnection: close\r\ncontent-length";
+        first
+            .write_all(format!("{head}: {}\r\n\r\n{body}", body.len()).as_bytes())
+            .unwrap();
+        drop(first);
+        let (mut second, _) = listener.accept().unwrap();
+        let _ = second.read(&mut buffer).unwrap();
+        drop(listener);
+    });
+    let ran = kiln.run(["images", "create", "--server", &url, "--from", dir.to_str().unwrap()]);
+    server.join().unwrap();
+    assert!(ran.failed().contains("broke off"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("the image made for it is still there"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains(&format!("`kiln images delete {ID}` removes it")),
+        "{}",
+        ran.stderr
+    );
 }
 
 /// What a site with many images has to wait for.

@@ -232,6 +232,8 @@ async fn identities_are_taken_once(place: &Place) {
     // Also by a deleted record, and by a record with another link.
     let first = recipe("r");
     recipes(&store).insert(&first, &[]).await.unwrap();
+    let again = recipes(&store).insert(&first, &[]).await;
+    assert!(matches!(again, Err(StoreError::Exists)), "{again:?}");
     recipes(&store).delete(None, NOW).await.unwrap();
     let again = recipes(&store)
         .insert(

@@ -28,7 +28,7 @@ pub const PASSWORD: &str = "sesame-opens";
 /// Runs the server until its standard input ends, which it does when the test program does, however that dies. Its
 /// directory goes with it.
 const KEEPER: &str = r#"
-"$1/postgres" -D "$2/data" -k "$2" -h 127.0.0.1 -p "$3" >>"$2/log" 2>&1 &
+"$1/postgres" -D "$2/data" -k "" -h 127.0.0.1 -p "$3" -c recovery_init_sync_method=syncfs >>"$2/log" 2>&1 &
 server=$!
 cat >/dev/null
 kill -QUIT $server 2>/dev/null
@@ -134,16 +134,14 @@ impl Server {
         keeper.kill().unwrap();
         keeper.wait().unwrap();
         drop(input);
-        let first = self.pid().unwrap();
-        let mut pids = vec![first];
-        pids.extend(children(first));
-        for &pid in &pids {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
         wait_until("the processes of PostgreSQL are gone", || {
-            pids.iter()
-                .all(|pid| !Path::new(&format!("/proc/{pid}/cmdline")).exists() || is_zombie(*pid))
+            let processes = self.processes();
+            for pid in &processes {
+                let _ = kill(*pid, Signal::SIGKILL);
+            }
+            processes.is_empty()
         });
+        // It names a process that nobody may have waited for yet, which PostgreSQL would take for a living one.
         fs_err::remove_file(self.dir.join("data/postmaster.pid")).unwrap();
         self.run();
     }
@@ -163,19 +161,29 @@ impl Server {
             .unwrap();
         let input = keeper.stdin.take().unwrap();
         self.keeper = Some((keeper, input));
-        wait_until("PostgreSQL answers", || {
-            self.client("psql")
-                .args(["--command", "SELECT 1"])
-                .output()
-                .unwrap()
-                .status
-                .success()
-        });
+        let start = Instant::now();
+        loop {
+            let asked = self.client("psql").args(["--command", "SELECT 1"]).output().unwrap();
+            if asked.status.success() {
+                return;
+            }
+            assert!(
+                start.elapsed() < Duration::from_mins(1),
+                "PostgreSQL does not answer: {}{}",
+                String::from_utf8_lossy(&asked.stderr),
+                fs_err::read_to_string(self.dir.join("log")).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
-    fn pid(&self) -> Option<Pid> {
-        let text = fs_err::read_to_string(self.dir.join("data/postmaster.pid")).ok()?;
-        text.lines().next()?.trim().parse().ok().map(Pid::from_raw)
+    /// Those that work in the server's directory, as all of its own do and no others.
+    fn processes(&self) -> Vec<Pid> {
+        let data = self.dir.join("data");
+        let entries = fs_err::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+        let here = entries.filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == data));
+        let pids = here.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.map(Pid::from_raw).collect()
     }
 
     fn client(&self, program: &str) -> Command {
@@ -224,17 +232,6 @@ fn programs() -> PathBuf {
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
-}
-
-fn children(parent: Pid) -> Vec<Pid> {
-    let list = fs_err::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    list.split_whitespace()
-        .map(|pid| Pid::from_raw(pid.parse().unwrap()))
-        .collect()
-}
-
-fn is_zombie(pid: Pid) -> bool {
-    fs_err::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

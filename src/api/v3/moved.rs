@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::{
     api::{
         Api,
+        objects::must_exist,
         problem::{Problem, Result},
     },
-    artifacts::{ReadError, manifest},
+    artifacts::{Copied, ReadError, manifest},
     records::{Link, link::bucket_and_key},
 };
 
@@ -60,11 +61,15 @@ pub(super) async fn image(api: &Api, link: &Link) -> Result<Option<Moved>> {
         .get("artifacts")
         .and_then(Value::as_array)
         .ok_or_else(|| unusable("has no `artifacts`"))?;
+    let named = entries
+        .iter()
+        .filter_map(|entry| Some((entry, entry.pointer("/link/path")?.as_str()?)));
+    // All of them, before any is copied: a copy that nobody comes to use would stay for ever.
+    for (_, path) in named.clone() {
+        must_exist(api, path).await?;
+    }
     let (mut own, mut objects, mut superfluous) = (None, Vec::new(), vec![link.path.clone()]);
-    for entry in entries {
-        let Some(path) = entry.pointer("/link/path").and_then(Value::as_str) else {
-            continue;
-        };
+    for (entry, path) in named {
         let back = copy_back(api, path).await?;
         objects.push(back.path.clone());
         superfluous.push(path.to_owned());
@@ -87,6 +92,11 @@ async fn copy_back(api: &Api, path: &str) -> Result<Link> {
     let gone = || Problem::unprocessable(format_args!("{path} cannot be found in S3."));
     let (bucket, key) = bucket_and_key(path).ok_or_else(gone)?;
     let to = key.strip_prefix(PREFIX).ok_or_else(gone)?;
-    let etag = api.artifacts.copy(bucket, key, to).await?.ok_or_else(gone)?;
-    Ok(Link::s3(bucket, to, &etag))
+    match api.artifacts.copy(bucket, key, to).await? {
+        Copied::As(etag) => Ok(Link::s3(bucket, to, &etag)),
+        Copied::Missing => Err(gone()),
+        Copied::Occupied => Err(Problem::unprocessable(format_args!(
+            "{path} cannot be restored: s3://{bucket}/{to} is there already, and something else."
+        ))),
+    }
 }

@@ -6,8 +6,9 @@ mod sql;
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use futures::future::BoxFuture;
 use sqlx::{
-    ConnectOptions, Connection, Executor, Pool, Postgres, Transaction,
+    ConnectOptions, Connection, Executor, PgConnection, Pool, Postgres,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -88,25 +89,36 @@ impl PostgresStore {
         Ok(Self { place, pool })
     }
 
-    /// Begins to write.
-    async fn write(&self, lock: Lock) -> Result<Transaction<'static, Postgres>> {
-        Ok(self
+    /// Writes something in one transaction.
+    async fn write<T, W>(&self, lock: Lock, work: W) -> Result<T>
+    where
+        W: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T>>,
+    {
+        let mut db = self
             .pool
             .begin_with(match lock {
                 Lock::Shared => BEGIN_SHARED,
                 Lock::Alone => BEGIN_ALONE,
             })
-            .await?)
+            .await?;
+        let answer = work(&mut db).await?;
+        db.commit().await?;
+        Ok(answer)
     }
 
-    /// For single statements that write.
-    fn writers(&self) -> &Pool<Postgres> {
-        &self.pool
+    /// Says one thing that writes. Answers how many rows it changed.
+    async fn write_one(&self, mut statement: sqlx::QueryBuilder<Postgres>) -> Result<u64> {
+        Ok(statement.build().execute(&self.pool).await?.rows_affected())
     }
 
-    /// For single statements that read.
+    /// For what only reads.
     fn readers(&self) -> &Pool<Postgres> {
         &self.pool
+    }
+
+    /// Finishes what is under way.
+    async fn finish(&self) {
+        self.pool.close().await;
     }
 }
 

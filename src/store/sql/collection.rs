@@ -19,14 +19,24 @@ use crate::store::{
 #[async_trait]
 impl<R: TwoSided> Collection<R> for ThisStore {
     async fn insert(&self, record: &R, objects: &[String]) -> Result<()> {
-        let side = record.side();
-        let mut db = self.write(Lock::Shared).await?;
-        let mut statement = insert(record, Some(side), vec![("revision", Value::Number(Some(1)))]);
-        db.execute(statement.build())
-            .await
-            .map_err(|error| conflict(error, record))?;
-        refer(&mut db, R::NAME, record.id().into(), objects).await?;
-        Ok(db.commit().await?)
+        let more = vec![("revision", Value::Number(Some(1)))];
+        let mut statement = insert(record, Some(record.side()), more);
+        let id = record.id();
+        let (record, objects) = (record.clone(), objects.to_owned());
+        let done = self
+            .write(Lock::Shared, move |db| {
+                Box::pin(async move {
+                    let done = db.execute(statement.build()).await;
+                    done.map_err(|error| conflict(error, &record))?;
+                    refer(db, R::NAME, id.into(), &objects).await
+                })
+            })
+            .await;
+        match done {
+            // A record that was added before collides twice, and databases differ in which they report.
+            Err(StoreError::LinkInUse(_)) if self.has::<R>(id).await? => Err(StoreError::Exists),
+            done => done,
+        }
     }
 
     async fn get(&self, side: Side, id: R::Id) -> Result<Option<Stored<R>>> {
@@ -41,21 +51,27 @@ impl<R: TwoSided> Collection<R> for ThisStore {
     }
 
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()> {
-        let mut db = self.write(Lock::Shared).await?;
         let mut statement = update(record, revision);
         statement.push(" AND ").push(condition(record.side()));
-        let done = db.execute(statement.build()).await;
-        if done.map_err(|error| conflict(error, record))?.rows_affected() == 0 {
-            return Err(StoreError::Stale);
-        }
-        refer(&mut db, R::NAME, record.id().into(), objects).await?;
-        Ok(db.commit().await?)
+        let (record, objects) = (record.clone(), objects.to_owned());
+        self.write(Lock::Shared, |db| {
+            Box::pin(async move {
+                let done = db.execute(statement.build()).await;
+                if done.map_err(|error| conflict(error, &record))?.rows_affected() == 0 {
+                    return Err(StoreError::Stale);
+                }
+                refer(db, R::NAME, record.id().into(), &objects).await
+            })
+        })
+        .await
     }
 
     async fn forget_objects(&self, id: R::Id, objects: &[String]) -> Result<()> {
-        let mut db = self.write(Lock::Alone).await?;
-        forget_some_refs(&mut db, R::NAME, id.into(), objects).await?;
-        Ok(db.commit().await?)
+        let objects = objects.to_owned();
+        self.write(Lock::Alone, move |db| {
+            Box::pin(async move { forget_some_refs(db, R::NAME, id.into(), &objects).await })
+        })
+        .await
     }
 
     async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64> {
@@ -70,47 +86,61 @@ impl<R: TwoSided> Collection<R> for ThisStore {
             push_whole_list(&mut statement, R::NAME);
             Lock::Alone
         };
-        let mut db = self.write(lock).await?;
-        let count = db.execute(statement.build()).await?.rows_affected();
-        db.commit().await?;
-        Ok(count)
+        self.write(lock, |db| {
+            Box::pin(async move { Ok(db.execute(statement.build()).await?.rows_affected()) })
+        })
+        .await
     }
 
     async fn undelete(&self, id: R::Id) -> Result<bool> {
         let chosen = chosen::<R>(Side::Deleted, Some(id));
-        let mut db = self.write(Lock::Shared).await?;
-        let mut statement = select_stored::<R>();
-        chosen.push(&mut statement);
-        let Some(row) = db.fetch_optional(statement.build()).await? else {
-            return Ok(false);
-        };
-        let stored: Stored<R> = read_stored(&row)?;
-        let mut statement = Statement::new(format!(
-            "UPDATE {} SET deleted = NULL, revision = revision + 1, position = ",
-            R::NAME
-        ));
-        push_end_of_list(&mut statement, R::NAME, Some(Side::Live));
-        chosen.push(&mut statement);
-        let done = db.execute(statement.build()).await;
-        let done = done.map_err(|error| conflict(error, &stored.record))?;
-        db.commit().await?;
-        Ok(done.rows_affected() > 0)
+        self.write(Lock::Shared, move |db| {
+            Box::pin(async move {
+                let mut statement = select_stored::<R>();
+                chosen.push(&mut statement);
+                let Some(row) = db.fetch_optional(statement.build()).await? else {
+                    return Ok(false);
+                };
+                let stored: Stored<R> = read_stored(&row)?;
+                let mut statement = Statement::new(format!(
+                    "UPDATE {} SET deleted = NULL, revision = revision + 1, position = ",
+                    R::NAME
+                ));
+                push_end_of_list(&mut statement, R::NAME, Some(Side::Live));
+                chosen.push(&mut statement);
+                let done = db.execute(statement.build()).await;
+                let done = done.map_err(|error| conflict(error, &stored.record))?;
+                Ok(done.rows_affected() > 0)
+            })
+        })
+        .await
     }
 
     async fn purge(&self, side: Side, id: Option<R::Id>, keep_objects: bool) -> Result<u64> {
         let chosen = chosen::<R>(side, id);
         // Alone, so that no record comes to refer to an object between the look and the doom, and none joins or leaves
         // those chosen between one statement and the next.
-        let mut db = self.write(Lock::Alone).await?;
-        if !keep_objects {
-            doom(&mut db, chosen).await?;
-        }
-        forget_refs(&mut db, chosen).await?;
-        let mut statement = Statement::new(format!("DELETE FROM {}", R::NAME));
-        chosen.push(&mut statement);
-        let count = db.execute(statement.build()).await?.rows_affected();
-        db.commit().await?;
-        Ok(count)
+        self.write(Lock::Alone, move |db| {
+            Box::pin(async move {
+                if !keep_objects {
+                    db.execute(doom(chosen).build()).await?;
+                }
+                db.execute(forget_refs(chosen).build()).await?;
+                let mut statement = Statement::new(format!("DELETE FROM {}", R::NAME));
+                chosen.push(&mut statement);
+                Ok(db.execute(statement.build()).await?.rows_affected())
+            })
+        })
+        .await
+    }
+}
+
+impl ThisStore {
+    /// Whether there is such a record, on either side.
+    async fn has<R: TwoSided>(&self, id: R::Id) -> Result<bool> {
+        let mut statement = Statement::new(format!("SELECT id FROM {} WHERE id = ", R::NAME));
+        statement.push_bind(id.to_string());
+        Ok(self.readers().fetch_optional(statement.build()).await?.is_some())
     }
 }
 
@@ -133,14 +163,13 @@ fn push_whole_list(statement: &mut Statement, table: &str) {
 
 /// What a row collides with.
 fn conflict<R: TwoSided>(error: sqlx::Error, record: &R) -> StoreError {
-    match error.as_database_error() {
+    match (error.as_database_error(), record.link()) {
         // PostgreSQL names the index, SQLite only writes which column it is on.
-        Some(found) if found.is_unique_violation() => match record.link() {
-            Some(link) if found.constraint().unwrap_or(found.message()).contains("link_path") => {
-                StoreError::LinkInUse(link.path.clone())
-            }
-            _ => StoreError::Exists,
-        },
+        (Some(found), Some(link))
+            if found.is_unique_violation() && found.constraint().unwrap_or(found.message()).contains("link_path") =>
+        {
+            StoreError::LinkInUse(link.path.clone())
+        }
         _ => error.into(),
     }
 }

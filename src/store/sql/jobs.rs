@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{Executor, Row as _};
 
 use super::{
-    Statement, ThisStore,
+    Row, Statement, ThisStore,
     conditions::Conditions,
     page::page,
     rows::read_stored,
@@ -12,15 +12,14 @@ use super::{
 };
 use crate::{
     records::{Job, JobId},
-    store::{JobFilter, Jobs, Lock, Query, Result, StoreError, Stored, fault, table::Value},
+    store::{JobFilter, Jobs, Lock, Query, Result, StoreError, Stored, table::Value},
 };
 
 #[async_trait]
 impl Jobs for ThisStore {
     async fn insert_job(&self, job: &Job) -> Result<()> {
-        let mut statement = insert(job, None, vec![("revision", Value::Number(Some(1)))]);
-        let done = self.writers().execute(statement.build()).await;
-        done.map(|_| ()).map_err(fault::exists)
+        let statement = insert(job, None, vec![("revision", Value::Number(Some(1)))]);
+        self.write_one(statement).await.map(|_| ())
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<Stored<Job>>> {
@@ -35,17 +34,16 @@ impl Jobs for ThisStore {
     }
 
     async fn replace_job(&self, job: &Job, revision: i64) -> Result<()> {
-        let done = self.writers().execute(update(job, revision).build()).await?;
-        if done.rows_affected() == 0 {
-            return Err(StoreError::Stale);
+        match self.write_one(update(job, revision)).await? {
+            0 => Err(StoreError::Stale),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     async fn delete_job(&self, id: JobId) -> Result<bool> {
         let mut statement = Statement::new("DELETE FROM jobs WHERE id = ");
         statement.push_bind(id.to_string());
-        Ok(self.writers().execute(statement.build()).await?.rows_affected() > 0)
+        Ok(self.write_one(statement).await? > 0)
     }
 
     async fn delete_jobs(&self, filter: &JobFilter) -> Result<Vec<JobId>> {
@@ -53,15 +51,18 @@ impl Jobs for ThisStore {
         Conditions::of(&mut statement).and_job(filter);
         statement.push(" RETURNING id");
         // Alone, since two that meet the same rows in another order would wait for each other.
-        let mut db = self.write(Lock::Alone).await?;
-        let rows = db.fetch_all(statement.build()).await?;
-        let ids = rows.iter().map(|row| {
-            let id: &str = row.try_get(0)?;
-            id.parse()
-                .map_err(|error| StoreError::Damaged(format!("jobs: {id}: {error}")))
-        });
-        let ids = ids.collect::<Result<_>>()?;
-        db.commit().await?;
-        Ok(ids)
+        self.write(Lock::Alone, |db| {
+            Box::pin(async move { ids(&db.fetch_all(statement.build()).await?) })
+        })
+        .await
     }
+}
+
+fn ids(rows: &[Row]) -> Result<Vec<JobId>> {
+    let ids = rows.iter().map(|row| {
+        let id: &str = row.try_get(0)?;
+        id.parse()
+            .map_err(|error| StoreError::Damaged(format!("jobs: {id}: {error}")))
+    });
+    ids.collect()
 }

@@ -1,5 +1,5 @@
 //! What a store says to its database. Written once and compiled for each: `super` says for which, opens its connections
-//! and begins its transactions. Both understand the same text but for the few words that `super` names.
+//! and runs its transactions. Both understand the same text but for the few words that `super` names.
 
 mod collection;
 mod conditions;
@@ -7,6 +7,8 @@ mod jobs;
 mod nodes;
 mod objects;
 mod page;
+#[cfg(test)]
+pub(super) mod plans;
 mod rows;
 mod statements;
 mod tokens;
@@ -31,12 +33,11 @@ impl Store for ThisStore {
     }
 
     async fn forget_doomed(&self, paths: &[String]) -> Result<()> {
-        objects::forget_doomed(self.writers(), paths).await
+        objects::forget_doomed(self, paths).await
     }
 
     async fn close(&self) {
-        self.readers().close().await;
-        self.writers().close().await;
+        self.finish().await;
     }
 }
 

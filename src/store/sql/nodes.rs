@@ -18,8 +18,7 @@ impl RemoteBuildNodes for ThisStore {
         statement.push_bind(node.xname.clone()).push(", ");
         push_end_of_list(&mut statement, TABLE, None);
         statement.push(") ON CONFLICT DO NOTHING");
-        self.writers().execute(statement.build()).await?;
-        Ok(())
+        self.write_one(statement).await.map(|_| ())
     }
 
     async fn nodes(&self) -> Result<Vec<RemoteBuildNode>> {
@@ -47,10 +46,10 @@ impl RemoteBuildNodes for ThisStore {
         if let Some(xname) = xname {
             statement.push(" WHERE xname = ").push_bind(xname.to_owned());
         }
-        let mut db = self.write(Lock::Alone).await?;
-        let count = db.execute(statement.build()).await?.rows_affected();
-        db.commit().await?;
-        Ok(count)
+        self.write(Lock::Alone, |db| {
+            Box::pin(async move { Ok(db.execute(statement.build()).await?.rows_affected()) })
+        })
+        .await
     }
 }
 

@@ -3,7 +3,7 @@
 use sqlx::{Executor, Pool, Row as _};
 use uuid::Uuid;
 
-use super::{Connection, Db, Statement, now, statements::Chosen};
+use super::{Connection, Db, Statement, ThisStore, now, statements::Chosen};
 use crate::store::{Result, StoreError};
 
 /// So many values at most in one statement: both databases have a limit.
@@ -12,10 +12,7 @@ const CHUNK: usize = 1000;
 /// Notes that a record refers to these objects, beside those that it did before.
 pub(super) async fn refer(db: &mut Connection, kind: &'static str, owner: Uuid, paths: &[String]) -> Result<()> {
     for paths in paths.chunks(CHUNK) {
-        let mut statement = Statement::new("SELECT path FROM doomed_objects WHERE path IN (");
-        push_list(&mut statement, paths);
-        statement.push(" LIMIT 1");
-        if let Some(row) = db.fetch_optional(statement.build()).await? {
+        if let Some(row) = db.fetch_optional(doomed_among(paths).build()).await? {
             return Err(StoreError::Doomed(row.try_get(0)?));
         }
         let owner = owner.hyphenated().to_string();
@@ -29,8 +26,16 @@ pub(super) async fn refer(db: &mut Connection, kind: &'static str, owner: Uuid, 
     Ok(())
 }
 
+/// One of these objects that is doomed.
+pub(super) fn doomed_among(paths: &[String]) -> Statement {
+    let mut statement = Statement::new("SELECT path FROM doomed_objects WHERE path IN (");
+    push_list(&mut statement, paths);
+    statement.push(" LIMIT 1");
+    statement
+}
+
 /// Dooms the objects that only these records refer to.
-pub(super) async fn doom(db: &mut Connection, chosen: Chosen) -> Result<()> {
+pub(super) fn doom(chosen: Chosen) -> Statement {
     let mut statement = Statement::new("INSERT INTO doomed_objects (path, since) SELECT DISTINCT path, ");
     statement.push_bind(now()).push(" FROM object_refs WHERE ");
     push_owned(&mut statement, chosen);
@@ -38,16 +43,14 @@ pub(super) async fn doom(db: &mut Connection, chosen: Chosen) -> Result<()> {
         .push(" AND NOT EXISTS (SELECT 1 FROM object_refs AS others WHERE others.path = object_refs.path AND NOT (");
     push_owned_as(&mut statement, "others", chosen);
     statement.push(")) ON CONFLICT DO NOTHING");
-    db.execute(statement.build()).await?;
-    Ok(())
+    statement
 }
 
 /// Forgets what these records refer to.
-pub(super) async fn forget_refs(db: &mut Connection, chosen: Chosen) -> Result<()> {
+pub(super) fn forget_refs(chosen: Chosen) -> Statement {
     let mut statement = Statement::new("DELETE FROM object_refs WHERE ");
     push_owned(&mut statement, chosen);
-    db.execute(statement.build()).await?;
-    Ok(())
+    statement
 }
 
 /// Forgets some of what one record refers to, and dooms those that nobody else does.
@@ -81,18 +84,22 @@ pub(super) async fn forget_some_refs(
 
 /// Objects that no record names, oldest first.
 pub(super) async fn doomed(readers: &Pool<Db>, limit: u32) -> Result<Vec<String>> {
-    let mut statement = Statement::new("SELECT path FROM doomed_objects ORDER BY since, path LIMIT ");
-    statement.push_bind(i64::from(limit));
-    let rows = readers.fetch_all(statement.build()).await?;
+    let rows = readers.fetch_all(oldest_doomed(limit).build()).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
+pub(super) fn oldest_doomed(limit: u32) -> Statement {
+    let mut statement = Statement::new("SELECT path FROM doomed_objects ORDER BY since, path LIMIT ");
+    statement.push_bind(i64::from(limit));
+    statement
+}
+
 /// These objects are gone.
-pub(super) async fn forget_doomed(writers: &Pool<Db>, paths: &[String]) -> Result<()> {
+pub(super) async fn forget_doomed(store: &ThisStore, paths: &[String]) -> Result<()> {
     for paths in paths.chunks(CHUNK) {
         let mut statement = Statement::new("DELETE FROM doomed_objects WHERE path IN (");
         push_list(&mut statement, paths);
-        writers.execute(statement.build()).await?;
+        store.write_one(statement).await?;
     }
     Ok(())
 }

@@ -10,15 +10,14 @@ use super::{
 };
 use crate::{
     records::{Token, TokenId},
-    store::{Result, Tokens, fault, table::Value},
+    store::{Result, Tokens, table::Value},
 };
 
 #[async_trait]
 impl Tokens for ThisStore {
     async fn insert_token(&self, token: &Token, sha256: &str) -> Result<()> {
-        let mut statement = insert(token, None, vec![("sha256", Value::text(sha256))]);
-        let done = self.writers().execute(statement.build()).await;
-        done.map(|_| ()).map_err(fault::exists)
+        let statement = insert(token, None, vec![("sha256", Value::text(sha256))]);
+        self.write_one(statement).await.map(|_| ())
     }
 
     async fn token(&self, sha256: &str) -> Result<Option<Token>> {
@@ -38,6 +37,6 @@ impl Tokens for ThisStore {
     async fn delete_token(&self, id: TokenId) -> Result<bool> {
         let mut statement = Statement::new("DELETE FROM tokens WHERE id = ");
         statement.push_bind(id.to_string());
-        Ok(self.writers().execute(statement.build()).await?.rows_affected() > 0)
+        Ok(self.write_one(statement).await? > 0)
     }
 }

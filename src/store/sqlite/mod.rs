@@ -5,10 +5,13 @@ mod file;
 #[path = "../sql/mod.rs"]
 mod sql;
 
+mod writer;
+
 use std::{fmt, path::Path, time::Duration};
 
+use futures::future::BoxFuture;
 use sqlx::{
-    Connection, Pool, Sqlite, SqliteConnection, Transaction,
+    ConnectOptions, Pool, Sqlite, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
@@ -32,7 +35,7 @@ const LATEST: &str = "max";
 /// Records in an SQLite file.
 pub struct SqliteStore {
     file: file::DatabaseFile,
-    writer: Pool<Sqlite>,
+    writer: writer::Writer,
     readers: Pool<Sqlite>,
 }
 
@@ -41,8 +44,8 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`super::StoreError::Unavailable`] when the file cannot be used: it is no database or that of a newer Kiln, or it is on a
-    /// network file system, where SQLite's locks do not hold.
+    /// [`Unavailable`](super::StoreError::Unavailable) when the file cannot be used: it is no database or that of a
+    /// newer Kiln, or it is on a network file system, where SQLite's locks do not hold.
     pub async fn open(path: &Path) -> Result<Self> {
         let file = file::DatabaseFile::at(path).await?;
         let options = SqliteConnectOptions::new()
@@ -50,46 +53,50 @@ impl SqliteStore {
             .foreign_keys(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(BUSY_TIMEOUT);
-        // One writer: others in this process wait for it in turn, which is fairer and quicker than SQLite's polling.
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .after_release(|connection, _| Box::pin(is_usable(connection)))
-            .connect_with(options.clone())
-            .await
-            .map_err(|error| file.fault(error))?;
+            .busy_timeout(BUSY_TIMEOUT)
+            .disable_statement_logging();
         // Two processes would both find the tables missing and both make them.
         let lock = file.lock().await?;
+        let mut connection = options.connect().await.map_err(|error| file.fault(error))?;
         sqlx::migrate!("migrations/records-sqlite")
-            .run(&writer)
+            .run(&mut connection)
             .await
             .map_err(|error| fault::migration(&file, &error))?;
         drop(lock);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .test_before_acquire(false)
-            .connect_with(options.pragma("query_only", "ON"))
+            .connect_with(options.clone().pragma("query_only", "ON"))
             .await?;
+        let writer = writer::Writer::start(connection, options);
         Ok(Self { file, writer, readers })
     }
 
-    /// Begins to write. Takes the write lock at once: a transaction that begins by reading cannot be made to wait for
-    /// another writer later, it fails. There is one writer, so it is always alone.
-    async fn write(&self, _: Lock) -> Result<Transaction<'static, Sqlite>> {
-        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    /// Writes something in one transaction. There is one writer, so it is always alone.
+    async fn write<T, W>(&self, _: Lock, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        self.writer.write(work).await
     }
 
-    /// For single statements that write.
-    fn writers(&self) -> &Pool<Sqlite> {
-        &self.writer
+    /// Says one thing that writes. Answers how many rows it changed.
+    async fn write_one(&self, mut statement: sqlx::QueryBuilder<Sqlite>) -> Result<u64> {
+        self.writer
+            .write(|db| Box::pin(async move { Ok(statement.build().execute(db).await?.rows_affected()) }))
+            .await
     }
 
-    /// For single statements that read.
+    /// For what only reads.
     fn readers(&self) -> &Pool<Sqlite> {
         &self.readers
+    }
+
+    /// Finishes what is under way.
+    async fn finish(&self) {
+        self.writer.close().await;
+        self.readers.close().await;
     }
 }
 
@@ -97,14 +104,6 @@ impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SqliteStore").field(&self.file.path()).finish()
     }
-}
-
-/// SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and would take every later one on
-/// the connection for a nested one: such a connection is better closed.
-async fn is_usable(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
-    // Waits for a rollback that is under way.
-    connection.ping().await?;
-    Ok(!connection.is_in_transaction())
 }
 
 #[cfg(test)]

@@ -1,0 +1,151 @@
+//! The statements that have to stay quick when there are many records, for a test to ask how they would be run.
+
+#![allow(
+    dead_code,
+    reason = "only SQLite is asked: PostgreSQL's answer depends on what is in the tables"
+)]
+
+use uuid::Uuid;
+
+use super::{
+    Statement,
+    conditions::Conditions,
+    objects::{doom, doomed_among, forget_refs, oldest_doomed},
+    page,
+    statements::{Chosen, insert, select_stored, update},
+};
+use crate::{
+    arch::Arch,
+    records::{Image, Job, JobStatus, JobType, Moment},
+    store::{After, JobFilter, Query, Side, Sort, table::Table},
+};
+
+/// A statement, what it is, and whether it has to give its rows in order without sorting them.
+pub(in crate::store) struct Planned {
+    pub(in crate::store) what: String,
+    pub(in crate::store) sql: String,
+    pub(in crate::store) in_order: bool,
+}
+
+/// All of them.
+pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
+    let mut planned = Vec::new();
+    let mut add = |what: &str, statement: &Statement, in_order| {
+        planned.push(Planned {
+            what: what.to_owned(),
+            sql: statement.sql().as_str().to_owned(),
+            in_order,
+        });
+    };
+    for side in [Side::Live, Side::Deleted] {
+        let one = Chosen {
+            table: Image::NAME,
+            side,
+            id: Some(Uuid::nil()),
+        };
+        let mut get = select_stored::<Image>();
+        one.push(&mut get);
+        add("get", &get, false);
+        for (what, query, in_order) in queries() {
+            if let Some(statement) = page::statement::<Image>(Some(side), &query) {
+                add(&format!("{side:?} {what}"), &statement, in_order);
+            }
+        }
+        add("insert", &insert(image, Some(side), Vec::new()), false);
+        add("doom", &doom(one), false);
+        add("forget references", &forget_refs(one), false);
+    }
+    add("replace", &update(image, 1), false);
+    for (what, query, in_order) in queries() {
+        if let Some(statement) = page::statement::<Job>(None, &query) {
+            add(&format!("jobs {what}"), &statement, in_order);
+        }
+    }
+    for filter in filters() {
+        let query = Query {
+            jobs: filter.clone(),
+            limit: 1000,
+            ..Query::default()
+        };
+        if let Some(statement) = page::statement::<Job>(None, &query) {
+            // Old jobs are the first of the list, so looking along it is as good as any other way.
+            let only_age = filter.statuses.is_empty() && filter.job_type.is_none();
+            add(&format!("{filter:?}"), &statement, only_age);
+        }
+        let mut delete = Statement::new("DELETE FROM jobs");
+        Conditions::of(&mut delete).and_job(&filter);
+        add(&format!("delete {filter:?}"), &delete, false);
+    }
+    add("insert job", &insert(job, None, Vec::new()), false);
+    add("doomed among", &doomed_among(&["a".to_owned(), "b".to_owned()]), false);
+    add("oldest doomed", &oldest_doomed(10), true);
+    planned
+}
+
+fn queries() -> Vec<(String, Query, bool)> {
+    let mut queries = Vec::new();
+    for sort in [Sort::Position, Sort::Name] {
+        for descending in [false, true] {
+            let plain = Query {
+                sort,
+                descending,
+                limit: 1000,
+                ..Query::default()
+            };
+            let after = Some(After {
+                key: "1".to_owned(),
+                id: String::new(),
+            });
+            let order = format!("by {sort:?}, descending {descending}");
+            for (what, after) in [("first", None), ("after", after)] {
+                let plain = Query { after, ..plain.clone() };
+                let name = Query {
+                    name: Some("n".to_owned()),
+                    ..plain.clone()
+                };
+                let prefix = Query {
+                    id_prefix: Some("ab".to_owned()),
+                    ..plain.clone()
+                };
+                let arch = Query {
+                    arch: Some(Arch::Aarch64),
+                    ..plain.clone()
+                };
+                queries.push((format!("{what} {order}"), plain, true));
+                queries.push((format!("{what} name {order}"), name, false));
+                queries.push((format!("{what} prefix {order}"), prefix, false));
+                queries.push((format!("{what} arch {order}"), arch, true));
+            }
+        }
+    }
+    queries
+}
+
+fn filters() -> Vec<JobFilter> {
+    let statuses = vec![JobStatus::Creating, JobStatus::BuildingImage];
+    let job_type = Some(JobType::Create);
+    let created_before = Some(Moment::from_micros(1));
+    vec![
+        JobFilter {
+            statuses: vec![JobStatus::Creating],
+            ..JobFilter::default()
+        },
+        JobFilter {
+            statuses: statuses.clone(),
+            ..JobFilter::default()
+        },
+        JobFilter {
+            job_type,
+            ..JobFilter::default()
+        },
+        JobFilter {
+            created_before,
+            ..JobFilter::default()
+        },
+        JobFilter {
+            statuses,
+            job_type,
+            created_before,
+        },
+    ]
+}

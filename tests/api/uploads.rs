@@ -1,0 +1,224 @@
+//! `/kiln/v1`: uploads through the API, for clients that have no keys of S3.
+
+use futures::stream;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::server::{Answer, IMAGES, NOBODY, RECIPES, ROOTFS, Server, artifact, id_of, unique};
+
+async fn put(api: &Server, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+    let request = api.request("PUT", path).body(body);
+    let request = request.header("content-type", "application/octet-stream");
+    Answer::of(request, format!("PUT {path}")).await
+}
+
+async fn bare_recipe(api: &Server) -> String {
+    id_of(&api.recipe(json!({"link": null})).await)
+}
+
+async fn bare_image(api: &Server) -> String {
+    id_of(&api.image(json!({"link": null, "arch": "aarch64"})).await)
+}
+
+#[tokio::test]
+async fn an_archive_goes_to_its_recipe() {
+    let api = Server::shared();
+    let id = bare_recipe(&api).await;
+    let path = format!("/kiln/v1/recipes/{id}/archive");
+    let body: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    let recipe = put(&api, &path, body.clone()).await.is(200).json();
+    assert_eq!(recipe, api.read(&format!("/v3/recipes/{id}")).await);
+    assert_eq!(
+        recipe["link"]["path"],
+        format!("s3://{RECIPES}/recipes/{id}/recipe.tar.gz")
+    );
+    let key = format!("recipes/{id}/recipe.tar.gz");
+    let object = api.s3().get_object().bucket(RECIPES).key(&key).send().await.unwrap();
+    assert_eq!(object.e_tag().unwrap().trim_matches('"'), recipe["link"]["etag"]);
+    assert_eq!(object.body.collect().await.unwrap().to_vec(), body);
+    // What it has, it keeps.
+    put(&api, &path, "other").await.problem(409);
+    assert_eq!(api.read(&format!("/v3/recipes/{id}")).await, recipe);
+    let job = json!({"job_type": "create", "artifact_id": id, "public_key_id": api.key().await,
+                     "image_root_archive_name": "n"});
+    api.make("/v3/jobs", job).await;
+}
+
+#[tokio::test]
+async fn artifacts_and_a_manifest_make_an_image() {
+    let api = Server::shared();
+    let id = bare_image(&api).await;
+    let mut artifacts = Vec::new();
+    for (kind, media_type) in [
+        ("rootfs", ROOTFS),
+        ("kernel", "application/vnd.cray.image.kernel"),
+        ("initrd", "application/vnd.cray.image.initrd"),
+        ("boot_parameters", "application/vnd.cray.image.parameters.boot"),
+    ] {
+        let path = format!("/kiln/v1/images/{id}/artifacts/{kind}");
+        put(&api, &path, "of a first attempt").await.is(200);
+        let uploaded = put(&api, &path, kind).await.is(200).json();
+        assert_eq!(uploaded["type"], media_type);
+        assert_eq!(uploaded["size"], kind.len());
+        assert_eq!(uploaded["sha256"], hex::encode(Sha256::digest(kind)));
+        assert_eq!(uploaded["link"]["path"], format!("s3://{IMAGES}/{id}/{kind}"));
+        artifacts.push(uploaded);
+    }
+    assert_eq!(api.read(&format!("/v3/images/{id}")).await["link"], Value::Null);
+    let path = format!("/kiln/v1/images/{id}/manifest");
+    let image = api
+        .send("PUT", &path, Some(&json!({ "artifacts": artifacts })))
+        .await
+        .is(200)
+        .json();
+    assert_eq!(image, api.read(&format!("/v3/images/{id}")).await);
+    assert_eq!(image["link"]["path"], format!("s3://{IMAGES}/{id}/manifest.json"));
+    let key = format!("{id}/manifest.json");
+    let object = api.s3().get_object().bucket(IMAGES).key(&key).send().await.unwrap();
+    let manifest: Value = serde_json::from_slice(&object.body.collect().await.unwrap().to_vec()).unwrap();
+    assert_eq!(
+        (&manifest["version"], &manifest["arch"]),
+        (&json!("1.0"), &json!("aarch64"))
+    );
+    assert_eq!(manifest["artifacts"].as_array().unwrap().len(), 4);
+
+    api.send("PUT", &path, Some(&json!({ "artifacts": artifacts })))
+        .await
+        .problem(409);
+    put(&api, &format!("/kiln/v1/images/{id}/artifacts/rootfs"), "late")
+        .await
+        .problem(409);
+    let job = json!({"job_type": "customize", "artifact_id": id, "public_key_id": api.key().await,
+                     "image_root_archive_name": "n"});
+    assert_eq!(api.make("/v3/jobs", job).await["arch"], "aarch64");
+}
+
+#[tokio::test]
+async fn what_is_not_there_takes_nothing() {
+    let api = Server::shared();
+    let image = bare_image(&api).await;
+    for path in [
+        format!("/kiln/v1/recipes/{NOBODY}/archive"),
+        format!("/kiln/v1/recipes/{image}/archive"),
+        format!("/kiln/v1/images/{NOBODY}/artifacts/rootfs"),
+        format!("/kiln/v1/images/{image}/artifacts/manifest.json"),
+        format!("/kiln/v1/images/{image}/artifacts/Rootfs"),
+        format!("/kiln/v1/images/{image}/artifacts/..%2frootfs"),
+        format!("/kiln/v1/images/{image}/artifacts/%ff"),
+        "/kiln/v1/recipes/x/archive".to_owned(),
+        format!("/kiln/v1/images/{NOBODY}/manifest"),
+        "/kiln/v1/images".to_owned(),
+    ] {
+        put(&api, &path, "x").await.problem(404);
+    }
+    let path = format!("/kiln/v1/images/{image}/artifacts/rootfs");
+    for method in ["GET", "POST", "PATCH", "DELETE"] {
+        let answer = api.send(method, &path, None).await.is(405);
+        assert_eq!(answer.header("allow"), "PUT");
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_has_to_name_what_is_there() {
+    let api = Server::shared();
+    let image = bare_image(&api).await;
+    let path = format!("/kiln/v1/images/{image}/manifest");
+    let rootfs = put(&api, &format!("/kiln/v1/images/{image}/artifacts/rootfs"), "r")
+        .await
+        .is(200)
+        .json();
+    let changed = |member: &str, value: Value| {
+        let mut changed = rootfs.clone();
+        changed[member] = value;
+        json!({ "artifacts": [changed] })
+    };
+    let nowhere = artifact(ROOTFS, &format!("s3://{IMAGES}/{}", unique("nowhere")));
+    for (body, what) in [
+        (json!({"artifacts": []}), "nothing"),
+        (json!({"artifacts": [rootfs, rootfs]}), "two roots"),
+        (json!({ "artifacts": [nowhere] }), "no such object"),
+        (changed("size", json!(7)), "another size"),
+        (changed("type", json!("application/vnd.cray.image.kernel")), "no root"),
+        (changed("link", json!({"path": "rootfs", "type": "s3"})), "no path"),
+        (changed("link", json!(null)), "no link"),
+        (changed("size", json!(-1)), "no size"),
+        (json!({"artifacts": {}}), "no list"),
+        (json!({"other": []}), "nothing of use"),
+        (json!([rootfs]), "no object"),
+        (json!("x"), "text"),
+    ] {
+        let answer = api.send("PUT", &path, Some(&body)).await;
+        assert_eq!(answer.status, 422, "{what}: {answer:?}");
+        answer.problem(422);
+    }
+    api.send("PUT", &path, Some(&json!({}))).await.problem(400);
+    api.raw("PUT", &path, Some("application/json"), "{").await.message(400);
+    api.raw("PUT", &path, Some("text/plain"), "{}").await.message(415);
+    assert_eq!(api.read(&format!("/v3/images/{image}")).await["link"], Value::Null);
+    api.send("PUT", &path, Some(&json!({ "artifacts": [rootfs] })))
+        .await
+        .is(200);
+}
+
+#[tokio::test]
+async fn an_object_is_not_larger_than_allowed() {
+    let api = Server::with(&[("KILN__LIMITS__UPLOAD_BYTES", "1000")]);
+    let id = bare_recipe(&api).await;
+    let path = format!("/kiln/v1/recipes/{id}/archive");
+    put(&api, &path, vec![0; 1001]).await.problem(413);
+    // Without saying so beforehand.
+    let chunks = stream::iter((0..11).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 100])));
+    put(&api, &path, reqwest::Body::wrap_stream(chunks)).await.problem(413);
+    let key = format!("recipes/{id}/recipe.tar.gz");
+    assert!(
+        !api.exists(&format!("s3://{RECIPES}/{key}")).await,
+        "nothing is left of it"
+    );
+    let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
+    assert_eq!(uploads.uploads().len(), 0);
+    put(&api, &path, vec![0; 1000]).await.is(200);
+}
+
+#[tokio::test]
+async fn an_upload_that_breaks_off_leaves_nothing() {
+    let api = Server::own();
+    let id = bare_recipe(&api).await;
+    let path = format!("/kiln/v1/recipes/{id}/archive");
+    let chunks = stream::iter([Ok(vec![0_u8; 100]), Err(std::io::Error::other("gone"))]);
+    let request = api.request("PUT", &path).body(reqwest::Body::wrap_stream(chunks));
+    assert!(request.send().await.is_err());
+    for _ in 0..500 {
+        let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
+        if uploads.uploads().is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
+    assert_eq!(uploads.uploads().len(), 0, "parts are left");
+    assert!(!api.exists(&format!("s3://{RECIPES}/recipes/{id}/recipe.tar.gz")).await);
+    assert_eq!(api.read(&format!("/v3/recipes/{id}")).await["link"], Value::Null);
+    put(&api, &path, "whole").await.is(200);
+}
+
+#[tokio::test]
+async fn what_was_uploaded_goes_with_its_image() {
+    let api = Server::shared();
+    for version in ["/v2", "/v3"] {
+        let id = bare_image(&api).await;
+        put(&api, &format!("/kiln/v1/images/{id}/artifacts/kernel"), "k")
+            .await
+            .is(200);
+        let object = format!("s3://{IMAGES}/{id}/kernel");
+        api.delete(&format!("{version}/images/{id}")).await.done();
+        if version == "/v3" {
+            assert!(api.exists(&object).await);
+            api.patch(&format!("/v3/deleted/images/{id}"), json!({"operation": "undelete"}))
+                .await
+                .done();
+            api.delete(&format!("/v3/images/{id}")).await.done();
+            api.delete(&format!("/v3/deleted/images/{id}")).await.done();
+        }
+        assert!(!api.exists(&object).await, "{version}");
+    }
+}
