@@ -248,3 +248,6 @@ fn forbidden(principal: &Principal, needed: Role) -> Response {
     );
     Problem::new(StatusCode::FORBIDDEN, detail).into_response()
 }
+
+#[cfg(test)]
+mod tests;
