@@ -24,28 +24,34 @@ pub async fn remove(api: &Api) {
         if doomed.is_empty() {
             return;
         }
-        let removed: Vec<String> = stream::iter(doomed.clone())
+        let count = doomed.len();
+        let mut removals = stream::iter(doomed)
             .map(|path| async move {
-                let Some((bucket, key)) = bucket_and_key(&path) else {
-                    return Some(path);
+                let outcome = match bucket_and_key(&path) {
+                    Some((bucket, key)) => api.artifacts.delete(bucket, key).await,
+                    None => Ok(()),
                 };
-                match api.artifacts.delete(bucket, key).await {
-                    Ok(()) => Some(path),
-                    Err(failure) => {
-                        tracing::warn!("{path} stays for now: {failure}");
-                        None
+                (path, outcome)
+            })
+            .buffer_unordered(PARALLEL);
+        let mut removed = Vec::with_capacity(count);
+        while let Some((path, outcome)) = removals.next().await {
+            match outcome {
+                Ok(()) => removed.push(path),
+                Err(failure) => {
+                    tracing::warn!("{path} stays for now: {failure}");
+                    // Whoever waits for this need not wait for each of them.
+                    if matches!(failure.code.as_str(), "s3_unreachable" | "s3_timeout") {
+                        break;
                     }
                 }
-            })
-            .buffer_unordered(PARALLEL)
-            .filter_map(|path| async { path })
-            .collect()
-            .await;
-        let all = removed.len() == doomed.len();
+            }
+        }
+        drop(removals);
         if let Err(error) = api.store.forget_doomed(&removed).await {
             return tracing::warn!("objects were removed, but this could not be noted: {error}");
         }
-        if !all {
+        if removed.len() < count {
             return;
         }
     }

@@ -337,3 +337,44 @@ async fn a_job_outlives_what_it_refers_to() {
     api.delete(&format!("/v2/public-keys/{key}")).await.done();
     assert_eq!(api.read(&format!("/v3/jobs/{}", id_of(&made))).await, made);
 }
+
+#[tokio::test]
+async fn the_site_says_what_jobs_get_that_do_not() {
+    let api = Server::with(&[
+        ("KILN__JOBS__DEFAULT_IMAGE_SIZE_GIB", "15"),
+        ("KILN__JOBS__DEFAULT_MEM_SIZE_GIB", "3"),
+        ("KILN__JOBS__ENABLE_DKMS", "false"),
+        ("KILN__JOBS__ACCESS_SUBNET", "chn"),
+        ("KILN__JOBS__ACCESS_DOMAIN", "example.org"),
+        ("KILN__JOBS__NAMESPACE", "builds"),
+    ]);
+    let key = api.key().await;
+    let image = id_of(&api.image(json!({})).await);
+    let made = api.make("/v3/jobs", job("customize", &image, &key)).await;
+    let id = id_of(&made);
+    assert_eq!(
+        (&made["build_env_size"], &made["job_mem_size"]),
+        (&json!(15), &json!(3))
+    );
+    assert_eq!(
+        (&made["require_dkms"], &made["kubernetes_namespace"]),
+        (&json!(false), &json!("builds"))
+    );
+    let at = &made["ssh_containers"][0]["connection_info"];
+    assert_eq!(at["customer_access"]["host"], format!("{id}.ims.chn.example.org"));
+    assert_eq!(
+        at["cluster.local"]["host"],
+        format!("cray-ims-{id}-service.builds.svc.cluster.local")
+    );
+    // A recipe says it for itself, and aarch64 always needs it.
+    let recipe = id_of(&api.recipe(json!({"require_dkms": true})).await);
+    assert_eq!(
+        api.make("/v3/jobs", job("create", &recipe, &key)).await["require_dkms"],
+        true
+    );
+    let image = id_of(&api.image(json!({"arch": "aarch64"})).await);
+    assert_eq!(
+        api.make("/v3/jobs", job("customize", &image, &key)).await["require_dkms"],
+        true
+    );
+}

@@ -9,6 +9,7 @@
 mod addressing;
 mod bodies;
 mod coercion;
+mod defects;
 mod deleted;
 mod images;
 mod job_life;
@@ -24,3 +25,4 @@ mod remote_build_nodes;
 mod server;
 mod uploads;
 mod v2;
+mod wire;

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
@@ -116,11 +116,14 @@ impl Process {
                 }
             }
             // It was told of another one.
-            None => S3Access {
-                endpoint: said["s3"].clone(),
-                access_key: String::new(),
-                secret_key: String::new(),
-            },
+            None => {
+                let told = |key: &str| settings.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+                S3Access {
+                    endpoint: said["s3"].clone(),
+                    access_key: told("KILN__S3__ACCESS_KEY").unwrap_or_default().to_owned(),
+                    secret_key: told("KILN__S3__SECRET_KEY").unwrap_or_default().to_owned(),
+                }
+            }
         };
         Self {
             child: Mutex::new(child),
@@ -218,15 +221,20 @@ impl Server {
 
     /// Stops it and starts another one on the same data.
     pub fn restarted(self) -> Self {
-        self.again(false)
+        self.again(false, |_| ())
     }
 
     /// Kills it and starts another one on the same data.
     pub fn crashed(self) -> Self {
-        self.again(true)
+        self.again(true, |_| ())
     }
 
-    fn again(self, crash: bool) -> Self {
+    /// Stops it, does something to its data directory, and starts another one there.
+    pub fn restarted_after(self, change: impl FnOnce(&Path)) -> Self {
+        self.again(false, change)
+    }
+
+    fn again(self, crash: bool, change: impl FnOnce(&Path)) -> Self {
         let Some(mut process) = Arc::into_inner(self.process) else {
             panic!("a server that others use stays");
         };
@@ -238,6 +246,7 @@ impl Server {
             process.stop();
         }
         let dir = process.dir.take().unwrap();
+        change(&dir.path().join("data"));
         Self::of(Arc::new(Process::start(dir, &[])))
     }
 
