@@ -55,6 +55,8 @@ fn help() {
           artifacts           What builds left in S3
           serve               Run the server: the REST API of IMS and Kiln's own
           tokens              Who may use the API of `kiln serve`
+          import              Take over the records of another service
+          export              Write the records for another service
           config              What is configured, and what can be
           completions         Print a script that completes kiln's commands in your shell
           man                 Write a manual page for each command

@@ -31,6 +31,7 @@ mod serve;
 mod session;
 mod tokens;
 mod toolbox;
+mod transfer;
 mod upload;
 mod values;
 
@@ -84,6 +85,12 @@ enum Command {
     /// Who may use the API of `kiln serve`.
     #[command(subcommand)]
     Tokens(tokens::TokensCommand),
+    /// Take over the records of another service.
+    #[command(subcommand)]
+    Import(transfer::ImportCommand),
+    /// Write the records for another service.
+    #[command(subcommand)]
+    Export(transfer::ExportCommand),
     /// What is configured, and what can be.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -164,6 +171,8 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Artifacts(command) => command.run(&config()?, printer).await,
         Command::Serve(command) => command.run(&config()?, printer).await,
         Command::Tokens(command) => command.run(&config()?, printer).await,
+        Command::Import(command) => command.run(&config()?, printer).await,
+        Command::Export(command) => command.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(printer).await,
         Command::Ims(arguments) => arguments.run(printer).await,

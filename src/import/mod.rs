@@ -10,6 +10,7 @@ mod added;
 mod fields;
 mod files;
 mod kinds;
+mod objects;
 mod stored;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use std::fmt;
 pub use self::{
     added::{Imported, import_into},
     files::{read_ims, write_ims},
+    objects::objects_of,
     stored::records_of,
 };
 use crate::records::{Image, Job, PublicKey, Recipe, RemoteBuildNode};

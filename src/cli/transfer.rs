@@ -1,0 +1,84 @@
+//! `kiln import` and `kiln export`: the stored files of an IMS. Work on the database itself, whether a server runs or not.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use super::printer::Printer;
+use crate::{
+    config::Config,
+    import::{self, Note},
+    records::Failure,
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ImportCommand {
+    /// Take over the records of an IMS from its stored files. May be repeated: what is there already stays as it is.
+    Ims {
+        /// A copy of the service's `/var/ims/data`.
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ExportCommand {
+    /// Write all records as an IMS stores them.
+    Ims {
+        /// Where to; it is made if it is not there.
+        dir: PathBuf,
+    },
+}
+
+impl ImportCommand {
+    pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+        let ImportCommand::Ims { dir } = self;
+        let (records, mut notes) = import::read_ims(&dir)?;
+        // Before anything is written: images whose manifests cannot be read would be taken over without their objects.
+        let (artifacts, _embedded) = config.artifact_store().await?;
+        let store = config.open_store().await?;
+        let artifacts = &artifacts;
+        let imported = import::import_into(&store, &records, |image| {
+            let artifacts = artifacts.clone();
+            async move { import::objects_of(&artifacts, &image).await }
+        })
+        .await?;
+        store.close().await;
+        notes.extend(imported.notes);
+        tell(printer, &notes);
+        printer.result(format_args!("imported   {}", imported.added));
+        complete(&notes, "imported")
+    }
+}
+
+impl ExportCommand {
+    pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+        let ExportCommand::Ims { dir } = self;
+        let store = config.open_store().await?;
+        let records = import::records_of(&store).await?;
+        store.close().await;
+        fs_err::create_dir_all(&dir).map_err(|error| Failure::io("cannot make the directory", &error))?;
+        let notes = import::write_ims(&dir, &records)?;
+        tell(printer, &notes);
+        let left_out = notes.iter().filter(|note| note.left_out).count();
+        printer.result(format_args!("exported   {}", records.len().saturating_sub(left_out)));
+        complete(&notes, "exported")
+    }
+}
+
+fn tell(printer: &Printer, notes: &[Note]) {
+    for note in notes {
+        printer.note(note);
+    }
+}
+
+/// Whoever moves a site has to hear of what was left behind, and a script too.
+fn complete(notes: &[Note], done: &str) -> Result<(), Failure> {
+    match notes.iter().filter(|note| note.left_out).count() {
+        0 => Ok(()),
+        left_out => Err(Failure::new(
+            "transfer_incomplete",
+            format_args!("{left_out} records were not {done}; the others were"),
+        )
+        .hint("the lines above say which and why")),
+    }
+}
