@@ -54,8 +54,18 @@ fn a_site_moves_here_and_back() {
     let (code, told, notes) = kiln(&data, &["export", "ims", to.to_str().unwrap()]);
     assert_eq!(code, 0, "{notes}");
     assert!(told.starts_with("exported "), "{told}");
-    for file in ["v2.1_images.json", "v2.2_recipes.json", "v2_public_keys.json", "v3.1_deleted_images.json"] {
-        let ids = |dir: &Path| records(dir, file).iter().map(|record| record["id"].clone()).collect::<Vec<_>>();
+    for file in [
+        "v2.1_images.json",
+        "v2.2_recipes.json",
+        "v2_public_keys.json",
+        "v3.1_deleted_images.json",
+    ] {
+        let ids = |dir: &Path| {
+            records(dir, file)
+                .iter()
+                .map(|record| record["id"].clone())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(ids(&to), ids(&from), "{file}");
     }
 

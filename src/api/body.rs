@@ -22,7 +22,9 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         let is_json = is_json(request.headers());
-        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| unreadable(&rejection))?;
         Ok(Self { bytes, is_json })
     }
 }
@@ -95,7 +97,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-fn unreadable(rejection: BytesRejection) -> Problem {
+fn unreadable(rejection: &BytesRejection) -> Problem {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -4,7 +4,7 @@
 //! nobody knows are ignored, as in IMS. When `limit` cuts a list, the header `Link` has the address of the rest
 //! (RFC 8288).
 
-use std::{future::Future, str::FromStr};
+use std::{fmt::Write, future::Future, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
@@ -214,18 +214,9 @@ impl ListQuery {
         let next = place_after(&query, &first);
 
         if let (Some(limit), Some(next)) = (self.limit, &next) {
-            // Whether anything comes after a full page is only known by looking.
-            let one = Query {
-                after: Some(next.clone()),
-                limit: 1,
-                ..query.clone()
-            };
-            let more = page(one).await?.count > 0;
             let mut answer = ([kind], format!("[{}]", first.text)).into_response();
-            if more {
-                let (name, value) = self.next_page(limit, next)?;
-                answer.headers_mut().insert(name, value);
-            }
+            let (name, value) = self.next_page(limit, next)?;
+            answer.headers_mut().insert(name, value);
             return Ok(answer);
         }
         let Some(next) = next else {
@@ -241,6 +232,7 @@ impl ListQuery {
             let Some(mut state) = state else { return Ok(None) };
             let chunk = (state.page)(state.query.clone()).await.map_err(std::io::Error::other)?;
             let mut text = std::mem::take(&mut state.text);
+            // What was last may have gone meanwhile.
             if chunk.count > 0 {
                 state.text = format!(",{}", chunk.text);
             }
@@ -259,7 +251,8 @@ impl ListQuery {
         let mut address = format!("<{}?limit={limit}&cursor={}", self.path, encode(after));
         for (key, value) in &self.others {
             let value = percent::encode(value, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
-            address.push_str(&format!("&{key}={value}"));
+            // Writing to a string cannot fail.
+            let _ = write!(address, "&{key}={value}");
         }
         address.push_str(">; rel=\"next\"");
         let value = HeaderValue::from_str(&address).map_err(Problem::bad_request)?;
@@ -274,10 +267,13 @@ struct Streaming<P> {
     text: String,
 }
 
-/// A page of records whose JSON the store does not have.
-pub(super) fn write<R: Serialize>(records: Vec<Stored<R>>) -> PageText<R> {
+/// A page of records whose JSON the store does not have; `records` may hold one more than asked for.
+pub(super) fn write<R: Serialize>(mut records: Vec<Stored<R>>, limit: u32) -> PageText<R> {
+    let more = records.len() > limit as usize;
+    records.truncate(limit as usize);
     let mut page = PageText {
         count: records.len(),
+        more,
         ..PageText::default()
     };
     for stored in records {
@@ -292,9 +288,9 @@ pub(super) fn write<R: Serialize>(records: Vec<Stored<R>>) -> PageText<R> {
     page
 }
 
-/// Where a list goes on after a page; nowhere when the page is not full.
+/// Where a list goes on after a page; nowhere when it is the last.
 fn place_after<R: Listed>(query: &Query, page: &PageText<R>) -> Option<After> {
-    let (last, position) = page.last.as_ref().filter(|_| page.count >= query.limit as usize)?;
+    let (last, position) = page.last.as_ref().filter(|_| page.more)?;
     Some(After {
         key: match query.sort {
             Sort::Position => position.to_string(),

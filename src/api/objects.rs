@@ -55,8 +55,8 @@ pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
     objects.extend(artifacts.into_iter().map(|artifact| artifact.path));
     // Owned: the checks run side by side.
     let checks = objects[1..]
-        .to_vec()
-        .into_iter()
+        .iter()
+        .cloned()
         .map(|path| async move { must_exist(api, &path).await });
     stream::iter(checks)
         .buffer_unordered(PARALLEL)

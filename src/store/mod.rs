@@ -220,6 +220,8 @@ pub struct PageText<R> {
     pub count: usize,
     /// The last of them and its position; none if there are no records.
     pub last: Option<(R, i64)>,
+    /// Whether the list goes on after it.
+    pub more: bool,
 }
 
 impl<R> Default for PageText<R> {
@@ -228,6 +230,7 @@ impl<R> Default for PageText<R> {
             text: String::new(),
             count: 0,
             last: None,
+            more: false,
         }
     }
 }

@@ -48,6 +48,21 @@ async fn same_as_text(collection: &dyn Collection<Image>, query: &Query, page: &
     assert_eq!(text.count, page.len());
     let last = page.last().map(|stored| (stored.record.clone(), stored.position));
     assert_eq!(text.last, last);
+    let rest = last.map(|(record, position)| Query {
+        after: Some(After {
+            key: match query.sort {
+                Sort::Position => position.to_string(),
+                Sort::Name => record.name,
+            },
+            id: record.id.to_string(),
+        }),
+        ..query.clone()
+    });
+    let more = match rest {
+        Some(rest) => !collection.page(Side::Live, &rest).await.unwrap().is_empty(),
+        None => false,
+    };
+    assert_eq!(text.more, more);
 }
 
 async fn pages_hold_every_record_once(place: &Place) {

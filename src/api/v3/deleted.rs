@@ -189,8 +189,10 @@ macro_rules! deleted {
                 list.answer(move |query| {
                     let api = api.clone();
                     async move {
-                        let page = Collection::<$record>::page(&*api.store, Side::Deleted, &query).await;
-                        page.map(lists::write)
+                        let limit = query.limit;
+                        let one_more = Query { limit: limit.saturating_add(1), ..query };
+                        let page = Collection::<$record>::page(&*api.store, Side::Deleted, &one_more).await;
+                        page.map(|records| lists::write(records, limit))
                     }
                 })
                 .await

@@ -26,21 +26,34 @@ pub(super) async fn page_text<R: Document>(
     side: Option<Side>,
     query: &Query,
 ) -> Result<PageText<R>> {
-    let Some(mut statement) = finish(select_text::<R>(), side, query) else {
+    // One more than asked for tells whether the list goes on.
+    let one_more = Query {
+        limit: query.limit.saturating_add(1),
+        ..query.clone()
+    };
+    let Some(mut statement) = finish(select_text::<R>(), side, &one_more) else {
         return Ok(PageText::default());
     };
     statement.push(") AS page");
     let row = readers.fetch_one(statement.build()).await?;
     let (text, positions): (Option<String>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
-    let (Some(text), Some(positions)) = (text, positions) else {
+    let (Some(mut text), Some(mut positions)) = (text, positions) else {
         return Ok(PageText::default());
     };
+    let mut count = positions.split(',').count();
+    let more = count > query.limit as usize;
+    if more && let (Some((rest, _)), Some(end)) = (positions.rsplit_once(','), text.rfind(SEPARATOR)) {
+        positions = rest;
+        text.truncate(end);
+        count -= 1;
+    }
     let last = text.rsplit(SEPARATOR).next().unwrap_or_default();
     let record = serde_json::from_str(last).map_err(|error| damaged::<R>(last, &error))?;
     let position = positions.rsplit(',').next().and_then(|last| last.parse().ok());
     Ok(PageText {
-        count: positions.split(',').count(),
+        count,
         last: position.map(|position| (record, position)),
+        more,
         text,
     })
 }

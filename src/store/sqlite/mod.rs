@@ -21,7 +21,7 @@ use super::{Lock, Result, fault};
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Connections that read at the same time.
-const READERS: u32 = 4;
+const READERS: u32 = 2;
 
 /// What [`sql`] is compiled for.
 type Db = Sqlite;
