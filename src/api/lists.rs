@@ -4,7 +4,7 @@
 //! nobody knows are ignored, as in IMS. When `limit` cuts a list, the header `Link` has the address of the rest
 //! (RFC 8288).
 
-use std::{fmt::Write, future::Future, str::FromStr};
+use std::{fmt::Write, future::Future, marker::PhantomData, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
@@ -30,15 +30,20 @@ const CHUNK: u32 = 1_000;
 /// The most records that `limit` can ask for.
 const MAX_LIMIT: u32 = 10_000;
 
-/// A kind of record that lists can be sorted by the name of.
+/// A kind of record that there are lists of.
 pub(super) trait Listed: Send + 'static {
+    /// The parameters that lists of this kind know beside those of every list.
+    const FILTERS: &'static [&'static str];
+
     fn id(&self) -> String;
     fn name(&self) -> &str;
 }
 
 macro_rules! listed {
-    ($record:ty, $name:ident) => {
+    ($record:ty, $name:ident, $filters:expr) => {
         impl Listed for $record {
+            const FILTERS: &'static [&'static str] = &$filters;
+
             fn id(&self) -> String {
                 self.id.to_string()
             }
@@ -49,18 +54,19 @@ macro_rules! listed {
     };
 }
 
-listed!(Recipe, name);
-listed!(Image, name);
-listed!(PublicKey, name);
-listed!(Job, image_root_archive_name);
+listed!(Recipe, name, ["arch"]);
+listed!(Image, name, ["arch"]);
+listed!(PublicKey, name, []);
+listed!(Job, image_root_archive_name, ["arch", "status", "job_type"]);
 
 /// What a request asks of a list.
 #[derive(Debug, Clone)]
-pub(super) struct ListQuery {
+pub(super) struct ListQuery<R> {
     query: Query,
     limit: Option<u32>,
     path: String,
     others: Vec<(String, String)>,
+    kind: PhantomData<fn() -> R>,
 }
 
 /// The parameters of every list, for the documentation; [`ListQuery`] reads them.
@@ -74,9 +80,6 @@ pub(super) struct ListParameters {
     /// Only records whose id begins so.
     #[param(nullable = false)]
     id_prefix: Option<String>,
-    /// Only records of this architecture.
-    #[param(nullable = false)]
-    arch: Option<Arch>,
     /// What the list is sorted by; `created` is what IMS does, a hyphen turns the order around.
     #[param(nullable = false, inline)]
     sort: Option<SortParameter>,
@@ -86,6 +89,16 @@ pub(super) struct ListParameters {
     /// Where to go on: to be taken from the header `Link`.
     #[param(nullable = false)]
     cursor: Option<String>,
+}
+
+/// The parameter of lists of what has an architecture.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "documentation")]
+pub(super) struct ArchParameter {
+    /// Only records of this architecture.
+    #[param(nullable = false)]
+    arch: Option<Arch>,
 }
 
 /// The parameters that only lists of jobs have.
@@ -114,7 +127,7 @@ pub(super) enum SortParameter {
     NameDescending,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
+impl<R: Listed, S: Send + Sync> FromRequestParts<S> for ListQuery<R> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
@@ -141,19 +154,24 @@ pub(super) fn pairs(query: Option<&str>) -> Result<Vec<(String, String)>> {
         .0)
 }
 
-impl ListQuery {
+impl<R: Listed> ListQuery<R> {
     fn parse(path: String, pairs: &[(String, String)]) -> Result<Self> {
         let mut list = Self {
             query: Query::default(),
             limit: None,
             path,
             others: Vec::new(),
+            kind: PhantomData,
         };
         let mut cursor = None;
         for (key, value) in pairs {
-            match key.as_str() {
-                "name" => list.query.name = Some(value.clone()),
-                "id_prefix" => list.query.id_prefix = Some(value.to_ascii_lowercase()),
+            let key = key.as_str();
+            if matches!(key, "arch" | "status" | "job_type") && !R::FILTERS.contains(&key) {
+                continue;
+            }
+            match key {
+                "name" => list.query.name = Some(plain(key, value)?),
+                "id_prefix" => list.query.id_prefix = Some(plain(key, value)?.to_ascii_lowercase()),
                 "arch" => list.query.arch = Some(read("arch", value)?),
                 "status" => list
                     .query
@@ -183,7 +201,7 @@ impl ListQuery {
                 }
                 _ => continue,
             }
-            list.others.push((key.clone(), value.clone()));
+            list.others.push((key.to_owned(), value.clone()));
         }
         let numeric = list.query.sort == Sort::Position;
         if cursor
@@ -202,9 +220,8 @@ impl ListQuery {
     ///
     /// What the store says to the first page. When a later one fails, the answer breaks off, so that no client takes a
     /// part for the whole.
-    pub(super) async fn answer<R, F>(self, page: impl Fn(Query) -> F + Send + Sync + 'static) -> Result<Response>
+    pub(super) async fn answer<F>(self, page: impl Fn(Query) -> F + Send + Sync + 'static) -> Result<Response>
     where
-        R: Listed,
         F: Future<Output = store::Result<PageText<R>>> + Send,
     {
         let mut query = self.query.clone();
@@ -314,6 +331,14 @@ fn decode(cursor: &str) -> Option<After> {
     })
 }
 
+/// A text that databases can be asked for.
+fn plain(name: &str, value: &str) -> Result<String> {
+    if value.contains('\0') {
+        return Err(refused(name, "a text without null characters"));
+    }
+    Ok(value.to_owned())
+}
+
 fn read<T: FromStr>(name: &str, value: &str) -> Result<T>
 where
     T::Err: std::fmt::Display,
@@ -339,7 +364,7 @@ fn refused(parameter: &str, wanted: impl std::fmt::Display) -> Problem {
 mod tests {
     use super::*;
 
-    fn parse(query: &str) -> Result<ListQuery> {
+    fn parse(query: &str) -> Result<ListQuery<Job>> {
         ListQuery::parse("/v3/images".to_owned(), &pairs(Some(query))?)
     }
 
@@ -373,6 +398,7 @@ mod tests {
             "sort=size",
             "arch=armv7",
             "status=done",
+            "name=%00",
             "cursor=%00",
             "cursor=aS94",
         ] {

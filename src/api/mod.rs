@@ -15,6 +15,7 @@ pub mod orphans;
 pub mod problem;
 mod rate;
 mod request_log;
+mod schemas;
 pub mod serve;
 mod service;
 pub mod tls;
@@ -66,7 +67,7 @@ impl Api {
     pub fn router(self) -> Router {
         let (router, document) = openapi::routes().split_for_parts();
         router
-            .merge(openapi::pages(document))
+            .merge(openapi::pages(&document))
             .method_not_allowed_fallback(address::wrong_method)
             .fallback(address::unknown)
             .with_state(self)

@@ -1,6 +1,7 @@
 //! The API's description: made from the handlers, served as `/openapi.json` with a page to read it at `/docs`.
 
 use axum::{Json, Router, routing::get};
+use serde_json::Value;
 use utoipa::{
     OpenApi as _,
     openapi::{
@@ -13,7 +14,7 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{Api, problem::Problem, service, uploads, v2, v3};
+use super::{Api, problem::Problem, schemas, service, uploads, v2, v3};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -23,7 +24,7 @@ use super::{Api, problem::Problem, service, uploads, v2, v3};
             Every path is also served below `/apis/ims`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
-    components(schemas(Problem))
+    components(schemas(Problem, uploads::UploadKind))
 )]
 struct Document;
 
@@ -40,13 +41,13 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// The description on its own, as it is served.
-pub fn document() -> OpenApi {
-    routes().into_openapi()
+pub fn document() -> Value {
+    schemas::refine(&routes().into_openapi())
 }
 
 /// The description and the page.
-pub(super) fn pages(document: OpenApi) -> Router<Api> {
-    let served = document.clone();
+pub(super) fn pages(document: &OpenApi) -> Router<Api> {
+    let served = schemas::refine(document);
     Router::new()
         .route("/openapi.json", get(move || async move { Json(served) }))
         .merge(Router::from(
@@ -122,7 +123,7 @@ fn describe(operation: &mut Operation) {
             response.content.insert("application/problem+json".to_owned(), content);
         }
         if response.description.is_empty() {
-            response.description = match status.as_str() {
+            let words = match status.as_str() {
                 "200" => "as asked",
                 "201" => "made",
                 "204" => "done",
@@ -131,8 +132,8 @@ fn describe(operation: &mut Operation) {
                 "409" => "in the way of what is there",
                 "502" => "S3 does not answer",
                 _ => "failed",
-            }
-            .to_owned();
+            };
+            words.clone_into(&mut response.description);
         }
         // The web framework that IMS is made with answers these two in its own way.
         if status == "400" || status == "415" {

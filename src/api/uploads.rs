@@ -43,7 +43,7 @@ struct UploadedObject {
 /// The kinds of artifacts that can be uploaded.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum UploadKind {
+pub(super) enum UploadKind {
     Rootfs,
     Kernel,
     Initrd,

@@ -23,9 +23,10 @@ use crate::{
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation; keeps_objects() reads it")]
 struct Cascade {
-    /// Whether the objects in S3 go too, as far as no other record names them. True unless said otherwise.
-    #[param(nullable = false)]
-    cascade: Option<bool>,
+    /// Whether the objects in S3 go too, as far as no other record names them. They do unless this is said and is none
+    /// of `true`, `yes`, `t` and `1`, in any case.
+    #[param(nullable = false, example = "true")]
+    cascade: Option<String>,
 }
 
 /// As in IMS: true, yes, t and 1 mean yes, everything else no.

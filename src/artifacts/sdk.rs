@@ -130,6 +130,12 @@ pub(super) fn is_missing<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
         .is_some_and(|response| response.status().as_u16() == 404)
 }
 
+/// Whether S3 will have nothing to do with the request: the bucket is not ours, or its name is none.
+pub(super) fn is_refused<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    let status = error.raw_response().map(|response| response.status().as_u16());
+    matches!(status, Some(400 | 401 | 403)) || matches!(error, SdkError::ConstructionFailure(_))
+}
+
 fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<&str>) -> Failure {
     let detail = match (code, message) {
         (Some(code), Some(message)) => format!("{what}: {message} ({code})"),

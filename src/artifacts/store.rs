@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::{
     S3Settings, percent,
-    sdk::{self, broken_stream, failure, io_failure, is_missing, presign_failure},
+    sdk::{self, broken_stream, failure, io_failure, is_missing, is_refused, presign_failure},
 };
 use crate::records::{Digests, Failure};
 
@@ -319,10 +319,10 @@ impl ArtifactStore {
 
     /// Whether an object is there and may be read. A bucket that is not there, or not ours to read, has none.
     pub async fn exists(&self, bucket: &str, key: &str) -> Result<bool, Failure> {
-        match self.head(bucket, key).await {
-            Ok(head) => Ok(head.is_some()),
-            Err(failure) if failure.code == "s3_denied" && !self.is_own(bucket) => Ok(false),
-            Err(failure) => Err(failure),
+        match self.client.head_object().bucket(bucket).key(key).send().await {
+            Ok(_) => Ok(true),
+            Err(error) if is_missing(&error) || (is_refused(&error) && !self.is_own(bucket)) => Ok(false),
+            Err(error) => Err(failure(format_args!("cannot look at s3://{bucket}/{key}"), &error)),
         }
     }
 
@@ -331,12 +331,8 @@ impl ArtifactStore {
         let what = format!("cannot read s3://{bucket}/{key}");
         let answer = match self.client.get_object().bucket(bucket).key(key).send().await {
             Ok(answer) => answer,
-            Err(error) if is_missing(&error) => return Ok(None),
-            Err(error) => {
-                let failure = failure(&what, &error);
-                let not_ours = failure.code == "s3_denied" && !self.is_own(bucket);
-                return if not_ours { Ok(None) } else { Err(failure.into()) };
-            }
+            Err(error) if is_missing(&error) || (is_refused(&error) && !self.is_own(bucket)) => return Ok(None),
+            Err(error) => return Err(failure(&what, &error).into()),
         };
         let size = answer.content_length().unwrap_or_default().unsigned_abs();
         if size >= limit as u64 {

@@ -145,6 +145,10 @@ async fn a_missing_manifest_is_422() {
     for path in [
         format!("s3://{IMAGES}/{}", unique("nowhere")),
         format!("s3://{}/manifest.json", unique("bucket")),
+        // No bucket can be called so; S3 says that in its own way.
+        "s3://Not_A_Bucket/manifest.json".to_owned(),
+        "s3://192.168.0.1/manifest.json".to_owned(),
+        "s3://...---/manifest.json".to_owned(),
     ] {
         refused(&api, &json!({"path": path, "type": "s3"}), 422, &path).await;
     }

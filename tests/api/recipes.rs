@@ -88,6 +88,8 @@ async fn a_links_object_has_to_exist_and_its_etag_need_not_be_said() {
     for missing in [
         format!("s3://{RECIPES}/{}", unique("nothing")),
         format!("s3://{}/recipe", unique("bucket")),
+        "s3://Not_A_Bucket/recipe".to_owned(),
+        "s3://..-/recipe".to_owned(),
         format!("s3://{RECIPES}/../{RECIPES}/x"),
     ] {
         let body = with(&missing);

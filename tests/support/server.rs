@@ -105,24 +105,21 @@ impl Process {
         }
         // Nobody reads on, and it says nothing more; but it must not meet a closed pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        let s3 = match said.get("s3 keys") {
-            Some(file) => {
-                let keys: Value = serde_json::from_slice(&fs_err::read(file).unwrap()).unwrap();
-                let text = |name: &str| keys[name].as_str().unwrap().to_owned();
-                S3Access {
-                    endpoint: said["s3"].clone(),
-                    access_key: text("access_key"),
-                    secret_key: text("secret_key"),
-                }
+        let s3 = if let Some(file) = said.get("s3 keys") {
+            let keys: Value = serde_json::from_slice(&fs_err::read(file).unwrap()).unwrap();
+            let text = |name: &str| keys[name].as_str().unwrap().to_owned();
+            S3Access {
+                endpoint: said["s3"].clone(),
+                access_key: text("access_key"),
+                secret_key: text("secret_key"),
             }
+        } else {
             // It was told of another one.
-            None => {
-                let told = |key: &str| settings.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
-                S3Access {
-                    endpoint: said["s3"].clone(),
-                    access_key: told("KILN__S3__ACCESS_KEY").unwrap_or_default().to_owned(),
-                    secret_key: told("KILN__S3__SECRET_KEY").unwrap_or_default().to_owned(),
-                }
+            let told = |key: &str| settings.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+            S3Access {
+                endpoint: said["s3"].clone(),
+                access_key: told("KILN__S3__ACCESS_KEY").unwrap_or_default().to_owned(),
+                secret_key: told("KILN__S3__SECRET_KEY").unwrap_or_default().to_owned(),
             }
         };
         Self {

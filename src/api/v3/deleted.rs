@@ -14,7 +14,7 @@ use crate::{
         address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, error},
-        lists::{self, ListParameters, ListQuery},
+        lists::{self, ArchParameter, ListParameters, ListQuery},
         objects::{check_image, must_exist},
         orphans,
         problem::{Problem, Result},
@@ -178,14 +178,14 @@ async fn undelete_all<R: Restorable>(
 
 /// The six requests, for one kind of record.
 macro_rules! deleted {
-    ($module:ident, $record:ty, $tag:literal, $all:literal, $one:literal) => {
+    ($module:ident, $record:ty, $tag:literal, $all:literal, $one:literal, $parameters:tt) => {
         mod $module {
             use super::*;
 
             /// List the deleted records.
-            #[utoipa::path(get, path = $all, tag = $tag, params(ListParameters),
+            #[utoipa::path(get, path = $all, tag = $tag, params $parameters,
                         responses((status = 200, body = Vec<$record>), (status = 400, body = Problem)))]
-            pub(super) async fn list_deleted(State(api): State<Api>, list: ListQuery) -> Result<Response> {
+            pub(super) async fn list_deleted(State(api): State<Api>, list: ListQuery<$record>) -> Result<Response> {
                 list.answer(move |query| {
                     let api = api.clone();
                     async move {
@@ -261,21 +261,24 @@ deleted!(
     PublicKey,
     "deleted public-keys",
     "/deleted/public-keys",
-    "/deleted/public-keys/{id}"
+    "/deleted/public-keys/{id}",
+    (ListParameters)
 );
 deleted!(
     recipes,
     Recipe,
     "deleted recipes",
     "/deleted/recipes",
-    "/deleted/recipes/{id}"
+    "/deleted/recipes/{id}",
+    (ListParameters, ArchParameter)
 );
 deleted!(
     images,
     Image,
     "deleted images",
     "/deleted/images",
-    "/deleted/images/{id}"
+    "/deleted/images/{id}",
+    (ListParameters, ArchParameter)
 );
 
 pub(super) fn router() -> OpenApiRouter<Api> {

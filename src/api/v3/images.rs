@@ -14,7 +14,7 @@ use crate::{
         address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, Parsed, error, object},
-        lists::{ListParameters, ListQuery},
+        lists::{ArchParameter, ListParameters, ListQuery},
         objects::check_image,
         problem::{Problem, Result},
     },
@@ -139,9 +139,9 @@ fn metadata_update(value: &Value) -> Parsed<(MetadataOperation, String, String)>
 }
 
 /// List the images.
-#[utoipa::path(get, path = "/images", tag = "images", params(ListParameters),
+#[utoipa::path(get, path = "/images", tag = "images", params(ListParameters, ArchParameter),
     responses((status = 200, body = Vec<Image>), (status = 400, body = Problem)))]
-pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
+pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Image>) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
         async move { Collection::<Image>::page_text(&*api.store, &query).await }

@@ -20,7 +20,7 @@ use crate::{
         address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields, Parsed, checked, object},
-        lists::{self, JobListParameters, ListParameters, ListQuery},
+        lists::{self, ArchParameter, JobListParameters, ListParameters, ListQuery},
         objects::{check_rootfs, must_exist},
         problem::{Problem, Result},
     },
@@ -116,9 +116,9 @@ pub(in crate::api) struct JobFilterParameters {
 }
 
 /// List the jobs.
-#[utoipa::path(get, path = "/jobs", tag = "jobs", params(ListParameters, JobListParameters),
+#[utoipa::path(get, path = "/jobs", tag = "jobs", params(ListParameters, ArchParameter, JobListParameters),
     responses((status = 200, body = Vec<Job>), (status = 400, body = Problem)))]
-pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
+pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Job>) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
         async move { api.store.page_text_of_jobs(&query).await }

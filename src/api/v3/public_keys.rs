@@ -34,7 +34,7 @@ pub(in crate::api) struct PublicKeyCreate {
 /// List the public keys.
 #[utoipa::path(get, path = "/public-keys", tag = "public-keys", params(ListParameters),
     responses((status = 200, body = Vec<PublicKey>), (status = 400, body = Problem)))]
-pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
+pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<PublicKey>) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
         async move { Collection::<PublicKey>::page_text(&*api.store, &query).await }

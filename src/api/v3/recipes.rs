@@ -11,7 +11,7 @@ use crate::{
         address::Path,
         body::{Answer, RawBody},
         fields::{self, Fields},
-        lists::{ListParameters, ListQuery},
+        lists::{ArchParameter, ListParameters, ListQuery},
         objects::must_exist,
         problem::{Problem, Result},
     },
@@ -64,9 +64,9 @@ pub(in crate::api) struct RecipeUpdate {
 }
 
 /// List the recipes.
-#[utoipa::path(get, path = "/recipes", tag = "recipes", params(ListParameters),
+#[utoipa::path(get, path = "/recipes", tag = "recipes", params(ListParameters, ArchParameter),
     responses((status = 200, body = Vec<Recipe>), (status = 400, body = Problem)))]
-pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery) -> Result<Response> {
+pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Recipe>) -> Result<Response> {
     list.answer(move |query| {
         let api = api.clone();
         async move { Collection::<Recipe>::page_text(&*api.store, &query).await }

@@ -191,11 +191,11 @@ async fn w11_changes_at_the_same_time_all_count() {
     let api = Server::shared();
     let image = id_of(&api.image(json!({})).await);
     let path = format!("/v3/images/{image}");
-    let patch = |number: i32| {
+    let set = |number: i32| {
         let tag = json!({"operation": "set", "key": format!("k{number}"), "value": "v"});
         api.patch(&path, json!({ "metadata": tag }))
     };
-    let answers = join_all((0..8).map(patch)).await;
+    let answers = join_all((0..8).map(set)).await;
     let took: Vec<_> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(took, [200; 8]);
     assert_eq!(api.read(&path).await["metadata"].as_object().unwrap().len(), 8);

@@ -296,19 +296,19 @@ async fn w10_what_s3_does_not_answer_is_502_and_loses_no_link() {
 async fn w09_a_broken_manifest_stands_in_nobodys_way() {
     let api = Server::own();
     let (good, broken) = (api.image(json!({})).await, api.image(json!({})).await);
-    let (lost, last) = (api.image(json!({})).await, api.image(json!({})).await);
+    let (gone, last) = (api.image(json!({})).await, api.image(json!({})).await);
     let place = |record: &Value| {
         let path = record["link"]["path"].as_str().unwrap().to_owned();
         path.strip_prefix("s3://boot-images/").unwrap().to_owned()
     };
     api.put(IMAGES, &place(&broken), "[]").await;
-    api.remove(lost["link"]["path"].as_str().unwrap()).await;
+    api.remove(gone["link"]["path"].as_str().unwrap()).await;
 
     api.delete("/v3/images").await.done();
     assert_eq!(api.read("/v3/images").await, json!([]));
     let problem = api.patch("/v3/deleted/images", undelete()).await.problem(422);
     let named: Vec<_> = problem["errors"].as_object().unwrap().keys().cloned().collect();
-    let mut expected = [id_of(&broken), id_of(&lost)];
+    let mut expected = [id_of(&broken), id_of(&gone)];
     expected.sort();
     assert_eq!(
         named.iter().collect::<std::collections::BTreeSet<_>>(),
@@ -319,7 +319,7 @@ async fn w09_a_broken_manifest_stands_in_nobodys_way() {
         json!([good, last]),
         "the others are back, in order"
     );
-    assert_eq!(api.ids("/v3/deleted/images").await, [id_of(&broken), id_of(&lost)]);
+    assert_eq!(api.ids("/v3/deleted/images").await, [id_of(&broken), id_of(&gone)]);
 
     api.delete("/v3/deleted/images").await.done();
     assert_eq!(api.read("/v3/deleted/images").await, json!([]));
