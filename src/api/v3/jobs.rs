@@ -1,7 +1,5 @@
 //! `/jobs`: their records. What carries them out is elsewhere.
 
-use std::collections::BTreeMap;
-
 use axum::{
     Json,
     extract::{RawQuery, State},
@@ -9,82 +7,25 @@ use axum::{
     response::Response,
 };
 use serde::Deserialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{age, find, id};
+use super::{
+    age, find, id,
+    new_job::{self, JobCreate},
+};
 use crate::{
     api::{
-        Api, JobSettings,
+        Api,
         address::Path,
         body::{Answer, RawBody},
-        fields::{self, Fields, Parsed, checked, object},
+        fields::{self, Fields},
         lists::{self, ArchParameter, JobListParameters, ListParameters, ListQuery},
-        objects::{check_rootfs, must_exist},
         problem::{Problem, Result},
     },
-    arch::Arch,
-    records::{
-        Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType,
-        job::{Connection, SshContainer},
-        names::check_file_name,
-    },
-    store::{Collection, JobFilter, Side, StoreError},
+    records::{Image, ImageId, Job, JobId, JobStatus, JobType, Moment},
+    store::{JobFilter, Side, StoreError},
 };
-
-/// What makes a job.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct JobCreate {
-    /// What it does.
-    job_type: JobType,
-    /// The recipe (create) or image (customize) that it starts from.
-    artifact_id: Uuid,
-    /// The key that may log in to its shell.
-    public_key_id: Uuid,
-    /// The name of the image that comes out.
-    #[schema(min_length = 1, max_length = 255)]
-    image_root_archive_name: String,
-    /// Whether a failed build opens a shell.
-    #[schema(nullable = false)]
-    enable_debug: Option<bool>,
-    /// Disk for the build, GiB.
-    #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
-    build_env_size: Option<u32>,
-    /// Memory for the build, GiB.
-    #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
-    job_mem_size: Option<u32>,
-    /// The kernel's file name in `/boot`.
-    #[schema(nullable = false, max_length = 255)]
-    kernel_file_name: Option<String>,
-    /// The initial RAM disk's file name in `/boot`.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
-    initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`; it need not be there.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
-    kernel_parameters_file_name: Option<String>,
-    /// Shells; only for customize jobs, and at most one.
-    ssh_containers: Option<Vec<SshContainerCreate>>,
-    /// Whether the job needs a kernel of its own.
-    #[schema(nullable = false)]
-    require_dkms: Option<bool>,
-}
-
-/// A shell that a job shall have.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct SshContainerCreate {
-    /// Its name.
-    #[schema(nullable = false)]
-    name: Option<String>,
-    /// Whether the shell is confined to the image's root.
-    #[schema(nullable = false)]
-    jail: Option<bool>,
-}
 
 /// What can be changed of a job.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -134,188 +75,14 @@ pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>
     Ok(Json(job.ok_or_else(Problem::not_found)?.record))
 }
 
-/// What a request says of a job, before it is compared with anything.
-struct Request {
-    job_type: JobType,
-    artifact_id: Uuid,
-    public_key_id: PublicKeyId,
-    image_root_archive_name: String,
-    enable_debug: bool,
-    build_env_size: Option<u32>,
-    job_mem_size: Option<u32>,
-    kernel_file_name: Option<String>,
-    initrd_file_name: Option<String>,
-    kernel_parameters_file_name: Option<String>,
-    ssh_containers: Vec<(Option<String>, bool)>,
-    require_dkms: Option<bool>,
-}
-
-fn read(body: Value) -> Result<Request> {
-    let file = |value: &Value| checked(check_file_name)(value);
-    // IMS takes the empty text for "as usual" here, and only here.
-    let kernel = |value: &Value| match value.as_str() {
-        Some("") => Ok(String::new()),
-        _ => file(value),
-    };
-    let mut fields = Fields::of(body)?;
-    let job_type = fields.required("job_type", fields::job_type);
-    let artifact_id = fields.required("artifact_id", fields::uuid);
-    let public_key_id = fields.required("public_key_id", fields::uuid);
-    let image_root_archive_name = fields.required("image_root_archive_name", file);
-    let enable_debug = fields.optional("enable_debug", fields::boolean);
-    let build_env_size = fields.optional("build_env_size", fields::size);
-    let job_mem_size = fields.optional("job_mem_size", fields::size);
-    let kernel_file_name = fields.optional("kernel_file_name", kernel);
-    let initrd_file_name = fields.optional("initrd_file_name", file);
-    let kernel_parameters_file_name = fields.optional("kernel_parameters_file_name", file);
-    let ssh_containers = fields.nullable("ssh_containers", |value| fields::list(value, ssh_container));
-    let require_dkms = fields.optional("require_dkms", fields::boolean);
-    fields.finish()?;
-    Ok(Request {
-        job_type: job_type?,
-        artifact_id: artifact_id?,
-        public_key_id: PublicKeyId(public_key_id?),
-        image_root_archive_name: image_root_archive_name?,
-        enable_debug: enable_debug?.unwrap_or(false),
-        build_env_size: build_env_size?,
-        job_mem_size: job_mem_size?,
-        kernel_file_name: kernel_file_name?.filter(|name| !name.is_empty()),
-        initrd_file_name: initrd_file_name?,
-        kernel_parameters_file_name: kernel_parameters_file_name?,
-        ssh_containers: ssh_containers?.flatten().unwrap_or_default(),
-        require_dkms: require_dkms?,
-    })
-}
-
-fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
-    object(value, |fields| {
-        let name = fields.optional("name", fields::text);
-        let jail = fields.optional("jail", fields::boolean);
-        Ok((name?, jail?.unwrap_or(false)))
-    })
-}
-
 /// Ask for a job. Its architecture is that of the recipe or image; nothing in the request can say otherwise.
 #[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = JobCreate,
     responses((status = 201, body = Job), (status = 502, body = Problem)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<Job>)> {
-    let request = read(body.json()?)?;
-    let job = plan(&api, request).await?;
+    let request = new_job::read(body.json()?)?;
+    let job = new_job::plan(&api, request).await?;
     api.store.insert_job(&job).await?;
     Ok((StatusCode::CREATED, Json(job)))
-}
-
-/// The checks in IMS's order, and what follows from them.
-async fn plan(api: &Api, request: Request) -> Result<Job> {
-    if request.job_type == JobType::Create && !request.ssh_containers.is_empty() {
-        return Err(Problem::bad_request(
-            "`ssh_containers` cannot be given for a create job.",
-        ));
-    }
-    if request.ssh_containers.len() > 1 {
-        return Err(Problem::bad_request("A job has one SSH container at most."));
-    }
-    let (arch, dkms) = match request.job_type {
-        JobType::Create => {
-            let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, RecipeId(request.artifact_id)).await?;
-            let recipe = recipe.ok_or_else(|| unknown("recipe", request.artifact_id))?.record;
-            must_exist(api, &linked("recipe", recipe.link.as_ref())?.path).await?;
-            if recipe.recipe_type == RecipeType::Packer {
-                return Err(Problem::unprocessable("Recipes of type packer cannot be built."));
-            }
-            (recipe.arch, recipe.require_dkms)
-        }
-        JobType::Customize => {
-            let image = Collection::<Image>::get(&*api.store, Side::Live, ImageId(request.artifact_id)).await?;
-            let image = image.ok_or_else(|| unknown("image", request.artifact_id))?.record;
-            check_rootfs(api, linked("image", image.link.as_ref())?).await?;
-            (image.arch, api.jobs.enable_dkms)
-        }
-    };
-    let key = Collection::<PublicKey>::get(&*api.store, Side::Live, request.public_key_id).await?;
-    key.ok_or_else(|| unknown("public key", request.public_key_id.0))?;
-
-    let id = JobId::new();
-    let require_dkms = match arch {
-        // As in IMS: what is built for aarch64 always gets a kernel of its own.
-        Arch::Aarch64 => true,
-        _ => request.require_dkms.unwrap_or(dkms),
-    };
-    let name = |part: &str| format!("cray-ims-{id}-{part}");
-    Ok(Job {
-        id,
-        created: Moment::now(),
-        job_type: request.job_type,
-        artifact_id: request.artifact_id,
-        public_key_id: request.public_key_id,
-        image_root_archive_name: request.image_root_archive_name,
-        enable_debug: request.enable_debug,
-        build_env_size: request.build_env_size.unwrap_or(api.jobs.default_image_size_gib),
-        job_mem_size: request.job_mem_size.unwrap_or(api.jobs.default_mem_size_gib),
-        kernel_file_name: request
-            .kernel_file_name
-            .unwrap_or_else(|| arch.kernel_file_name().to_owned()),
-        initrd_file_name: request.initrd_file_name.unwrap_or_else(|| "initrd".to_owned()),
-        kernel_parameters_file_name: request
-            .kernel_parameters_file_name
-            .unwrap_or_else(|| "kernel-parameters".to_owned()),
-        ssh_containers: shells(
-            id,
-            request.job_type,
-            request.enable_debug,
-            request.ssh_containers,
-            &api.jobs,
-        ),
-        require_dkms,
-        status: JobStatus::Creating,
-        arch,
-        resultant_image_id: None,
-        kubernetes_job: name(request.job_type.name()),
-        kubernetes_service: name("service"),
-        kubernetes_configmap: name("configmap"),
-        kubernetes_pvc: name("job-claim"),
-        kubernetes_secret: None,
-        kubernetes_namespace: api.jobs.namespace.clone(),
-        remote_build_node: String::new(),
-    })
-}
-
-/// As in IMS, what a job refers to and cannot have is a 400.
-fn unknown(kind: &str, id: Uuid) -> Problem {
-    Problem::bad_request(format_args!("There is no {kind} with the id {id}."))
-}
-
-fn linked<'a>(kind: &str, link: Option<&'a Link>) -> Result<&'a Link> {
-    link.ok_or_else(|| Problem::bad_request(format_args!("The {kind} has no link: nothing was uploaded for it yet.")))
-}
-
-/// The shells of a job: what was asked for, else one that the kind of job always has.
-fn shells(
-    id: JobId,
-    job_type: JobType,
-    debug: bool,
-    asked: Vec<(Option<String>, bool)>,
-    settings: &JobSettings,
-) -> Option<Vec<SshContainer>> {
-    let asked = match (job_type, debug) {
-        (JobType::Create, false) => return None,
-        (JobType::Create, true) => vec![(Some("debug".to_owned()), false)],
-        (JobType::Customize, _) if asked.is_empty() => vec![(Some("customize".to_owned()), false)],
-        (JobType::Customize, _) => asked,
-    };
-    let at = |host: String| Connection { host, port: 22 };
-    let outside = format!("{id}.ims.{}.{}", settings.access_subnet, settings.access_domain);
-    let inside = format!("cray-ims-{id}-service.{}.svc.cluster.local", settings.namespace);
-    let shell = |(name, jail)| SshContainer {
-        name,
-        jail,
-        status: "pending".to_owned(),
-        connection_info: BTreeMap::from([
-            ("customer_access".to_owned(), at(outside.clone())),
-            ("cluster.local".to_owned(), at(inside.clone())),
-        ]),
-    };
-    Some(asked.into_iter().map(shell).collect())
 }
 
 /// Say where a job is.
