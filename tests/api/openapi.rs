@@ -1,6 +1,7 @@
 //! The API's description: served, readable without a network, checked in, and true.
 
 use std::{
+    fmt::Write,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -103,7 +104,7 @@ async fn the_page_needs_nothing_from_elsewhere() {
     );
     let files: Vec<_> = text
         .split(['"', '\''])
-        .filter(|part| part.ends_with(".js") || part.ends_with(".css"))
+        .filter(|part| matches!(part.rsplit_once('.'), Some((_, "js" | "css"))))
         .collect();
     assert!(files.len() >= 3, "{text}");
     for file in files {
@@ -155,7 +156,7 @@ fn schemathesis() -> PathBuf {
 async fn settings(api: &Server) -> String {
     let mut text = format!("[parameters]\n\"query.cursor\" = \"{CURSOR}\"\n");
     let mut operation = |name: &str, what: &str| {
-        text.push_str(&format!("\n[[operations]]\ninclude-name-regex = '^{name}$'\n{what}\n"));
+        writeln!(text, "\n[[operations]]\ninclude-name-regex = '^{name}$'\n{what}").unwrap();
     };
     // Whether what a body refers to is there, no description can say.
     let accepted = "checks.positive_data_acceptance.expected-statuses";

@@ -296,7 +296,7 @@ async fn w10_what_s3_does_not_answer_is_502_and_loses_no_link() {
 async fn w09_a_broken_manifest_stands_in_nobodys_way() {
     let api = Server::own();
     let (good, broken) = (api.image(json!({})).await, api.image(json!({})).await);
-    let (gone, last) = (api.image(json!({})).await, api.image(json!({})).await);
+    let (gone, fourth) = (api.image(json!({})).await, api.image(json!({})).await);
     let place = |record: &Value| {
         let path = record["link"]["path"].as_str().unwrap().to_owned();
         path.strip_prefix("s3://boot-images/").unwrap().to_owned()
@@ -316,7 +316,7 @@ async fn w09_a_broken_manifest_stands_in_nobodys_way() {
     );
     assert_eq!(
         api.read("/v3/images").await,
-        json!([good, last]),
+        json!([good, fourth]),
         "the others are back, in order"
     );
     assert_eq!(api.ids("/v3/deleted/images").await, [id_of(&broken), id_of(&gone)]);
