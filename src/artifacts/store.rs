@@ -319,11 +319,7 @@ impl ArtifactStore {
 
     /// Whether an object is there and may be read. A bucket that is not there, or not ours to read, has none.
     pub async fn exists(&self, bucket: &str, key: &str) -> Result<bool, Failure> {
-        match self.client.head_object().bucket(bucket).key(key).send().await {
-            Ok(_) => Ok(true),
-            Err(error) if is_missing(&error) || (is_refused(&error) && !self.is_own(bucket)) => Ok(false),
-            Err(error) => Err(failure(format_args!("cannot look at s3://{bucket}/{key}"), &error)),
-        }
+        Ok(self.head(bucket, key).await?.is_some())
     }
 
     /// An object of less than `limit` bytes, or none when it is not there or not ours to read.
@@ -347,14 +343,14 @@ impl ArtifactStore {
         bucket == self.recipes_bucket || bucket == self.images_bucket
     }
 
-    /// Size and entity tag of an object, or none when it is not there.
+    /// Size and entity tag of an object, or none when it is not there, or not ours to look at.
     pub(super) async fn head(&self, bucket: &str, key: &str) -> Result<Option<Head>, Failure> {
         match self.client.head_object().bucket(bucket).key(key).send().await {
             Ok(head) => Ok(Some(Head {
                 size: head.content_length().unwrap_or_default().unsigned_abs(),
                 etag: unquoted(head.e_tag()),
             })),
-            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) if is_missing(&error) || (is_refused(&error) && !self.is_own(bucket)) => Ok(None),
             Err(error) => Err(failure(format_args!("cannot look at s3://{bucket}/{key}"), &error)),
         }
     }

@@ -18,6 +18,7 @@ mod lists;
 mod manifests;
 mod moments;
 mod moved;
+mod openapi;
 mod public_keys;
 mod recipes;
 mod remote_build_nodes;

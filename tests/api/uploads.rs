@@ -137,6 +137,10 @@ async fn a_manifest_has_to_name_what_is_there() {
         (json!({"artifacts": []}), "nothing"),
         (json!({"artifacts": [rootfs, rootfs]}), "two roots"),
         (json!({ "artifacts": [nowhere] }), "no such object"),
+        (
+            json!({"artifacts": [artifact(ROOTFS, "s3://Not_A_Bucket/r")]}),
+            "no such bucket",
+        ),
         (changed("size", json!(7)), "another size"),
         (changed("type", json!("application/vnd.cray.image.kernel")), "no root"),
         (changed("link", json!({"path": "rootfs", "type": "s3"})), "no path"),

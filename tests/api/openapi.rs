@@ -1,0 +1,261 @@
+//! The API's description: served, readable without a network, checked in, and true.
+
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+
+use crate::server::{IMAGES, RECIPES, Server, id_of};
+
+/// The variable that says to write the checked-in description instead of comparing it.
+const UPDATE: &str = "KILN_UPDATE_OPENAPI";
+
+/// Kinds of records that can be deleted softly.
+const KINDS: [&str; 3] = ["recipes", "images", "public-keys"];
+
+/// Valid, and before every record: lists go on with the first one.
+const CURSOR: &str = "MDAwMDAwMDAtMDAwMC00MDAwLTgwMDAtMDAwMDAwMDAwMDAwLzE";
+
+fn checked_in() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/openapi.json")
+}
+
+#[tokio::test]
+async fn the_checked_in_description_is_the_served_one() {
+    let api = Server::shared();
+    let served = api.read("/openapi.json").await;
+    assert_eq!(api.read("/apis/ims/openapi.json").await, served);
+    let text = format!("{}\n", serde_json::to_string_pretty(&served).unwrap());
+    if std::env::var_os(UPDATE).is_some() {
+        fs_err::write(checked_in(), text).unwrap();
+        return;
+    }
+    let before: Value = serde_json::from_slice(&fs_err::read(checked_in()).unwrap()).unwrap();
+    let changed: Vec<_> = differences("", &before, &served);
+    assert!(
+        changed.is_empty(),
+        "docs/openapi.json is not what is served; look at the differences, then write it anew with\n\n    \
+         {UPDATE}=1 cargo test --test api the_checked_in\n\n{}",
+        changed.join("\n")
+    );
+}
+
+/// Where two documents differ.
+fn differences(at: &str, before: &Value, now: &Value) -> Vec<String> {
+    match (before, now) {
+        (Value::Object(before), Value::Object(now)) => {
+            let names: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
+            let nothing = Value::Null;
+            let of = |map: &serde_json::Map<String, Value>, name: &str| map.get(name).unwrap_or(&nothing).clone();
+            let each = names.into_iter();
+            each.flat_map(|name| differences(&format!("{at}/{name}"), &of(before, name), &of(now, name)))
+                .collect()
+        }
+        _ if before == now => Vec::new(),
+        _ => vec![format!("{at}\n  checked in: {before}\n  served:     {now}")],
+    }
+}
+
+#[tokio::test]
+async fn every_address_is_described() {
+    let api = Server::shared();
+    let document = api.read("/openapi.json").await;
+    let paths = document["paths"].as_object().unwrap();
+    for version in ["/v3", "/v2", ""] {
+        for kind in ["recipes", "images", "public-keys", "jobs"] {
+            assert!(
+                paths.contains_key(&format!("{version}/{kind}"))
+                    && paths.contains_key(&format!("{version}/{kind}/{{id}}"))
+            );
+        }
+    }
+    let mut ids = Vec::new();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().unwrap() {
+            ids.push(operation["operationId"].as_str().unwrap().to_owned());
+            assert!(
+                !operation["summary"].as_str().unwrap_or_default().is_empty(),
+                "{method} {path}"
+            );
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let words = response["description"].as_str().unwrap_or_default();
+                assert!(!words.is_empty(), "{method} {path} {status}");
+            }
+        }
+    }
+    let count = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "operation ids are unique");
+}
+
+#[tokio::test]
+async fn the_page_needs_nothing_from_elsewhere() {
+    let api = Server::shared();
+    let page = api.get("/docs/").await.is(200);
+    assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
+    let text = String::from_utf8(page.body).unwrap();
+    assert!(
+        !text.contains("//cdn") && !text.contains("https://") && !text.contains("http://"),
+        "{text}"
+    );
+    let files: Vec<_> = text
+        .split(['"', '\''])
+        .filter(|part| matches!(part.rsplit_once('.'), Some((_, "js" | "css"))))
+        .collect();
+    assert!(files.len() >= 3, "{text}");
+    for file in files {
+        let path = format!("/docs/{}", file.trim_start_matches("./").trim_start_matches("/docs/"));
+        let answer = api.get(&path).await.is(200);
+        assert!(!answer.body.is_empty(), "{path}");
+    }
+    let settings = api.get("/docs/swagger-initializer.js").await.is(200);
+    assert!(String::from_utf8(settings.body).unwrap().contains("/openapi.json"));
+}
+
+/// Schemathesis, installed beside the build once.
+fn schemathesis() -> PathBuf {
+    let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemathesis/requirements.txt");
+    let text = fs_err::read_to_string(&requirements).unwrap();
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&text));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("schemathesis-{}", &digest[..16]));
+    let program = dir.join("bin/schemathesis");
+    if !program.exists() {
+        let _ = fs_err::remove_dir_all(&dir);
+        let run = |command: &mut Command| {
+            let output = command.output().unwrap();
+            assert!(
+                output.status.success(),
+                "cannot install Schemathesis (`.ci/install-packages test` installs what that needs):\n{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        };
+        run(Command::new("python3").args(["-m", "venv"]).arg(&dir));
+        let pip = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--require-hashes",
+            "--no-deps",
+        ];
+        run(Command::new(dir.join("bin/python"))
+            .args(pip)
+            .arg("--requirement")
+            .arg(requirements));
+    }
+    program
+}
+
+/// What Schemathesis is told of this server: records that are there, and what cannot follow from a description.
+async fn settings(api: &Server) -> String {
+    let mut text = format!("[parameters]\n\"query.cursor\" = \"{CURSOR}\"\n");
+    let mut operation = |name: &str, what: &str| {
+        writeln!(text, "\n[[operations]]\ninclude-name-regex = '^{name}$'\n{what}").unwrap();
+    };
+    // Whether what a body refers to is there, no description can say.
+    let accepted = "checks.positive_data_acceptance.expected-statuses";
+    operation("POST .*/jobs", &format!("{accepted} = ['2xx', '400']"));
+    operation("POST .*/(recipes|images)", &format!("{accepted} = ['2xx', '422']"));
+    operation("PUT /kiln/.*/manifest", &format!("{accepted} = ['2xx', '404', '422']"));
+
+    let recipe = api.recipe(json!({})).await;
+    let image = api.image(json!({})).await;
+    let key = api.key().await;
+    let job = json!({"job_type": "create", "artifact_id": recipe["id"], "public_key_id": key,
+                     "image_root_archive_name": "n"});
+    let job = id_of(&api.make("/v3/jobs", job).await);
+    api.make("/v3/remote-build-nodes", json!({"xname": "localhost"})).await;
+    for (kind, id) in [
+        ("recipes", id_of(&recipe)),
+        ("images", id_of(&image)),
+        ("public-keys", key),
+        ("jobs", job),
+    ] {
+        let what = format!("parameters = {{ id = '{id}' }}\n{accepted} = ['2xx', '409', '422']");
+        operation(&format!("(GET|PATCH) (/v[23])?/{kind}/\\{{id\\}}"), &what);
+    }
+    for kind in KINDS {
+        let id = match kind {
+            "recipes" => id_of(&api.recipe(json!({})).await),
+            "images" => id_of(&api.image(json!({})).await),
+            _ => api.key().await,
+        };
+        api.delete(&format!("/v3/{kind}/{id}")).await.done();
+        operation(
+            &format!("GET /v3/deleted/{kind}/\\{{id\\}}"),
+            &format!("parameters = {{ id = '{id}' }}"),
+        );
+    }
+    operation(
+        "GET /v3/remote-build-nodes/(status/)?\\{xname\\}",
+        "parameters = { xname = 'localhost' }",
+    );
+    text
+}
+
+#[tokio::test]
+async fn a_client_that_tries_everything_finds_the_description_true() {
+    let program = schemathesis();
+    let api = Server::with(&[("KILN__REMOTE_BUILD_NODES__CONNECT_TIMEOUT", "1s")]);
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("schemathesis.toml");
+    fs_err::write(&config, settings(&api).await).unwrap();
+    // Whole collections last: the records go with them. Version 2 is the one without a version.
+    let collections = "^(PATCH|DELETE) (/v3(/deleted)?)?/(recipes|images|public-keys|jobs|remote-build-nodes)$";
+    let others = format!("{collections}|^[A-Z]+ /v2/");
+    for (filter, what, examples) in [
+        ("--exclude-name-regex", others.as_str(), "8"),
+        ("--include-name-regex", collections, "4"),
+    ] {
+        let mut command = Command::new(&program);
+        command
+            .current_dir(dir.path())
+            .env("HOME", dir.path())
+            .env("NO_COLOR", "1")
+            .env("NO_PROXY", "127.0.0.1")
+            .arg("--config-file")
+            .arg(&config)
+            .args(["run", &format!("{}/openapi.json", api.base()), "--url", api.base()])
+            .args([
+                "--checks",
+                "all",
+                "--phases",
+                "examples,coverage,fuzzing",
+                "--max-examples",
+                examples,
+            ])
+            .args([
+                "--generation-deterministic",
+                "--continue-on-failure",
+                "--warnings",
+                "off",
+            ])
+            .args([filter, what]);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap();
+        let found = String::from_utf8_lossy(&output.stdout);
+        let summary = found.rsplit_once("= SUMMARY =").map_or("", |(_, summary)| summary);
+        println!("{summary}");
+        assert!(
+            output.status.success(),
+            "{found}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // What tested nothing proved nothing.
+        assert!(
+            found.contains("Test cases:") && !found.contains("Selected: 0/"),
+            "{found}"
+        );
+    }
+    api.get("/healthz/ready").await.is(200);
+    for bucket in [RECIPES, IMAGES] {
+        api.s3().head_bucket().bucket(bucket).send().await.unwrap();
+    }
+}
