@@ -102,6 +102,7 @@ async fn receive(
     content_type: &str,
     headers: &HeaderMap,
     body: Body,
+    still_wanted: impl Future<Output = Result<()>> + Send,
 ) -> Result<Received> {
     let size = headers
         .get(header::CONTENT_LENGTH)
@@ -113,11 +114,14 @@ async fn receive(
     if size.is_some_and(|size| size > expected.limit) {
         return Err(too_large(expected.limit));
     }
+    let mut refusal = None;
+    let still_wanted = async { still_wanted.await.map_err(|problem| refusal = Some(problem)).is_ok() };
     let received = api
         .artifacts
-        .receive(place, content_type, expected, body.into_data_stream())
+        .receive(place, content_type, expected, body.into_data_stream(), still_wanted)
         .await;
     received.map_err(|failure: Failure| match failure.code.as_str() {
+        "upload_unwanted" => refusal.unwrap_or_else(|| Problem::conflict(failure)),
         "upload_too_large" => too_large(expected.limit),
         "upload_broken" => Problem::bad_request(failure),
         _ => failure.into(),
@@ -147,7 +151,12 @@ async fn put_archive(
     must_have_no_link(current.record.link.as_ref())?;
     let key = format!("recipes/{}/recipe.tar.gz", current.record.id);
     let place = (api.artifacts.recipes_bucket(), key.as_str());
-    let received = receive(&api, place, "application/x-compressed-tar", &headers, body).await?;
+    let still_unlinked = async {
+        let now = find::<Recipe>(&*api.store, Side::Live, &text).await?;
+        must_have_no_link(now.record.link.as_ref())
+    };
+    let kind = "application/x-compressed-tar";
+    let received = receive(&api, place, kind, &headers, body, still_unlinked).await?;
     let objects = vec![received.link.path.clone()];
     Ok(Json(
         change(&api, &*api.store, current, &SetLink(received.link, objects)).await?,
@@ -173,7 +182,12 @@ async fn put_artifact(
     let bucket = api.artifacts.images_bucket();
     let path = Link::s3(bucket, &key, "").path;
     change(&api, &*api.store, current, &Announce(path)).await?;
-    let received = receive(&api, (bucket, &key), kind.media_type(), &headers, body).await?;
+    let still_unlinked = async {
+        let now = find::<Image>(&*api.store, Side::Live, &text).await?;
+        must_have_no_link(now.record.link.as_ref())
+    };
+    let place = (bucket, key.as_str());
+    let received = receive(&api, place, kind.media_type(), &headers, body, still_unlinked).await?;
     Ok(Json(UploadedObject {
         media_type: kind.media_type().to_owned(),
         md5: received.digests.md5,

@@ -43,15 +43,18 @@ pub struct Expected {
 }
 
 impl ArtifactStore {
-    /// Writes what comes out of `body` to an object. When this fails, no object and no part of one is left.
+    /// Writes what comes out of `body` to an object, if that is `still_wanted` when all of it has come. When this fails,
+    /// no object and no part of one is left, and one that was there is as it was.
     ///
-    /// Fails with `upload_broken` when `body` does, or has another size than announced, and with `upload_too_large`.
+    /// Fails with `upload_broken` when `body` does, or has another size than announced, with `upload_too_large`, and with
+    /// `upload_unwanted`.
     pub async fn receive<E: std::fmt::Display>(
         &self,
         (bucket, key): (&str, &str),
         content_type: &str,
         expected: Expected,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
+        still_wanted: impl Future<Output = bool> + Send,
     ) -> Result<Received, Failure> {
         let what = format!("cannot write s3://{bucket}/{key}");
         let part_size = expected.size.map_or(UNKNOWN_PART_SIZE, part_size);
@@ -64,6 +67,10 @@ impl ArtifactStore {
             let (parts, digests) = self
                 .receive_parts((bucket, key, &id), part_size, expected, body)
                 .await?;
+            // It may have taken hours.
+            if !still_wanted.await {
+                return Err(Failure::new("upload_unwanted", "the object is not wanted any more"));
+            }
             let list = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
             let complete = self.client.complete_multipart_upload().bucket(bucket).key(key);
             let answer = complete.upload_id(&id).multipart_upload(list).send().await;

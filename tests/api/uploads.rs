@@ -226,3 +226,83 @@ async fn what_was_uploaded_goes_with_its_image() {
         assert!(!api.exists(&object).await, "{version}");
     }
 }
+
+/// An upload that has begun and does not end before it is told to.
+fn slow<'a>(api: &'a Server, path: &str) -> (tokio::sync::oneshot::Sender<()>, impl Future<Output = Answer> + use<'a>) {
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let begin = stream::iter([Ok::<_, std::io::Error>(b"late".to_vec())]);
+    let rest = stream::once(async {
+        ended.await.unwrap();
+        Ok(b"comer".to_vec())
+    });
+    let body = reqwest::Body::wrap_stream(futures::StreamExt::chain(begin, rest));
+    let request = api.request("PUT", path).body(body);
+    (end, Answer::of(request, format!("PUT {path}, slowly")))
+}
+
+/// Waits until an upload has reached S3.
+async fn begun(api: &Server, bucket: &str, key: &str) {
+    for _ in 0..500 {
+        let uploads = api.s3().list_multipart_uploads().bucket(bucket).send().await.unwrap();
+        if uploads.uploads().iter().any(|upload| upload.key() == Some(key)) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the upload did not begin");
+}
+
+#[tokio::test]
+async fn what_comes_too_late_changes_nothing() {
+    let api = Server::own();
+    let image = bare_image(&api).await;
+    let path = format!("/kiln/v1/images/{image}/artifacts/rootfs");
+    let (end, upload) = slow(&api, &path);
+    let meanwhile = async {
+        begun(&api, IMAGES, &format!("{image}/rootfs")).await;
+        let rootfs = put(&api, &path, "in time").await.is(200).json();
+        let manifest = format!("/kiln/v1/images/{image}/manifest");
+        api.send("PUT", &manifest, Some(&json!({ "artifacts": [rootfs] })))
+            .await
+            .is(200);
+        end.send(()).unwrap();
+    };
+    let (late, ()) = tokio::join!(upload, meanwhile);
+    late.problem(409);
+    let object = api
+        .s3()
+        .get_object()
+        .bucket(IMAGES)
+        .key(format!("{image}/rootfs"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(object.body.collect().await.unwrap().to_vec(), b"in time");
+
+    // The record went, and with it everything that belongs to it.
+    for kind in ["recipes", "images"] {
+        let (id, bucket, key) = if kind == "recipes" {
+            let id = bare_recipe(&api).await;
+            (id.clone(), RECIPES, format!("recipes/{id}/recipe.tar.gz"))
+        } else {
+            let id = bare_image(&api).await;
+            (id.clone(), IMAGES, format!("{id}/kernel"))
+        };
+        let part = if kind == "recipes" {
+            "archive"
+        } else {
+            "artifacts/kernel"
+        };
+        let (end, upload) = slow(&api, &format!("/kiln/v1/{kind}/{id}/{part}"));
+        let meanwhile = async {
+            begun(&api, bucket, &key).await;
+            api.delete(&format!("/v2/{kind}/{id}")).await.done();
+            end.send(()).unwrap();
+        };
+        let (late, ()) = tokio::join!(upload, meanwhile);
+        late.problem(404);
+        assert!(!api.exists(&format!("s3://{bucket}/{key}")).await, "{kind}");
+        let uploads = api.s3().list_multipart_uploads().bucket(bucket).send().await.unwrap();
+        assert_eq!(uploads.uploads().len(), 0, "{kind}");
+    }
+}
