@@ -108,8 +108,10 @@ pub(super) fn finish(mut statement: Statement, side: Option<Side>, query: &Query
         };
         place.push(", ").push_bind(after.id.clone()).push(")");
     }
-    statement
-        .push(format_args!(" ORDER BY {key} {direction}, id {direction} LIMIT "))
-        .push_bind(i64::from(query.limit));
+    // Not bound: SQLite plans a statement anew whenever a value is bound to its LIMIT.
+    let limit = query.limit;
+    statement.push(format_args!(
+        " ORDER BY {key} {direction}, id {direction} LIMIT {limit}"
+    ));
     Some(statement)
 }
