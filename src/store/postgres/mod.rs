@@ -8,8 +8,8 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    ConnectOptions, Connection, Executor, PgConnection, Pool, Postgres,
-    postgres::{PgConnectOptions, PgPoolOptions},
+    ConnectOptions, Connection, Execute, Executor, PgConnection, Pool, Postgres,
+    postgres::{PgConnectOptions, PgPoolOptions, PgRow},
 };
 
 use super::{Lock, Result, StoreError, fault};
@@ -40,6 +40,26 @@ type Db = Postgres;
 /// See [`sql`].
 type ThisStore = PostgresStore;
 
+/// For what only reads: any connection will do.
+struct Readers(Pool<Postgres>);
+
+impl Readers {
+    /// The rows that a statement finds.
+    async fn fetch_all<'q>(&self, query: impl Execute<'q, Postgres> + 'q) -> sqlx::Result<Vec<PgRow>> {
+        self.0.fetch_all(query).await
+    }
+
+    /// The row that a statement finds, if it finds one.
+    async fn fetch_optional<'q>(&self, query: impl Execute<'q, Postgres> + 'q) -> sqlx::Result<Option<PgRow>> {
+        self.0.fetch_optional(query).await
+    }
+
+    /// The row that a statement always finds.
+    async fn fetch_one<'q>(&self, query: impl Execute<'q, Postgres> + 'q) -> sqlx::Result<PgRow> {
+        self.0.fetch_one(query).await
+    }
+}
+
 /// The function that tells the larger of two numbers.
 const LATEST: &str = "greatest";
 
@@ -47,6 +67,7 @@ const LATEST: &str = "greatest";
 pub struct PostgresStore {
     place: String,
     pool: Pool<Postgres>,
+    readers: Readers,
 }
 
 impl PostgresStore {
@@ -86,7 +107,8 @@ impl PostgresStore {
                 })
             })
             .connect_lazy_with(options);
-        Ok(Self { place, pool })
+        let readers = Readers(pool.clone());
+        Ok(Self { place, pool, readers })
     }
 
     /// Writes something in one transaction.
@@ -112,8 +134,8 @@ impl PostgresStore {
     }
 
     /// For what only reads.
-    fn readers(&self) -> &Pool<Postgres> {
-        &self.pool
+    fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// Finishes what is under way.

@@ -15,7 +15,7 @@ mod tokens;
 
 use async_trait::async_trait;
 
-use super::{Db, ThisStore};
+use super::{Db, Readers, ThisStore};
 use crate::store::{Moment, Result, Store};
 
 type Statement = sqlx::QueryBuilder<Db>;

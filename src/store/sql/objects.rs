@@ -1,9 +1,9 @@
 //! Which objects records refer to, and those that none does any more.
 
-use sqlx::{Executor, Pool, Row as _};
+use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
-use super::{Connection, Db, Statement, ThisStore, now, statements::Chosen};
+use super::{Connection, Readers, Statement, ThisStore, now, statements::Chosen};
 use crate::store::{Result, StoreError};
 
 /// So many values at most in one statement: both databases have a limit.
@@ -83,7 +83,7 @@ pub(super) async fn forget_some_refs(
 }
 
 /// Objects that no record names, oldest first.
-pub(super) async fn doomed(readers: &Pool<Db>, limit: u32) -> Result<Vec<String>> {
+pub(super) async fn doomed(readers: &Readers, limit: u32) -> Result<Vec<String>> {
     let rows = readers.fetch_all(oldest_doomed(limit).build()).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -1,9 +1,9 @@
 //! Lists, page by page.
 
-use sqlx::{Executor, Pool, Row as _};
+use sqlx::Row as _;
 
 use super::{
-    Db, Statement,
+    Readers, Statement,
     conditions::Conditions,
     rows::{damaged, read_stored},
     statements::{condition, select_stored},
@@ -11,7 +11,7 @@ use super::{
 use crate::store::{PageText, Query, Result, Side, Sort, Stored, table::Document};
 
 /// The records that the query asks for. A table without sides is one of jobs.
-pub(super) async fn page<R: Document>(readers: &Pool<Db>, side: Option<Side>, query: &Query) -> Result<Vec<Stored<R>>> {
+pub(super) async fn page<R: Document>(readers: &Readers, side: Option<Side>, query: &Query) -> Result<Vec<Stored<R>>> {
     let Some(mut statement) = finish(select_stored::<R>(), side, query) else {
         return Ok(Vec::new());
     };
@@ -22,7 +22,7 @@ pub(super) async fn page<R: Document>(readers: &Pool<Db>, side: Option<Side>, qu
 /// The documents that the query asks for, as they lie in the database and joined there, so that one row is read instead
 /// of many. Not for deleted records: when they were deleted is not in their documents.
 pub(super) async fn page_text<R: Document>(
-    readers: &Pool<Db>,
+    readers: &Readers,
     side: Option<Side>,
     query: &Query,
 ) -> Result<PageText<R>> {

@@ -1,7 +1,6 @@
 //! API tokens.
 
 use async_trait::async_trait;
-use sqlx::Executor;
 
 use super::{
     Statement, ThisStore,

@@ -5,14 +5,15 @@ mod file;
 #[path = "../sql/mod.rs"]
 mod sql;
 
+mod readers;
 mod writer;
 
 use std::{fmt, path::Path, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    ConnectOptions, Pool, Sqlite, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    ConnectOptions, Sqlite, SqliteConnection,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
 use super::{Lock, Result, fault};
@@ -20,14 +21,14 @@ use super::{Lock, Result, fault};
 /// How long a statement waits for another process to finish writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Connections that read at the same time.
-const READERS: u32 = 2;
-
 /// What [`sql`] is compiled for.
 type Db = Sqlite;
 
 /// See [`sql`].
 type ThisStore = SqliteStore;
+
+/// What reads.
+type Readers = readers::Readers;
 
 /// The function that tells the larger of two numbers.
 const LATEST: &str = "max";
@@ -36,7 +37,7 @@ const LATEST: &str = "max";
 pub struct SqliteStore {
     file: file::DatabaseFile,
     writer: writer::Writer,
-    readers: Pool<Sqlite>,
+    readers: Readers,
 }
 
 impl SqliteStore {
@@ -63,11 +64,7 @@ impl SqliteStore {
             .await
             .map_err(|error| fault::migration(&file, &error))?;
         drop(lock);
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .test_before_acquire(false)
-            .connect_with(options.clone().pragma("query_only", "ON"))
-            .await?;
+        let readers = Readers::open(&options.clone().pragma("query_only", "ON")).await?;
         let writer = writer::Writer::start(connection, options);
         Ok(Self { file, writer, readers })
     }
@@ -89,7 +86,7 @@ impl SqliteStore {
     }
 
     /// For what only reads.
-    fn readers(&self) -> &Pool<Sqlite> {
+    fn readers(&self) -> &Readers {
         &self.readers
     }
 

@@ -33,7 +33,7 @@ async fn every_query_finds_its_rows_by_an_index() {
     let mut bad = Vec::new();
     for planned in sql::plans::all(&image(), &job()) {
         let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", planned.sql));
-        let rows = sqlx::query(explain).fetch_all(store.readers()).await.unwrap();
+        let rows = store.readers().fetch_all(sqlx::query(explain)).await.unwrap();
         let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         // A list may be read along an index, as far as its limit.
         let scans = |step: &String| {
@@ -172,4 +172,20 @@ fn job() -> Job {
         kubernetes_namespace: String::new(),
         remote_build_node: String::new(),
     }
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_its_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir).await;
+    for _ in 0..200 {
+        store.insert(&image(), &[]).await.unwrap();
+    }
+    for micros in 0..200 {
+        let patience = std::time::Duration::from_micros(micros);
+        let _ = tokio::time::timeout(patience, count(&store)).await;
+    }
+    assert_eq!(count(&store).await, 200);
+    store.close().await;
+    assert!(store.ping().await.is_err());
 }

@@ -1,0 +1,99 @@
+//! Connections that read.
+//!
+//! Not sqlx's own pool: that hands each connection back through a task of its own, which costs more than finding a record.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sqlx::{
+    ConnectOptions, Connection, Execute, Executor, Sqlite, SqliteConnection,
+    sqlite::{SqliteConnectOptions, SqliteRow},
+};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// So many read at the same time.
+const COUNT: u32 = 2;
+
+/// A few connections, each lent to one caller at a time.
+pub(super) struct Readers {
+    /// One for each connection that nobody has.
+    permits: Semaphore,
+    idle: Mutex<Vec<SqliteConnection>>,
+}
+
+/// A connection that comes back when it is dropped.
+struct Lent<'r> {
+    readers: &'r Readers,
+    connection: Option<SqliteConnection>,
+    // Dropped last, so that the connection is back before somebody else may have it.
+    _permit: SemaphorePermit<'r>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.readers.idle().extend(self.connection.take());
+    }
+}
+
+impl Readers {
+    /// Opens them.
+    pub(super) async fn open(options: &SqliteConnectOptions) -> sqlx::Result<Self> {
+        let mut idle = Vec::new();
+        for _ in 0..COUNT {
+            idle.push(options.connect().await?);
+        }
+        Ok(Self {
+            permits: Semaphore::new(idle.len()),
+            idle: Mutex::new(idle),
+        })
+    }
+
+    /// The rows that a statement finds.
+    pub(super) async fn fetch_all<'q>(&self, query: impl Execute<'q, Sqlite> + 'q) -> sqlx::Result<Vec<SqliteRow>> {
+        let mut lent = self.lend().await?;
+        let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        connection.fetch_all(query).await
+    }
+
+    /// The row that a statement finds, if it finds one.
+    pub(super) async fn fetch_optional<'q>(
+        &self,
+        query: impl Execute<'q, Sqlite> + 'q,
+    ) -> sqlx::Result<Option<SqliteRow>> {
+        let mut lent = self.lend().await?;
+        let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        connection.fetch_optional(query).await
+    }
+
+    /// The row that a statement always finds.
+    pub(super) async fn fetch_one<'q>(&self, query: impl Execute<'q, Sqlite> + 'q) -> sqlx::Result<SqliteRow> {
+        self.fetch_optional(query).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// Waits until all are back, and closes them.
+    pub(super) async fn close(&self) {
+        let Ok(_all) = self.permits.acquire_many(COUNT).await else {
+            return;
+        };
+        self.permits.close();
+        let idle = std::mem::take(&mut *self.idle());
+        for connection in idle {
+            if let Err(error) = connection.close().await {
+                tracing::debug!("a connection was not closed in order: {error}");
+            }
+        }
+    }
+
+    async fn lend(&self) -> sqlx::Result<Lent<'_>> {
+        let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        Ok(Lent {
+            readers: self,
+            connection: self.idle().pop(),
+            _permit: permit,
+        })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<SqliteConnection>> {
+        // A list of connections is whole at any moment.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
