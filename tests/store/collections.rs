@@ -263,6 +263,10 @@ async fn a_deleted_record_can_be_added(place: &Place) {
 
 async fn a_damaged_row_is_reported(place: &Place) {
     let store = place.open().await;
+    let nine = kiln::store::Query {
+        limit: 9,
+        ..Default::default()
+    };
     let (one, two) = (image("one"), image("two"));
     images(&store).insert(&one, &[]).await.unwrap();
     images(&store).insert(&two, &[]).await.unwrap();
@@ -277,29 +281,13 @@ async fn a_damaged_row_is_reported(place: &Place) {
     };
     assert!(text.contains(&one.id.to_string()), "{text}");
     assert!(images(&store).get(Side::Live, two.id).await.unwrap().is_some());
-    let list = images(&store)
-        .page(
-            Side::Live,
-            &kiln::store::Query {
-                limit: 9,
-                ..Default::default()
-            },
-        )
-        .await;
+    let list = images(&store).page(Side::Live, &nine).await;
     assert!(matches!(list, Err(StoreError::Damaged(_))), "{list:?}");
 
     place
         .execute("UPDATE recipes SET record = replace(record, '\"arch\":\"', '\"arch\":\"vax-')")
         .await;
-    let list = recipes(&store)
-        .page(
-            Side::Live,
-            &kiln::store::Query {
-                limit: 9,
-                ..Default::default()
-            },
-        )
-        .await;
+    let list = recipes(&store).page(Side::Live, &nine).await;
     assert!(
         matches!(&list, Err(StoreError::Damaged(text)) if text.contains("arch")),
         "{list:?}"
@@ -307,15 +295,7 @@ async fn a_damaged_row_is_reported(place: &Place) {
     place
         .execute("UPDATE public_keys SET record = replace(record, '\"id\":\"', '\"id\":\"no-id')")
         .await;
-    let list = public_keys(&store)
-        .page(
-            Side::Live,
-            &kiln::store::Query {
-                limit: 9,
-                ..Default::default()
-            },
-        )
-        .await;
+    let list = public_keys(&store).page(Side::Live, &nine).await;
     assert!(
         matches!(&list, Err(StoreError::Damaged(text)) if text.contains("no-id")),
         "{list:?}"
