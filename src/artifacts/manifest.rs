@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::{ArtifactStore, ReadError};
 use crate::{
     arch::Arch,
     records::{ArtifactKind, Failure, Link, UploadedArtifact},
@@ -116,6 +118,32 @@ impl Manifest {
             (None, _) => Err(invalid("it names no root file system")),
             (Some(_), Some(_)) => Err(invalid("it names more than one root file system")),
         }
+    }
+}
+
+impl ArtifactStore {
+    /// The entries of a manifest that somebody else made, each with the path that it names. What else the manifest says
+    /// is not looked at; entries without a path are left out.
+    ///
+    /// Fails with `manifest_invalid` when it cannot be read.
+    pub async fn manifest_entries(&self, link: &Link) -> Result<Vec<(String, Value)>, Failure> {
+        let unusable = |cause: &str| Failure::new("manifest_invalid", format_args!("{} {cause}", link.path));
+        let (bucket, key) = link.bucket_and_key().ok_or_else(|| unusable("is no path in S3"))?;
+        let text = self.read_small(bucket, key, MAX_SIZE).await;
+        let text = text.map_err(|error| match error {
+            ReadError::TooLarge(_) => unusable("is too large"),
+            ReadError::S3(failure) => failure,
+        })?;
+        let text = text.ok_or_else(|| unusable("cannot be found in S3"))?;
+        let mut manifest: Value = serde_json::from_slice(&text).map_err(|_| unusable("is not JSON"))?;
+        let Some(Value::Array(entries)) = manifest.get_mut("artifacts").map(Value::take) else {
+            return Err(unusable("has no `artifacts`"));
+        };
+        let named = entries.into_iter().filter_map(|entry| {
+            let path = entry.pointer("/link/path")?.as_str()?.to_owned();
+            Some((path, entry))
+        });
+        Ok(named.collect())
     }
 }
 

@@ -4,7 +4,7 @@
 //! `deleted_manifest.json`. Here they are copied back; the record gets its old link; the copies under `deleted/` go when
 //! the record is back. Every step may be repeated.
 
-use serde_json::Value;
+use std::fmt::Display;
 
 use crate::{
     api::{
@@ -12,7 +12,7 @@ use crate::{
         objects::must_exist,
         problem::{Problem, Result},
     },
-    artifacts::{Copied, ReadError, manifest},
+    artifacts::Copied,
     records::{Link, link::bucket_and_key},
 };
 
@@ -49,36 +49,27 @@ pub(super) async fn image(api: &Api, link: &Link) -> Result<Option<Moved>> {
     if !was_moved(link) || !link.path.ends_with("/deleted_manifest.json") {
         return Ok(None);
     }
-    let unusable = |cause: &str| Problem::unprocessable(format_args!("{} {cause}.", link.path));
-    let (bucket, key) = bucket_and_key(&link.path).ok_or_else(|| unusable("is no path in S3"))?;
-    let text = match api.artifacts.read_small(bucket, key, manifest::MAX_SIZE).await {
-        Ok(text) => text.ok_or_else(|| unusable("cannot be found in S3"))?,
-        Err(ReadError::TooLarge(_)) => return Err(unusable("is too large")),
-        Err(ReadError::S3(failure)) => return Err(failure.into()),
-    };
-    let deleted: Value = serde_json::from_slice(&text).map_err(|_| unusable("is not JSON"))?;
-    let entries = deleted
-        .get("artifacts")
-        .and_then(Value::as_array)
-        .ok_or_else(|| unusable("has no `artifacts`"))?;
-    let named = entries
-        .iter()
-        .filter_map(|entry| Some((entry, entry.pointer("/link/path")?.as_str()?)));
+    let unusable = |cause: &dyn Display| Problem::unprocessable(format_args!("{cause}."));
+    let named = api.artifacts.manifest_entries(link).await;
+    let named = named.map_err(|failure| match failure.code.as_str() {
+        "manifest_invalid" => unusable(&failure),
+        _ => failure.into(),
+    })?;
     // All of them, before any is copied: a copy that nobody comes to use would stay for ever.
-    for (_, path) in named.clone() {
+    for (path, _) in &named {
         must_exist(api, path).await?;
     }
     let (mut own, mut objects, mut superfluous) = (None, Vec::new(), vec![link.path.clone()]);
-    for (entry, path) in named {
-        let back = copy_back(api, path).await?;
+    for (path, entry) in named {
+        let back = copy_back(api, &path).await?;
         objects.push(back.path.clone());
-        superfluous.push(path.to_owned());
+        superfluous.push(path);
         if entry.get("type").is_some_and(|media_type| media_type == MANIFEST_TYPE) {
             own = Some(back);
         }
     }
     Ok(Some(Moved {
-        link: own.ok_or_else(|| unusable("does not name the image's manifest"))?,
+        link: own.ok_or_else(|| unusable(&format_args!("{} does not name the image's manifest", link.path)))?,
         objects,
         superfluous,
     }))
