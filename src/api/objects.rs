@@ -50,7 +50,7 @@ pub(super) async fn must_exist(api: &Api, path: &str) -> Result<()> {
 ///
 /// 422 or 400 as IMS has it, and 422 where IMS accepts a manifest that is none; 502 when S3 does not say.
 pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
-    let (_, artifacts) = read_manifest(api, link).await?;
+    let artifacts = read_manifest(api, link).await?;
     let mut objects = vec![link.path.clone()];
     objects.extend(artifacts.into_iter().map(|artifact| artifact.path));
     // Owned: the checks run side by side.
@@ -71,7 +71,7 @@ pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
 ///
 /// As [`check_image`].
 pub(super) async fn check_rootfs(api: &Api, link: &Link) -> Result<()> {
-    let (_, artifacts) = read_manifest(api, link).await?;
+    let artifacts = read_manifest(api, link).await?;
     let rootfs = artifacts.iter().find(|artifact| artifact.is_rootfs);
     match rootfs {
         Some(rootfs) => must_exist(api, &rootfs.path).await,
@@ -85,7 +85,7 @@ struct Artifact {
     is_rootfs: bool,
 }
 
-async fn read_manifest(api: &Api, link: &Link) -> Result<(Value, Vec<Artifact>)> {
+async fn read_manifest(api: &Api, link: &Link) -> Result<Vec<Artifact>> {
     let (bucket, key) = place(&link.path)?;
     let text = match api.artifacts.read_small(bucket, key, manifest::MAX_SIZE).await {
         Ok(Some(text)) => text,
@@ -106,11 +106,10 @@ async fn read_manifest(api: &Api, link: &Link) -> Result<(Value, Vec<Artifact>)>
     };
     let wrong = |cause: String| Problem::unprocessable(format!("The manifest {} is not valid: {cause}.", link.path));
     let manifest: Value = serde_json::from_slice(&text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
-    let artifacts = check_manifest(&manifest).map_err(|fault| match fault {
+    check_manifest(&manifest).map_err(|fault| match fault {
         Fault::Malformed(cause) => wrong(cause),
         Fault::Rootfs(cause) => Problem::bad_request(format_args!("The manifest {} {cause}.", link.path)),
-    })?;
-    Ok((manifest, artifacts))
+    })
 }
 
 /// What is wrong with a manifest: IMS answers the two with different statuses.

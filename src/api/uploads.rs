@@ -16,7 +16,7 @@ use super::{
     body::{Answer, RawBody},
     objects::check_image,
     problem::{Problem, Result},
-    v3::{Change, change, find, recipes::must_have_no_link},
+    v3::{Change, change, find, must_have_no_link},
 };
 use crate::{
     artifacts::{Expected, Received, manifest::ManifestArtifact},

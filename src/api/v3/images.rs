@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{Change, find, id, recipes::must_have_no_link};
+use super::{Change, find, id, must_have_no_link};
 use crate::{
     api::{
         Api,

@@ -18,7 +18,10 @@ use super::{
     Api,
     problem::{Problem, Result},
 };
-use crate::store::{Collection, Record, Side, StoreError, Stored};
+use crate::{
+    records::Link,
+    store::{Collection, Record, Side, StoreError, Stored},
+};
 
 /// Resources that every version has, and as `/v3` has them: to look at, to make and to change.
 pub(super) fn common() -> OpenApiRouter<Api> {
@@ -67,6 +70,21 @@ where
     R::Id: FromStr + Display,
 {
     store.get(side, id(text)?).await?.ok_or_else(Problem::not_found)
+}
+
+/// A link is never replaced: other services have read it by then.
+///
+/// # Errors
+///
+/// 409.
+pub(in crate::api) fn must_have_no_link(link: Option<&Link>) -> Result<()> {
+    match link {
+        None => Ok(()),
+        Some(link) => Err(Problem::conflict(format_args!(
+            "The record has a link already ({}), and a link cannot be changed.",
+            link.path
+        ))),
+    }
 }
 
 /// What a request changes of a record.

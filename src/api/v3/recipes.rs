@@ -4,7 +4,7 @@ use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{Change, find, id};
+use super::{Change, find, id, must_have_no_link};
 use crate::{
     api::{
         Api,
@@ -164,21 +164,6 @@ impl Change<Recipe> for Changes {
             recipe.template_dictionary = Some(values.clone());
         }
         Ok(objects)
-    }
-}
-
-/// A link is never replaced: other services have read it by then.
-///
-/// # Errors
-///
-/// 409.
-pub(in crate::api) fn must_have_no_link(link: Option<&Link>) -> Result<()> {
-    match link {
-        None => Ok(()),
-        Some(link) => Err(Problem::conflict(format_args!(
-            "The record has a link already ({}), and a link cannot be changed.",
-            link.path
-        ))),
     }
 }
 
