@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use futures::future::join_all;
 use kiln::{
     records::{Moment, PublicKey},
-    store::{Query, SharedStore, Side, StoreError},
+    store::{SharedStore, Side, StoreError},
 };
 
 use crate::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
@@ -162,12 +162,9 @@ async fn a_caller_that_goes_away_spoils_nothing(place: &Place) {
     }
     let whole = image("whole");
     images(&store).insert(&whole, &[]).await.unwrap();
-    let query = Query {
-        limit: 1000,
-        ..Query::default()
-    };
-    let count = images(&store).page(Side::Live, &query).await.unwrap().len() as u64;
-    // Each is there with its object, or neither is.
-    assert_eq!(images(&store).purge(Side::Live, None, false).await.unwrap(), count);
-    assert_eq!(store.doomed(1000).await.unwrap().len() as u64, count - 1);
+    // Each is there with its object, or neither is. A server may still finish what its caller gave up on, so what counts
+    // is what one purge finds.
+    let purged = images(&store).purge(Side::Live, None, false).await.unwrap();
+    assert!(purged > 0);
+    assert_eq!(store.doomed(1000).await.unwrap().len() as u64, purged - 1);
 }

@@ -1,8 +1,9 @@
 //! Bodies of objects: files with random names, written once, read by many, removed by whoever drops the last
 //! record of them.
 //!
-//! A body is received into `incoming/`, synced, and only then renamed into `bodies/`; the record in the database
-//! follows. A crash in between leaves a file that no record names. [`Bodies::sweep`] removes those at the next start.
+//! A body is received into `incoming/` and synced there. It vanishes with whoever received it, unless it is renamed into
+//! `bodies/` right before its record is made ([`Bodies::keep`]). A crash in between leaves a file that no record names;
+//! [`Bodies::sweep`] removes those at a later start.
 
 use std::{
     collections::HashSet,
@@ -53,6 +54,14 @@ pub(super) struct Body {
     pub(super) md5: [u8; 16],
 }
 
+/// A body that is whole, checked and on disk, and gone again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Received {
+    file: NamedTempFile,
+    /// What it will be once it is kept.
+    pub(super) body: Body,
+}
+
 /// The bytes of an object on their way out.
 pub(super) type BodyStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + Sync>>;
 
@@ -78,7 +87,7 @@ impl Bodies {
         &self,
         mut stream: impl Stream<Item = std::result::Result<Bytes, StdError>> + Unpin,
         expected: Expected,
-    ) -> Result<Body> {
+    ) -> Result<Received> {
         let (chunks, queue) = mpsc::channel(QUEUE);
         let incoming = self.incoming.clone();
         let digester = expected.digester();
@@ -93,15 +102,20 @@ impl Bodies {
         let _ = chunks.send(None).await;
         let (file, digester) = writer.await??;
         let (size, md5) = expected.verify(digester)?;
-
         let name = Uuid::new_v4().simple().to_string();
-        let (directory, path) = (self.finished.clone(), self.finished.join(&name));
+        let body = Body { name, size, md5 };
+        Ok(Received { file, body })
+    }
+
+    /// Puts a received body where records may name it, durably.
+    pub(super) async fn keep(&self, received: Received) -> Result<()> {
+        let (directory, path) = (self.finished.clone(), self.finished.join(received.body.name));
         spawn_blocking(move || {
-            file.persist_noclobber(path)?;
+            received.file.persist_noclobber(path)?;
             sync_directory(&directory)
         })
         .await??;
-        Ok(Body { name, size, md5 })
+        Ok(())
     }
 
     /// Streams `range` out of the pieces, one after the other. An error while the first is opened comes at once.

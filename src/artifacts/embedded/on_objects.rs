@@ -14,7 +14,7 @@ use s3s::{
 
 use super::{
     attributes::Attributes,
-    bodies::{Body, BodyStream},
+    bodies::{BodyStream, Received},
     checksums::Expected,
     conditions::{ReadConditions, WriteConditions},
     database::{signed, timestamp},
@@ -43,14 +43,15 @@ impl Service {
             matches: input.if_match.take(),
             none_match: input.if_none_match.take(),
         };
-        let body = self.receive(input.body.take(), expected).await?;
+        let received = self.receive(input.body.take(), expected).await?;
+        let body = received.body.clone();
         let etag = hex::encode(body.md5);
         let object = NewObject {
             size: body.size,
             etag: etag.clone(),
             attributes,
         };
-        self.change(Some(body.clone()), move |db| {
+        self.change(Some(received), move |db| {
             Box::pin(async move {
                 let to = (input.bucket.as_str(), input.key.as_str());
                 names::put_object(db, to, &object, &Content::Body(body), &conditions).await
@@ -181,7 +182,7 @@ impl Service {
     }
 
     /// Takes in a request's body.
-    pub(super) async fn receive(&self, body: Option<StreamingBlob>, expected: Expected) -> Result<Body> {
+    pub(super) async fn receive(&self, body: Option<StreamingBlob>, expected: Expected) -> Result<Received> {
         let body = body.unwrap_or_else(|| StreamingBlob::wrap(futures::stream::empty::<io::Result<Bytes>>()));
         self.bodies().receive(body, expected).await
     }

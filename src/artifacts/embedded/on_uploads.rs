@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     attributes::Attributes,
-    bodies::Body,
+    bodies::Received,
     checksums::Expected,
     conditions::{ReadConditions, WriteConditions},
     database::timestamp,
@@ -70,9 +70,9 @@ impl Service {
         let name = upload_name!(input);
         check_part_number(input.part_number)?;
         uploads::require_open(&mut *self.database().read().await?, &name).await?;
-        let body = self.receive(input.body.take(), expected).await?;
-        let etag = hex::encode(body.md5);
-        self.put_part(name, input.part_number, body).await?;
+        let received = self.receive(input.body.take(), expected).await?;
+        let etag = hex::encode(received.body.md5);
+        self.put_part(name, input.part_number, received).await?;
         Ok(UploadPartOutput {
             e_tag: Some(ETag::Strong(etag)),
             ..Default::default()
@@ -106,9 +106,9 @@ impl Service {
             .await?;
         // The bytes go by once anyway, for the part's MD5.
         let stream = stream.map(|chunk| chunk.map_err(|error| Box::new(error) as StdError));
-        let body = self.bodies().receive(stream, Expected::default()).await?;
-        let etag = hex::encode(body.md5);
-        let modified_us = self.put_part(name, input.part_number, body).await?;
+        let received = self.bodies().receive(stream, Expected::default()).await?;
+        let etag = hex::encode(received.body.md5);
+        let modified_us = self.put_part(name, input.part_number, received).await?;
         Ok(UploadPartCopyOutput {
             copy_part_result: Some(CopyPartResult {
                 e_tag: Some(ETag::Strong(etag)),
@@ -236,8 +236,9 @@ impl Service {
         })
     }
 
-    async fn put_part(&self, name: UploadName, number: i32, body: Body) -> Result<i64> {
-        self.change(Some(body.clone()), move |db| {
+    async fn put_part(&self, name: UploadName, number: i32, received: Received) -> Result<i64> {
+        let body = received.body.clone();
+        self.change(Some(received), move |db| {
             Box::pin(async move { uploads::put_part(db, &name, number, &body).await })
         })
         .await

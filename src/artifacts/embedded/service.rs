@@ -10,7 +10,7 @@ use sqlx::SqliteConnection;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    bodies::{Bodies, Body},
+    bodies::{Bodies, Received},
     database::Database,
     fault::Result,
 };
@@ -53,22 +53,27 @@ impl Service {
         self.inner.region
     }
 
-    /// Changes records in one transaction and removes the bodies that `change` says nothing needs any more.
+    /// Keeps what was received, changes records in one transaction, and removes the bodies that `change` says nothing
+    /// needs any more.
     ///
     /// This runs to its end even if the client hangs up meanwhile: otherwise a body could be dropped while the
-    /// database takes up its record. When nothing was changed, `received` is removed too.
+    /// database takes up its record, or be kept without one. When nothing was changed, `received` is removed too.
     pub(super) async fn change<T: Send + 'static>(
         &self,
-        received: Option<Body>,
+        received: Option<Received>,
         change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<(T, Vec<String>)>> + Send + 'static,
     ) -> Result<T> {
         let this = self.clone();
         let commit = async move {
+            let name = received.as_ref().map(|received| received.body.name.clone());
+            if let Some(received) = received {
+                this.bodies().keep(received).await?;
+            }
             let done = this.commit(change).await;
             let (answer, unneeded) = match done {
                 Ok((answer, unneeded)) => (Ok(answer), unneeded),
                 Err(fault) => {
-                    let unneeded = received.filter(|_| fault.left_no_trace()).map(|body| body.name);
+                    let unneeded = name.filter(|_| fault.left_no_trace());
                     (Err(fault), unneeded.into_iter().collect())
                 }
             };
