@@ -8,9 +8,9 @@ use tokio::{
 };
 
 use crate::{
-    artifacts::{ArtifactStore, Upload},
+    artifacts::ArtifactStore,
     records::{
-        Failure, ImageId, JobId, UploadedArtifact,
+        Failure, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{Answer, AnswerFrame, Call, CallFrame, Event, JobDescription, PROTOCOL},
     },
 };

@@ -16,7 +16,7 @@ pub mod step;
 pub mod time;
 pub mod token;
 
-pub use artifact::{ArtifactKind, Digests, UploadedArtifact};
+pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
 pub use failure::Failure;
 pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ServerId, TokenId};
 pub use image::Image;

@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArtifactKind, Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, UploadedArtifact,
+    Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, Upload, UploadedArtifact,
     protocol::{BootFiles, TemplateMode},
 };
 
@@ -146,18 +146,8 @@ pub struct StepTime {
 /// An upload of a try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunUpload {
-    /// What is uploaded.
-    pub kind: ArtifactKind,
-    /// Where to.
-    pub bucket: String,
-    /// Where to.
-    pub key: String,
-    /// S3's name for the multipart upload.
-    pub id: String,
-    /// Bytes of the whole.
-    pub size: u64,
-    /// Bytes of each part but the last.
-    pub part_size: u64,
+    /// Where it goes.
+    pub upload: Upload,
     /// The object, once S3 has it whole and checked.
     pub done: Option<UploadedArtifact>,
 }
