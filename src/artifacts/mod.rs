@@ -12,6 +12,7 @@ mod receive;
 mod sdk;
 mod settings;
 mod store;
+mod stored_parts;
 mod upload;
 
 pub use self::{
