@@ -242,7 +242,9 @@ impl Outcome {
     /// From where it can be come to.
     pub const fn comes_from(self) -> &'static [Self] {
         match self {
-            Self::Waiting | Self::Making | Self::Skipped => &[Self::Waiting],
+            Self::Waiting | Self::Skipped => &[Self::Waiting],
+            // From itself with another reason.
+            Self::Making => &[Self::Waiting, Self::Making],
             // Another server may have failed where this one did not.
             Self::Made => &[Self::Making, Self::Failed],
             Self::Failed => &[Self::Making],

@@ -11,6 +11,7 @@ mod page;
 pub(super) mod plans;
 mod rows;
 mod runs;
+mod schedules;
 mod statements;
 mod tokens;
 
