@@ -6,4 +6,5 @@ pub mod place;
 pub mod reap;
 pub mod recipe;
 pub mod run;
+pub mod schedule;
 mod serve;

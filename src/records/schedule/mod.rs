@@ -173,6 +173,15 @@ pub struct Tick {
 }
 
 impl Tick {
+    /// It stays where it is.
+    #[must_use]
+    pub fn waiting(self, why: impl Into<String>) -> Self {
+        Self {
+            why: Some(why.into()),
+            ..self
+        }
+    }
+
     /// It is not to make a job.
     #[must_use]
     pub fn skipped(self, why: impl Into<String>) -> Self {

@@ -248,27 +248,16 @@ impl Field {
                 Some((range, step)) => (range, Some(step)),
                 None => (item, None),
             };
-            if range != "*" {
-                match range.split_once('-') {
-                    Some((from, to)) => {
-                        let from = self.number(from)?;
-                        let to = match self.number(to)? {
-                            // A week may end with the Sunday.
-                            0 if to.eq_ignore_ascii_case("SUN") => 7,
-                            to => to,
-                        };
-                        if from > to {
-                            return Err(format!("{}: `{range}` goes backwards.", self.name));
-                        }
-                    }
-                    None => {
-                        self.number(range)?;
-                        if step.is_some() {
-                            return Err(format!(
-                                "{}: `{item}` has a step after one number; write `{range}-{}/…`.",
-                                self.name, self.greatest
-                            ));
-                        }
+            match range.split_once('-') {
+                _ if range == "*" => {}
+                Some((from, to)) => self.check_range(from, to)?,
+                None => {
+                    self.number(range)?;
+                    if step.is_some() {
+                        return Err(format!(
+                            "{}: `{item}` has a step after one number; write `{range}-{}/…`.",
+                            self.name, self.greatest
+                        ));
                     }
                 }
             }
@@ -279,6 +268,19 @@ impl Field {
                     self.name, self.greatest
                 ));
             }
+        }
+        Ok(())
+    }
+
+    fn check_range(&self, from: &str, to: &str) -> Result<(), String> {
+        let least = self.number(from)?;
+        let greatest = match self.number(to)? {
+            // A week may end with the Sunday.
+            0 if to.eq_ignore_ascii_case("SUN") => 7,
+            number => number,
+        };
+        if least > greatest {
+            return Err(format!("{}: `{from}-{to}` goes backwards.", self.name));
         }
         Ok(())
     }
