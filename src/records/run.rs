@@ -107,8 +107,6 @@ pub enum How {
 /// What a job needs of a place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// CPUs.
-    pub cpus: u32,
     /// Memory that is set aside, bytes.
     pub memory: u64,
     /// Memory at which it is ended, bytes.
