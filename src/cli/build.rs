@@ -27,7 +27,7 @@ use crate::{
         Failure,
         protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
     },
-    sandbox::namespace::{Limits, NamespaceDriver},
+    sandbox::{Limits, namespace::NamespaceDriver},
 };
 
 /// Processes and threads that one build may have; a kiwi build has a few dozen.
@@ -265,6 +265,7 @@ impl BuildArguments {
                     memory,
                     cpus: self.cpus,
                     pids: MOST_PROCESSES,
+                    disk: None,
                 },
                 keep: self.keep,
             })

@@ -27,7 +27,8 @@ use crate::{
         },
     },
     sandbox::{
-        namespace::{JobSandbox, Limits, NamespaceDriver, Report},
+        Limits,
+        namespace::{JobSandbox, NamespaceDriver, Report},
         toolbox::Toolbox,
     },
 };

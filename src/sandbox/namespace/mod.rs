@@ -15,13 +15,15 @@ use tokio::{
     process::{Child, ChildStderr, Command},
 };
 
-pub use cgroup::Limits;
 pub use idmap::IdMap;
 pub use mounts::SCRATCH;
 pub use plan::Report;
 use plan::{Plan, Task};
 
-use crate::records::{Failure, JobId};
+use crate::{
+    records::{Failure, JobId},
+    sandbox::Limits,
+};
 
 mod cgroup;
 mod idmap;

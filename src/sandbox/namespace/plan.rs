@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{cgroup::Limits, idmap::IdMap};
-use crate::records::Failure;
+use super::idmap::IdMap;
+use crate::{records::Failure, sandbox::Limits};
 
 /// One errand of a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
