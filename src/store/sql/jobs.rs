@@ -62,7 +62,8 @@ impl Jobs for ThisStore {
     }
 }
 
-fn ids(rows: &[Row]) -> Result<Vec<JobId>> {
+/// The ids in the first column.
+pub(super) fn ids(rows: &[Row]) -> Result<Vec<JobId>> {
     let ids = rows.iter().map(|row| {
         let id: &str = row.try_get(0)?;
         id.parse()
