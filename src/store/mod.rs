@@ -8,6 +8,8 @@
 //! is ever removed, and nothing that is not is ever forgotten.
 
 mod fault;
+mod feed;
+mod logs;
 mod postgres;
 mod sqlite;
 mod table;
@@ -18,7 +20,12 @@ use std::{fmt, path::Path, sync::Arc};
 use async_trait::async_trait;
 use uuid::Uuid;
 
-pub use self::{postgres::PostgresStore, sqlite::SqliteStore};
+pub use self::{
+    feed::LogFeed,
+    logs::{Appended, JobLogs, Pulse},
+    postgres::PostgresStore,
+    sqlite::SqliteStore,
+};
 use crate::{
     arch::Arch,
     records::{
@@ -51,7 +58,15 @@ pub async fn open(place: &str) -> Result<SharedStore> {
 /// Everything that a store does.
 #[async_trait]
 pub trait Store:
-    Collection<Recipe> + Collection<Image> + Collection<PublicKey> + Jobs + Runs + RemoteBuildNodes + Tokens + fmt::Debug
+    Collection<Recipe>
+    + Collection<Image>
+    + Collection<PublicKey>
+    + Jobs
+    + Runs
+    + JobLogs
+    + RemoteBuildNodes
+    + Tokens
+    + fmt::Debug
 {
     /// Sees whether the store answers.
     async fn ping(&self) -> Result<()>;

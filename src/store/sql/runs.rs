@@ -1,5 +1,7 @@
 //! How jobs are carried out.
 
+use std::str::FromStr;
+
 use async_trait::async_trait;
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
@@ -83,7 +85,7 @@ impl Runs for ThisStore {
         let mut statement = Statement::new("SELECT id FROM servers WHERE seen >= ");
         statement.push_bind(moment.micros()).push(" ORDER BY id");
         let rows = self.readers().fetch_all(statement.build()).await?;
-        rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
+        ids(&rows)
     }
 }
 
@@ -105,7 +107,7 @@ pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, fil
                         db.execute(keep.build()).await?;
                     }
                 }
-                rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
+                ids(&rows)
             })
         })
         .await
@@ -152,7 +154,12 @@ fn read(row: &Row) -> Result<StoredRun> {
     })
 }
 
-fn parsed<T: std::str::FromStr<Err = uuid::Error>>(text: &str) -> Result<T> {
-    text.parse()
-        .map_err(|error| StoreError::Damaged(format!("an id: {text}: {error}")))
+/// The ids in the first column.
+pub(super) fn ids<T: FromStr<Err = uuid::Error>>(rows: &[Row]) -> Result<Vec<T>> {
+    let ids = rows.iter().map(|row| {
+        let id: &str = row.try_get(0)?;
+        id.parse()
+            .map_err(|error| StoreError::Damaged(format!("an id: {id}: {error}")))
+    });
+    ids.collect()
 }
