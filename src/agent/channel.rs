@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::records::{
     Failure,
-    protocol::{Answer, AnswerFrame, Call, CallFrame, Event, Stream, What},
+    protocol::{Answer, AnswerFrame, Call, CallFrame, Event, EventBatch, Stream, What},
 };
 
 /// Lines that wait to be sent before a tool that talks too fast is slowed down.
@@ -137,17 +137,23 @@ impl Events {
                     match message {
                         Message::What(what) => {
                             events.push(Event {
-                                seq,
                                 time: Timestamp::now(),
                                 what,
                             });
-                            seq += 1;
                         }
                         Message::Flush(caller) => flushed.push(caller),
                     }
                 }
-                if !events.is_empty() && channel.tell(Call::PostEvents(events)).await.is_err() {
-                    break;
+                if !events.is_empty() {
+                    let first = seq;
+                    seq += events.len() as u64;
+                    if channel
+                        .call(Call::PostEvents(EventBatch { first, events }))
+                        .await
+                        .is_err()
+                    {
+                        break;
+                    }
                 }
                 for caller in flushed {
                     let _ = caller.send(());

@@ -18,7 +18,7 @@ use crate::{
     emulation::{binfmt, probe},
     records::{
         ArtifactKind, Failure, Step,
-        protocol::{Answer, Call, JobDescription, PROTOCOL, What},
+        protocol::{Answer, Call, JobDescription, JobQuery, Outcome, PROTOCOL, What},
     },
 };
 
@@ -34,14 +34,19 @@ const SQUASHFS_MEMORY_MIB: u64 = 512;
 /// Asks for the job, does it, and finishes it. The agent's exit code is 0 when the server knows how it ended.
 pub async fn run(channel: Channel) -> i32 {
     let (events, _sender) = Events::new(channel.clone());
-    let outcome = match channel.call(Call::GetJob { protocol: PROTOCOL }).await {
+    let outcome = match channel.call(Call::GetJob(JobQuery { protocol: PROTOCOL })).await {
         Ok(Answer::Job(job)) => Steps::new(&job, &channel, &events).run().await,
         Ok(other) => Err(unexpected(&other)),
         Err(failure) => Err(failure),
     };
     // The server must hold the last line before it hears that the job is over.
     events.flush().await;
-    i32::from(channel.tell(Call::Finish(outcome)).await.is_err())
+    i32::from(
+        channel
+            .tell(Call::Finish(Outcome { failure: outcome.err() }))
+            .await
+            .is_err(),
+    )
 }
 
 struct Steps<'a> {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::records::{
     ArtifactKind, Digests, Failure,
-    protocol::{Answer, Call, PartReceipt, What},
+    protocol::{Answer, Call, NewUpload, OpenUpload, PartNumbers, PartReceipt, PartUrls, SentParts, What},
 };
 
 /// Parts on their way at the same time. Each holds one part in memory.
@@ -37,8 +37,8 @@ pub async fn upload(
 ) -> Result<Digests, Failure> {
     let unreadable = |error: std::io::Error| Failure::io(format!("cannot read the {}", kind.key_name()), &error);
     let size = fs_err::metadata(path).map_err(unreadable)?.len();
-    let (upload, part_size) = match channel.call(Call::CreateUpload { kind, size }).await? {
-        Answer::Upload { upload, part_size } => (upload, part_size),
+    let (upload, part_size) = match channel.call(Call::CreateUpload(NewUpload { kind, size })).await? {
+        Answer::Upload(OpenUpload { upload, part_size, .. }) => (upload, part_size),
         other => return Err(unexpected(&other)),
     };
     let part_size = usize::try_from(part_size).map_err(|error| Failure::new("protocol", error))?;
@@ -88,8 +88,10 @@ pub async fn upload(
     channel
         .tell(Call::CompleteUpload {
             upload,
-            parts: receipts,
-            digests: digests.clone(),
+            sent: SentParts {
+                parts: receipts,
+                digests: digests.clone(),
+            },
         })
         .await?;
     Ok(digests)
@@ -111,11 +113,13 @@ async fn send_part(upload: u32, part: Part, http: &Client, channel: &Channel) ->
         let url = match channel
             .call(Call::GetPartUrls {
                 upload,
-                parts: vec![part.number],
+                parts: PartNumbers {
+                    numbers: vec![part.number],
+                },
             })
             .await?
         {
-            Answer::PartUrls(urls) if urls.len() == 1 => urls,
+            Answer::PartUrls(PartUrls { urls }) if urls.len() == 1 => urls,
             other => return Err(unexpected(&other)),
         };
         // Some services want a length even of nothing, which the client would leave out.

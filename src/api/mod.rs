@@ -4,6 +4,7 @@
 //! decided in the handlers, what is kept in [`store`](crate::store), what lies in S3 in [`artifacts`](crate::artifacts).
 
 pub mod address;
+pub mod agent;
 pub mod auth;
 mod body;
 mod fields;

@@ -12,11 +12,11 @@ mod receive;
 mod sdk;
 mod settings;
 mod store;
+mod stored_parts;
 mod upload;
 
 pub use self::{
     receive::{Expected, Received},
     settings::{S3Settings, Secret},
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
-    upload::Upload,
 };

@@ -157,6 +157,7 @@ fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<
         (_, 301 | 307) | ("AuthorizationHeaderMalformed" | "IllegalLocationConstraintException", _) => {
             Failure::new("s3_region", detail).hint("set `region` to the one the bucket is in")
         }
+        (_, 429 | 500 | 502..=504) => Failure::new("s3_unavailable", detail).hint("see to the S3 service's health"),
         _ => Failure::new("s3_error", detail),
     }
 }
@@ -205,6 +206,8 @@ mod tests {
         assert_eq!(code(404, None), "s3_missing");
         assert_eq!(code(507, Some("StorageFull")), "s3_full");
         assert_eq!(code(301, Some("PermanentRedirect")), "s3_region");
-        assert_eq!(code(500, Some("InternalError")), "s3_error");
+        assert_eq!(code(500, Some("InternalError")), "s3_unavailable");
+        assert_eq!(code(503, Some("SlowDown")), "s3_unavailable");
+        assert_eq!(code(400, Some("InvalidRequest")), "s3_error");
     }
 }

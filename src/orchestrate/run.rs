@@ -121,6 +121,9 @@ impl From<Failure> for Failed {
 /// How long the agent may take to exit after it said that it is finished.
 const EXIT_GRACE: Duration = Duration::from_secs(10);
 
+/// How long an agent waits for a server that does not answer. `kiln build` does not come back once it is gone.
+const SERVER_PATIENCE: Duration = Duration::from_mins(1);
+
 /// How long a presigned recipe address is good for.
 const RECIPE_URL_VALID: Duration = Duration::from_hours(1);
 
@@ -289,6 +292,8 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         repos_timeout_s: request.repos_timeout.as_secs(),
         cpus: request.limits.cpus.unwrap_or(cpus),
         ca_bundle: host::ca_bundle(),
+        from: None,
+        server_patience_s: SERVER_PATIENCE.as_secs(),
     })
 }
 

@@ -8,10 +8,13 @@ use tokio::{
 };
 
 use crate::{
-    artifacts::{ArtifactStore, Upload},
+    artifacts::ArtifactStore,
     records::{
-        Failure, ImageId, JobId, UploadedArtifact,
-        protocol::{Answer, AnswerFrame, Call, CallFrame, Event, JobDescription, PROTOCOL},
+        Failure, ImageId, JobId, Upload, UploadedArtifact,
+        protocol::{
+            Answer, AnswerFrame, Call, CallFrame, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
+            OpenUpload, Outcome, PROTOCOL, PartUrls,
+        },
     },
 };
 
@@ -49,8 +52,8 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
             };
             let mut outcome = None;
             let answer = match call {
-                Call::Finish(result) => {
-                    outcome = Some(result);
+                Call::Finish(Outcome { failure }) => {
+                    outcome = Some(failure.map_or(Ok(()), Err));
                     Ok(Answer::Done)
                 }
                 call => self.answer(call).await,
@@ -68,26 +71,29 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
 
     async fn answer(&mut self, call: Call) -> Result<Answer, Failure> {
         match call {
-            Call::GetJob { protocol: PROTOCOL } => Ok(Answer::Job(Box::new(self.description.clone()))),
-            Call::GetJob { .. } => Err(
+            Call::GetJob(JobQuery { protocol: PROTOCOL }) => Ok(Answer::Job(Box::new(self.description.clone()))),
+            Call::GetJob(_) => Err(
                 Failure::new("agent_mismatch", "kiln and its agent were not built together")
                     .hint("`make build` builds both"),
             ),
-            Call::PostEvents(events) => {
+            Call::PostEvents(EventBatch { first, events }) => {
+                if first != self.next_event {
+                    let expected = self.next_event;
+                    return Err(Failure::new(
+                        "protocol",
+                        format!("event {first} came instead of {expected}"),
+                    ));
+                }
                 for event in events {
-                    if event.seq != self.next_event {
-                        let expected = self.next_event;
-                        return Err(Failure::new(
-                            "protocol",
-                            format!("event {} came instead of {expected}", event.seq),
-                        ));
-                    }
                     self.next_event += 1;
                     (self.on_event)(event)?;
                 }
-                Ok(Answer::Done)
+                Ok(Answer::Events(EventsKept {
+                    next: self.next_event,
+                    stop: false,
+                }))
             }
-            Call::CreateUpload { kind, size } => {
+            Call::CreateUpload(NewUpload { kind, size }) => {
                 let upload = self
                     .store
                     .open_upload(self.image, self.job, self.image_name, kind, size)
@@ -95,20 +101,21 @@ impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
                 let part_size = upload.part_size;
                 let number = u32::try_from(self.open.len() + self.uploaded.len()).unwrap_or(u32::MAX);
                 self.open.insert(number, upload);
-                Ok(Answer::Upload {
+                Ok(Answer::Upload(OpenUpload {
                     upload: number,
                     part_size,
-                })
+                    parts: Vec::new(),
+                }))
             }
             Call::GetPartUrls { upload, parts } => self
                 .store
-                .part_urls(self.upload(upload)?, &parts, URL_VALID)
+                .part_urls(self.upload(upload)?, &parts.numbers, URL_VALID)
                 .await
-                .map(Answer::PartUrls),
-            Call::CompleteUpload { upload, parts, digests } => {
+                .map(|urls| Answer::PartUrls(PartUrls { urls })),
+            Call::CompleteUpload { upload, sent } => {
                 let artifact = self
                     .store
-                    .complete_upload(self.upload(upload)?, &parts, &digests)
+                    .complete_upload(self.upload(upload)?, &sent.parts, &sent.digests)
                     .await?;
                 self.open.remove(&upload);
                 self.uploaded.push(artifact);

@@ -11,6 +11,7 @@ mod page;
 #[cfg(test)]
 pub(super) mod plans;
 mod rows;
+mod runs;
 mod statements;
 mod tokens;
 

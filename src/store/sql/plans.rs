@@ -60,7 +60,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         add("doom", &doom(one), false);
         add("forget references", &forget_refs(one), false);
     }
-    add("replace", &update(image, 1), false);
+    add("replace", &update(image, Vec::new(), 1), false);
     for (what, query, in_order) in queries() {
         if let Some(statement) = page::finish(select_stored::<Job>(), None, &query) {
             add(&format!("jobs {what}"), &statement, in_order);
@@ -92,7 +92,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     add("hear", &logs::hear(job.id, 1, Moment::from_micros(1)), false);
     add(
         "advance",
-        &logs::advance(job.id, 1, Some(Moment::from_micros(1))),
+        &logs::advance(job.id, 1, 2, Some(Moment::from_micros(1))),
         false,
     );
     add("make room", &logs::make_room(job.id, 1), false);

@@ -1,0 +1,155 @@
+//! The agents' side of the service: their protocol over HTTP.
+//!
+//! These routes are no part of the API for users: no role opens them, only the token of the job that they name. They
+//! are mounted beside the API, and alone on the socket that sandboxes see.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State},
+    http::{StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::{
+    orchestrate::agents::{AgentCalls, Refusal},
+    records::{
+        Failure, JobId,
+        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, PartNumbers, SentParts},
+    },
+};
+
+/// The largest body that is read, in bytes. An agent's batches of events have 1 MiB of text, which escapes in JSON can
+/// make six times as long; the receipts of 10 000 parts have half of that.
+const LARGEST_BODY: usize = 8 * 1024 * 1024;
+
+type Calls = State<Arc<dyn AgentCalls>>;
+
+/// The routes of the protocol, answered by `calls`.
+pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
+    let routes = Router::new()
+        .route("/", get(get_job))
+        .route("/events", post(post_events))
+        .route("/uploads", post(create_upload))
+        .route("/uploads/{upload}/parts", post(get_part_urls))
+        .route("/uploads/{upload}/complete", post(complete_upload))
+        .route("/finish", post(finish));
+    Router::new()
+        .nest("/agent/v1/jobs/{job}", routes)
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .with_state(calls)
+}
+
+async fn get_job(State(calls): Calls, agent: Agent, Query(query): Query<JobQuery>) -> Response {
+    agent.call(&*calls, Call::GetJob(query)).await
+}
+
+async fn post_events(State(calls): Calls, agent: Agent, Body(batch): Body<EventBatch>) -> Response {
+    agent.call(&*calls, Call::PostEvents(batch)).await
+}
+
+async fn create_upload(State(calls): Calls, agent: Agent, Body(object): Body<NewUpload>) -> Response {
+    agent.call(&*calls, Call::CreateUpload(object)).await
+}
+
+async fn get_part_urls(
+    State(calls): Calls,
+    agent: Agent,
+    Path((_, upload)): Path<(JobId, u32)>,
+    Body(parts): Body<PartNumbers>,
+) -> Response {
+    agent.call(&*calls, Call::GetPartUrls { upload, parts }).await
+}
+
+async fn complete_upload(
+    State(calls): Calls,
+    agent: Agent,
+    Path((_, upload)): Path<(JobId, u32)>,
+    Body(sent): Body<SentParts>,
+) -> Response {
+    agent.call(&*calls, Call::CompleteUpload { upload, sent }).await
+}
+
+async fn finish(State(calls): Calls, agent: Agent, Body(outcome): Body<Outcome>) -> Response {
+    agent.call(&*calls, Call::Finish(outcome)).await
+}
+
+/// Who calls: the job in the address and the token in the header. Whether they fit is for [`AgentCalls`] to say.
+struct Agent {
+    job: JobId,
+    token: String,
+}
+
+impl Agent {
+    async fn call(self, calls: &dyn AgentCalls, call: Call) -> Response {
+        match calls.answer(self.job, &self.token, call).await {
+            Ok(Answer::Job(job)) => Json(job).into_response(),
+            Ok(Answer::Events(kept)) => Json(kept).into_response(),
+            Ok(Answer::Upload(upload)) => Json(upload).into_response(),
+            Ok(Answer::PartUrls(urls)) => Json(urls).into_response(),
+            Ok(Answer::Done) => StatusCode::NO_CONTENT.into_response(),
+            Err(refusal) => refusal.into_response(),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Agent {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        /// The one member of every address; those of some routes have more.
+        #[derive(serde::Deserialize)]
+        struct OfJob {
+            job: JobId,
+        }
+        let unknown = || Refusal::Unknown.into_response();
+        let Path(OfJob { job }) = Path::from_request_parts(parts, state).await.map_err(|_| unknown())?;
+        let header = parts.headers.get(header::AUTHORIZATION);
+        let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let token = token.ok_or_else(unknown)?.to_owned();
+        Ok(Self { job, token })
+    }
+}
+
+/// A JSON body. One that cannot be read is refused as everything else is.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|error| (error.status(), Json(Failure::new("protocol", error.body_text()))).into_response())?;
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| {
+            let failure = Failure::new("protocol", format_args!("the agent said nonsense: {error}"));
+            (StatusCode::BAD_REQUEST, Json(failure)).into_response()
+        })
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, failure) = match self {
+            Refusal::Unknown => (
+                StatusCode::UNAUTHORIZED,
+                Failure::new("agent_unknown", "there is no such job, or that is not its token"),
+            ),
+            Refusal::Over => (StatusCode::GONE, Failure::new("job_over", "the job is over")),
+            Refusal::Hole(next) => (
+                StatusCode::CONFLICT,
+                Failure::new(
+                    "protocol",
+                    format_args!("events are missing: the one to come next has the number {next}"),
+                ),
+            ),
+            Refusal::Later(failure) => (StatusCode::SERVICE_UNAVAILABLE, failure),
+            Refusal::Failed(failure) => (StatusCode::UNPROCESSABLE_ENTITY, failure),
+        };
+        (status, Json(failure)).into_response()
+    }
+}

@@ -1,0 +1,49 @@
+//! What agents may ask of whoever runs their jobs.
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use crate::records::{
+    Failure, JobId,
+    protocol::{Answer, Call},
+};
+
+/// The server's side of the agents' protocol. [`api::agent`](crate::api::agent) carries it over HTTP.
+#[async_trait]
+pub trait AgentCalls: fmt::Debug + Send + Sync {
+    /// Answers one call of the agent of `job` that showed `token`.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer, and with that what the agent is to do.
+    async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal>;
+}
+
+/// Why an agent gets no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such job, or that is not its token. The agent exits.
+    Unknown,
+    /// The job is over. The agent kills its tools and exits.
+    Over,
+    /// The events begin after this number, which is the one to come next. The agent cannot mend that; the job fails.
+    Hole(u64),
+    /// The server cannot answer now, for this reason. The agent tries again.
+    Later(Failure),
+    /// A failure that ends the job. The agent finishes with it.
+    Failed(Failure),
+}
+
+/// Faults that may pass while the agent waits.
+const PASSING: [&str; 4] = ["s3_unreachable", "s3_timeout", "s3_unavailable", "store_unavailable"];
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        if PASSING.contains(&failure.code.as_str()) {
+            Self::Later(failure)
+        } else {
+            Self::Failed(failure)
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What an agent reports.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::records::Step;
+
+/// One thing that happened in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Event {
+    /// The agent's clock.
+    pub time: Timestamp,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A step began.
+    StepStarted(Step),
+    /// A step ended well.
+    StepFinished {
+        /// Which.
+        step: Step,
+        /// Wall-clock time it took, in milliseconds.
+        wall_ms: u64,
+        /// CPU time that the step's processes used, in milliseconds.
+        cpu_ms: u64,
+    },
+    /// A line that a tool or the agent itself said.
+    Log {
+        /// Who said it.
+        stream: Stream,
+        /// The line, without its end. Bytes that are no UTF-8 were replaced.
+        text: String,
+    },
+    /// How far the current step is.
+    Progress {
+        /// Units done.
+        done: u64,
+        /// Units in all.
+        total: u64,
+    },
+}
+
+/// Who said a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// The agent.
+    Agent,
+    /// A tool's standard output.
+    Stdout,
+    /// A tool's standard error.
+    Stderr,
+}
