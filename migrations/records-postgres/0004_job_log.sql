@@ -17,7 +17,7 @@ CREATE TABLE job_pulses (
     job        TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     next       BIGINT NOT NULL, -- the number of the next line
     attempt    BIGINT NOT NULL, -- the last one whose agent was heard; -1 before any was
-    agent_next BIGINT NOT NULL, -- the agent's own number of the line that it has to say next
+    agent_next BIGINT NOT NULL, -- the agent's own number of its next event
     heard      BIGINT,          -- when the agent was last heard
     progressed BIGINT           -- when it last got on; at first, when it was first heard
 ) WITH (fillfactor = 50);

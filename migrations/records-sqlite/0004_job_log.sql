@@ -17,7 +17,7 @@ CREATE TABLE job_pulses (
     job        TEXT NOT NULL PRIMARY KEY,
     next       INTEGER NOT NULL, -- the number of the next line
     attempt    INTEGER NOT NULL, -- the last one whose agent was heard; -1 before any was
-    agent_next INTEGER NOT NULL, -- the agent's own number of the line that it has to say next
+    agent_next INTEGER NOT NULL, -- the agent's own number of its next event
     heard      INTEGER,          -- when the agent was last heard
     progressed INTEGER           -- when it last got on; at first, when it was first heard
 ) STRICT, WITHOUT ROWID;

@@ -12,9 +12,9 @@ use crate::records::{JobId, LogLine, LogRow, Moment};
 /// would obey.
 #[async_trait]
 pub trait JobLogs: Send + Sync {
-    /// Adds what an agent said, and notes that it was heard. `first` is the agent's own number of the first line, counted
-    /// from 0 in each attempt; lines that are kept already are passed over. A number without a line is counted all the same. An empty list is a sign of life. `progressed`
-    /// says that the job got on.
+    /// Adds what the events of an agent said, and notes that it was heard. `first` is the agent's own number of the first
+    /// event, counted from 0 in each attempt; events that came before are passed over. One that said nothing for the log
+    /// is only counted. No events at all are a sign of life. `progressed` says that the job got on.
     ///
     /// Lines, numbers and times change together; what was answered is durable.
     async fn append(
@@ -22,7 +22,7 @@ pub trait JobLogs: Send + Sync {
         job: JobId,
         attempt: u32,
         first: u64,
-        lines: &[Option<LogLine>],
+        said: &[Option<LogLine>],
         progressed: bool,
         now: Moment,
     ) -> Result<Appended>;
@@ -47,14 +47,14 @@ pub trait JobLogs: Send + Sync {
     async fn logs_left_behind(&self, limit: u32) -> Result<Vec<JobId>>;
 }
 
-/// What became of an agent's lines.
+/// What became of an agent's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// They are kept, and this is the number of the agent's next line.
+    /// They are kept, and this is the number of the agent's next event.
     Next(u64),
-    /// Lines are missing before them, from this number on. Nothing was kept.
+    /// Events are missing before them. Nothing was kept.
     Hole {
-        /// The number of the first line that is missing.
+        /// The number of the first event that is missing.
         expected: u64,
     },
     /// The job is tried anew already, and nobody listens to this agent any more. Nothing was kept.

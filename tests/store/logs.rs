@@ -14,6 +14,7 @@ use crate::place::{Place, job};
 on_both!(
     lines_come_back_as_they_were_said,
     what_came_twice_is_kept_once,
+    events_without_a_line_count,
     a_hole_is_named_and_nothing_kept,
     each_attempt_counts_anew,
     the_server_speaks_in_between,
@@ -39,8 +40,8 @@ fn line(text: &str) -> LogLine {
     }
 }
 
-fn numbered(range: std::ops::Range<u64>) -> Vec<LogLine> {
-    range.map(|n| line(&format!("line {n}"))).collect()
+fn numbered(range: std::ops::Range<u64>) -> Vec<Option<LogLine>> {
+    range.map(|n| Some(line(&format!("line {n}")))).collect()
 }
 
 async fn whole(store: &SharedStore, job: JobId) -> Vec<LogRow> {
@@ -88,7 +89,8 @@ async fn lines_come_back_as_they_were_said(place: &Place) {
         });
     }
     lines.push(line(&"long ".repeat(100_000)));
-    let next = store.append(id, 1, 0, &lines, false, at(7)).await.unwrap();
+    let said: Vec<_> = lines.iter().cloned().map(Some).collect();
+    let next = store.append(id, 1, 0, &said, false, at(7)).await.unwrap();
     assert_eq!(next, Appended::Next(lines.len() as u64));
     let expected: Vec<_> = lines
         .into_iter()
@@ -99,7 +101,7 @@ async fn lines_come_back_as_they_were_said(place: &Place) {
 
     let hostile = JobId::new();
     store
-        .append(hostile, 1, 0, &[line("a\0b\nerror: c\r\n")], false, at(7))
+        .append(hostile, 1, 0, &[Some(line("a\0b\nerror: c\r\n"))], false, at(7))
         .await
         .unwrap();
     assert_eq!(texts(&store, hostile).await, ["a␀b␊error: c␍␊"]);
@@ -127,6 +129,17 @@ async fn what_came_twice_is_kept_once(place: &Place) {
     assert_eq!(texts(&store, id).await, expected);
 }
 
+async fn events_without_a_line_count(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    let said = [None, Some(line("a")), None, None, Some(line("b")), None];
+    for (first, events, next) in [(0, 0..2, 2), (0, 0..4, 4), (1, 1..5, 5), (3, 3..6, 6), (0, 0..6, 6)] {
+        let kept = store.append(id, 1, first, &said[events], false, at(1)).await.unwrap();
+        assert_eq!(kept, Appended::Next(next));
+    }
+    assert_eq!(texts(&store, id).await, ["a", "b"]);
+}
+
 async fn a_hole_is_named_and_nothing_kept(place: &Place) {
     let store = place.open().await;
     let id = JobId::new();
@@ -149,7 +162,7 @@ async fn each_attempt_counts_anew(place: &Place) {
     let store = place.open().await;
     let id = JobId::new();
     let say = async |attempt, first, text: &str| {
-        let lines = [line(text)];
+        let lines = [Some(line(text))];
         store
             .append(id, attempt, first, &lines, false, at(i64::from(attempt)))
             .await

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::{Executor, Row as _};
 
-use super::{Connection, Row, Statement, ThisStore, runs::ids};
+use super::{Connection, Row, Statement, ThisStore, runs::parsed};
 use crate::{
     records::{JobId, LogLine, LogRow, LogStream, Moment, Step},
     store::{Appended, JobLogs, Lock, Pulse, Result, StoreError},
@@ -24,11 +24,11 @@ impl JobLogs for ThisStore {
         job: JobId,
         attempt: u32,
         first: u64,
-        lines: &[Option<LogLine>],
+        said: &[Option<LogLine>],
         progressed: bool,
         now: Moment,
     ) -> Result<Appended> {
-        let lines = lines.to_owned();
+        let said = said.to_owned();
         self.write(Lock::Shared, move |db| {
             Box::pin(async move {
                 let Some(row) = db.fetch_optional(hear(job, attempt, now).build()).await? else {
@@ -39,12 +39,13 @@ impl JobLogs for ThisStore {
                     return Ok(Appended::Hole { expected });
                 };
                 let kept = usize::try_from(kept).unwrap_or(usize::MAX);
-                let fresh = lines.get(kept..).unwrap_or_default();
-                let kept: Vec<LogLine> = fresh.iter().flatten().cloned().collect();
-                add(db, job, seq, &kept, now).await?;
+                let fresh = said.get(kept..).unwrap_or_default();
+                let lines: Vec<_> = fresh.iter().flatten().collect();
+                add(db, job, seq, &lines, now).await?;
                 if !fresh.is_empty() || progressed {
-                    let mut statement = advance(job, kept.len(), fresh.len(), progressed.then_some(now));
-                    db.execute(statement.build()).await?;
+                    let progressed = progressed.then_some(now);
+                    db.execute(advance(job, lines.len(), fresh.len(), progressed).build())
+                        .await?;
                 }
                 Ok(Appended::Next(expected + fresh.len() as u64))
             })
@@ -58,6 +59,7 @@ impl JobLogs for ThisStore {
             Box::pin(async move {
                 let row = db.fetch_one(make_room(job, lines.len()).build()).await?;
                 let end = number(&row, 0)?;
+                let lines: Vec<_> = lines.iter().collect();
                 add(db, job, end.saturating_sub(lines.len() as u64), &lines, now).await
             })
         })
@@ -116,12 +118,13 @@ impl JobLogs for ThisStore {
         let mut statement = Statement::new(format!(
             "SELECT job FROM job_pulses WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_pulses.job) LIMIT {limit}"
         ));
-        ids(&self.readers().fetch_all(statement.build()).await?)
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
     }
 }
 
-/// Notes that an agent was heard. Gives the numbers of the next line: the log's, and the agent's own. No row means that a
-/// later attempt was heard.
+/// Notes that an agent was heard. Gives the number of the log's next line and that of the agent's next event. No row
+/// means that a later attempt was heard.
 pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
     let mut statement =
         Statement::new("INSERT INTO job_pulses (job, next, attempt, agent_next, heard, progressed) VALUES (");
@@ -141,10 +144,10 @@ pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
     statement
 }
 
-/// Counts an agent's lines and the numbers that they came with, and notes that the job got on.
-pub(super) fn advance(job: JobId, lines: usize, numbers: usize, progressed: Option<Moment>) -> Statement {
+/// Counts lines and an agent's events, and notes that the job got on.
+pub(super) fn advance(job: JobId, lines: usize, events: usize, progressed: Option<Moment>) -> Statement {
     let mut statement = Statement::new(format!(
-        "UPDATE job_pulses SET next = next + {lines}, agent_next = agent_next + {numbers}"
+        "UPDATE job_pulses SET next = next + {lines}, agent_next = agent_next + {events}"
     ));
     if let Some(now) = progressed {
         statement.push(", progressed = ").push_bind(now.micros());
@@ -165,7 +168,7 @@ pub(super) fn make_room(job: JobId, lines: usize) -> Statement {
 }
 
 /// Adds lines whose numbers begin with `seq`.
-async fn add(db: &mut Connection, job: JobId, seq: u64, lines: &[LogLine], now: Moment) -> Result<()> {
+async fn add(db: &mut Connection, job: JobId, seq: u64, lines: &[&LogLine], now: Moment) -> Result<()> {
     let job = job.to_string();
     let mut seq = i64::try_from(seq).map_err(|_| damaged("next"))?;
     for lines in lines.chunks(CHUNK) {

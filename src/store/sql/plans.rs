@@ -92,7 +92,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     add("hear", &logs::hear(job.id, 1, Moment::from_micros(1)), false);
     add(
         "advance",
-        &logs::advance(job.id, 1, 1, Some(Moment::from_micros(1))),
+        &logs::advance(job.id, 1, 2, Some(Moment::from_micros(1))),
         false,
     );
     add("make room", &logs::make_room(job.id, 1), false);

@@ -154,12 +154,7 @@ fn read(row: &Row) -> Result<StoredRun> {
     })
 }
 
-/// The ids in the first column.
-pub(super) fn ids<T: FromStr<Err = uuid::Error>>(rows: &[Row]) -> Result<Vec<T>> {
-    let ids = rows.iter().map(|row| {
-        let id: &str = row.try_get(0)?;
-        id.parse()
-            .map_err(|error| StoreError::Damaged(format!("an id: {id}: {error}")))
-    });
-    ids.collect()
+pub(super) fn parsed<T: std::str::FromStr<Err = uuid::Error>>(text: &str) -> Result<T> {
+    text.parse()
+        .map_err(|error| StoreError::Damaged(format!("an id: {text}: {error}")))
 }
