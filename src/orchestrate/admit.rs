@@ -129,10 +129,20 @@ impl Room {
 
     fn verdict(self, needs: &Needs, limits: Limits) -> Verdict {
         if needs.memory > limits.memory {
-            return Verdict::Never(lacks("memory", needs.memory, limits.memory, "all that this host has for jobs"));
+            return Verdict::Never(lacks(
+                "memory",
+                needs.memory,
+                limits.memory,
+                "all that this host has for jobs",
+            ));
         }
         if needs.disk > limits.disk {
-            return Verdict::Never(lacks("disk", needs.disk, limits.disk, "all that this host's file system has"));
+            return Verdict::Never(lacks(
+                "disk",
+                needs.disk,
+                limits.disk,
+                "all that this host's file system has",
+            ));
         }
         if self.jobs == 0 {
             return Verdict::Wait(format!(
@@ -275,7 +285,13 @@ mod tests {
     #[test]
     fn each_waits_for_a_reason() {
         let settings = CapacitySettings::default();
-        let held = [(needing(12 * GIB, 10 * GIB), Used { disk: 4 * GIB, ..Used::default() })];
+        let held = [(
+            needing(12 * GIB, 10 * GIB),
+            Used {
+                disk: 4 * GIB,
+                ..Used::default()
+            },
+        )];
         let room = Room::beside(&held, limits(), &capacity(20 * GIB), &settings);
         assert_eq!((room.jobs, room.memory, room.disk), (2, 4 * GIB, 12 * GIB));
         let ids: Vec<JobId> = (0..5).map(|_| JobId::new()).collect();
@@ -286,7 +302,10 @@ mod tests {
             (ids[3], needing(GIB, GIB)),
             (ids[4], needing(GIB, GIB)),
         ];
-        let verdicts: Vec<_> = admit(&queue, room, limits()).into_iter().map(|(_, verdict)| verdict).collect();
+        let verdicts: Vec<_> = admit(&queue, room, limits())
+            .into_iter()
+            .map(|(_, verdict)| verdict)
+            .collect();
         assert_eq!(
             verdicts,
             [

@@ -185,7 +185,8 @@ impl Orchestrator {
                     .map(|(from, _)| from),
             })
             .await?;
-        self.say(job, format!("try {}: {}", stored.run.attempt, stored.run.plan.why)).await;
+        self.say(job, format!("try {}: {}", stored.run.attempt, stored.run.plan.why))
+            .await;
         self.wake.watch.notify_one();
         Ok(())
     }
@@ -198,7 +199,11 @@ fn attempt_of(open: &[StoredRun], job: JobId) -> u32 {
 
 /// How long ago a try was launched.
 pub(super) fn since_launch(run: &Run) -> Duration {
-    let launched = run.launched.map_or(i64::MAX, Moment::micros);
-    let micros = Moment::now().micros().saturating_sub(launched);
+    run.launched.map_or(Duration::ZERO, since)
+}
+
+/// How long ago that was, by the time of day; nothing when it is still to come.
+pub(super) fn since(moment: Moment) -> Duration {
+    let micros = Moment::now().micros().saturating_sub(moment.micros());
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }

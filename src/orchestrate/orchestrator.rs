@@ -4,17 +4,18 @@ use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use tokio::sync::{Notify, watch};
 
-use super::{live::Live, retry_later};
+use super::live::Live;
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, IsolationSettings, WatchSettings},
     records::{
         Failure, Job, JobId, LogLine, Moment, Run, ServerId,
-        run::{Refused, is_infrastructure},
+        run::{Refused, State, is_infrastructure},
     },
     sandbox::{Driver, toolbox::Toolbox},
     store::{LogFeed, SharedStore, StoreError, StoredRun},
@@ -79,6 +80,8 @@ pub(super) struct InMemory {
     pub(super) live: HashMap<JobId, Live>,
     /// Why jobs wait, as of the last look; in the order of the queue.
     pub(super) waiting: Vec<(JobId, String)>,
+    /// Since when images are being made whose making is held up.
+    pub(super) committing: HashMap<JobId, Instant>,
     /// Jobs whose sandboxes are being started by this process right now.
     pub(super) starting: HashSet<JobId>,
 }
@@ -182,7 +185,7 @@ impl Orchestrator {
         let failure = Failure::new("cancelled", why);
         let changed = self
             .change(job, |run, now| {
-                if matches!(run.state, crate::records::run::State::Committing) {
+                if matches!(run.state, State::Committing) {
                     return Err(Refused {
                         from: "committing",
                         arrow: "be cancelled",
@@ -254,19 +257,29 @@ impl Orchestrator {
                 return Ok(Some(Err(refused)));
             }
             if run == before {
-                return Ok(Some(Ok(StoredRun { job, run, revision, position })));
+                return Ok(Some(Ok(StoredRun {
+                    job,
+                    run,
+                    revision,
+                    position,
+                })));
             }
             job.status = run.status(job.status);
-            if run.state == crate::records::run::State::Success {
+            if run.state == State::Success {
                 job.resultant_image_id = Some(run.image);
             }
             match self.store.replace_run(&job, &run, revision).await {
                 Ok(()) => {
                     self.changed(&before, &run, job.id);
                     let revision = revision + 1;
-                    return Ok(Some(Ok(StoredRun { job, run, revision, position })));
+                    return Ok(Some(Ok(StoredRun {
+                        job,
+                        run,
+                        revision,
+                        position,
+                    })));
                 }
-                Err(StoreError::Stale) => retry_later().await,
+                Err(StoreError::Stale) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -274,7 +287,6 @@ impl Orchestrator {
 
     /// Rings the bells of those who have something to do now.
     fn changed(&self, before: &Run, after: &Run, job: JobId) {
-        use crate::records::run::State;
         self.feed.wake(job);
         if before.state == after.state {
             return;

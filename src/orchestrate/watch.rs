@@ -24,9 +24,6 @@ const MEASURE_EVERY: Duration = Duration::from_secs(5);
 /// How long a job that is launched may have no sandbox.
 const NO_SANDBOX: Duration = Duration::from_secs(30);
 
-/// After this, a job whose agent has finished is not waited for any longer that the sandbox ends by itself.
-const EXIT_GRACE: Duration = Duration::from_secs(2);
-
 impl Orchestrator {
     /// One look at everything that is under way here.
     ///
@@ -167,7 +164,8 @@ impl Clocks {
         if self.unheard > settings.heartbeat.duration() {
             let detail = format!("the agent said nothing at all for {} s", self.unheard.as_secs());
             return Some(
-                Failure::new("heartbeat_lost", detail).hint("see whether the host or the sandbox is overloaded or frozen"),
+                Failure::new("heartbeat_lost", detail)
+                    .hint("see whether the host or the sandbox is overloaded or frozen"),
             );
         }
         if self.silent > limit(settings.silence) {
@@ -194,7 +192,11 @@ impl Clocks {
 
 fn over_disk(used: Used, limit: u64) -> Option<Failure> {
     (used.disk > limit).then(|| {
-        let detail = format!("the build has {} on disk and may have {}", ByteSize(used.disk), ByteSize(limit));
+        let detail = format!(
+            "the build has {} on disk and may have {}",
+            ByteSize(used.disk),
+            ByteSize(limit)
+        );
         Failure::new("disk_full", detail).hint("allow it more: `build_env_size` of the job, in GiB")
     })
 }
@@ -224,11 +226,6 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
 pub(super) fn out_of_memory(kills: u64) -> Failure {
     let detail = format!("the build needed more memory than it may have; the kernel killed {kills} of its processes");
     Failure::new("out_of_memory", detail).hint("allow it more: `job_mem_size` of the job, in GiB")
-}
-
-/// How long a finished agent is waited for.
-pub(super) const fn exit_grace() -> Duration {
-    EXIT_GRACE
 }
 
 #[cfg(test)]
@@ -272,7 +269,10 @@ mod tests {
         };
         let lost = verdict(&evidence, Some(Step::Build));
         assert_eq!(lost.code, "sandbox_lost");
-        assert_eq!(lost.detail, "the agent ended in step build with code 137 and without a word: panicked");
+        assert_eq!(
+            lost.detail,
+            "the agent ended in step build with code 137 and without a word: panicked"
+        );
         evidence.failure = Some(Failure::new("no_user_namespace", "no"));
         assert_eq!(verdict(&evidence, None).code, "no_user_namespace");
         evidence.oom_kills = 2;

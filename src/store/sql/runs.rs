@@ -1,7 +1,5 @@
 //! How jobs are carried out.
 
-use std::str::FromStr;
-
 use async_trait::async_trait;
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
@@ -85,7 +83,7 @@ impl Runs for ThisStore {
         let mut statement = Statement::new("SELECT id FROM servers WHERE seen >= ");
         statement.push_bind(moment.micros()).push(" ORDER BY id");
         let rows = self.readers().fetch_all(statement.build()).await?;
-        ids(&rows)
+        rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
     }
 }
 
@@ -107,7 +105,7 @@ pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, fil
                         db.execute(keep.build()).await?;
                     }
                 }
-                ids(&rows)
+                rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
             })
         })
         .await
