@@ -8,6 +8,7 @@
 //!
 //! `kiln build` carries out one job by itself, in [`run`].
 
+mod accept;
 mod admit;
 pub mod agents;
 mod commit;
@@ -28,6 +29,7 @@ mod token;
 mod watch;
 
 pub use self::{
-    admit::{Asked, Limits, needs},
+    accept::NewRun,
+    admit::Asked,
     orchestrator::{Ended, Orchestrator, Parts, ToolboxState},
 };

@@ -14,7 +14,7 @@ use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, IsolationSettings, WatchSettings},
     records::{
-        Failure, Job, JobId, LogLine, Moment, Run, ServerId,
+        Failure, JobId, LogLine, Moment, Run, ServerId,
         run::{Refused, State, is_infrastructure},
     },
     sandbox::{Driver, toolbox::Toolbox},
@@ -150,20 +150,6 @@ impl Orchestrator {
         }
     }
 
-    /// Adds a job that this or another server will carry out.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Exists`] when the id is taken.
-    pub async fn accept(&self, job: &Job, run: &Run) -> Result<(), StoreError> {
-        self.store.insert_run(job, run).await?;
-        self.wake.launch.notify_one();
-        if run.state.is_final() {
-            self.wake.settle.notify_one();
-        }
-        Ok(())
-    }
-
     /// Why a job waits, and its place in the queue, from 1.
     pub fn waiting(&self, job: JobId) -> Option<(usize, String)> {
         let state = self.state();
@@ -174,6 +160,11 @@ impl Orchestrator {
     /// How far a job's current step is: done, and of how much.
     pub fn progress(&self, job: JobId) -> Option<(u64, u64)> {
         self.state().live.get(&job).and_then(Live::progress)
+    }
+
+    /// Looks soon whether something is to be cleared away.
+    pub fn clear_away(&self) {
+        self.wake.settle.notify_one();
     }
 
     /// Ends a job on somebody's wish. `None` when there is no such job.
