@@ -293,7 +293,7 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         cpus: request.limits.cpus.unwrap_or(cpus),
         ca_bundle: host::ca_bundle(),
         from: None,
-        server_patience_s: SERVER_PATIENCE.as_secs(),
+        patience_s: SERVER_PATIENCE.as_secs(),
     })
 }
 
