@@ -12,6 +12,7 @@ use super::{
     boot_files,
     build::kiwi,
     channel::{Channel, Ending},
+    doors,
     events::Events,
     fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
@@ -40,6 +41,7 @@ const SQUASHFS_MEMORY_MIB: u64 = 512;
 ///
 /// Why the agent ends without the server knowing how the job went.
 pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
+    doors::open(&facts.doors).await?;
     let channel = Channel::new(facts)?;
     let events = Events::new(channel.clone());
     let outcome = tokio::select! {

@@ -7,6 +7,7 @@ pub mod boot_files;
 pub mod build;
 pub mod channel;
 pub mod digest;
+pub mod doors;
 pub mod events;
 pub mod fetch;
 pub mod job;
