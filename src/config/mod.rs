@@ -22,8 +22,9 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, DatabaseUrl, EmbeddedS3Settings, JobSettings, LimitSettings, LogFormat, LogSettings,
-        OidcSettings, RemoteBuildNodeSettings, ServerSettings, StoreSettings,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, ForeignIsolation, IsolationSettings,
+        JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings,
+        StoreSettings, WatchSettings,
     },
     source::Origin,
 };
@@ -46,6 +47,9 @@ const SECTIONS: &[Section] = &[
     S3Settings::SECTION,
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
+    IsolationSettings::SECTION,
+    CapacitySettings::SECTION,
+    WatchSettings::SECTION,
     RemoteBuildNodeSettings::SECTION,
 ];
 
@@ -72,6 +76,12 @@ pub struct Config {
     pub oidc: OidcSettings,
     /// What jobs get.
     pub jobs: JobSettings,
+    /// What keeps jobs apart.
+    pub isolation: IsolationSettings,
+    /// What this host gives to jobs.
+    pub capacity: CapacitySettings,
+    /// When jobs are given up.
+    pub watch: WatchSettings,
     /// How remote build nodes are reached.
     pub remote_build_nodes: RemoteBuildNodeSettings,
     /// The file that was read, if there is one.
@@ -94,6 +104,9 @@ struct Values {
     auth: AuthSettings,
     oidc: OidcSettings,
     jobs: JobSettings,
+    isolation: IsolationSettings,
+    capacity: CapacitySettings,
+    watch: WatchSettings,
     remote_build_nodes: RemoteBuildNodeSettings,
 }
 
@@ -209,6 +222,9 @@ impl Config {
             auth: values.auth,
             oidc: values.oidc,
             jobs: values.jobs,
+            isolation: values.isolation,
+            capacity: values.capacity,
+            watch: values.watch,
             remote_build_nodes: values.remote_build_nodes,
             file,
             origins,

@@ -22,9 +22,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::agents::{AgentCalls, Refusal};
 use crate::{
-    artifacts::{ArtifactStore, Upload},
+    artifacts::ArtifactStore,
     records::{
-        Failure, ImageId, JobId, UploadedArtifact,
+        Failure, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{
             Answer, Call, Event, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, PROTOCOL, PartUrls,
             SentParts,
