@@ -30,6 +30,8 @@ pub(super) enum Task {
         toolbox: PathBuf,
         /// The agent's file.
         agent: PathBuf,
+        /// The directory of the server's sockets.
+        doors: PathBuf,
         /// Content of `/etc/resolv.conf`.
         resolv_conf: String,
         /// What the sandbox may use.
