@@ -6,6 +6,7 @@ pub mod ids;
 pub mod image;
 pub mod job;
 pub mod link;
+pub mod log;
 pub mod names;
 pub mod protocol;
 pub mod public_key;
@@ -24,6 +25,7 @@ pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ScheduleId, ServerId, Token
 pub use image::Image;
 pub use job::{Job, JobStatus, JobType};
 pub use link::{Link, StoreType};
+pub use log::{LogLine, LogRow, LogStream};
 pub use public_key::PublicKey;
 pub use recipe::{LinuxDistribution, Recipe, RecipeType, TemplateValue};
 pub use remote_build_node::RemoteBuildNode;

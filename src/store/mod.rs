@@ -8,6 +8,8 @@
 //! is ever removed, and nothing that is not is ever forgotten.
 
 mod fault;
+mod feed;
+mod logs;
 mod postgres;
 mod sqlite;
 mod table;
@@ -18,7 +20,12 @@ use std::{fmt, path::Path, sync::Arc};
 use async_trait::async_trait;
 use uuid::Uuid;
 
-pub use self::{postgres::PostgresStore, sqlite::SqliteStore};
+pub use self::{
+    feed::LogFeed,
+    logs::{Appended, JobLogs, Pulse},
+    postgres::PostgresStore,
+    sqlite::SqliteStore,
+};
 use crate::{
     arch::Arch,
     records::{
@@ -57,6 +64,7 @@ pub trait Store:
     + Jobs
     + Runs
     + Schedules
+    + JobLogs
     + RemoteBuildNodes
     + Tokens
     + fmt::Debug

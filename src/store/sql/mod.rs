@@ -4,6 +4,7 @@
 mod collection;
 mod conditions;
 mod jobs;
+mod logs;
 mod nodes;
 mod objects;
 mod page;

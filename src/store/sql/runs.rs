@@ -152,7 +152,7 @@ fn read(row: &Row) -> Result<StoredRun> {
     })
 }
 
-fn parsed<T: std::str::FromStr<Err = uuid::Error>>(text: &str) -> Result<T> {
+pub(super) fn parsed<T: std::str::FromStr<Err = uuid::Error>>(text: &str) -> Result<T> {
     text.parse()
         .map_err(|error| StoreError::Damaged(format!("an id: {text}: {error}")))
 }
