@@ -61,22 +61,13 @@ pub trait JobMaker: fmt::Debug + Send + Sync {
 pub struct Scheduler {
     store: SharedStore,
     maker: Arc<dyn JobMaker>,
-    woken: Notify,
+    woken: Arc<Notify>,
 }
 
 impl Scheduler {
-    /// Over these schedules, by this maker.
-    pub fn new(store: SharedStore, maker: Arc<dyn JobMaker>) -> Self {
-        Self {
-            store,
-            maker,
-            woken: Notify::new(),
-        }
-    }
-
-    /// Has [`Scheduler::run`] look at once, since a schedule was changed.
-    pub fn wake(&self) {
-        self.woken.notify_one();
+    /// Over these schedules, by this maker. `woken` is rung when a schedule was changed.
+    pub fn new(store: SharedStore, maker: Arc<dyn JobMaker>, woken: Arc<Notify>) -> Self {
+        Self { store, maker, woken }
     }
 
     /// Looks whenever a run is due; never ends.
@@ -293,6 +284,7 @@ impl Scheduler {
             public_key_id: schedule.public_key_id,
             image_root_archive_name: image_name::expand(&schedule.image_root_archive_name, &facts).map_err(unusable)?,
             options: schedule.options.clone(),
+            schedule: schedule.name.clone(),
         })
     }
 

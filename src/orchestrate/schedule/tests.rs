@@ -123,7 +123,7 @@ impl Site {
         store.insert_schedule(&schedule).await.unwrap();
         let jobs = Arc::new(Jobs::default());
         Self {
-            scheduler: Scheduler::new(store.clone(), jobs.clone()),
+            scheduler: Scheduler::new(store.clone(), jobs.clone(), Arc::default()),
             store,
             jobs,
             id: schedule.id,

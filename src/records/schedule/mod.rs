@@ -95,6 +95,8 @@ pub struct ScheduledJob {
     pub image_root_archive_name: String,
     /// What it gets besides.
     pub options: JobOptions,
+    /// The name of the schedule.
+    pub schedule: String,
 }
 
 /// What happens to runs that were missed since no server was there: those that are a minute late or more.
