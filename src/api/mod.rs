@@ -8,6 +8,7 @@ pub mod agent;
 pub mod auth;
 mod body;
 mod fields;
+mod kiln;
 pub mod limits;
 mod lists;
 mod objects;
