@@ -1,5 +1,6 @@
 //! `/kiln/v1`: what IMS has not. One file per resource.
 
+mod jobs;
 mod schedule_fields;
 mod schedule_requests;
 mod scheduled_jobs;
@@ -12,6 +13,9 @@ use super::Api;
 /// Everything of `/kiln/v1` but uploads.
 pub(super) fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
+        .routes(routes!(jobs::get))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))
         .routes(routes!(schedules::pause))

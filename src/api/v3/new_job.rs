@@ -215,7 +215,6 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
             usual_memory: gib(api.jobs.default_mem_size_gib),
         },
         who: None,
-        resume: None,
     };
     let name = |part: &str| format!("cray-ims-{id}-{part}");
     let job = Job {
