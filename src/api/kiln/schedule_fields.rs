@@ -108,7 +108,9 @@ fn set<T>(member: &mut T, given: Option<T>) {
 /// have.
 pub(super) async fn settle(api: &Api, schedule: &mut Schedule, before: Option<&Schedule>) -> Result<()> {
     let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, schedule.recipe_id).await?;
-    let recipe = recipe.ok_or_else(|| unknown("recipe", schedule.recipe_id.into()))?.record;
+    let recipe = recipe
+        .ok_or_else(|| unknown("recipe", schedule.recipe_id.into()))?
+        .record;
     if let Some(id) = schedule.public_key_id {
         let key = Collection::<PublicKey>::get(&*api.store, Side::Live, id).await?;
         key.ok_or_else(|| unknown("public key", id.into()))?;

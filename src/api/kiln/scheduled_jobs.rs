@@ -43,7 +43,9 @@ impl JobMaker for Api {
     async fn cancel(&self, id: JobId) -> Result<(), Failure> {
         if let Some(orchestrator) = &self.orchestrator {
             // One that has ended, or that nobody knows, need not be cancelled.
-            let _ = orchestrator.cancel(id, "a later run of its schedule takes its place").await;
+            let _ = orchestrator
+                .cancel(id, "a later run of its schedule takes its place")
+                .await;
             return Ok(());
         }
         // Somebody else carries it out, and sees what its record says.
