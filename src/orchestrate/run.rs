@@ -27,7 +27,7 @@ use crate::{
         },
     },
     sandbox::{
-        Limits,
+        Limits, Network,
         namespace::{JobSandbox, NamespaceDriver, Report},
         toolbox::Toolbox,
     },
@@ -212,10 +212,12 @@ async fn build(
         job,
         toolbox: &site.toolbox.tree,
         agent: site.agent,
+        doors_dir: None,
         limits: request.limits,
+        network: Network::Host,
         keep: request.keep,
     };
-    let (channel, stderr, mut handle) = site.driver.start(sandbox).await?.split();
+    let (channel, stderr, mut handle) = site.driver.start_attached(sandbox).await?.split();
     let last_words = tokio::spawn(last_lines(BufReader::new(stderr)));
 
     let mut step = None;
@@ -256,7 +258,7 @@ async fn build(
     if request.keep {
         site.driver.mark_kept(job)?;
     } else {
-        site.driver.destroy(job).await?;
+        site.driver.destroy_attached(job).await?;
     }
     let last_words = last_words.await.unwrap_or_default();
     verdict(said, report, &last_words, step).map(|()| uploaded)

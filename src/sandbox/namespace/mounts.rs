@@ -5,7 +5,7 @@
 //! /proc        of the sandbox's own process namespace
 //! /sys         empty
 //! /dev         null zero full random urandom tty, own pts and shm; nothing else
-//! /run         tmpfs; /run/kiln/agent is the agent
+//! /run         tmpfs; /run/agent is the agent, /run/kiln the server's sockets
 //! /tmp         in the job's own layer, so on disk
 //! /scratch     the job's disk space
 //! ```
@@ -25,7 +25,13 @@ const STAGE: &str = "/tmp";
 pub const SCRATCH: &str = "/scratch";
 
 /// Where the agent is inside its sandbox.
-pub const AGENT: &str = "/run/kiln/agent";
+pub const AGENT: &str = "/run/agent";
+
+/// Where the server's sockets are inside its sandboxes.
+const DOORS: &str = "/run/kiln";
+
+/// Directories of the disk space that hold nothing of the job's own: changes to the toolbox, and what overlays need.
+pub(super) const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
 
 /// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -39,6 +45,9 @@ pub(super) struct Sources {
     pub(super) disk: PathBuf,
     /// The agent's file.
     pub(super) agent: PathBuf,
+    /// The directory with the server's sockets. It is the directory that is bound, so that the sockets of a server that
+    /// was restarted are seen too.
+    pub(super) doors: Option<PathBuf>,
 }
 
 /// Options of an overlay. With `volatile` no fsync reaches the disk: package managers sync after every file, and
@@ -130,18 +139,16 @@ pub(super) fn furnish(
     kernel.mount("kiln", &inside("/dev/shm"), "tmpfs", safe, "mode=1777")?;
 
     kernel.mount("kiln", &inside("/run"), "tmpfs", safe, "mode=0755")?;
-    for dir in ["/run/kiln", "/run/lock"] {
-        kernel.mkdir(&inside(dir))?;
-    }
+    kernel.mkdir(&inside("/run/lock"))?;
     kernel.write(&inside(AGENT), "")?;
+    let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
     kernel.mount(&text(&sources.agent), &inside(AGENT), "", bind, "")?;
-    kernel.mount(
-        "",
-        &inside(AGENT),
-        "",
-        bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe,
-        "",
-    )?;
+    kernel.mount("", &inside(AGENT), "", read_only, "")?;
+    if let Some(doors) = &sources.doors {
+        kernel.mkdir(&inside(DOORS))?;
+        kernel.mount(&text(doors), &inside(DOORS), "", bind, "")?;
+        kernel.mount("", &inside(DOORS), "", read_only | MsFlags::MS_NOEXEC, "")?;
+    }
 
     kernel.write(&inside("/etc/resolv.conf"), resolv_conf)?;
     kernel.write(
@@ -199,6 +206,7 @@ mod tests {
             toolbox: "/proc/self/fd/5".into(),
             disk: "/proc/self/fd/6".into(),
             agent: "/proc/self/fd/7".into(),
+            doors: Some("/proc/self/fd/8".into()),
         };
         furnish(&mut recorder, &sources, "test", "kiln-test", "nameserver 192.0.2.1\n").unwrap();
         insta::assert_snapshot!(recorder.0.join("\n"));
@@ -233,6 +241,7 @@ mod tests {
             toolbox: "/a".into(),
             disk: "/b".into(),
             agent: "/c".into(),
+            doors: None,
         };
         let mut kernel = Refuses(0);
         assert!(furnish(&mut kernel, &sources, "n", "h", "").is_err());
