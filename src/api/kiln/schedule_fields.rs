@@ -100,37 +100,38 @@ fn set<T>(member: &mut T, given: Option<T>) {
     }
 }
 
-/// Sees whether what a schedule refers to is there, and says when it runs next, unless it ran by the same times before.
+/// Sees whether what a schedule refers to is there, and says when it runs next; as far as that is not what it was, so
+/// that a schedule whose recipe is gone can still be paused.
 ///
 /// # Errors
 ///
 /// 400 when recipe or key is not there, as for jobs; 422 for a line that never comes, and for a name that no image can
 /// have.
 pub(super) async fn settle(api: &Api, schedule: &mut Schedule, before: Option<&Schedule>) -> Result<()> {
-    let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, schedule.recipe_id).await?;
-    let recipe = recipe
-        .ok_or_else(|| unknown("recipe", schedule.recipe_id.into()))?
-        .record;
-    if let Some(id) = schedule.public_key_id {
+    let now = Moment::now();
+    let timing = timing(schedule)?;
+    let next_run = timing.next_after(now);
+    let next_run = next_run.ok_or_else(|| wrong("cron", "There is no such day, so it never comes."))?;
+    let names = |schedule: &Schedule| (schedule.recipe_id, schedule.image_root_archive_name.clone());
+    if before.map(names) != Some(names(schedule)) {
+        let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, schedule.recipe_id).await?;
+        let recipe = recipe.ok_or_else(|| unknown("recipe", schedule.recipe_id.into()))?.record;
+        let facts = image_name::Facts {
+            due: &timing.local(next_run),
+            recipe: &recipe.name,
+            arch: recipe.arch,
+            number: schedule.runs + 1,
+        };
+        image_name::expand(&schedule.image_root_archive_name, &facts)
+            .map_err(|why| wrong("image_root_archive_name", why))?;
+    }
+    let key_before = before.and_then(|before| before.public_key_id);
+    if let Some(id) = schedule.public_key_id.filter(|id| Some(*id) != key_before) {
         let key = Collection::<PublicKey>::get(&*api.store, Side::Live, id).await?;
         key.ok_or_else(|| unknown("public key", id.into()))?;
     }
-    let timing = timing(schedule)?;
-    let next_run = timing
-        .next_after(Moment::now())
-        .ok_or_else(|| wrong("cron", "There is no such day, so it never comes."))?;
-    let facts = image_name::Facts {
-        due: &timing.local(next_run),
-        recipe: &recipe.name,
-        arch: recipe.arch,
-        number: schedule.runs + 1,
-    };
-    image_name::expand(&schedule.image_root_archive_name, &facts)
-        .map_err(|why| wrong("image_root_archive_name", why))?;
-    let is_same = before.is_some_and(|before| {
-        (&before.cron, &before.timezone, before.paused) == (&schedule.cron, &schedule.timezone, schedule.paused)
-    });
-    if !is_same {
+    let times = |schedule: &Schedule| (schedule.cron.clone(), schedule.timezone.clone(), schedule.paused);
+    if before.map(times) != Some(times(schedule)) {
         schedule.next_run = (!schedule.paused).then_some(next_run);
     }
     Ok(())

@@ -167,7 +167,7 @@ pub struct Tick {
     pub number: u32,
     /// What became of it.
     pub outcome: Outcome,
-    /// Its job. Null where there is none.
+    /// Its job, chosen before it is made. Null where there will be none.
     #[schema(value_type = Option<uuid::Uuid>)]
     pub job_id: Option<JobId>,
     /// Why it waits, was skipped, or failed.
@@ -200,6 +200,7 @@ impl Tick {
     pub fn failed(self, why: impl Into<String>) -> Self {
         Self {
             outcome: Outcome::Failed,
+            job_id: None,
             why: Some(why.into()),
             ..self
         }
