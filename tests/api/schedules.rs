@@ -238,5 +238,7 @@ async fn a_run_that_cannot_be_says_why() {
     assert_eq!(api.read("/v3/jobs").await, json!([]));
     // It can be stopped all the same, but not be given the recipe anew.
     api.send("POST", &format!("{path}/pause"), None).await.is(200);
-    api.patch(&path, json!({"image_root_archive_name": "x-{n}"})).await.problem(400);
+    api.patch(&path, json!({"image_root_archive_name": "x-{n}"}))
+        .await
+        .problem(400);
 }

@@ -115,7 +115,9 @@ pub(super) async fn settle(api: &Api, schedule: &mut Schedule, before: Option<&S
     let names = |schedule: &Schedule| (schedule.recipe_id, schedule.image_root_archive_name.clone());
     if before.map(names) != Some(names(schedule)) {
         let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, schedule.recipe_id).await?;
-        let recipe = recipe.ok_or_else(|| unknown("recipe", schedule.recipe_id.into()))?.record;
+        let recipe = recipe
+            .ok_or_else(|| unknown("recipe", schedule.recipe_id.into()))?
+            .record;
         let facts = image_name::Facts {
             due: &timing.local(next_run),
             recipe: &recipe.name,
