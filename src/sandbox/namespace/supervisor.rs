@@ -32,7 +32,7 @@ use super::{
     cgroup::Cgroup,
     disk,
     entrance::{enter, report_failure},
-    files::Files,
+    files::{Files, remove_file},
     meter::{DiskGauge, Meter},
     network::Slirp,
     plan::{AgentTask, Life, Plan, Report, Task},
@@ -184,6 +184,8 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     report.usage = watch.meter.read(&cgroup);
     // Its helpers end here, so that only processes of the sandbox are waited for.
     drop(watch);
+    // What resists goes with the sandbox's other files.
+    let _ = remove_file(&Files::of(&plan.dir).agent());
     while waitpid(None, None).is_ok() {}
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
@@ -211,7 +213,7 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
             Ok(()) => return Ok(DiskGauge::of_file_system(&plan.dir, !has_file)),
             Err(failure) if has_file => return Err(failure),
             Err(failure) => {
-                super::files::remove_file(&file)?;
+                remove_file(&file)?;
                 report.warn(failure.detail);
             }
         }
