@@ -147,7 +147,7 @@ impl Orchestrator {
             ca_bundle: host::ca_bundle(),
             // A second try begins anew, as its disk does.
             from: plan.resume.filter(|_| stored.run.attempt == 1).map(|(_, step)| step),
-            server_patience_s: SERVER_PATIENCE.as_secs(),
+            patience_s: SERVER_PATIENCE.as_secs(),
         })
     }
 
