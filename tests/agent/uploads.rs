@@ -9,10 +9,10 @@ use std::{
 use async_trait::async_trait;
 use kiln::{
     agent::{events::Events, fetch, upload::Uploader},
-    artifacts::{ArtifactStore, S3Settings, Upload, embedded::EmbeddedS3},
+    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     orchestrate::agents::{AgentCalls, Refusal},
     records::{
-        ArtifactKind, ImageId, JobId, UploadedArtifact,
+        ArtifactKind, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{Answer, Call, EventsKept, OpenUpload, PartUrls},
     },
 };
@@ -89,7 +89,8 @@ impl AgentCalls for OneUpload {
 }
 
 struct Scene {
-    s3: EmbeddedS3,
+    /// Serves as long as it lives.
+    _s3: EmbeddedS3,
     data: TempDir,
     calls: Arc<OneUpload>,
     server: Server,
@@ -118,7 +119,7 @@ impl Scene {
             state: Mutex::default(),
         });
         Self {
-            s3,
+            _s3: s3,
             data,
             server: Server::of(job, Arc::clone(&calls) as Arc<dyn AgentCalls>),
             calls,
