@@ -58,12 +58,18 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
     }
 
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
+    // Open as long as this process lives.
+    let (lifeline_out, lifeline_in) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(system)?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
     match unsafe { fork() }.map_err(system)? {
         ForkResult::Child => {
-            drop(failure_out);
+            drop((failure_out, lifeline_in));
             die_with_parent();
+            // If the entrance died before that, no signal will come.
+            if nix::unistd::read(&lifeline_out, &mut [0]) == Ok(0) {
+                std::process::exit(1);
+            }
             let code = init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
                 report_failure(&failure_in, &failure);
                 1
@@ -72,7 +78,7 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
             std::process::exit(code);
         }
         ForkResult::Parent { child } => {
-            drop((failure_in, opened, stderr));
+            drop((failure_in, lifeline_out, opened, stderr));
             let code = match waitpid(child, None) {
                 Ok(WaitStatus::Exited(_, code)) => code,
                 Ok(WaitStatus::Signaled(_, signal, _)) => 128 + signal as i32,
