@@ -23,6 +23,8 @@ mod concurrency;
 mod jobs;
 #[path = "store/lists.rs"]
 mod lists;
+#[path = "store/logs.rs"]
+mod logs;
 #[path = "store/objects.rs"]
 mod objects;
 #[path = "store/opening.rs"]

@@ -19,5 +19,4 @@ pub use self::{
     receive::{Expected, Received},
     settings::{S3Settings, Secret},
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
-    upload::Upload,
 };

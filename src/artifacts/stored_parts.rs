@@ -1,7 +1,7 @@
 //! What S3 has already of an upload that was interrupted.
 
-use super::{sdk::failure, store::ArtifactStore, upload::Upload};
-use crate::records::{Failure, protocol::StoredPart};
+use super::{sdk::failure, store::ArtifactStore};
+use crate::records::{Failure, Upload, protocol::StoredPart};
 
 impl ArtifactStore {
     /// The parts that S3 has of an open upload, in order.

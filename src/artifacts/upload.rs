@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{ArtifactKind, Digests, Failure, ImageId, JobId, Link, UploadedArtifact, protocol::PartReceipt},
+    records::{ArtifactKind, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, protocol::PartReceipt},
 };
 
 /// The usual size of a part, in bytes (16 MiB).
@@ -27,30 +27,6 @@ const PART_SIZE: u64 = 16 * MIB;
 const MAX_PARTS: u64 = 10_000;
 
 const MIB: u64 = 1024 * 1024;
-
-/// An open upload of one artifact.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Upload {
-    /// What is uploaded.
-    pub kind: ArtifactKind,
-    /// Where to: the bucket.
-    pub bucket: String,
-    /// Where to: the key.
-    pub key: String,
-    /// S3's name for the upload.
-    pub id: String,
-    /// Size of the whole object, in bytes.
-    pub size: u64,
-    /// Size of every part but the last, in bytes.
-    pub part_size: u64,
-}
-
-impl Upload {
-    /// How many parts there will be. An empty object has one, empty too.
-    pub fn parts(&self) -> u64 {
-        self.size.div_ceil(self.part_size).max(1)
-    }
-}
 
 impl ArtifactStore {
     /// Opens the upload of an object of exactly `size` bytes to `<image>/<key name of its kind>`.
@@ -206,8 +182,20 @@ impl ArtifactStore {
 
     /// Removes everything of an image, finished or not. May be repeated.
     pub async fn discard_image(&self, image: ImageId) -> Result<(), Failure> {
-        let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
         // Uploads first: one that is completed meanwhile leaves an object, which the second half finds.
+        self.abort_uploads(image).await?;
+        let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
+        // The manifest first: an image that is only half removed must not look whole.
+        self.delete(bucket, &format!("{prefix}manifest.json")).await?;
+        for object in self.list(bucket, &prefix).await? {
+            self.delete(bucket, &object.key).await?;
+        }
+        Ok(())
+    }
+
+    /// Drops every upload to an image that is still open, and its parts. May be repeated.
+    pub async fn abort_uploads(&self, image: ImageId) -> Result<(), Failure> {
+        let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
         let mut pages = Some((None, None));
         while let Some((key_marker, id_marker)) = pages {
             let list = self.client.list_multipart_uploads().bucket(bucket).prefix(&prefix);
@@ -229,11 +217,6 @@ impl ArtifactStore {
                 let text = |marker: Option<&str>| marker.map(str::to_owned);
                 (text(page.next_key_marker()), text(page.next_upload_id_marker()))
             });
-        }
-        // The manifest first: an image that is only half removed must not look whole.
-        self.delete(bucket, &format!("{prefix}manifest.json")).await?;
-        for object in self.list(bucket, &prefix).await? {
-            self.delete(bucket, &object.key).await?;
         }
         Ok(())
     }

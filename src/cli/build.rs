@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{printer::Printer, progress::Progress, toolbox};
 use crate::{
+    api,
     arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
@@ -315,6 +316,7 @@ impl Everything {
             agent: &self.agent,
             store: &self.store,
             jobs: &self.jobs,
+            agent_routes: api::agent::router,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -22,15 +23,19 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, DatabaseUrl, EmbeddedS3Settings, JobSettings, LimitSettings, LogFormat, LogSettings,
-        OidcSettings, RemoteBuildNodeSettings, ServerSettings, StoreSettings,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, ForeignIsolation, IsolationSettings,
+        JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings,
+        StoreSettings, WatchSettings,
     },
     source::Origin,
 };
 use crate::{
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::Failure,
-    sandbox::{namespace::NamespaceDriver, toolbox::Toolboxes},
+    sandbox::{
+        namespace::{NamespaceDriver, make_private_dir},
+        toolbox::Toolboxes,
+    },
     settings::Section,
     store::{PostgresStore, SharedStore, SqliteStore},
 };
@@ -46,6 +51,9 @@ const SECTIONS: &[Section] = &[
     S3Settings::SECTION,
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
+    IsolationSettings::SECTION,
+    CapacitySettings::SECTION,
+    WatchSettings::SECTION,
     RemoteBuildNodeSettings::SECTION,
 ];
 
@@ -72,6 +80,12 @@ pub struct Config {
     pub oidc: OidcSettings,
     /// What jobs get.
     pub jobs: JobSettings,
+    /// What keeps jobs apart.
+    pub isolation: IsolationSettings,
+    /// What this host gives to jobs.
+    pub capacity: CapacitySettings,
+    /// When jobs are given up.
+    pub watch: WatchSettings,
     /// How remote build nodes are reached.
     pub remote_build_nodes: RemoteBuildNodeSettings,
     /// The file that was read, if there is one.
@@ -94,6 +108,9 @@ struct Values {
     auth: AuthSettings,
     oidc: OidcSettings,
     jobs: JobSettings,
+    isolation: IsolationSettings,
+    capacity: CapacitySettings,
+    watch: WatchSettings,
     remote_build_nodes: RemoteBuildNodeSettings,
 }
 
@@ -209,6 +226,9 @@ impl Config {
             auth: values.auth,
             oidc: values.oidc,
             jobs: values.jobs,
+            isolation: values.isolation,
+            capacity: values.capacity,
+            watch: values.watch,
             remote_build_nodes: values.remote_build_nodes,
             file,
             origins,
@@ -224,6 +244,17 @@ impl Config {
     pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
         NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)
+    }
+
+    /// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.
+    pub fn doors_dir(&self) -> Result<PathBuf, Failure> {
+        let outer = self.data_dir.join("agents");
+        make_private_dir(&outer)?;
+        let inner = outer.join("doors");
+        let failed = |error: std::io::Error| Failure::io("cannot make the agents' directory", &error);
+        fs_err::create_dir_all(&inner).map_err(failed)?;
+        fs_err::set_permissions(&inner, PermissionsExt::from_mode(0o755)).map_err(failed)?;
+        Ok(inner)
     }
 
     /// Where jobs keep their records and logs.

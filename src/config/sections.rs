@@ -111,9 +111,11 @@ settings! {
 }
 
 settings! {
-    /// What a job gets that does not say otherwise.
+    /// Jobs: whether they are carried out, and what they get that do not say otherwise.
     ["jobs"]
     pub struct JobSettings {
+        /// Whether this server carries jobs out. `false`: it keeps their records, and somebody else does.
+        run: bool = true;
         /// Space for an image's root, in GiB.
         default_image_size_gib: u32 = 60;
         /// Memory, in GiB.
@@ -126,6 +128,64 @@ settings! {
         access_domain: String = "shasta.local".to_owned();
         /// The Kubernetes namespace that jobs name.
         namespace: String = "ims".to_owned();
+    }
+}
+
+settings! {
+    /// What keeps jobs apart.
+    ["isolation"]
+    pub struct IsolationSettings {
+        /// Where jobs run that are for another architecture than the host's or that have `require_dkms`. `vm`: in a
+        /// virtual machine, or not at all. `namespace`: on the host's kernel, as other jobs.
+        foreign: ForeignIsolation = ForeignIsolation::Vm;
+        /// Ports of the host's loopback that jobs may reach, as for a package repository there. Everything else there is
+        /// out of their reach.
+        loopback_ports: Vec<u16> = Vec::new();
+    }
+}
+
+settings! {
+    /// What this host gives to jobs. A job waits until what it needs is free.
+    ["capacity"]
+    pub struct CapacitySettings {
+        /// Jobs at the same time. Default: one for each CPU.
+        jobs: Option<u32> = None, like "4";
+        /// Memory for all jobs together. Default: nine tenths of the host's.
+        memory: Option<Size> = None, like "\"48GiB\"";
+        /// Memory that is set aside for a recipe's first build that does not say `job_mem_size`. Later ones get what the
+        /// last ones used, and a quarter more.
+        first_memory: Size = Size(2 << 30);
+        /// Disk that is set aside for a recipe's first build that does not say `build_env_size`. Later ones likewise.
+        first_disk: Size = Size(10 << 30);
+        /// Free disk that is left alone. Below half of it, the job with the most is ended.
+        disk_floor: Size = Size(2 << 30);
+        /// Free inodes that are left alone.
+        inode_floor: u32 = 20_000;
+        /// CPUs that one job may use. Default: all.
+        cpus_per_job: Option<u32> = None, like "8";
+        /// Processes and threads that one job may have.
+        processes_per_job: u32 = 16_384;
+        /// Files that one job may make.
+        files_per_job: u32 = 4_000_000;
+    }
+}
+
+settings! {
+    /// When a job is given up.
+    ["watch"]
+    pub struct WatchSettings {
+        /// How long its agent may say nothing at all; it says something every ten seconds.
+        heartbeat: Period = Period::seconds(60);
+        /// How long it may say nothing new: neither a step, nor a line that it has not said before.
+        silence: Period = Period::seconds(3600);
+        /// How long it may take.
+        wall: Period = Period::seconds(4 * 3600);
+        /// How many times as long an emulated job may be silent and take.
+        emulated_factor: u32 = 10;
+        /// How often it is tried when the place fails and not the recipe.
+        attempts: u32 = 3;
+        /// How long the files of a failed job are kept, so that `kiln jobs retry --from` can go on from them.
+        keep_failed: Period = Period::seconds(3600);
     }
 }
 
@@ -144,6 +204,16 @@ settings! {
         /// How long a connection may take to be made.
         connect_timeout: Period = Period::seconds(10);
     }
+}
+
+/// Where jobs run that the host's own kernel should not carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForeignIsolation {
+    /// In a virtual machine.
+    Vm,
+    /// In namespaces, on the host's kernel.
+    Namespace,
 }
 
 /// The form of log lines.

@@ -53,6 +53,30 @@ pub struct Digests {
     pub md5: String,
 }
 
+/// An open upload of one artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upload {
+    /// What is uploaded.
+    pub kind: ArtifactKind,
+    /// Where to: the bucket.
+    pub bucket: String,
+    /// Where to: the key.
+    pub key: String,
+    /// S3's name for the upload.
+    pub id: String,
+    /// Size of the whole object, in bytes.
+    pub size: u64,
+    /// Size of every part but the last, in bytes.
+    pub part_size: u64,
+}
+
+impl Upload {
+    /// How many parts there will be. An empty object has one, empty too.
+    pub fn parts(&self) -> u64 {
+        self.size.div_ceil(self.part_size).max(1)
+    }
+}
+
 /// An object that is in S3 and was verified there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadedArtifact {

@@ -61,3 +61,7 @@ id_type!(
     /// One API token.
     TokenId, new_v4
 );
+id_type!(
+    /// One server among those that share a database.
+    ServerId, new_v4
+);

@@ -29,6 +29,9 @@ use crate::records::Failure;
 /// descriptors.
 const MOST_CONNECTIONS: usize = 256;
 
+/// The file name of the server's own socket, which speaks the agents' protocol.
+pub const AGENT_SOCKET: &str = "agent.sock";
+
 /// Doors that are open as long as this lives.
 #[derive(Debug)]
 pub struct Doors {

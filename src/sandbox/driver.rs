@@ -133,6 +133,8 @@ pub struct Usage {
     pub disk: u64,
     /// Files, directories and links on disk, at most so far.
     pub inodes: u64,
+    /// How often the kernel killed a process for want of memory so far.
+    pub oom_kills: u64,
 }
 
 /// What becomes of a sandbox's disk space.

@@ -8,6 +8,8 @@
 //! is ever removed, and nothing that is not is ever forgotten.
 
 mod fault;
+mod feed;
+mod logs;
 mod postgres;
 mod sqlite;
 mod table;
@@ -18,12 +20,17 @@ use std::{fmt, path::Path, sync::Arc};
 use async_trait::async_trait;
 use uuid::Uuid;
 
-pub use self::{postgres::PostgresStore, sqlite::SqliteStore};
+pub use self::{
+    feed::LogFeed,
+    logs::{Appended, JobLogs, Pulse},
+    postgres::PostgresStore,
+    sqlite::SqliteStore,
+};
 use crate::{
     arch::Arch,
     records::{
         Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RemoteBuildNode, Token, TokenId,
+        RemoteBuildNode, Run, ServerId, Token, TokenId,
     },
 };
 
@@ -51,7 +58,15 @@ pub async fn open(place: &str) -> Result<SharedStore> {
 /// Everything that a store does.
 #[async_trait]
 pub trait Store:
-    Collection<Recipe> + Collection<Image> + Collection<PublicKey> + Jobs + RemoteBuildNodes + Tokens + fmt::Debug
+    Collection<Recipe>
+    + Collection<Image>
+    + Collection<PublicKey>
+    + Jobs
+    + Runs
+    + JobLogs
+    + RemoteBuildNodes
+    + Tokens
+    + fmt::Debug
 {
     /// Sees whether the store answers.
     async fn ping(&self) -> Result<()>;
@@ -147,11 +162,51 @@ pub trait Jobs: Send + Sync {
     /// [`StoreError::Stale`] when the job changed or went meanwhile.
     async fn replace_job(&self, job: &Job, revision: i64) -> Result<()>;
 
-    /// Forgets a job. Answers whether it was there.
+    /// Forgets a job. Answers whether it was there. What is left of it elsewhere is found among
+    /// [`Runs::deleted_runs`].
     async fn delete_job(&self, id: JobId) -> Result<bool>;
 
     /// Forgets every job that the filter takes, atomically. Answers which.
     async fn delete_jobs(&self, filter: &JobFilter) -> Result<Vec<JobId>>;
+}
+
+/// How Kiln carries jobs out.
+#[async_trait]
+pub trait Runs: Send + Sync {
+    /// Adds a job that Kiln carries out, at the end of the list.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Exists`] when the id is taken.
+    async fn insert_run(&self, job: &Job, run: &Run) -> Result<()>;
+
+    /// One job; none if it is not there or somebody else carries it out.
+    async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>>;
+
+    /// Jobs of which something is left to do or to clear away, in the order in which they were asked for.
+    async fn open_runs(&self) -> Result<Vec<StoredRun>>;
+
+    /// The last jobs that started from a recipe or image, the newest first.
+    async fn past_runs(&self, artifact: Uuid, limit: u32) -> Result<Vec<StoredRun>>;
+
+    /// Replaces both halves of a job whose revision is still this one, atomically.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Stale`] when the job changed or went meanwhile.
+    async fn replace_run(&self, job: &Job, run: &Run, revision: i64) -> Result<()>;
+
+    /// Deleted jobs of which something may be left to clear away.
+    async fn deleted_runs(&self) -> Result<Vec<StoredRun>>;
+
+    /// Says that nothing of a deleted job is left.
+    async fn forget_deleted_run(&self, id: JobId) -> Result<()>;
+
+    /// Says that a server is alive.
+    async fn note_server(&self, id: ServerId, now: Moment) -> Result<()>;
+
+    /// Servers that were alive at that moment or later.
+    async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>>;
 }
 
 /// Remote build nodes.
@@ -208,6 +263,19 @@ pub struct Stored<R> {
     pub revision: i64,
     /// Where it stands in the order of the list: microseconds since 1970 at which it came to its side, be it by being
     /// added, deleted or restored. No two are equal, unless several servers added them at the same time.
+    pub position: i64,
+}
+
+/// A job that Kiln carries out, as the store has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredRun {
+    /// IMS's half.
+    pub job: Job,
+    /// Kiln's half.
+    pub run: Run,
+    /// Grows with each change of either.
+    pub revision: i64,
+    /// Where it stands in the order of the list; see [`Stored::position`].
     pub position: i64,
 }
 

@@ -4,10 +4,7 @@ use std::{path::Path, process::Stdio};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::unix::{OwnedReadHalf, OwnedWriteHalf},
     process::{Child, ChildStderr},
 };
 
@@ -17,10 +14,10 @@ use super::{
     files::Files,
     make_shared_dir,
     plan::{AgentTask, Life, Plan, Report, Task},
-    remove_groups, socket_pair,
+    remove_groups,
 };
 use crate::{
-    records::{Failure, JobId},
+    records::{Failure, JobId, protocol::AgentFacts},
     sandbox::{Limits, Network},
 };
 
@@ -36,8 +33,10 @@ pub struct JobSandbox<'a> {
     pub toolbox: &'a Path,
     /// The static agent.
     pub agent: &'a Path,
-    /// Holds the sockets of the server; `/run/kiln` inside.
-    pub doors_dir: Option<&'a Path>,
+    /// Holds the sockets of the server; [`DOORS`](super::DOORS) inside.
+    pub doors_dir: &'a Path,
+    /// What the agent hears on its standard input.
+    pub facts: AgentFacts,
     /// What it may use.
     pub limits: Limits,
     /// What it can reach.
@@ -49,8 +48,6 @@ pub struct JobSandbox<'a> {
 /// A sandbox that was started. Dropping it kills the sandbox.
 #[derive(Debug)]
 pub struct Running {
-    /// The agent's channel.
-    pub channel: UnixStream,
     /// What the agent and the supervisor say on standard error: evidence when the agent dies.
     pub stderr: ChildStderr,
     handle: Handle,
@@ -65,9 +62,9 @@ pub struct Handle {
 }
 
 impl Running {
-    /// Splits off the channel and standard error, which are read by others.
-    pub fn split(self) -> (UnixStream, ChildStderr, Handle) {
-        (self.channel, self.stderr, self.handle)
+    /// Splits off standard error, which is read by somebody else.
+    pub fn split(self) -> (ChildStderr, Handle) {
+        (self.stderr, self.handle)
     }
 }
 
@@ -112,25 +109,21 @@ impl NamespaceDriver {
                 name: request.job.to_string(),
                 toolbox: request.toolbox.to_owned(),
                 agent: request.agent.to_owned(),
-                doors: request.doors_dir.map(Path::to_owned),
+                doors: request.doors_dir.to_owned(),
+                facts: request.facts,
                 resolv_conf: resolv_conf(request.network),
                 limits: request.limits,
                 network: request.network,
                 life: Life::Attached { keep: request.keep },
             })),
         };
-        let (channel, theirs) = socket_pair()?;
-        let mut handle = self.supervise(&plan, Stdio::from(theirs)).await?;
+        let mut handle = self.supervise(&plan, Stdio::null()).await?;
         let stderr = handle
             .child
             .stderr
             .take()
             .ok_or_else(|| Failure::new("sandbox_start", "no standard error"))?;
-        Ok(Running {
-            channel,
-            stderr,
-            handle,
-        })
+        Ok(Running { stderr, handle })
     }
 
     /// Removes what is left of a job's sandbox, whoever of it died.
@@ -142,7 +135,8 @@ impl NamespaceDriver {
 
     /// Removes what sandboxes left that died together with their supervisor. Returns the jobs they belonged to.
     ///
-    /// Sandboxes that somebody will ask about are passed by. `is_live` says of a job whether somebody runs it; its sandbox may be about to start, or to be marked as kept.
+    /// Sandboxes that somebody will ask about are passed by. `is_live` says of a job whether somebody runs it; its sandbox
+    /// may be about to start, or to be marked as kept.
     ///
     /// # Errors
     ///

@@ -156,13 +156,12 @@ impl NamespaceDriver {
                 name: sandbox.job.to_string(),
                 toolbox: sandbox.toolbox.clone(),
                 agent: sandbox.agent.clone(),
-                doors: Some(sandbox.doors_dir.clone()),
+                doors: sandbox.doors_dir.clone(),
+                facts: sandbox.facts.clone(),
                 resolv_conf: resolv_conf(sandbox.network),
                 limits: sandbox.limits,
                 network: sandbox.network,
-                life: Life::Detached {
-                    facts: sandbox.facts.clone(),
-                },
+                life: Life::Detached,
             })),
         }
     }

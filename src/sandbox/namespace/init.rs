@@ -27,9 +27,9 @@ use super::{
     files::Files,
     kernel::{Kernel, Linux},
     mounts::{AGENT, JOBLESS_LAYERS, Sources, furnish},
-    plan::{AgentTask, Life, Plan, Task},
+    plan::{AgentTask, Plan, Task},
 };
-use crate::records::Failure;
+use crate::records::{Failure, protocol::AgentFacts};
 
 /// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Opened {
 struct OpenedSources {
     toolbox: OwnedFd,
     agent: OwnedFd,
-    doors: Option<OwnedFd>,
+    doors: OwnedFd,
 }
 
 /// Opens what the plan names. Must run inside the new mount namespace, since only its mounts can be bound in it.
@@ -57,7 +57,7 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
         Ok(OpenedSources {
             toolbox: handle(&agent.toolbox)?,
             agent: handle(&copy)?,
-            doors: agent.doors.as_deref().map(handle).transpose()?,
+            doors: handle(&agent.doors)?,
         })
     };
     Ok(Opened {
@@ -93,14 +93,14 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
                 toolbox: link_to(&sources.toolbox),
                 disk: link_to(&opened.dir),
                 agent: link_to(&sources.agent),
-                doors: sources.doors.as_ref().map(link_to),
+                doors: link_to(&sources.doors),
             };
             let name = &agent.name;
             let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
             sethostname(&hostname)
                 .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
             furnish(&mut Linux, &sources, name, &hostname, &agent.resolv_conf)?;
-            let input = standard_input(&agent.life).map_err(|error| Failure::io("cannot start the agent", &error))?;
+            let input = standard_input(&agent.facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
             let mut command = Command::new(AGENT);
             command
                 .env_clear()
@@ -140,18 +140,13 @@ fn clear_layers(disk: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the agent reads: the socket that came as our standard output, or the facts, which fit into a pipe.
-fn standard_input(life: &Life) -> std::io::Result<OwnedFd> {
-    match life {
-        Life::Attached { .. } => std::io::stdout().as_fd().try_clone_to_owned(),
-        Life::Detached { facts } => {
-            let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-            let mut text = serde_json::to_string(facts)?;
-            text.push('\n');
-            std::fs::File::from(writer).write_all(text.as_bytes())?;
-            Ok(reader)
-        }
-    }
+/// What the agent reads: the facts, which fit into a pipe.
+fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+    let mut text = serde_json::to_string(facts)?;
+    text.push('\n');
+    std::fs::File::from(writer).write_all(text.as_bytes())?;
+    Ok(reader)
 }
 
 /// The environment that the agent starts with, and nothing of the host's.

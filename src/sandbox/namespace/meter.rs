@@ -91,6 +91,7 @@ impl Meter {
             cpu: cgroup.cpu(),
             disk: disk.max(self.most.disk),
             inodes: inodes.max(self.most.inodes),
+            oom_kills: cgroup.oom_kills(),
         };
         self.most
     }

@@ -21,7 +21,7 @@ use tokio::{
 pub use attached::{Handle, JobSandbox, Running};
 use files::Files;
 pub use idmap::IdMap;
-pub use mounts::SCRATCH;
+pub use mounts::{DOORS, SCRATCH};
 pub use plan::Report;
 use plan::{Plan, Task};
 

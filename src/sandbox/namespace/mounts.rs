@@ -28,7 +28,7 @@ pub const SCRATCH: &str = "/scratch";
 pub const AGENT: &str = "/run/agent";
 
 /// Where the server's sockets are inside its sandboxes.
-const DOORS: &str = "/run/kiln";
+pub const DOORS: &str = "/run/kiln";
 
 /// Directories of the disk space that hold nothing of the job's own: changes to the toolbox, and what overlays need.
 pub(super) const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
@@ -47,7 +47,7 @@ pub(super) struct Sources {
     pub(super) agent: PathBuf,
     /// The directory with the server's sockets. It is the directory that is bound, so that the sockets of a server that
     /// was restarted are seen too.
-    pub(super) doors: Option<PathBuf>,
+    pub(super) doors: PathBuf,
 }
 
 /// Options of an overlay. With `volatile` no fsync reaches the disk: package managers sync after every file, and
@@ -144,11 +144,9 @@ pub(super) fn furnish(
     let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
     kernel.mount(&text(&sources.agent), &inside(AGENT), "", bind, "")?;
     kernel.mount("", &inside(AGENT), "", read_only, "")?;
-    if let Some(doors) = &sources.doors {
-        kernel.mkdir(&inside(DOORS))?;
-        kernel.mount(&text(doors), &inside(DOORS), "", bind, "")?;
-        kernel.mount("", &inside(DOORS), "", read_only | MsFlags::MS_NOEXEC, "")?;
-    }
+    kernel.mkdir(&inside(DOORS))?;
+    kernel.mount(&text(&sources.doors), &inside(DOORS), "", bind, "")?;
+    kernel.mount("", &inside(DOORS), "", read_only | MsFlags::MS_NOEXEC, "")?;
 
     kernel.write(&inside("/etc/resolv.conf"), resolv_conf)?;
     kernel.write(
@@ -206,7 +204,7 @@ mod tests {
             toolbox: "/proc/self/fd/5".into(),
             disk: "/proc/self/fd/6".into(),
             agent: "/proc/self/fd/7".into(),
-            doors: Some("/proc/self/fd/8".into()),
+            doors: "/proc/self/fd/8".into(),
         };
         furnish(&mut recorder, &sources, "test", "kiln-test", "nameserver 192.0.2.1\n").unwrap();
         insta::assert_snapshot!(recorder.0.join("\n"));
@@ -241,7 +239,7 @@ mod tests {
             toolbox: "/a".into(),
             disk: "/b".into(),
             agent: "/c".into(),
-            doors: None,
+            doors: PathBuf::new(),
         };
         let mut kernel = Refuses(0);
         assert!(furnish(&mut kernel, &sources, "n", "h", "").is_err());

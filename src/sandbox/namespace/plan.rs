@@ -48,7 +48,9 @@ pub(super) struct AgentTask {
     /// The agent's file.
     pub(super) agent: PathBuf,
     /// Holds the server's sockets.
-    pub(super) doors: Option<PathBuf>,
+    pub(super) doors: PathBuf,
+    /// What the agent hears on its standard input.
+    pub(super) facts: AgentFacts,
     /// Content of `/etc/resolv.conf`.
     pub(super) resolv_conf: String,
     /// What the sandbox may use.
@@ -63,16 +65,13 @@ pub(super) struct AgentTask {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Life {
-    /// As long as the process that started it. The agent's standard input is a socket to that process.
+    /// As long as the process that started it.
     Attached {
         /// Leave the directory as it is at the end; otherwise it is removed.
         keep: bool,
     },
     /// Until its agent ends, or its stop file appears. What is left of it is somebody else's to remove.
-    Detached {
-        /// What the agent hears on its standard input.
-        facts: AgentFacts,
-    },
+    Detached,
 }
 
 impl Plan {
@@ -86,8 +85,7 @@ impl Plan {
 
     /// Whether the sandbox lives on when the process that started it ends.
     pub(super) fn is_detached(&self) -> bool {
-        self.agent()
-            .is_some_and(|agent| matches!(agent.life, Life::Detached { .. }))
+        self.agent().is_some_and(|agent| matches!(agent.life, Life::Detached))
     }
 
     /// Whether the sandbox has a network of its own.

@@ -55,7 +55,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
     }
 
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()> {
-        let mut statement = update(record, revision);
+        let mut statement = update(record, Vec::new(), revision);
         statement.push(" AND ").push(condition(record.side()));
         let (record, objects) = (record.clone(), objects.to_owned());
         self.write(Lock::Shared, |db| {

@@ -1,13 +1,12 @@
 //! Jobs.
 
 use async_trait::async_trait;
-use sqlx::{Executor, Row as _};
 
 use super::{
-    Row, Statement, ThisStore,
-    conditions::Conditions,
+    ThisStore,
     page::{page, page_text},
     rows::read_stored,
+    runs,
     statements::{insert, select_stored, update},
 };
 use crate::{
@@ -38,35 +37,19 @@ impl Jobs for ThisStore {
     }
 
     async fn replace_job(&self, job: &Job, revision: i64) -> Result<()> {
-        match self.write_one(update(job, revision)).await? {
+        match self.write_one(update(job, Vec::new(), revision)).await? {
             0 => Err(StoreError::Stale),
             _ => Ok(()),
         }
     }
 
     async fn delete_job(&self, id: JobId) -> Result<bool> {
-        let mut statement = Statement::new("DELETE FROM jobs WHERE id = ");
-        statement.push_bind(id.to_string());
-        Ok(self.write_one(statement).await? > 0)
+        let deleted = runs::delete(self, Lock::Shared, Some(id), &JobFilter::default()).await?;
+        Ok(!deleted.is_empty())
     }
 
     async fn delete_jobs(&self, filter: &JobFilter) -> Result<Vec<JobId>> {
-        let mut statement = Statement::new("DELETE FROM jobs");
-        Conditions::of(&mut statement).and_job(filter);
-        statement.push(" RETURNING id");
         // Alone, since two that meet the same rows in another order would wait for each other.
-        self.write(Lock::Alone, |db| {
-            Box::pin(async move { ids(&db.fetch_all(statement.build()).await?) })
-        })
-        .await
+        runs::delete(self, Lock::Alone, None, filter).await
     }
-}
-
-fn ids(rows: &[Row]) -> Result<Vec<JobId>> {
-    let ids = rows.iter().map(|row| {
-        let id: &str = row.try_get(0)?;
-        id.parse()
-            .map_err(|error| StoreError::Damaged(format!("jobs: {id}: {error}")))
-    });
-    ids.collect()
 }

@@ -4,12 +4,14 @@
 mod collection;
 mod conditions;
 mod jobs;
+mod logs;
 mod nodes;
 mod objects;
 mod page;
 #[cfg(test)]
 pub(super) mod plans;
 mod rows;
+mod runs;
 mod statements;
 mod tokens;
 

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::{
     Statement,
     conditions::Conditions,
+    logs,
     objects::{doom, doomed_among, forget_refs, oldest_doomed},
     page,
     statements::{Chosen, insert, select_stored, update},
@@ -59,7 +60,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         add("doom", &doom(one), false);
         add("forget references", &forget_refs(one), false);
     }
-    add("replace", &update(image, 1), false);
+    add("replace", &update(image, Vec::new(), 1), false);
     for (what, query, in_order) in queries() {
         if let Some(statement) = page::finish(select_stored::<Job>(), None, &query) {
             add(&format!("jobs {what}"), &statement, in_order);
@@ -83,6 +84,19 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     add("insert job", &insert(job, None, Vec::new()), false);
     add("doomed among", &doomed_among(&["a".to_owned(), "b".to_owned()]), false);
     add("oldest doomed", &oldest_doomed(10), true);
+    for after in [None, Some(5)] {
+        if let Some(statement) = logs::page(job.id, after, 1000) {
+            add(&format!("log after {after:?}"), &statement, true);
+        }
+    }
+    add("hear", &logs::hear(job.id, 1, Moment::from_micros(1)), false);
+    add(
+        "advance",
+        &logs::advance(job.id, 1, 2, Some(Moment::from_micros(1))),
+        false,
+    );
+    add("make room", &logs::make_room(job.id, 1), false);
+    add("remove lines", &logs::remove(job.id, 1000), false);
     planned
 }
 

@@ -65,12 +65,17 @@ pub(super) fn insert<T: Table>(record: &T, side: Option<Side>, more: Vec<(&'stat
     statement
 }
 
-/// Replaces what a row says, if its revision is still this one. Which side it is on does not change.
-pub(super) fn update<T: Table>(record: &T, revision: i64) -> Statement {
+/// Replaces what a row says, with more columns of the store's own, if its revision is still this one. Which side it is on
+/// does not change.
+pub(super) fn update<T: Table>(record: &T, more: Vec<(&'static str, Value)>, revision: i64) -> Statement {
     let mut statement = Statement::new(format!("UPDATE {} SET revision = revision + 1", T::NAME));
     let mut values = T::COLUMNS.iter().zip(record.values());
     let id = values.next();
-    for (column, value) in values.filter(|(column, _)| **column != "deleted") {
+    let values = values
+        .by_ref()
+        .map(|(column, value)| (*column, value))
+        .filter(|(column, _)| *column != "deleted");
+    for (column, value) in values.chain(more) {
         statement.push(format_args!(", {column} = "));
         push(&mut statement, value);
     }

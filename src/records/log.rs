@@ -1,0 +1,87 @@
+//! The log of a job, line by line.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Moment, Step, protocol::Stream};
+
+/// A line to be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// When it was said, by the clock of who said it. Kept to the microsecond.
+    pub time: Timestamp,
+    /// The step that the job was at, if it was at any.
+    pub step: Option<Step>,
+    /// Who said it.
+    pub stream: LogStream,
+    /// The line, without its end.
+    pub text: String,
+}
+
+impl LogLine {
+    /// A line of the server's own, said now.
+    pub fn of_server(text: impl Into<String>) -> Self {
+        Self {
+            time: Timestamp::now(),
+            step: None,
+            stream: LogStream::Server,
+            text: text.into(),
+        }
+    }
+}
+
+/// A line that was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRow {
+    /// Its number in the job's log: from 0 without holes, over all attempts.
+    pub seq: u64,
+    /// When it was kept, by the server's clock.
+    pub kept: Moment,
+    /// What was said.
+    pub line: LogLine,
+}
+
+/// Who said a line. What an agent says comes as a [`Stream`], so that none can pass for the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub enum LogStream {
+    /// The server: why a job waits, that it is tried again, how it ended.
+    Server,
+    /// The agent.
+    Agent,
+    /// A tool's standard output.
+    Stdout,
+    /// A tool's standard error.
+    Stderr,
+}
+
+impl LogStream {
+    /// Every stream.
+    pub const ALL: [LogStream; 4] = [
+        LogStream::Server,
+        LogStream::Agent,
+        LogStream::Stdout,
+        LogStream::Stderr,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LogStream::Server => "server",
+            LogStream::Agent => "agent",
+            LogStream::Stdout => "stdout",
+            LogStream::Stderr => "stderr",
+        }
+    }
+}
+
+impl From<Stream> for LogStream {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Agent => LogStream::Agent,
+            Stream::Stdout => LogStream::Stdout,
+            Stream::Stderr => LogStream::Stderr,
+        }
+    }
+}

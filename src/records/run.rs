@@ -1,0 +1,509 @@
+//! How Kiln carries a job out: the states it goes through, and the arrows between them.
+//!
+//! ```text
+//!              launch             start             finish               commit
+//!   Queued ─────────▶ Launching ─────────▶ Running ─────────▶ Committing ─────────▶ Success
+//!     ▲                   │                   │                   │
+//!     ├──────retry────────┴───────────────────┘                   │
+//!     │                                                           │
+//!     └─ fail (also from Launching, Running, Committing) ─────────┴───────────────▶ Failed
+//! ```
+//!
+//! Each arrow is a function of [`Run`]; nothing else changes a state. A function refuses ([`Refused`]) from any state
+//! that has no such arrow, so `Success` and `Failed` stay what they are. What IMS's clients see, [`JobStatus`], follows
+//! from the state and the step ([`Run::status`]) and never goes back, even when a job is tried again.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, Upload, UploadedArtifact,
+    protocol::{BootFiles, TemplateMode},
+};
+
+/// Kiln's own half of a job; IMS's half is [`Job`](super::Job).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Where it is.
+    pub state: State,
+    /// What was decided when it was asked for.
+    pub plan: Plan,
+    /// The image that it makes; chosen at the start, so that a second try writes to the same place.
+    pub image: ImageId,
+    /// Which try this is, from 1.
+    pub attempt: u32,
+    /// The server whose host the sandbox is on.
+    pub owner: Option<ServerId>,
+    /// SHA-256 of the token of this try's agent, hexadecimal. Gone with the try.
+    pub token: Option<String>,
+    /// The step that it is in, or ended in.
+    pub step: Option<Step>,
+    /// Steps of this try that ended well.
+    pub steps: Vec<StepTime>,
+    /// What this try brought, or is bringing, to S3.
+    pub uploads: Vec<RunUpload>,
+    /// What it used at most.
+    pub used: Option<Used>,
+    /// When this try was launched.
+    pub launched: Option<Moment>,
+    /// When the job ended.
+    pub ended: Option<Moment>,
+    /// Whether the files of the sandbox are kept, so that another job can go on from them.
+    pub kept: bool,
+    /// SHA-256 of the recipe's archive, hexadecimal, once it was read.
+    pub recipe_sha256: Option<String>,
+    /// Where the whole log is, once the job has ended: `s3://bucket/key`.
+    pub log: Option<String>,
+    /// Whether nothing of it is left to clear away.
+    pub settled: bool,
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Waiting for its turn.
+    Queued,
+    /// It has a place; its sandbox is being made.
+    Launching,
+    /// Its agent has called.
+    Running,
+    /// Its agent is finished; the manifest and the image's record are being written.
+    Committing,
+    /// It has ended, with an image.
+    Success,
+    /// It has ended, without.
+    Failed(Failure),
+}
+
+/// What was decided when the job was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// How the programs of the image's architecture run.
+    pub how: How,
+    /// One sentence that says where and why.
+    pub why: String,
+    /// What it may use, and what is set aside for it.
+    pub needs: Needs,
+    /// The recipe's archive: `s3://bucket/key`.
+    pub recipe: String,
+    /// Names and values for the recipe's templates.
+    pub values: Vec<(String, String)>,
+    /// What happens to template names without a value.
+    pub template_mode: TemplateMode,
+    /// Which files of `/boot` are delivered.
+    pub boot: BootFiles,
+    /// What it goes on from, if it does not begin anew.
+    pub resume: Option<ResumeFrom>,
+    /// Who asked for it, if that is known.
+    pub who: Option<String>,
+}
+
+/// What a job goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeFrom {
+    /// The job whose files were kept.
+    pub job: JobId,
+    /// The first step that is done again.
+    pub step: Step,
+    /// The server whose host they are on.
+    pub server: ServerId,
+}
+
+/// How the programs of the image's architecture run while it is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    /// On this CPU.
+    Native,
+    /// By user-mode emulation.
+    Emulated,
+}
+
+/// What a job needs of a place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// Memory that is set aside, bytes.
+    pub memory: u64,
+    /// Memory at which it is ended, bytes.
+    pub memory_limit: u64,
+    /// Disk that is set aside, bytes.
+    pub disk: u64,
+    /// Disk at which it is ended, bytes.
+    pub disk_limit: u64,
+}
+
+/// What a job used at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of disk.
+    pub disk: u64,
+    /// CPU time, milliseconds.
+    pub cpu_ms: u64,
+}
+
+/// How long a step took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct StepTime {
+    /// Which.
+    #[cfg_attr(feature = "server", schema(value_type = String))]
+    pub step: Step,
+    /// Wall-clock time, milliseconds.
+    pub wall_ms: u64,
+    /// CPU time, milliseconds.
+    pub cpu_ms: u64,
+}
+
+/// An upload of a try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunUpload {
+    /// Where it goes.
+    pub upload: Upload,
+    /// The object, once S3 has it whole and checked.
+    pub done: Option<UploadedArtifact>,
+}
+
+/// There is no such arrow from where the job is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a job that is {from} cannot {arrow}")]
+pub struct Refused {
+    /// The state's name.
+    pub from: &'static str,
+    /// The arrow.
+    pub arrow: &'static str,
+}
+
+impl Run {
+    /// A run that waits for its turn.
+    pub fn new(plan: Plan) -> Self {
+        Self {
+            state: State::Queued,
+            plan,
+            image: ImageId::new(),
+            attempt: 1,
+            owner: None,
+            token: None,
+            step: None,
+            steps: Vec::new(),
+            uploads: Vec::new(),
+            used: None,
+            launched: None,
+            ended: None,
+            kept: false,
+            recipe_sha256: None,
+            log: None,
+            settled: false,
+        }
+    }
+
+    /// Queued → Launching: this server has set aside what the job needs.
+    pub fn launch(&mut self, owner: ServerId, now: Moment) -> Result<(), Refused> {
+        self.only_from("launch", |state| matches!(state, State::Queued))?;
+        self.owner = Some(owner);
+        self.launched = Some(now);
+        self.state = State::Launching;
+        Ok(())
+    }
+
+    /// Launching → Running: the agent asked what to do. Asked again by the same agent, nothing changes.
+    pub fn start(&mut self) -> Result<(), Refused> {
+        self.only_from("start", |state| matches!(state, State::Launching | State::Running))?;
+        self.state = State::Running;
+        Ok(())
+    }
+
+    /// Running → Committing: the agent did all it had to. Said again, nothing changes.
+    pub fn finish(&mut self) -> Result<(), Refused> {
+        self.only_from("finish", |state| matches!(state, State::Running | State::Committing))?;
+        self.state = State::Committing;
+        Ok(())
+    }
+
+    /// Committing → Success: manifest and record are there.
+    pub fn commit(&mut self, now: Moment) -> Result<(), Refused> {
+        self.only_from("commit", |state| matches!(state, State::Committing))?;
+        self.state = State::Success;
+        self.end(now);
+        Ok(())
+    }
+
+    /// Launching, Running → Queued, for another try: what failed was the place, not the recipe.
+    pub fn retry(&mut self) -> Result<(), Refused> {
+        self.only_from("be tried again", |state| {
+            matches!(state, State::Launching | State::Running)
+        })?;
+        self.state = State::Queued;
+        self.attempt += 1;
+        (self.owner, self.token, self.launched, self.step) = (None, None, None, None);
+        self.steps.clear();
+        self.uploads.clear();
+        Ok(())
+    }
+
+    /// Any state but the two ends → Failed.
+    pub fn fail(&mut self, failure: Failure, now: Moment) -> Result<(), Refused> {
+        self.only_from("fail", |state| !state.is_final())?;
+        self.state = State::Failed(match self.step {
+            Some(step) => failure.at(step),
+            None => failure,
+        });
+        self.end(now);
+        Ok(())
+    }
+
+    fn end(&mut self, now: Moment) {
+        self.ended = Some(now);
+        self.token = None;
+    }
+
+    fn only_from(&self, arrow: &'static str, allowed: impl FnOnce(&State) -> bool) -> Result<(), Refused> {
+        if allowed(&self.state) {
+            return Ok(());
+        }
+        let from = self.state.name();
+        Err(Refused { from, arrow })
+    }
+
+    /// What IMS's clients see, given what they saw before.
+    pub fn status(&self, before: JobStatus) -> JobStatus {
+        let now = match (&self.state, self.step) {
+            (State::Success, _) => JobStatus::Success,
+            (State::Failed(_), _) => JobStatus::Error,
+            (State::Committing, _) | (_, Some(Step::Package | Step::Upload)) => JobStatus::PackagingArtifacts,
+            (_, None | Some(Step::Prepare)) => JobStatus::Creating,
+            (_, Some(Step::Fetch | Step::Template)) => JobStatus::FetchingRecipe,
+            (_, Some(Step::Repos)) => JobStatus::WaitingForRepos,
+            (_, Some(Step::Build)) => JobStatus::BuildingImage,
+        };
+        if before.may_become(now) { now } else { before }
+    }
+
+    /// What this try goes on from. A second one begins anew: what the first left may be what it failed of.
+    pub fn resumes(&self) -> Option<ResumeFrom> {
+        self.plan.resume.filter(|_| self.attempt == 1)
+    }
+
+    /// Notes that a step began.
+    pub fn begin_step(&mut self, step: Step) {
+        self.step = Some(step);
+    }
+
+    /// Notes that a step ended well. Said again, nothing changes.
+    pub fn end_step(&mut self, time: StepTime) {
+        if !self.steps.iter().any(|known| known.step == time.step) {
+            self.steps.push(time);
+        }
+    }
+
+    /// Notes what was measured; what was more before stays.
+    pub fn note_use(&mut self, now: Used) {
+        let before = self.used.unwrap_or_default();
+        self.used = Some(Used {
+            memory: before.memory.max(now.memory),
+            disk: before.disk.max(now.disk),
+            cpu_ms: before.cpu_ms.max(now.cpu_ms),
+        });
+    }
+
+    /// Whether the place has anything set aside for it.
+    pub fn holds_place(&self) -> bool {
+        self.owner.is_some() && !self.settled
+    }
+
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.state {
+            State::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            State::Queued => "queued",
+            State::Launching => "launching",
+            State::Running => "running",
+            State::Committing => "committing",
+            State::Success => "success",
+            State::Failed(_) => "error",
+        }
+    }
+
+    /// Whether it is an end.
+    pub const fn is_final(&self) -> bool {
+        matches!(self, State::Success | State::Failed(_))
+    }
+}
+
+impl How {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            How::Native => "native",
+            How::Emulated => "emulated",
+        }
+    }
+}
+
+/// Causes that lie in the place and not in the recipe: another try may end better.
+const INFRASTRUCTURE: [&str; 12] = [
+    "heartbeat_lost",
+    "sandbox_lost",
+    "sandbox_start",
+    "server_lost",
+    "agent_panic",
+    "upload_failed",
+    "s3_unreachable",
+    "s3_timeout",
+    "s3_error",
+    "s3_missing",
+    "artifact_mismatch",
+    "store_unavailable",
+];
+
+/// Whether a failure is one of the place.
+pub fn is_infrastructure(failure: &Failure) -> bool {
+    INFRASTRUCTURE.contains(&failure.code.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run() -> Run {
+        Run::new(Plan {
+            how: How::Native,
+            why: String::new(),
+            needs: Needs::default(),
+            recipe: String::new(),
+            values: Vec::new(),
+            template_mode: TemplateMode::Strict,
+            boot: BootFiles {
+                kernel: String::new(),
+                initrd: String::new(),
+                parameters: String::new(),
+                required: false,
+            },
+            resume: None,
+            who: None,
+        })
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Arrow {
+        Launch,
+        Start,
+        Finish,
+        Commit,
+        Retry,
+        Fail,
+        Step(Step),
+    }
+
+    fn arrows() -> impl Strategy<Value = Vec<Arrow>> {
+        let arrow = prop_oneof![
+            Just(Arrow::Launch),
+            Just(Arrow::Start),
+            Just(Arrow::Finish),
+            Just(Arrow::Commit),
+            Just(Arrow::Retry),
+            Just(Arrow::Fail),
+            prop::sample::select(Step::ALL.to_vec()).prop_map(Arrow::Step),
+        ];
+        prop::collection::vec(arrow, 0..40)
+    }
+
+    fn apply(run: &mut Run, arrow: Arrow) -> Result<(), Refused> {
+        let now = Moment::from_micros(1);
+        match arrow {
+            Arrow::Launch => run.launch(ServerId::new(), now),
+            Arrow::Start => run.start(),
+            Arrow::Finish => run.finish(),
+            Arrow::Commit => run.commit(now),
+            Arrow::Retry => run.retry(),
+            Arrow::Fail => run.fail(Failure::new("sandbox_lost", "gone"), now),
+            Arrow::Step(step) => {
+                run.begin_step(step);
+                Ok(())
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: an end is final, a refusal changes nothing, clients never see a status go
+        /// back, a token lives only while there is something to do, and tries are counted.
+        #[test]
+        fn no_order_of_arrows_breaks_a_run(arrows in arrows()) {
+            let mut run = run();
+            let mut status = JobStatus::Creating;
+            for arrow in arrows {
+                if matches!(arrow, Arrow::Step(_)) && run.state != State::Running {
+                    continue;
+                }
+                let before = run.clone();
+                if apply(&mut run, arrow).is_err() {
+                    prop_assert_eq!(&run, &before);
+                }
+                if before.state.is_final() {
+                    prop_assert_eq!(&run.state, &before.state);
+                }
+                prop_assert_eq!(run.state.is_final(), run.ended.is_some());
+                prop_assert!(!run.state.is_final() || run.token.is_none());
+                prop_assert!(run.attempt == before.attempt || (run.attempt == before.attempt + 1 && run.state == State::Queued));
+                let next = run.status(status);
+                prop_assert!(status.may_become(next), "{:?} to {:?}", status, next);
+                status = next;
+                prop_assert_eq!(status.is_final(), run.state.is_final());
+                prop_assert_eq!(status == JobStatus::Success, run.state == State::Success);
+            }
+        }
+    }
+
+    #[test]
+    fn the_way_to_an_image() {
+        let mut run = run();
+        let mut seen = vec![run.status(JobStatus::Creating)];
+        let now = Moment::from_micros(1);
+        run.launch(ServerId::new(), now).unwrap();
+        run.start().unwrap();
+        for step in Step::ALL {
+            run.begin_step(step);
+            seen.push(run.status(*seen.last().unwrap()));
+        }
+        run.finish().unwrap();
+        run.commit(now).unwrap();
+        seen.push(run.status(*seen.last().unwrap()));
+        seen.dedup();
+        let words: Vec<_> = seen.into_iter().map(JobStatus::name).collect();
+        assert_eq!(
+            words,
+            [
+                "creating",
+                "fetching_recipe",
+                "waiting_for_repos",
+                "building_image",
+                "packaging_artifacts",
+                "success"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_recipes_own_fault_is_no_reason_to_try_again() {
+        for (code, again) in [
+            ("build_failed", false),
+            ("disk_full", false),
+            ("out_of_memory", false),
+            ("sandbox_lost", true),
+        ] {
+            assert_eq!(is_infrastructure(&Failure::new(code, "")), again, "{code}");
+        }
+    }
+}

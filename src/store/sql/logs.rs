@@ -1,0 +1,260 @@
+//! Logs of jobs.
+//!
+//! The row of `job_pulses` is taken first, by whatever adds to a log or removes from it, so that these wait for each other.
+
+use std::borrow::Cow;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use sqlx::{Executor, Row as _};
+
+use super::{Connection, Row, Statement, ThisStore, runs::parsed};
+use crate::{
+    records::{JobId, LogLine, LogRow, LogStream, Moment, Step},
+    store::{Appended, JobLogs, Lock, Pulse, Result, StoreError},
+};
+
+/// So many lines at most in one statement: databases take no more than some ten thousand values.
+const CHUNK: usize = 1000;
+
+#[async_trait]
+impl JobLogs for ThisStore {
+    async fn append(
+        &self,
+        job: JobId,
+        attempt: u32,
+        first: u64,
+        said: &[Option<LogLine>],
+        progressed: bool,
+        now: Moment,
+    ) -> Result<Appended> {
+        let said = said.to_owned();
+        self.write(Lock::Shared, move |db| {
+            Box::pin(async move {
+                let Some(row) = db.fetch_optional(hear(job, attempt, now).build()).await? else {
+                    return Ok(Appended::OldAttempt);
+                };
+                let (seq, expected) = (number(&row, 0)?, number(&row, 1)?);
+                let Some(kept) = expected.checked_sub(first) else {
+                    return Ok(Appended::Hole { expected });
+                };
+                let kept = usize::try_from(kept).unwrap_or(usize::MAX);
+                let fresh = said.get(kept..).unwrap_or_default();
+                let lines: Vec<_> = fresh.iter().flatten().collect();
+                add(db, job, seq, &lines, now).await?;
+                if !fresh.is_empty() || progressed {
+                    let progressed = progressed.then_some(now);
+                    db.execute(advance(job, lines.len(), fresh.len(), progressed).build())
+                        .await?;
+                }
+                Ok(Appended::Next(expected + fresh.len() as u64))
+            })
+        })
+        .await
+    }
+
+    async fn say(&self, job: JobId, lines: &[LogLine], now: Moment) -> Result<()> {
+        let lines = lines.to_owned();
+        self.write(Lock::Shared, move |db| {
+            Box::pin(async move {
+                let row = db.fetch_one(make_room(job, lines.len()).build()).await?;
+                let end = number(&row, 0)?;
+                let lines: Vec<_> = lines.iter().collect();
+                add(db, job, end.saturating_sub(lines.len() as u64), &lines, now).await
+            })
+        })
+        .await
+    }
+
+    async fn log_page(&self, job: JobId, after: Option<u64>, limit: u32) -> Result<Vec<LogRow>> {
+        let Some(mut statement) = page(job, after, limit) else {
+            return Ok(Vec::new());
+        };
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn log_length(&self, job: JobId) -> Result<u64> {
+        let mut statement = Statement::new("SELECT next FROM job_pulses WHERE job = ");
+        statement.push_bind(job.to_string());
+        let row = self.readers().fetch_optional(statement.build()).await?;
+        row.map_or(Ok(0), |row| number(&row, 0))
+    }
+
+    async fn pulse(&self, job: JobId) -> Result<Option<Pulse>> {
+        let mut statement = Statement::new("SELECT attempt, heard, progressed FROM job_pulses WHERE job = ");
+        statement.push_bind(job.to_string()).push(" AND attempt >= 0");
+        let row = self.readers().fetch_optional(statement.build()).await?;
+        let read = |row: Row| {
+            Ok(Pulse {
+                attempt: u32::try_from(number(&row, 0)?).map_err(|_| damaged("attempt"))?,
+                heard: Moment::from_micros(row.try_get(1)?),
+                progressed: Moment::from_micros(row.try_get(2)?),
+            })
+        };
+        row.map(read).transpose()
+    }
+
+    async fn drop_log(&self, job: JobId, limit: u32) -> Result<bool> {
+        self.write(Lock::Shared, move |db| {
+            Box::pin(async move {
+                db.execute(make_room(job, 0).build()).await?;
+                if db.execute(remove(job, limit).build()).await?.rows_affected() >= u64::from(limit)
+                    && let Some(mut rest) = page(job, None, 1)
+                    && db.fetch_optional(rest.build()).await?.is_some()
+                {
+                    return Ok(true);
+                }
+                let mut statement = Statement::new("DELETE FROM job_pulses WHERE job = ");
+                statement.push_bind(job.to_string());
+                db.execute(statement.build()).await?;
+                Ok(false)
+            })
+        })
+        .await
+    }
+
+    async fn logs_left_behind(&self, limit: u32) -> Result<Vec<JobId>> {
+        let mut statement = Statement::new(format!(
+            "SELECT job FROM job_pulses WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_pulses.job) LIMIT {limit}"
+        ));
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
+    }
+}
+
+/// Notes that an agent was heard. Gives the number of the log's next line and that of the agent's next event. No row
+/// means that a later attempt was heard.
+pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
+    let mut statement =
+        Statement::new("INSERT INTO job_pulses (job, next, attempt, agent_next, heard, progressed) VALUES (");
+    let mut values = statement.separated(", ");
+    values
+        .push_bind(job.to_string())
+        .push("0")
+        .push_bind(i64::from(attempt));
+    values.push("0").push_bind(now.micros()).push_bind(now.micros());
+    statement.push(
+        ") ON CONFLICT (job) DO UPDATE SET attempt = excluded.attempt, heard = excluded.heard, \
+         agent_next = CASE WHEN job_pulses.attempt < excluded.attempt THEN 0 ELSE job_pulses.agent_next END, \
+         progressed = CASE WHEN job_pulses.attempt < excluded.attempt THEN excluded.progressed \
+         ELSE job_pulses.progressed END \
+         WHERE job_pulses.attempt <= excluded.attempt RETURNING next, agent_next",
+    );
+    statement
+}
+
+/// Counts lines and an agent's events, and notes that the job got on.
+pub(super) fn advance(job: JobId, lines: usize, events: usize, progressed: Option<Moment>) -> Statement {
+    let mut statement = Statement::new(format!(
+        "UPDATE job_pulses SET next = next + {lines}, agent_next = agent_next + {events}"
+    ));
+    if let Some(now) = progressed {
+        statement.push(", progressed = ").push_bind(now.micros());
+    }
+    statement.push(" WHERE job = ").push_bind(job.to_string());
+    statement
+}
+
+/// Takes the numbers of so many lines, and keeps others from the log until the end of the transaction. Gives the number
+/// behind them.
+pub(super) fn make_room(job: JobId, lines: usize) -> Statement {
+    let mut statement = Statement::new("INSERT INTO job_pulses (job, next, attempt, agent_next) VALUES (");
+    statement.push_bind(job.to_string());
+    statement.push(format_args!(
+        ", {lines}, -1, 0) ON CONFLICT (job) DO UPDATE SET next = job_pulses.next + {lines} RETURNING next"
+    ));
+    statement
+}
+
+/// Adds lines whose numbers begin with `seq`.
+async fn add(db: &mut Connection, job: JobId, seq: u64, lines: &[&LogLine], now: Moment) -> Result<()> {
+    let job = job.to_string();
+    let mut seq = i64::try_from(seq).map_err(|_| damaged("next"))?;
+    for lines in lines.chunks(CHUNK) {
+        let mut statement = Statement::new("INSERT INTO job_log (job, seq, time, agent_time, step, stream, text) ");
+        statement.push_values(lines, |mut row, line| {
+            row.push_bind(job.clone()).push_bind(seq).push_bind(now.micros());
+            row.push_bind(line.time.as_microsecond());
+            row.push_bind(line.step.map(Step::name)).push_bind(line.stream.name());
+            row.push_bind(storable(&line.text).into_owned());
+            seq += 1;
+        });
+        // Its text differs with the number of lines: not one to keep prepared.
+        db.execute(statement.build().persistent(false)).await?;
+    }
+    Ok(())
+}
+
+/// Lines of a log; nothing when none can have such a number.
+pub(super) fn page(job: JobId, after: Option<u64>, limit: u32) -> Option<Statement> {
+    let mut statement = Statement::new("SELECT seq, time, agent_time, step, stream, text FROM job_log WHERE job = ");
+    statement.push_bind(job.to_string());
+    if let Some(after) = after {
+        statement.push(" AND seq > ").push_bind(i64::try_from(after).ok()?);
+    }
+    // Not bound: SQLite plans a statement anew whenever a value is bound to its LIMIT.
+    statement.push(format_args!(" ORDER BY seq LIMIT {limit}"));
+    Some(statement)
+}
+
+/// Removes so many lines from the beginning of a log.
+pub(super) fn remove(job: JobId, limit: u32) -> Statement {
+    let mut statement = Statement::new("DELETE FROM job_log WHERE job = ");
+    statement.push_bind(job.to_string());
+    statement.push(" AND seq < (SELECT min(seq) FROM job_log WHERE job = ");
+    statement.push_bind(job.to_string());
+    statement.push(format_args!(") + {limit}"));
+    statement
+}
+
+fn read(row: &Row) -> Result<LogRow> {
+    let step: Option<&str> = row.try_get(3)?;
+    let stream: &str = row.try_get(4)?;
+    let step = step.map(|step| named(&Step::ALL, Step::name, step).ok_or_else(|| damaged(step)));
+    let stream = named(&LogStream::ALL, LogStream::name, stream).ok_or_else(|| damaged(stream))?;
+    Ok(LogRow {
+        seq: number(row, 0)?,
+        kept: Moment::from_micros(row.try_get(1)?),
+        line: LogLine {
+            time: moment(row.try_get(2)?)?,
+            step: step.transpose()?,
+            stream,
+            text: row.try_get(5)?,
+        },
+    })
+}
+
+/// Not `Timestamp::from_microsecond`, which takes less than `as_microsecond` gives: none of the last second.
+fn moment(micros: i64) -> Result<Timestamp> {
+    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).map_err(|_| damaged("agent_time"))?;
+    Timestamp::new(micros.div_euclid(1_000_000), nanos).map_err(|_| damaged("agent_time"))
+}
+
+fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, wanted: &str) -> Option<T> {
+    all.iter().copied().find(|item| name(*item) == wanted)
+}
+
+fn number(row: &Row, column: usize) -> Result<u64> {
+    let number: i64 = row.try_get(column)?;
+    u64::try_from(number).map_err(|_| damaged("a number below zero"))
+}
+
+fn damaged(what: &str) -> StoreError {
+    StoreError::Damaged(format!("log of a job: {what}"))
+}
+
+/// A line as it is kept: see [`JobLogs`].
+fn storable(text: &str) -> Cow<'_, str> {
+    let picture = |c: char| match c {
+        '\0' => '␀',
+        '\n' => '␊',
+        '\r' => '␍',
+        other => other,
+    };
+    if text.contains(['\0', '\n', '\r']) {
+        Cow::Owned(text.chars().map(picture).collect())
+    } else {
+        Cow::Borrowed(text)
+    }
+}

@@ -1,0 +1,158 @@
+//! How jobs are carried out.
+
+use async_trait::async_trait;
+use sqlx::{Executor, Row as _};
+use uuid::Uuid;
+
+use super::{
+    Row, Statement, ThisStore,
+    conditions::Conditions,
+    rows::damaged,
+    statements::{insert, update},
+};
+use crate::{
+    records::{Job, JobId, Moment, Run, ServerId},
+    store::{JobFilter, Lock, Result, Runs, StoreError, StoredRun, table::Value},
+};
+
+/// The columns that [`read`] reads.
+const COLUMNS: &str = "record, run, revision, position";
+
+#[async_trait]
+impl Runs for ThisStore {
+    async fn insert_run(&self, job: &Job, run: &Run) -> Result<()> {
+        let mut more = columns(run)?;
+        more.push(("revision", Value::Number(Some(1))));
+        more.push(("artifact", Value::id(job.artifact_id)));
+        self.write_one(insert(job, None, more)).await.map(|_| ())
+    }
+
+    async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>> {
+        let mut statement = Statement::new(format!("SELECT {COLUMNS} FROM jobs WHERE run IS NOT NULL AND id = "));
+        statement.push_bind(id.to_string());
+        let row = self.readers().fetch_optional(statement.build()).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    async fn open_runs(&self) -> Result<Vec<StoredRun>> {
+        let mut statement = Statement::new(format!(
+            "SELECT {COLUMNS} FROM jobs WHERE is_open = 1 ORDER BY position, id"
+        ));
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn past_runs(&self, artifact: Uuid, limit: u32) -> Result<Vec<StoredRun>> {
+        let mut statement = Statement::new(format!(
+            "SELECT {COLUMNS} FROM jobs WHERE run IS NOT NULL AND artifact = "
+        ));
+        statement
+            .push_bind(artifact.hyphenated().to_string())
+            .push(format_args!(" ORDER BY position DESC LIMIT {limit}"));
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn replace_run(&self, job: &Job, run: &Run, revision: i64) -> Result<()> {
+        match self.write_one(update(job, columns(run)?, revision)).await? {
+            0 => Err(StoreError::Stale),
+            _ => Ok(()),
+        }
+    }
+
+    async fn deleted_runs(&self) -> Result<Vec<StoredRun>> {
+        let mut statement = Statement::new(format!("SELECT {COLUMNS} FROM deleted_jobs ORDER BY position, id"));
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn forget_deleted_run(&self, id: JobId) -> Result<()> {
+        let mut statement = Statement::new("DELETE FROM deleted_jobs WHERE id = ");
+        statement.push_bind(id.to_string());
+        self.write_one(statement).await.map(|_| ())
+    }
+
+    async fn note_server(&self, id: ServerId, now: Moment) -> Result<()> {
+        let mut statement = Statement::new("INSERT INTO servers (id, seen) VALUES (");
+        statement.push_bind(id.to_string()).push(", ").push_bind(now.micros());
+        statement.push(") ON CONFLICT (id) DO UPDATE SET seen = excluded.seen");
+        self.write_one(statement).await.map(|_| ())
+    }
+
+    async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>> {
+        let mut statement = Statement::new("SELECT id FROM servers WHERE seen >= ");
+        statement.push_bind(moment.micros()).push(" ORDER BY id");
+        let rows = self.readers().fetch_all(statement.build()).await?;
+        rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
+    }
+}
+
+/// Forgets jobs, and keeps what is to be cleared away of those that Kiln carried out.
+pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, filter: &JobFilter) -> Result<Vec<JobId>> {
+    let mut delete = Statement::new("DELETE FROM jobs");
+    let mut conditions = Conditions::of(&mut delete);
+    if let Some(id) = id {
+        conditions.and("id = ").push_bind(id.to_string());
+    }
+    conditions.and_job(filter);
+    delete.push(" RETURNING id, revision, position, record, run");
+    store
+        .write(lock, move |db| {
+            Box::pin(async move {
+                let rows = db.fetch_all(delete.build()).await?;
+                for chunk in rows.chunks(ROWS_AT_ONCE) {
+                    if let Some(mut keep) = keep(chunk)? {
+                        db.execute(keep.build()).await?;
+                    }
+                }
+                rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
+            })
+        })
+        .await
+}
+
+/// Rows in one statement: databases take some 30 000 values at once.
+const ROWS_AT_ONCE: usize = 1000;
+
+/// Keeps what is to be cleared away of deleted rows, if anything is.
+fn keep(rows: &[Row]) -> Result<Option<Statement>> {
+    let mut kept: Vec<(&str, i64, i64, &str, &str)> = Vec::new();
+    for row in rows {
+        if let Some(run) = row.try_get::<Option<&str>, _>(4)? {
+            kept.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, run));
+        }
+    }
+    if kept.is_empty() {
+        return Ok(None);
+    }
+    let mut statement = Statement::new("INSERT INTO deleted_jobs (id, revision, position, record, run) ");
+    statement.push_values(kept, |mut row, (id, revision, position, record, run)| {
+        row.push_bind(id.to_owned()).push_bind(revision).push_bind(position);
+        row.push_bind(record.to_owned()).push_bind(run.to_owned());
+    });
+    Ok(Some(statement))
+}
+
+/// What the store itself looks for of a run, and the run.
+fn columns(run: &Run) -> Result<Vec<(&'static str, Value)>> {
+    let text = serde_json::to_string(run).map_err(|error| StoreError::Damaged(format!("a run: {error}")))?;
+    Ok(vec![
+        ("run", Value::Text(Some(text))),
+        ("is_open", Value::Number((!run.settled).then_some(1))),
+    ])
+}
+
+fn read(row: &Row) -> Result<StoredRun> {
+    let (job, run): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(StoredRun {
+        job: serde_json::from_str(job).map_err(|error| damaged::<Job>(job, &error))?,
+        run: serde_json::from_str(run).map_err(|error| damaged::<Job>(run, &error))?,
+        revision: row.try_get(2)?,
+        position: row.try_get(3)?,
+    })
+}
+
+pub(super) fn parsed<T: std::str::FromStr<Err = uuid::Error>>(text: &str) -> Result<T> {
+    text.parse()
+        .map_err(|error| StoreError::Damaged(format!("an id: {text}: {error}")))
+}

@@ -1,0 +1,361 @@
+//! Logs of jobs.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use kiln::{
+    records::{JobId, LogLine, LogRow, LogStream, Moment, Step},
+    store::{Appended, Pulse, SharedStore, StoreError},
+};
+
+use crate::place::{Place, job};
+
+on_both!(
+    lines_come_back_as_they_were_said,
+    what_came_twice_is_kept_once,
+    events_without_a_line_count,
+    a_hole_is_named_and_nothing_kept,
+    each_attempt_counts_anew,
+    the_server_speaks_in_between,
+    pages_follow_each_other,
+    many_may_write_at_once,
+    a_pulse_tells_life_from_progress,
+    a_log_goes_piece_by_piece,
+    a_damaged_line_is_reported,
+    what_was_answered_stays
+);
+
+/// Seconds since 1970.
+fn at(second: i64) -> Moment {
+    Moment::from_micros(second * 1_000_000)
+}
+
+fn line(text: &str) -> LogLine {
+    LogLine {
+        time: Timestamp::from_microsecond(1_700_000_000_123_456).unwrap(),
+        step: Some(Step::Build),
+        stream: LogStream::Stdout,
+        text: text.to_owned(),
+    }
+}
+
+fn numbered(range: std::ops::Range<u64>) -> Vec<Option<LogLine>> {
+    range.map(|n| Some(line(&format!("line {n}")))).collect()
+}
+
+async fn whole(store: &SharedStore, job: JobId) -> Vec<LogRow> {
+    store.log_page(job, None, u32::MAX).await.unwrap()
+}
+
+async fn texts(store: &SharedStore, job: JobId) -> Vec<String> {
+    let rows = whole(store, job).await;
+    for (row, seq) in rows.iter().zip(0..) {
+        assert_eq!(row.seq, seq, "the numbers have no holes");
+    }
+    assert_eq!(store.log_length(job).await.unwrap(), rows.len() as u64);
+    rows.into_iter().map(|row| row.line.text).collect()
+}
+
+async fn lines_come_back_as_they_were_said(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    assert_eq!(whole(&store, id).await, []);
+    assert_eq!(store.log_length(id).await.unwrap(), 0);
+    let mut lines = Vec::new();
+    for stream in LogStream::ALL {
+        for step in Step::ALL.map(Some).into_iter().chain([None]) {
+            lines.push(LogLine {
+                step,
+                stream,
+                ..line("said")
+            });
+        }
+    }
+    for text in [
+        "",
+        " ",
+        "näme \u{1f600}",
+        "a\tb \u{1b}[31mred\u{1b}[0m \u{7} \u{85} \u{202e}",
+    ] {
+        lines.push(line(text));
+    }
+    for time in [Timestamp::MIN, Timestamp::MAX, Timestamp::UNIX_EPOCH] {
+        lines.push(LogLine {
+            time: time
+                .round(TimestampRound::new().smallest(Unit::Microsecond).mode(RoundMode::Trunc))
+                .unwrap(),
+            ..line("whenever")
+        });
+    }
+    lines.push(line(&"long ".repeat(100_000)));
+    let said: Vec<_> = lines.iter().cloned().map(Some).collect();
+    let next = store.append(id, 1, 0, &said, false, at(7)).await.unwrap();
+    assert_eq!(next, Appended::Next(lines.len() as u64));
+    let expected: Vec<_> = lines
+        .into_iter()
+        .zip(0..)
+        .map(|(line, seq)| LogRow { seq, kept: at(7), line })
+        .collect();
+    assert_eq!(whole(&store, id).await, expected);
+
+    let hostile = JobId::new();
+    store
+        .append(hostile, 1, 0, &[Some(line("a\0b\nerror: c\r\n"))], false, at(7))
+        .await
+        .unwrap();
+    assert_eq!(texts(&store, hostile).await, ["a␀b␊error: c␍␊"]);
+}
+
+async fn what_came_twice_is_kept_once(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    let say = async |range: std::ops::Range<u64>| {
+        let first = range.start;
+        store
+            .append(id, 1, first, &numbered(range), false, at(1))
+            .await
+            .unwrap()
+    };
+    assert_eq!(say(0..3).await, Appended::Next(3));
+    assert_eq!(say(0..3).await, Appended::Next(3));
+    assert_eq!(say(1..2).await, Appended::Next(3));
+    assert_eq!(say(2..5).await, Appended::Next(5));
+    assert_eq!(say(5..5).await, Appended::Next(5));
+    assert_eq!(say(0..0).await, Appended::Next(5));
+    // More than one statement takes.
+    assert_eq!(say(4..2504).await, Appended::Next(2504));
+    let expected: Vec<_> = (0..2504).map(|n| format!("line {n}")).collect();
+    assert_eq!(texts(&store, id).await, expected);
+}
+
+async fn events_without_a_line_count(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    let said = [None, Some(line("a")), None, None, Some(line("b")), None];
+    for (first, events, next) in [(0, 0..2, 2), (0, 0..4, 4), (1, 1..5, 5), (3, 3..6, 6), (0, 0..6, 6)] {
+        let kept = store.append(id, 1, first, &said[events], false, at(1)).await.unwrap();
+        assert_eq!(kept, Appended::Next(next));
+    }
+    assert_eq!(texts(&store, id).await, ["a", "b"]);
+}
+
+async fn a_hole_is_named_and_nothing_kept(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    for first in [1, 1000, u64::MAX] {
+        let hole = store.append(id, 1, first, &numbered(0..2), true, at(1)).await.unwrap();
+        assert_eq!(hole, Appended::Hole { expected: 0 });
+    }
+    store.append(id, 1, 0, &numbered(0..2), true, at(1)).await.unwrap();
+    let hole = store.append(id, 1, 3, &numbered(3..4), true, at(2)).await.unwrap();
+    assert_eq!(hole, Appended::Hole { expected: 2 });
+    let hole = store.append(id, 1, 3, &[], false, at(3)).await.unwrap();
+    assert_eq!(hole, Appended::Hole { expected: 2 });
+    assert_eq!(texts(&store, id).await, ["line 0", "line 1"]);
+    // Who speaks is alive, whatever is missing; but that is no progress.
+    let pulse = store.pulse(id).await.unwrap().unwrap();
+    assert_eq!((pulse.heard, pulse.progressed), (at(3), at(1)));
+}
+
+async fn each_attempt_counts_anew(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    let say = async |attempt, first, text: &str| {
+        let lines = [Some(line(text))];
+        store
+            .append(id, attempt, first, &lines, false, at(i64::from(attempt)))
+            .await
+            .unwrap()
+    };
+    assert_eq!(say(1, 0, "a").await, Appended::Next(1));
+    assert_eq!(say(1, 1, "b").await, Appended::Next(2));
+    assert_eq!(say(3, 1, "early").await, Appended::Hole { expected: 0 });
+    assert_eq!(say(3, 0, "c").await, Appended::Next(1));
+    for old in [1, 2] {
+        assert_eq!(say(old, 2, "late").await, Appended::OldAttempt);
+        assert_eq!(say(old, 0, "late").await, Appended::OldAttempt);
+    }
+    assert_eq!(say(3, 1, "d").await, Appended::Next(2));
+    assert_eq!(texts(&store, id).await, ["a", "b", "c", "d"]);
+    assert_eq!(store.pulse(id).await.unwrap().unwrap().attempt, 3);
+    assert_eq!(store.pulse(id).await.unwrap().unwrap().heard, at(3));
+}
+
+async fn the_server_speaks_in_between(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    store.say(id, &[LogLine::of_server("waits")], at(1)).await.unwrap();
+    assert_eq!(store.pulse(id).await.unwrap(), None);
+    assert_eq!(
+        store.append(id, 1, 0, &numbered(0..2), false, at(2)).await.unwrap(),
+        Appended::Next(2)
+    );
+    let ending = [LogLine::of_server("lost"), LogLine::of_server("again")];
+    store.say(id, &ending, at(3)).await.unwrap();
+    store.say(id, &[], at(4)).await.unwrap();
+    assert_eq!(
+        store.append(id, 1, 2, &numbered(2..3), false, at(5)).await.unwrap(),
+        Appended::Next(3)
+    );
+    assert_eq!(
+        texts(&store, id).await,
+        ["waits", "line 0", "line 1", "lost", "again", "line 2"]
+    );
+    let kept: Vec<_> = whole(&store, id).await.into_iter().map(|row| row.kept).collect();
+    assert_eq!(kept, [1, 2, 2, 3, 3, 5].map(at));
+}
+
+async fn pages_follow_each_other(place: &Place) {
+    let store = place.open().await;
+    let (id, other) = (JobId::new(), JobId::new());
+    for job in [id, other] {
+        store.append(job, 1, 0, &numbered(0..25), false, at(1)).await.unwrap();
+    }
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        let page = store.log_page(id, after, 10).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.seq);
+        seen.push(page.iter().map(|row| row.seq).collect::<Vec<_>>());
+    }
+    assert_eq!(seen, [(0..10), (10..20), (20..25)].map(Vec::from_iter));
+    for beyond in [24, 1000, i64::MAX as u64, u64::MAX] {
+        assert_eq!(store.log_page(id, Some(beyond), 10).await.unwrap(), []);
+    }
+    assert_eq!(store.log_page(id, None, 0).await.unwrap(), []);
+}
+
+/// Repeating agents, a talkative server, and one that removes: the numbers stay without holes, and each agent's lines in
+/// their order.
+async fn many_may_write_at_once(place: &Place) {
+    const LINES: u64 = 40;
+    // Two servers on one database.
+    let stores = [place.open().await, place.open().await];
+    let jobs: Arc<Vec<_>> = Arc::new((0..4).map(|_| JobId::new()).collect());
+    let gone = JobId::new();
+    let writers = (0..16_usize).map(|n| {
+        let (store, jobs) = (stores[n % 2].clone(), jobs.clone());
+        tokio::spawn(async move {
+            let id = jobs[n % 4];
+            if n < 4 {
+                for _ in 0..LINES {
+                    store.say(id, &[LogLine::of_server("server")], at(1)).await.unwrap();
+                }
+                return;
+            }
+            // Three that say the same, as when answers are lost.
+            for first in (0..LINES).step_by(4) {
+                let said = store
+                    .append(id, 1, first, &numbered(first..first + 4), true, at(1))
+                    .await
+                    .unwrap();
+                assert!(matches!(said, Appended::Next(next) if next >= first + 4), "{said:?}");
+                store.say(gone, &[LogLine::of_server("to go")], at(1)).await.unwrap();
+                store.drop_log(gone, 3).await.unwrap();
+            }
+        })
+    });
+    for done in join_all(writers).await {
+        done.unwrap();
+    }
+    for id in jobs.iter() {
+        let texts = texts(&stores[0], *id).await;
+        let of_server = texts.iter().filter(|text| *text == "server").count();
+        assert_eq!(of_server as u64, LINES);
+        let of_agent: Vec<_> = texts.into_iter().filter(|text| text != "server").collect();
+        let expected: Vec<_> = (0..LINES).map(|n| format!("line {n}")).collect();
+        assert_eq!(of_agent, expected);
+    }
+    while stores[0].drop_log(gone, 1000).await.unwrap() {}
+    assert_eq!(whole(&stores[1], gone).await, []);
+}
+
+async fn a_pulse_tells_life_from_progress(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    assert_eq!(store.pulse(id).await.unwrap(), None);
+    let beat = async |attempt, progressed, second| {
+        store.append(id, attempt, 0, &[], progressed, at(second)).await.unwrap();
+        let pulse = store.pulse(id).await.unwrap().unwrap();
+        (pulse.attempt, pulse.heard, pulse.progressed)
+    };
+    assert_eq!(beat(1, false, 10).await, (1, at(10), at(10)));
+    assert_eq!(beat(1, false, 20).await, (1, at(20), at(10)));
+    assert_eq!(beat(1, true, 30).await, (1, at(30), at(30)));
+    // A clock that was set back must not leave an agent alive for long.
+    assert_eq!(beat(1, false, 5).await, (1, at(5), at(30)));
+    assert_eq!(beat(2, false, 40).await, (2, at(40), at(40)));
+    assert_eq!(
+        store.append(id, 1, 0, &[], true, at(50)).await.unwrap(),
+        Appended::OldAttempt
+    );
+    let pulse = Pulse {
+        attempt: 2,
+        heard: at(40),
+        progressed: at(40),
+    };
+    assert_eq!(store.pulse(id).await.unwrap(), Some(pulse));
+}
+
+async fn a_log_goes_piece_by_piece(place: &Place) {
+    let store = place.open().await;
+    let (there, gone) = (job("there"), job("gone"));
+    for job in [&there, &gone] {
+        store.insert_job(job).await.unwrap();
+        store
+            .append(job.id, 1, 0, &numbered(0..10), false, at(1))
+            .await
+            .unwrap();
+    }
+    assert_eq!(store.logs_left_behind(10).await.unwrap(), []);
+    store.delete_job(gone.id).await.unwrap();
+    assert_eq!(store.logs_left_behind(10).await.unwrap(), [gone.id]);
+    assert!(store.drop_log(gone.id, 4).await.unwrap());
+    assert_eq!(store.log_page(gone.id, None, 100).await.unwrap()[0].seq, 4);
+    assert_eq!(store.logs_left_behind(10).await.unwrap(), [gone.id]);
+    assert!(store.drop_log(gone.id, 4).await.unwrap());
+    assert!(!store.drop_log(gone.id, 4).await.unwrap());
+    assert_eq!(whole(&store, gone.id).await, []);
+    assert_eq!(store.pulse(gone.id).await.unwrap(), None);
+    assert_eq!(store.logs_left_behind(10).await.unwrap(), []);
+    // An agent that has not heard of it yet.
+    store.append(gone.id, 1, 10, &[], false, at(2)).await.unwrap();
+    assert_eq!(store.logs_left_behind(10).await.unwrap(), [gone.id]);
+    assert!(!store.drop_log(gone.id, 10).await.unwrap());
+    assert!(!store.drop_log(gone.id, 10).await.unwrap());
+    assert_eq!(store.logs_left_behind(10).await.unwrap(), []);
+    assert!(!store.drop_log(there.id, 10).await.unwrap());
+    assert_eq!(whole(&store, there.id).await, []);
+}
+
+async fn a_damaged_line_is_reported(place: &Place) {
+    let store = place.open().await;
+    for damage in [
+        "UPDATE job_log SET stream = 'stdlog'",
+        "UPDATE job_log SET step = 'stepping'",
+        "UPDATE job_log SET agent_time = 9223372036854775807",
+        "UPDATE job_log SET seq = -1",
+    ] {
+        let id = JobId::new();
+        store.append(id, 1, 0, &numbered(0..1), false, at(1)).await.unwrap();
+        place.execute(damage).await;
+        let found = store.log_page(id, None, 10).await;
+        assert!(matches!(found, Err(StoreError::Damaged(_))), "{damage}: {found:?}");
+        place.execute("DELETE FROM job_log").await;
+    }
+}
+
+async fn what_was_answered_stays(place: &Place) {
+    let id = JobId::new();
+    let store = place.open().await;
+    store.append(id, 1, 0, &numbered(0..3), true, at(1)).await.unwrap();
+    store.close().await;
+    let store = place.open().await;
+    assert_eq!(texts(&store, id).await, ["line 0", "line 1", "line 2"]);
+    assert_eq!(
+        store.append(id, 1, 2, &numbered(2..4), true, at(2)).await.unwrap(),
+        Appended::Next(4)
+    );
+    assert_eq!(texts(&store, id).await.len(), 4);
+}
