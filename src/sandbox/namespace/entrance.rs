@@ -67,13 +67,15 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
             drop((failure_out, lifeline_in));
             die_with_parent();
             // If the entrance died before that, no signal will come.
-            if nix::unistd::read(&lifeline_out, &mut [0]) == Ok(0) {
-                std::process::exit(1);
-            }
-            let code = init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
-                report_failure(&failure_in, &failure);
+            let is_orphan = nix::unistd::read(&lifeline_out, &mut [0]) == Ok(0);
+            let code = if is_orphan {
                 1
-            });
+            } else {
+                init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
+                    report_failure(&failure_in, &failure);
+                    1
+                })
+            };
             #[expect(clippy::exit, reason = "a forked child must not return into the supervisor's code")]
             std::process::exit(code);
         }
