@@ -28,10 +28,14 @@ mod v3;
 use std::sync::Arc;
 
 use axum::Router;
+use tokio::sync::Notify;
 
 pub use crate::config::JobSettings;
 use crate::{
-    artifacts::ArtifactStore, orchestrate::Orchestrator, remote_nodes::RemoteNodeSettings, store::SharedStore,
+    artifacts::ArtifactStore,
+    orchestrate::{Orchestrator, schedule::Scheduler},
+    remote_nodes::RemoteNodeSettings,
+    store::SharedStore,
 };
 
 /// What request handlers share. Cheap to clone.
@@ -53,6 +57,8 @@ pub struct Shared {
     pub remote_nodes: RemoteNodeSettings,
     /// What carries jobs out; none where somebody else does.
     pub orchestrator: Option<Arc<Orchestrator>>,
+    /// Rung when a schedule was changed.
+    pub schedule_changed: Arc<Notify>,
 }
 
 impl std::ops::Deref for Api {
@@ -74,6 +80,12 @@ impl Api {
         if let Some(orchestrator) = &self.orchestrator {
             orchestrator.clear_away();
         }
+    }
+
+    /// What makes the jobs of schedules.
+    pub fn scheduler(&self) -> Scheduler {
+        let maker = Arc::new(self.clone());
+        Scheduler::new(self.store.clone(), maker, Arc::clone(&self.schedule_changed))
     }
 
     /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.
