@@ -89,6 +89,11 @@ impl Files {
         self.with("stop")
     }
 
+    /// Whether a live sandbox is to end. One whose files somebody removed could never be asked to.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.stop().exists() || !self.lock_path().exists()
+    }
+
     pub(super) fn keep(&self) -> PathBuf {
         self.with("keep")
     }
