@@ -155,11 +155,9 @@ fn help_of_the_group() {
     insta::assert_snapshot!(shown);
 }
 
-/// The example of the documentation, against a real server.
-#[test]
-fn a_nightly_build_from_its_recipe_to_its_history() {
-    let kiln_of_server = Kiln::bare();
-    let mut command = kiln_of_server.command(["serve"]);
+/// A `kiln serve` that only keeps records of jobs, and its address.
+fn serve(kiln: &Kiln) -> (Started, String) {
+    let mut command = kiln.command(["serve"]);
     command
         .env("KILN__SERVER__LISTEN", "127.0.0.1:0")
         .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
@@ -167,7 +165,44 @@ fn a_nightly_build_from_its_recipe_to_its_history() {
     let mut server = Started::new(command);
     let line = server.wait_for("server  ");
     server.wait_for("ready");
-    let url = line.trim_start_matches("server").trim();
+    (server, line.trim_start_matches("server").trim().to_owned())
+}
+
+fn stop(server: Started) {
+    server.signal(Signal::SIGTERM);
+    let ran = server.end();
+    assert_eq!(ran.code, Some(0), "{}", ran.last());
+}
+
+#[test]
+fn the_example_works() {
+    let kiln = Kiln::bare();
+    let (server, url) = serve(&kiln);
+    let mut command = std::process::Command::new(support::source_dir().join("examples/nightly.sh"));
+    command
+        .env("KILN", support::kiln_program())
+        .env("KILN_SERVER", url)
+        .env("HOME", kiln.data())
+        .env_remove("XDG_CONFIG_HOME");
+    let ran = support::run(command);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    for words in [
+        "At 02:00, on Monday",
+        "T02:00:00+0",
+        "outcome = \"made\"",
+        "30 3 * * *",
+        "paused = true",
+    ] {
+        assert!(ran.stdout.contains(words), "{words}: {}", ran.stdout);
+    }
+    stop(server);
+}
+
+/// The command of the documentation, and slips in it.
+#[test]
+fn a_nightly_build_from_its_recipe_to_its_history() {
+    let kiln_of_server = Kiln::bare();
+    let (server, url) = serve(&kiln_of_server);
     let kiln = |line: &str| kiln_of_server.run(words(&format!("--server {url} {line}")));
     let recipe = support::source_dir().join("recipes/debian-minimal");
     kiln(&format!(
@@ -229,7 +264,5 @@ fn a_nightly_build_from_its_recipe_to_its_history() {
         "{}",
         deleted.stderr
     );
-    server.signal(Signal::SIGTERM);
-    let ran = server.end();
-    assert_eq!(ran.code, Some(0), "{}", ran.last());
+    stop(server);
 }
