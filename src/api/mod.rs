@@ -8,6 +8,7 @@ pub mod agent;
 pub mod auth;
 mod body;
 mod fields;
+mod kiln;
 pub mod limits;
 mod lists;
 mod objects;
@@ -27,9 +28,14 @@ mod v3;
 use std::sync::Arc;
 
 use axum::Router;
+use tokio_util::sync::CancellationToken;
 
 pub use crate::config::JobSettings;
-use crate::{artifacts::ArtifactStore, remote_nodes::RemoteNodeSettings, store::SharedStore};
+use crate::{
+    artifacts::ArtifactStore,
+    remote_nodes::RemoteNodeSettings,
+    store::{LogFeed, SharedStore},
+};
 
 /// What request handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -48,6 +54,10 @@ pub struct Shared {
     pub upload_bytes: u64,
     /// How remote build nodes are logged in to.
     pub remote_nodes: RemoteNodeSettings,
+    /// Wakes those who follow a job.
+    pub feed: Arc<LogFeed>,
+    /// Cancelled when the server stops: answers that go on for ever end then.
+    pub stop: CancellationToken,
 }
 
 impl std::ops::Deref for Api {

@@ -90,6 +90,8 @@ async fn serve(
         jobs: config.jobs.clone(),
         upload_bytes: config.limits.upload_bytes.0,
         remote_nodes: remote_nodes(config),
+        feed: Arc::default(),
+        stop: stop.clone(),
     });
     let app = serve::app(api.clone().router(), auth, Limits::from(&config.limits));
     let following = async {
