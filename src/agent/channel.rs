@@ -1,212 +1,254 @@
-//! The agent's line to its server: calls with answers, and events that arrive in order and without holes.
+//! The agent's line to its server: calls that are repeated until they are answered, or until there is no hope.
 
-use std::{collections::HashMap, sync::Arc};
-
-use jiff::Timestamp;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::UnixStream,
-    sync::{Mutex, mpsc, oneshot},
-    task::JoinHandle,
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
+use reqwest::{Client, Method, StatusCode};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{sync::watch, time::Instant};
+
+use super::fetch;
 use crate::records::{
     Failure,
-    protocol::{Answer, AnswerFrame, Call, CallFrame, Event, EventBatch, Stream, What},
+    protocol::{
+        AgentFacts, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, Outcome, PROTOCOL, PartNumbers,
+        PartUrls, SentParts,
+    },
 };
 
-/// Lines that wait to be sent before a tool that talks too fast is slowed down.
-const WAITING_EVENTS: usize = 2_000;
+/// How long a silent server is waited for until the job says how long it is to be, in seconds.
+const FIRST_PATIENCE_S: u64 = 30 * 60;
 
-/// Events in one call at most.
-const BATCH: usize = 200;
+/// The first and the longest pause before a call is repeated. Short, because a server that restarts is back soon.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Longer lines are cut: no human reads them, and they would hold memory at every hop.
-const LONGEST_LINE: usize = 16 * 1024;
+/// How long the server may take for an answer.
+const ANSWER: Duration = Duration::from_mins(1);
 
-/// Callers by the number of their call; none once the server is gone.
-type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Result<Answer, Failure>>>>>>;
+/// The same where S3 has to put a large object together first.
+const COMPLETED: Duration = Duration::from_mins(15);
 
-/// Calls to the server.
-#[derive(Debug, Clone)]
-pub struct Channel {
-    frames: mpsc::UnboundedSender<(Call, oneshot::Sender<Result<Answer, Failure>>)>,
+/// Where a driver puts the authorities that an `https` server's certificate is checked against.
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Calls to the server. Cheap to clone.
+#[derive(Clone)]
+pub struct Channel(Arc<Shared>);
+
+struct Shared {
+    http: Client,
+    /// Of the job; the routes follow.
+    address: String,
+    token: String,
+    patience_s: AtomicU64,
+    ending: watch::Sender<Option<Ending>>,
+}
+
+/// Why an agent stops in the middle of its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// Nobody wants to hear of this job any more, for this reason. The agent exits without a word.
+    Dismissed(Failure),
+    /// The job fails, for this reason; the server is to hear it.
+    Failed(Failure),
+}
+
+/// Why one attempt at a call failed.
+enum Trouble {
+    /// It may go better next time.
+    Passing(String),
+    /// It will not.
+    Lasting(Failure),
+    /// The agent has no business here.
+    Dismissed(Failure),
 }
 
 impl Channel {
-    /// Speaks over `socket`, which the sandbox's driver made.
-    pub fn new(socket: UnixStream) -> Self {
-        let (frames, mut queue) = mpsc::unbounded_channel::<(Call, oneshot::Sender<Result<Answer, Failure>>)>();
-        let (reader, mut writer) = socket.into_split();
-        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
-        let answered = Arc::clone(&waiting);
-        tokio::spawn(async move {
-            let mut lines = BufReader::new(reader).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                let Ok(frame) = serde_json::from_str::<AnswerFrame>(&line) else {
-                    break;
-                };
-                if let Some(caller) = answered
-                    .lock()
-                    .await
-                    .as_mut()
-                    .and_then(|callers| callers.remove(&frame.id))
-                {
-                    // A caller that no longer waits has been cancelled.
-                    let _ = caller.send(frame.answer);
-                }
-            }
-            // Dropping the callers tells them that the server is gone; later ones are dropped at once.
-            answered.lock().await.take();
-        });
-        tokio::spawn(async move {
-            let mut id = 0;
-            while let Some((call, caller)) = queue.recv().await {
-                id += 1;
-                let Some(()) = waiting
-                    .lock()
-                    .await
-                    .as_mut()
-                    .map(|callers| drop(callers.insert(id, caller)))
-                else {
-                    break;
-                };
-                let Ok(mut line) = serde_json::to_string(&CallFrame { id, call }) else {
-                    break;
-                };
-                line.push('\n');
-                if writer.write_all(line.as_bytes()).await.is_err() {
-                    break;
-                }
-            }
-        });
-        Self { frames }
-    }
-
-    /// Asks, and waits for the answer.
+    /// A line to the server that `facts` name.
     ///
     /// # Errors
     ///
-    /// The server's own refusal, or `server_lost` when it is gone.
-    pub async fn call(&self, call: Call) -> Result<Answer, Failure> {
-        let lost = || Failure::new("server_lost", "the agent lost its server");
-        let (caller, answer) = oneshot::channel();
-        self.frames.send((call, caller)).map_err(|_| lost())?;
-        answer.await.map_err(|_| lost())?
+    /// `ca_bundle_invalid` when the sandbox's authorities cannot be read.
+    pub fn new(facts: &AgentFacts) -> Result<Self, Failure> {
+        let (client, server) = if let Some(path) = facts.server.strip_prefix("unix:") {
+            // What the address calls the host does not matter on a socket.
+            (fetch::client(None)?.unix_socket(path), "http://kiln")
+        } else {
+            let bundle = fs_err::read_to_string(CA_BUNDLE).ok();
+            (fetch::client(bundle.as_deref())?, facts.server.trim_end_matches('/'))
+        };
+        let http = client.build().map_err(|error| Failure::new("protocol", error))?;
+        Ok(Self(Arc::new(Shared {
+            http,
+            address: format!("{server}/agent/v1/jobs/{}", facts.job),
+            token: facts.token.clone(),
+            patience_s: AtomicU64::new(FIRST_PATIENCE_S),
+            ending: watch::Sender::new(None),
+        })))
     }
 
-    /// A call whose answer can only be [`Answer::Done`].
-    pub async fn tell(&self, call: Call) -> Result<(), Failure> {
-        match self.call(call).await? {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+    /// What the agent is to do. From here on the job's own patience counts.
+    pub async fn job(&self) -> Result<JobDescription, Failure> {
+        let route = format!("?protocol={PROTOCOL}");
+        let job: JobDescription = self.ask(Method::GET, &route, None::<&()>, ANSWER).await?;
+        self.0.patience_s.store(job.patience_s, Ordering::Relaxed);
+        Ok(job)
     }
-}
 
-/// An answer that does not fit the call.
-pub(super) fn unexpected(answer: &Answer) -> Failure {
-    Failure::new(
-        "protocol",
-        format!("the server gave an answer that does not fit: {answer:?}"),
-    )
-}
+    /// Reports what happened.
+    pub async fn post_events(&self, batch: &EventBatch) -> Result<EventsKept, Failure> {
+        self.ask(Method::POST, "/events", Some(batch), ANSWER).await
+    }
 
-enum Message {
-    What(What),
-    Flush(oneshot::Sender<()>),
-}
+    /// Opens an upload, or finds the one that is open.
+    pub async fn create_upload(&self, object: NewUpload) -> Result<OpenUpload, Failure> {
+        self.ask(Method::POST, "/uploads", Some(&object), ANSWER).await
+    }
 
-/// Numbers what happens and sends it on in batches.
-#[derive(Debug, Clone)]
-pub struct Events {
-    messages: mpsc::Sender<Message>,
-}
+    /// Where a part goes.
+    pub async fn part_url(&self, upload: u32, number: u32) -> Result<String, Failure> {
+        let route = format!("/uploads/{upload}/parts");
+        let numbers = PartNumbers { numbers: vec![number] };
+        let PartUrls { mut urls } = self.ask(Method::POST, &route, Some(&numbers), ANSWER).await?;
+        urls.pop()
+            .ok_or_else(|| Failure::new("protocol", "the server knows no address for a part"))
+    }
 
-impl Events {
-    /// Starts sending over `channel`. The task ends with the last clone of these events.
-    pub fn new(channel: Channel) -> (Self, JoinHandle<()>) {
-        let (messages, mut queue) = mpsc::channel(WAITING_EVENTS);
-        let sender = tokio::spawn(async move {
-            let mut seq = 0;
-            let mut received = Vec::with_capacity(BATCH);
-            while queue.recv_many(&mut received, BATCH).await > 0 {
-                let mut events = Vec::with_capacity(received.len());
-                let mut flushed = Vec::new();
-                for message in received.drain(..) {
-                    match message {
-                        Message::What(what) => {
-                            events.push(Event {
-                                time: Timestamp::now(),
-                                what,
-                            });
-                        }
-                        Message::Flush(caller) => flushed.push(caller),
-                    }
-                }
-                if !events.is_empty() {
-                    let first = seq;
-                    seq += events.len() as u64;
-                    if channel
-                        .call(Call::PostEvents(EventBatch { first, events }))
-                        .await
-                        .is_err()
-                    {
-                        break;
-                    }
-                }
-                for caller in flushed {
-                    let _ = caller.send(());
-                }
-            }
+    /// Says that every part was sent.
+    pub async fn complete_upload(&self, upload: u32, sent: &SentParts) -> Result<(), Failure> {
+        let route = format!("/uploads/{upload}/complete");
+        self.call(Method::POST, &route, Some(sent), COMPLETED).await.map(drop)
+    }
+
+    /// Says how the job went.
+    pub async fn finish(&self, outcome: &Outcome) -> Result<(), Failure> {
+        self.call(Method::POST, "/finish", Some(outcome), ANSWER)
+            .await
+            .map(drop)
+    }
+
+    /// Makes the agent stop. Only the first reason counts.
+    pub fn end(&self, ending: Ending) {
+        self.0.ending.send_if_modified(|known| {
+            let first = known.is_none();
+            known.get_or_insert(ending);
+            first
         });
-        (Self { messages }, sender)
     }
 
-    /// Something happened. A server that is gone is noticed by the next call, not here.
-    pub async fn send(&self, what: What) {
-        let _ = self.messages.send(Message::What(what)).await;
-    }
-
-    /// The agent itself says a line.
-    pub async fn say(&self, text: impl Into<String>) {
-        self.send(line(Stream::Agent, text.into())).await;
-    }
-
-    /// The same from code that blocks.
-    pub fn say_blocking(&self, text: &str) {
-        let _ = self
-            .messages
-            .blocking_send(Message::What(line(Stream::Agent, text.to_owned())));
-    }
-
-    /// The same from code that can neither block nor wait. A line may come late when the queue is full.
-    pub fn say_soon(&self, text: &str) {
-        let message = Message::What(line(Stream::Agent, text.to_owned()));
-        if let Err(mpsc::error::TrySendError::Full(message)) = self.messages.try_send(message) {
-            let messages = self.messages.clone();
-            tokio::spawn(async move { messages.send(message).await });
+    /// Returns when the agent is to stop.
+    pub async fn ended(&self) -> Ending {
+        let mut endings = self.0.ending.subscribe();
+        match endings.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(ending)) => ending.clone(),
+            // The sender lives in `self`.
+            _ => std::future::pending().await,
         }
     }
 
-    /// Returns when the server has kept everything sent so far.
-    pub async fn flush(&self) {
-        let (caller, flushed) = oneshot::channel();
-        if self.messages.send(Message::Flush(caller)).await.is_ok() {
-            let _ = flushed.await;
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        route: &str,
+        body: Option<&impl Serialize>,
+        limit: Duration,
+    ) -> Result<T, Failure> {
+        let answer = self.call(method, route, body, limit).await?;
+        serde_json::from_slice(&answer).map_err(|error| {
+            Failure::new(
+                "protocol",
+                format!("the server gave an answer that does not fit: {error}"),
+            )
+        })
+    }
+
+    /// Calls until there is an answer that counts.
+    ///
+    /// # Errors
+    ///
+    /// The server's own refusal; `server_lost` when it was silent for too long. After that, and after a dismissal, the
+    /// agent stops.
+    async fn call(
+        &self,
+        method: Method,
+        route: &str,
+        body: Option<&impl Serialize>,
+        limit: Duration,
+    ) -> Result<bytes::Bytes, Failure> {
+        let body = body.map(serde_json::to_vec).transpose();
+        let body = body.map_err(|error| Failure::new("protocol", error))?;
+        let begun = Instant::now();
+        let mut pause = PAUSE.0;
+        loop {
+            let failure = match self.attempt(method.clone(), route, body.clone(), limit).await {
+                Ok(answer) => return Ok(answer),
+                Err(Trouble::Lasting(failure)) => return Err(failure),
+                Err(Trouble::Dismissed(failure)) => failure,
+                Err(Trouble::Passing(why)) => {
+                    let patience = Duration::from_secs(self.0.patience_s.load(Ordering::Relaxed));
+                    if begun.elapsed() + pause < patience {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE.1);
+                        continue;
+                    }
+                    let waited = begun.elapsed().as_secs();
+                    Failure::new("server_lost", format!("no server for {waited} s: {why}"))
+                }
+            };
+            self.end(Ending::Dismissed(failure.clone()));
+            return Err(failure);
         }
+    }
+
+    async fn attempt(
+        &self,
+        method: Method,
+        route: &str,
+        body: Option<Vec<u8>>,
+        limit: Duration,
+    ) -> Result<bytes::Bytes, Trouble> {
+        let lost = |error: reqwest::Error| Trouble::Passing(reason(&error));
+        let mut request = self.0.http.request(method, format!("{}{route}", self.0.address));
+        request = request.bearer_auth(&self.0.token).timeout(limit);
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let response = request.send().await.map_err(lost)?;
+        let status = response.status();
+        let answer = response.bytes().await.map_err(lost)?;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let failure = serde_json::from_slice(&answer)
+            .unwrap_or_else(|_| Failure::new("protocol", format!("the server answered with status {status}")));
+        Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::GONE => Trouble::Dismissed(failure),
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Trouble::Passing(failure.detail),
+            _ if status.is_server_error() => Trouble::Passing(failure.detail),
+            _ => Trouble::Lasting(failure),
+        })
     }
 }
 
-/// A log event, cut to a length that somebody may read.
-pub(super) fn line(stream: Stream, mut text: String) -> What {
-    if text.len() > LONGEST_LINE {
-        let end = (0..=LONGEST_LINE)
-            .rev()
-            .find(|at| text.is_char_boundary(*at))
-            .unwrap_or(0);
-        text.truncate(end);
-        text.push_str(" … (line cut)");
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("address", &self.0.address)
+            .finish_non_exhaustive()
     }
-    What::Log { stream, text }
+}
+
+/// An error with the innermost cause, which is the one that says something.
+fn reason(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }

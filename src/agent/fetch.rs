@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use futures::StreamExt;
-use reqwest::{Certificate, Client};
+use reqwest::{Certificate, Client, ClientBuilder};
 use tokio::io::AsyncWriteExt;
 
 use crate::records::{Failure, protocol::RecipeSource};
@@ -11,35 +11,43 @@ use crate::records::{Failure, protocol::RecipeSource};
 /// Tries to get the recipe, two seconds apart.
 const TRIES: u32 = 5;
 
-/// A client that trusts the authorities in `ca_bundle` (PEM) and no others: a sandbox has none of its own. Without a
-/// bundle it speaks plain HTTP only.
+/// A client for what lies outside the sandbox; see [`client`].
 ///
 /// # Errors
 ///
 /// `ca_bundle_invalid` when the bundle cannot be read or holds no certificate.
 pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
-    let invalid = |why: &dyn std::fmt::Display| {
-        Failure::new(
-            "ca_bundle_invalid",
-            format!("the trusted certificates cannot be used: {why}"),
-        )
-        .hint("the CA bundle has to be a PEM file of certificates")
-    };
+    let client = client(ca_bundle)?.read_timeout(Duration::from_mins(2));
+    client.build().map_err(|error| unusable(&error))
+}
+
+/// The makings of a client that trusts the authorities in `ca_bundle` (PEM) and no others: a sandbox has none of its
+/// own. Without a bundle it speaks plain HTTP only.
+///
+/// # Errors
+///
+/// `ca_bundle_invalid` when the bundle cannot be read or holds no certificate.
+pub fn client(ca_bundle: Option<&str>) -> Result<ClientBuilder, Failure> {
     // An error says that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = match ca_bundle {
-        Some(bundle) => Certificate::from_pem_bundle(bundle.as_bytes()).map_err(|error| invalid(&error))?,
+        Some(bundle) => Certificate::from_pem_bundle(bundle.as_bytes()).map_err(|error| unusable(&error))?,
         None => Vec::new(),
     };
     if ca_bundle.is_some() && certificates.is_empty() {
-        return Err(invalid(&"there is none in the bundle"));
+        return Err(unusable(&"there is none in the bundle"));
     }
-    Client::builder()
+    Ok(Client::builder()
         .tls_certs_only(certificates)
-        .connect_timeout(Duration::from_secs(10))
-        .read_timeout(Duration::from_mins(2))
-        .build()
-        .map_err(|error| invalid(&error))
+        .connect_timeout(Duration::from_secs(10)))
+}
+
+fn unusable(why: &dyn std::fmt::Display) -> Failure {
+    Failure::new(
+        "ca_bundle_invalid",
+        format!("the trusted certificates cannot be used: {why}"),
+    )
+    .hint("the CA bundle has to be a PEM file of certificates")
 }
 
 /// Downloads the archive to `to`.

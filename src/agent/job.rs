@@ -11,14 +11,18 @@ use tokio::process::Command;
 use super::{
     boot_files,
     build::kiwi,
-    channel::{Channel, Events, unexpected},
-    fetch, kiwi_config, process, repos, squashfs, template, unpack, upload,
+    channel::{Channel, Ending},
+    doors,
+    events::Events,
+    fetch, kiwi_config,
+    outputs::{Artifacts, Outputs},
+    process, repos, squashfs, template, unpack, upload,
 };
 use crate::{
     emulation::{binfmt, probe},
     records::{
         ArtifactKind, Failure, Step,
-        protocol::{Answer, Call, JobDescription, JobQuery, Outcome, PROTOCOL, What},
+        protocol::{AgentFacts, JobDescription, Outcome, What},
     },
 };
 
@@ -31,22 +35,51 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Memory that mksquashfs may use for its queues, in MiB.
 const SQUASHFS_MEMORY_MIB: u64 = 512;
 
-/// Asks for the job, does it, and finishes it. The agent's exit code is 0 when the server knows how it ended.
-pub async fn run(channel: Channel) -> i32 {
-    let (events, _sender) = Events::new(channel.clone());
-    let outcome = match channel.call(Call::GetJob(JobQuery { protocol: PROTOCOL })).await {
-        Ok(Answer::Job(job)) => Steps::new(&job, &channel, &events).run().await,
-        Ok(other) => Err(unexpected(&other)),
-        Err(failure) => Err(failure),
+/// Asks for the job, does it, and finishes it.
+///
+/// # Errors
+///
+/// Why the agent ends without the server knowing how the job went.
+pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
+    doors::open(&facts.doors).await?;
+    let channel = Channel::new(facts)?;
+    let events = Events::new(channel.clone());
+    let outcome = tokio::select! {
+        outcome = work(&channel, &events) => outcome,
+        // Dropping the work kills the tool that it runs; the rest of the sandbox goes with the agent.
+        ending = channel.ended() => match ending {
+            Ending::Failed(failure) => Err(failure),
+            Ending::Dismissed(failure) => return Err(failure),
+        },
     };
     // The server must hold the last line before it hears that the job is over.
-    events.flush().await;
-    i32::from(
-        channel
-            .tell(Call::Finish(Outcome { failure: outcome.err() }))
-            .await
-            .is_err(),
-    )
+    let finish = async {
+        events.flush().await;
+        let failure = outcome.err();
+        channel.finish(&Outcome { failure }).await
+    };
+    tokio::select! {
+        finished = finish => finished,
+        failure = dismissed(&channel) => Err(failure),
+    }
+}
+
+/// Returns when nobody wants to hear of the job any more.
+async fn dismissed(channel: &Channel) -> Failure {
+    match channel.ended().await {
+        Ending::Dismissed(failure) => failure,
+        Ending::Failed(_) => std::future::pending().await,
+    }
+}
+
+async fn work(channel: &Channel, events: &Events) -> Result<(), Failure> {
+    let job = channel.job().await?;
+    let steps = Steps {
+        job: &job,
+        channel,
+        events,
+    };
+    steps.run().await
 }
 
 struct Steps<'a> {
@@ -55,24 +88,29 @@ struct Steps<'a> {
     events: &'a Events,
 }
 
-/// The artifacts, as files.
-type Artifacts = Vec<(ArtifactKind, PathBuf)>;
-
-impl<'a> Steps<'a> {
-    fn new(job: &'a JobDescription, channel: &'a Channel, events: &'a Events) -> Self {
-        Self { job, channel, events }
-    }
-
+impl Steps<'_> {
     async fn run(&self) -> Result<(), Failure> {
         let scratch = Path::new(SCRATCH);
-        let root = scratch.join("root");
         let http = self.step(Step::Prepare, self.prepare(scratch)).await?;
-        let recipe = self.step(Step::Fetch, self.fetch(&http, scratch)).await?;
-        self.step(Step::Template, self.template(&recipe)).await?;
-        let has_tbz = self.step(Step::Repos, self.repos(&http, &recipe)).await?;
-        self.step(Step::Build, self.build(&recipe, &root, has_tbz)).await?;
-        let artifacts = self.step(Step::Package, self.package(&root, scratch)).await?;
-        self.step(Step::Upload, self.upload(&http, artifacts)).await
+        let mut outputs = match self.job.from {
+            Some(from) => Outputs::of_another_attempt(scratch, from)?,
+            None => Outputs::none(scratch),
+        };
+        for step in outputs.steps() {
+            outputs = blocking(move || outputs.begin(step).map(|()| outputs)).await?;
+            let facts = &outputs.facts;
+            match step {
+                Step::Prepare => {}
+                Step::Fetch => outputs.facts.recipe = self.step(step, self.fetch(&http, &outputs)).await?,
+                Step::Template => self.step(step, self.template(&facts.recipe)).await?,
+                Step::Repos => outputs.facts.has_tbz = self.step(step, self.repos(&http, &facts.recipe)).await?,
+                Step::Build => self.step(step, self.build(&outputs)).await?,
+                Step::Package => outputs.facts.artifacts = self.step(step, self.package(&outputs)).await?,
+                Step::Upload => self.step(step, self.upload(&http, &facts.artifacts)).await?,
+            }
+            outputs.finished(step)?;
+        }
+        Ok(())
     }
 
     /// Does one step and tells how long it took.
@@ -112,10 +150,11 @@ impl<'a> Steps<'a> {
         fetch::http_client(self.job.ca_bundle.as_deref())
     }
 
-    async fn fetch(&self, http: &reqwest::Client, scratch: &Path) -> Result<PathBuf, Failure> {
-        let archive = scratch.join("recipe.archive");
+    /// Returns where the recipe is.
+    async fn fetch(&self, http: &reqwest::Client, outputs: &Outputs) -> Result<PathBuf, Failure> {
+        let (archive, into) = outputs.recipe();
         fetch::fetch(http, &self.job.recipe, &archive).await?;
-        let (source, into) = (self.job.recipe.clone(), scratch.join("recipe"));
+        let source = self.job.recipe.clone();
         let unpacked = blocking(move || {
             unpack::check_fetched(&archive, &source)?;
             unpack::unpack(&archive, &into, &unpack::Limits::default())
@@ -150,20 +189,21 @@ impl<'a> Steps<'a> {
         Ok(facts.has_tbz)
     }
 
-    async fn build(&self, recipe: &Path, root: &Path, has_tbz: bool) -> Result<(), Failure> {
+    async fn build(&self, outputs: &Outputs) -> Result<(), Failure> {
         let request = kiwi::PrepareRoot {
-            recipe,
-            root,
+            recipe: &outputs.facts.recipe,
+            root: &outputs.root(),
             arch: self.job.arch,
             emulated_cpu: self.job.emulator.as_ref().map(|emulator| emulator.cpu.as_str()),
-            has_tbz,
+            has_tbz: outputs.facts.has_tbz,
         };
         kiwi::prepare_root(request, self.events).await
     }
 
-    async fn package(&self, root: &Path, scratch: &Path) -> Result<Artifacts, Failure> {
-        let (arch, names, kernel) = (self.job.arch, self.job.boot.clone(), scratch.join("kernel"));
-        let (root_of_search, kernel_file) = (root.to_owned(), kernel.clone());
+    async fn package(&self, outputs: &Outputs) -> Result<Artifacts, Failure> {
+        let (rootfs, kernel) = outputs.packages();
+        let (arch, names) = (self.job.arch, self.job.boot.clone());
+        let (root_of_search, kernel_file) = (outputs.root(), kernel.clone());
         let boot = blocking(move || {
             squashfs::restrict_image_dir(&root_of_search)?;
             let boot = boot_files::find_boot_files(&root_of_search, arch, &names)?;
@@ -174,10 +214,9 @@ impl<'a> Steps<'a> {
         })
         .await?;
 
-        let rootfs = scratch.join("rootfs.squashfs");
         let mut command = Command::new("mksquashfs");
         command.args(squashfs::mksquashfs_args(
-            root,
+            &outputs.root(),
             &rootfs,
             &self.job.squashfs,
             self.job.cpus,
@@ -210,9 +249,15 @@ impl<'a> Steps<'a> {
         Ok(artifacts)
     }
 
-    async fn upload(&self, http: &reqwest::Client, artifacts: Artifacts) -> Result<(), Failure> {
+    async fn upload(&self, http: &reqwest::Client, artifacts: &Artifacts) -> Result<(), Failure> {
+        let uploader = upload::Uploader {
+            http: http.clone(),
+            channel: self.channel.clone(),
+            events: self.events.clone(),
+            patience: Duration::from_secs(self.job.patience_s),
+        };
         for (kind, path) in artifacts {
-            let digests = upload::upload(kind, &path, http, self.channel, self.events).await?;
+            let digests = uploader.upload(*kind, path).await?;
             self.events
                 .say(format!(
                     "{}: {} bytes, sha256 {}",

@@ -11,7 +11,7 @@ use tokio::{
     process::Command,
 };
 
-use super::channel::{Events, line};
+use super::events::{Events, line};
 use crate::records::{Failure, protocol::Stream};
 
 /// How many of a tool's last lines are kept to find the cause of its failure.

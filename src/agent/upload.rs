@@ -1,164 +1,211 @@
-//! Sending artifacts to S3: parts in parallel, through presigned addresses, digested in the same read.
+//! Sending artifacts to S3: parts in parallel, through presigned addresses, digested in the same read. What S3 has
+//! already is not sent again.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use reqwest::{
     Client, StatusCode,
     header::{CONTENT_LENGTH, ETAG},
 };
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    sync::Semaphore,
+    task::{JoinError, JoinSet},
+    time::Instant,
+};
 
 use super::{
-    channel::{Channel, Events, unexpected},
+    channel::Channel,
     digest::{Part, PartReader},
+    events::Events,
 };
 use crate::records::{
     ArtifactKind, Digests, Failure,
-    protocol::{Answer, Call, NewUpload, OpenUpload, PartNumbers, PartReceipt, PartUrls, SentParts, What},
+    protocol::{NewUpload, OpenUpload, PartReceipt, SentParts, StoredPart, What},
 };
 
 /// Parts on their way at the same time. Each holds one part in memory.
 const IN_FLIGHT: usize = 4;
 
-/// How often a part is tried; the pauses double from half a second, so a part gives up after some 15 s of refusals.
-const TRIES: u32 = 6;
+/// The first and the longest pause before a part is sent again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Sends one file.
-///
-/// # Errors
-///
-/// `upload_failed` when S3 keeps refusing a part; failures of the server's side as they are.
-pub async fn upload(
-    kind: ArtifactKind,
-    path: &Path,
-    http: &Client,
-    channel: &Channel,
-    events: &Events,
-) -> Result<Digests, Failure> {
-    let unreadable = |error: std::io::Error| Failure::io(format!("cannot read the {}", kind.key_name()), &error);
-    let size = fs_err::metadata(path).map_err(unreadable)?.len();
-    let (upload, part_size) = match channel.call(Call::CreateUpload(NewUpload { kind, size })).await? {
-        Answer::Upload(OpenUpload { upload, part_size, .. }) => (upload, part_size),
-        other => return Err(unexpected(&other)),
-    };
-    let part_size = usize::try_from(part_size).map_err(|error| Failure::new("protocol", error))?;
-    let mut reader = PartReader::open(path, part_size).map_err(unreadable)?;
-    let slots = Arc::new(Semaphore::new(IN_FLIGHT));
-    let mut sending = JoinSet::new();
-    let mut receipts = Vec::new();
-    let mut sent = 0;
-    loop {
-        // Waiting for a slot before reading bounds the memory to the parts in flight.
-        let slot = Arc::clone(&slots)
-            .acquire_owned()
-            .await
-            .map_err(|error| Failure::new("protocol", error))?;
-        let read = tokio::task::spawn_blocking(move || (reader.next_part(), reader));
-        let (part, returned) = read.await.map_err(|error| Failure::new("upload_failed", error))?;
-        reader = returned;
-        let Some(part) = part.map_err(unreadable)? else { break };
-        let (http, channel) = (http.clone(), channel.clone());
-        sending.spawn(async move {
-            let bytes = part.bytes.len() as u64;
-            let receipt = send_part(upload, part, &http, &channel).await;
-            drop(slot);
-            receipt.map(|receipt| (receipt, bytes))
-        });
-        while let Some(finished) = sending.try_join_next() {
-            sent += keep(finished, &mut receipts)?;
-            events
-                .send(What::Progress {
-                    done: sent,
-                    total: size,
-                })
-                .await;
-        }
-    }
-    while let Some(finished) = sending.join_next().await {
-        sent += keep(finished, &mut receipts)?;
-        events
-            .send(What::Progress {
-                done: sent,
-                total: size,
-            })
-            .await;
-    }
-    receipts.sort_by_key(|receipt: &PartReceipt| receipt.number);
-    let digests = reader.finish();
-    channel
-        .tell(Call::CompleteUpload {
+/// The ways out of the sandbox that an upload takes.
+#[derive(Debug, Clone)]
+pub struct Uploader {
+    /// Reaches S3.
+    pub http: Client,
+    /// Reaches the server.
+    pub channel: Channel,
+    /// Hears how far it is.
+    pub events: Events,
+    /// How long S3 may refuse a part.
+    pub patience: Duration,
+}
+
+impl Uploader {
+    /// Sends one file.
+    ///
+    /// # Errors
+    ///
+    /// `upload_failed` when S3 keeps refusing a part; failures of the server's side as they are.
+    pub async fn upload(&self, kind: ArtifactKind, path: &Path) -> Result<Digests, Failure> {
+        let unreadable = |error: std::io::Error| Failure::io(format!("cannot read the {}", kind.key_name()), &error);
+        let size = fs_err::metadata(path).map_err(unreadable)?.len();
+        let OpenUpload {
             upload,
-            sent: SentParts {
-                parts: receipts,
-                digests: digests.clone(),
-            },
-        })
-        .await?;
-    Ok(digests)
-}
-
-type Sent = Result<(PartReceipt, u64), Failure>;
-
-fn keep(finished: Result<Sent, tokio::task::JoinError>, receipts: &mut Vec<PartReceipt>) -> Result<u64, Failure> {
-    let (receipt, bytes) = finished.map_err(|error| Failure::new("upload_failed", error))??;
-    receipts.push(receipt);
-    Ok(bytes)
-}
-
-async fn send_part(upload: u32, part: Part, http: &Client, channel: &Channel) -> Result<PartReceipt, Failure> {
-    let mut pause = Duration::from_millis(500);
-    let mut last = String::new();
-    for attempt in 1..=TRIES {
-        // A new address each time: the old one may have expired while S3 was away.
-        let url = match channel
-            .call(Call::GetPartUrls {
-                upload,
-                parts: PartNumbers {
-                    numbers: vec![part.number],
-                },
-            })
-            .await?
-        {
-            Answer::PartUrls(PartUrls { urls }) if urls.len() == 1 => urls,
-            other => return Err(unexpected(&other)),
-        };
-        // Some services want a length even of nothing, which the client would leave out.
-        let put = http
-            .put(&url[0])
-            .header(CONTENT_LENGTH, part.bytes.len())
-            .body(part.bytes.clone());
-        match put.send().await {
-            Ok(response) if response.status().is_success() => {
-                let etag = response
-                    .headers()
-                    .get(ETAG)
-                    .and_then(|value| value.to_str().ok())
-                    .unwrap_or_default();
-                return Ok(PartReceipt {
-                    number: part.number,
-                    etag: etag.to_owned(),
-                    md5: part.md5_hex,
-                });
-            }
-            Ok(response) => {
-                let status = response.status();
-                last = status.to_string();
-                let transient = status.is_server_error()
-                    || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
-                if !transient {
-                    break;
-                }
-            }
-            // The address holds a signature; it must not reach a log.
-            Err(error) => last = error.without_url().to_string(),
+            part_size,
+            parts,
+        } = self.channel.create_upload(NewUpload { kind, size }).await?;
+        let part_size = usize::try_from(part_size).map_err(|error| Failure::new("protocol", error))?;
+        let stored: HashMap<u32, StoredPart> = parts.into_iter().map(|part| (part.number, part)).collect();
+        if !stored.is_empty() {
+            let text = format!("{}: S3 has {} parts already", kind.key_name(), stored.len());
+            self.events.say(text).await;
         }
-        if attempt < TRIES {
+        let mut reader = PartReader::open(path, part_size).map_err(unreadable)?;
+        let slots = Arc::new(Semaphore::new(IN_FLIGHT));
+        let mut sending = JoinSet::new();
+        let mut sent = Sent::new(size);
+        loop {
+            // Waiting for a slot before reading bounds the memory to the parts in flight.
+            let slot = Arc::clone(&slots)
+                .acquire_owned()
+                .await
+                .map_err(|error| Failure::new("protocol", error))?;
+            let read = tokio::task::spawn_blocking(move || (reader.next_part(), reader));
+            let (part, returned) = read.await.map_err(|error| Failure::new("upload_failed", error))?;
+            reader = returned;
+            let Some(part) = part.map_err(unreadable)? else { break };
+            let (uploader, stored) = (self.clone(), stored.get(&part.number).cloned());
+            sending.spawn(async move {
+                let bytes = part.bytes.len() as u64;
+                let receipt = match stored.and_then(|stored| receipt_of(&stored, &part)) {
+                    Some(receipt) => receipt,
+                    None => uploader.send_part(upload, part).await?,
+                };
+                drop(slot);
+                Ok((receipt, bytes))
+            });
+            while let Some(part) = sending.try_join_next() {
+                sent.add(part, &self.events).await?;
+            }
+        }
+        while let Some(part) = sending.join_next().await {
+            sent.add(part, &self.events).await?;
+        }
+        sent.receipts.sort_by_key(|receipt| receipt.number);
+        let sent = SentParts {
+            parts: sent.receipts,
+            digests: reader.finish(),
+        };
+        self.channel.complete_upload(upload, &sent).await?;
+        Ok(sent.digests)
+    }
+
+    async fn send_part(&self, upload: u32, part: Part) -> Result<PartReceipt, Failure> {
+        let begun = Instant::now();
+        let mut pause = PAUSE.0;
+        let last = loop {
+            // A new address each time: the old one may have expired while S3 was away.
+            let url = self.channel.part_url(upload, part.number).await?;
+            // Some services want a length even of nothing, which the client would leave out.
+            let put = self.http.put(url).header(CONTENT_LENGTH, part.bytes.len());
+            let refusal = match put.body(part.bytes.clone()).send().await {
+                Ok(response) if response.status().is_success() => {
+                    let etag = response.headers().get(ETAG).and_then(|value| value.to_str().ok());
+                    return Ok(PartReceipt {
+                        number: part.number,
+                        etag: etag.unwrap_or_default().to_owned(),
+                        md5: part.md5_hex,
+                    });
+                }
+                Ok(response) if !is_passing(response.status()) => break response.status().to_string(),
+                Ok(response) => response.status().to_string(),
+                // The address holds a signature; it must not reach a log.
+                Err(error) => error.without_url().to_string(),
+            };
+            if begun.elapsed() + pause > self.patience {
+                break refusal;
+            }
+            if pause == PAUSE.0 {
+                let text = format!("part {} has to be sent again: {refusal}", part.number);
+                self.events.say(text).await;
+            }
             tokio::time::sleep(pause).await;
-            pause *= 2;
+            pause = (pause * 2).min(PAUSE.1);
+        };
+        Err(
+            Failure::new("upload_failed", format!("S3 refused part {}: {last}", part.number))
+                .hint("check the S3 server's health and that it is reachable from the sandbox (s3.public_endpoint)"),
+        )
+    }
+}
+
+/// Whether a refusal may be another answer the next time.
+fn is_passing(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// The receipt of a part that S3 has already, if it certainly is this one: an entity tag that is no MD5 proves nothing.
+fn receipt_of(stored: &StoredPart, part: &Part) -> Option<PartReceipt> {
+    let same =
+        stored.size == part.bytes.len() as u64 && stored.etag.trim_matches('"').eq_ignore_ascii_case(&part.md5_hex);
+    same.then(|| PartReceipt {
+        number: part.number,
+        etag: stored.etag.clone(),
+        md5: part.md5_hex.clone(),
+    })
+}
+
+/// What S3 has so far.
+struct Sent {
+    receipts: Vec<PartReceipt>,
+    done: u64,
+    total: u64,
+}
+
+impl Sent {
+    fn new(total: u64) -> Self {
+        Self {
+            receipts: Vec::new(),
+            done: 0,
+            total,
         }
     }
-    Err(
-        Failure::new("upload_failed", format!("S3 refused part {}: {last}", part.number))
-            .hint("check the S3 server's health and that it is reachable from the sandbox (s3.public_endpoint)"),
-    )
+
+    async fn add(
+        &mut self,
+        part: Result<Result<(PartReceipt, u64), Failure>, JoinError>,
+        events: &Events,
+    ) -> Result<(), Failure> {
+        let (receipt, bytes) = part.map_err(|error| Failure::new("upload_failed", error))??;
+        self.receipts.push(receipt);
+        self.done += bytes;
+        let (done, total) = (self.done, self.total);
+        events.send(What::Progress { done, total }).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_part_that_is_certainly_the_same_is_not_sent_again() {
+        let part = Part {
+            number: 3,
+            bytes: bytes::Bytes::from_static(b"abc"),
+            md5_hex: "900150983cd24fb0d6963f7d28e17f72".to_owned(),
+        };
+        let stored = |etag: &str, size| StoredPart {
+            number: 3,
+            etag: etag.to_owned(),
+            size,
+        };
+        let same = stored("\"900150983CD24FB0D6963F7D28E17F72\"", 3);
+        assert_eq!(receipt_of(&same, &part).unwrap().etag, same.etag);
+        assert_eq!(receipt_of(&stored(&part.md5_hex, 2), &part), None);
+        assert_eq!(receipt_of(&stored("opaque", 3), &part), None);
+    }
 }

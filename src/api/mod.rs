@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use crate::config::JobSettings;
 use crate::{
     artifacts::ArtifactStore,
+    orchestrate::Orchestrator,
     remote_nodes::RemoteNodeSettings,
     store::{LogFeed, SharedStore},
 };
@@ -58,6 +59,8 @@ pub struct Shared {
     pub feed: Arc<LogFeed>,
     /// Cancelled when the server stops: answers that go on for ever end then.
     pub stop: CancellationToken,
+    /// What carries jobs out; none where somebody else does.
+    pub orchestrator: Option<Arc<Orchestrator>>,
 }
 
 impl std::ops::Deref for Api {
@@ -72,6 +75,13 @@ impl Api {
     /// An API over these.
     pub fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
+    }
+
+    /// Something is to be cleared away.
+    fn wake_orchestrator(&self) {
+        if let Some(orchestrator) = &self.orchestrator {
+            orchestrator.clear_away();
+        }
     }
 
     /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.

@@ -29,6 +29,19 @@ impl ArtifactStore {
             .map(drop)
     }
 
+    /// Keeps the packed log of a job, whatever became of it. Returns where: `s3://bucket/key`.
+    pub async fn put_job_log(&self, job: JobId, log: Vec<u8>) -> Result<String, Failure> {
+        let (bucket, key) = (self.recipes_bucket(), log_key(job));
+        self.put_bytes(bucket, &key, ArtifactKind::Log.media_type(), log)
+            .await?;
+        Ok(format!("s3://{bucket}/{key}"))
+    }
+
+    /// Removes the log of a job. May be repeated.
+    pub async fn discard_job_log(&self, job: JobId) -> Result<(), Failure> {
+        self.delete(self.recipes_bucket(), &log_key(job)).await
+    }
+
     /// Whether an image is finished.
     pub async fn has_manifest(&self, image: ImageId) -> Result<bool, Failure> {
         let key = format!("{image}/manifest.json");
@@ -38,6 +51,10 @@ impl ArtifactStore {
             .iter()
             .any(|object| object.key == key))
     }
+}
+
+fn log_key(job: JobId) -> String {
+    format!("logs/{job}/{}", ArtifactKind::Log.key_name())
 }
 
 fn recipe_key(job: JobId) -> String {

@@ -85,6 +85,30 @@ pub(super) struct Head {
     pub(super) etag: String,
 }
 
+/// Size and digests of what goes by.
+#[derive(Default)]
+struct Reading {
+    size: u64,
+    sha256: Sha256,
+    md5: Md5,
+}
+
+impl Reading {
+    fn update(&mut self, chunk: &[u8]) {
+        self.size += chunk.len() as u64;
+        self.sha256.update(chunk);
+        self.md5.update(chunk);
+    }
+
+    fn finish(self) -> Digests {
+        Digests {
+            size: self.size,
+            sha256: hex::encode(self.sha256.finalize()),
+            md5: hex::encode(self.md5.finalize()),
+        }
+    }
+}
+
 impl ArtifactStore {
     /// Connects, and sees to it that both buckets are there: one that is not is created.
     ///
@@ -290,31 +314,39 @@ impl ArtifactStore {
             .map_err(&local)?;
         let (file, path) = file.into_parts();
         let mut file = tokio::fs::File::from_std(file);
-        let (mut size, mut sha256, mut md5) = (0, Sha256::new(), Md5::new());
+        let mut reading = Reading::default();
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(|error| broken_stream(&what, &error))?;
-            size += chunk.len() as u64;
-            sha256.update(&chunk);
-            md5.update(&chunk);
+            reading.update(&chunk);
             file.write_all(&chunk).await.map_err(&local)?;
         }
         file.flush().await.map_err(&local)?;
         file.sync_all().await.map_err(&local)?;
 
-        let digests = Digests {
-            size,
-            sha256: hex::encode(sha256.finalize()),
-            md5: hex::encode(md5.finalize()),
-        };
+        let digests = reading.finish();
         if let Some(expected) = expected.filter(|expected| **expected != digests) {
             let cause = format!(
-                "s3://{bucket}/{key} has {size} bytes with SHA-256 {}, expected were {} bytes with {}",
-                digests.sha256, expected.size, expected.sha256
+                "s3://{bucket}/{key} has {} bytes with SHA-256 {}, expected were {} bytes with {}",
+                digests.size, digests.sha256, expected.size, expected.sha256
             );
             return Err(Failure::new("artifact_mismatch", cause));
         }
         path.persist(to).map_err(|error| local(error.error))?;
         Ok(digests)
+    }
+
+    /// Reads an object for its size and digests.
+    ///
+    /// Fails with `s3_missing` when it is not there.
+    pub async fn digests(&self, bucket: &str, key: &str) -> Result<Digests, Failure> {
+        let what = format!("cannot read s3://{bucket}/{key}");
+        let answer = self.client.get_object().bucket(bucket).key(key).send().await;
+        let mut body = answer.map_err(|error| failure(&what, &error))?.body;
+        let mut reading = Reading::default();
+        while let Some(chunk) = body.next().await {
+            reading.update(&chunk.map_err(|error| broken_stream(&what, &error))?);
+        }
+        Ok(reading.finish())
     }
 
     /// Whether an object is there and may be read. A bucket that is not there, or not ours to read, has none.

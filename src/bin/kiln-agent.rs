@@ -1,31 +1,44 @@
-//! `kiln-agent`: the process inside a sandbox. It is static, so that it runs in any root file system, and takes all
-//! its orders over the socket on its standard input.
+//! `kiln-agent`: the process inside a sandbox. It is static, so that it runs in any root file system, and learns on its
+//! standard input, in one line, where its server is and which job is its own.
 
 use std::{
-    os::{fd::AsFd, unix::net::UnixStream},
+    io::{BufRead, Write},
     process::ExitCode,
 };
 
-use kiln::agent::{channel::Channel, job};
+use kiln::{
+    agent::job,
+    records::{Failure, protocol::AgentFacts},
+};
 
 fn main() -> ExitCode {
-    // Whatever runs below must not be able to read the channel, so it moves away from the standard descriptors.
-    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
-        return ExitCode::FAILURE;
-    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // The server does not know; whoever made the sandbox keeps what is said here.
+            let _ = writeln!(std::io::stderr(), "kiln-agent: {failure} ({})", failure.code);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failure::io("cannot read what the job is", &error))?;
+    let facts: AgentFacts = serde_json::from_str(&line).map_err(|error| {
+        Failure::new(
+            "protocol",
+            format_args!("the sandbox does not say what the job is: {error}"),
+        )
+    })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
-        .build();
-    let code = runtime.map(|runtime| {
-        let _entered = runtime.enter();
-        let socket = socket
-            .set_nonblocking(true)
-            .and_then(|()| tokio::net::UnixStream::from_std(socket));
-        socket.map(|socket| runtime.block_on(job::run(Channel::new(socket))))
-    });
-    match code {
-        Ok(Ok(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Ok(Err(_)) | Err(_) => ExitCode::FAILURE,
-    }
+        .build()
+        .map_err(|error| Failure::io("cannot start", &error))?;
+    let ended = runtime.block_on(job::run(&facts));
+    // Work that blocks is not waited for: it ends with the process.
+    runtime.shutdown_background();
+    ended
 }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{printer::Printer, progress::Progress, toolbox};
 use crate::{
+    api,
     arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
@@ -27,7 +28,7 @@ use crate::{
         Failure,
         protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
     },
-    sandbox::namespace::{Limits, NamespaceDriver},
+    sandbox::{Limits, namespace::NamespaceDriver},
 };
 
 /// Processes and threads that one build may have; a kiwi build has a few dozen.
@@ -265,6 +266,7 @@ impl BuildArguments {
                     memory,
                     cpus: self.cpus,
                     pids: MOST_PROCESSES,
+                    disk: None,
                 },
                 keep: self.keep,
             })
@@ -314,6 +316,7 @@ impl Everything {
             agent: &self.agent,
             store: &self.store,
             jobs: &self.jobs,
+            agent_routes: api::agent::router,
         }
     }
 }

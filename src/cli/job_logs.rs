@@ -7,7 +7,11 @@ use std::{
 
 use clap::Args;
 
-use super::{follow::Follower, records::Which, session::Session};
+use super::{
+    follow::Follower,
+    records::{Which, missing},
+    session::Session,
+};
 use crate::{
     client::{LogEntry, News, collection::JOBS},
     records::{Failure, names::is_invisible},
@@ -38,7 +42,7 @@ impl ShowLog {
         if self.follow {
             let mut follower = Follower::new(session, &job, self.after);
             loop {
-                let news = follower.next().await?;
+                let news = follower.next().await.map_err(|failure| missing(&JOBS, failure))?;
                 let lines = news.iter().filter_map(|news| match news {
                     News::Line(line) => Some(line),
                     _ => None,
@@ -50,7 +54,8 @@ impl ShowLog {
         }
         let mut after = self.after;
         loop {
-            let page = session.client.log_page(&job, after).await?;
+            let page = session.client.log_page(&job, after).await;
+            let page = page.map_err(|failure| missing(&JOBS, failure))?;
             if !output.show(&page.lines)? || !page.more {
                 return Ok(());
             }
@@ -103,7 +108,8 @@ impl Output {
     }
 }
 
-/// A line without what a terminal would obey: colours and the like are left out, everything else is shown as `�`.
+/// A line without what a terminal would obey: colours and other commands are left out, what may be read
+/// as more than it is becomes `�`.
 pub(super) fn harmless(text: &str) -> Cow<'_, str> {
     let obeyed = |c: char| is_invisible(c) && c != '\t';
     if !text.contains(obeyed) {
@@ -124,7 +130,7 @@ mod tests {
             ("\u{1b}[1;31mred\u{1b}[0m", "red"),
             ("\u{1b}]0;title\u{7}after", "after"),
             ("\u{1b}]52;c;aGk=\u{1b}\\after", "after"),
-            ("a\u{8}\u{8}b", "a\u{fffd}\u{fffd}b"),
+            ("a\u{8}\u{8}b", "ab"),
             ("a\rb", "a\u{fffd}b"),
             ("\u{9b}31mred", "\u{fffd}31mred"),
             ("gnp\u{202e}exe", "gnp\u{fffd}exe"),

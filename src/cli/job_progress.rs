@@ -60,9 +60,9 @@ async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
     loop {
         for news in follower.next().await? {
             match news {
-                News::Line(line) => lane.show(&event(What::Log {
+                News::Line(said) => lane.show(&event(What::Log {
                     stream: Stream::Agent,
-                    text: line.text,
+                    text: said.text,
                 })),
                 News::Progress(now) => {
                     for what in changes(before.as_ref(), &now) {

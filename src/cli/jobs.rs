@@ -7,12 +7,15 @@ use serde_json::{Value, json};
 use super::{
     job_logs::ShowLog,
     job_progress,
-    records::{Common, JobChoice, JobList, Which, create},
+    records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
     values::{Body, boolean, item, job_type, same_length, step},
 };
 use crate::{
-    client::collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
+    client::{
+        Data,
+        collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
+    },
     records::{Failure, JobType, Step},
 };
 
@@ -140,20 +143,24 @@ impl JobsCommand {
             }
             JobsCommand::Logs(log) => log.run(session).await,
             JobsCommand::Status(which) => {
-                let job = session.client.find(&JOBS, &which.id).await?;
-                session.show(&session.client.job_status(&job.id).await?)
+                let job = session.client.find(&JOBS, &which.id).await?.id;
+                show(session, session.client.job_status(&job).await)
             }
             JobsCommand::Cancel(which) => {
-                let job = session.client.find(&JOBS, &which.id).await?;
-                session.show(&session.client.cancel_job(&job.id).await?)
+                let job = session.client.find(&JOBS, &which.id).await?.id;
+                show(session, session.client.cancel_job(&job).await)
             }
             JobsCommand::Retry(retry) => {
-                let job = session.client.find(&JOBS, &retry.which.id).await?;
+                let job = session.client.find(&JOBS, &retry.which.id).await?.id;
                 let from = retry.from.map(Step::name);
-                session.show(&session.client.retry_job(&job.id, from).await?)
+                show(session, session.client.retry_job(&job, from).await)
             }
         }
     }
+}
+
+fn show(session: &Session, answer: Result<Data, Failure>) -> Result<(), Failure> {
+    session.show(&answer.map_err(|failure| missing(&JOBS, failure))?)
 }
 
 impl CreateJob {

@@ -90,6 +90,7 @@ async fn serve(
         jobs: config.jobs.clone(),
         upload_bytes: config.limits.upload_bytes.0,
         remote_nodes: remote_nodes(config),
+        orchestrator: None,
         feed: Arc::default(),
         stop: stop.clone(),
     });

@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -18,6 +19,7 @@ use crate::{
 const LOG: &str = "build.log";
 const RECORD: &str = "job.json";
 const LOCK: &str = "lock";
+const DOORS: &str = "doors";
 
 /// A job's record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,6 +91,13 @@ impl JobDir {
         self.dir.join(LOG)
     }
 
+    /// Makes the directory for the sockets that the job's sandbox sees. It goes with this process's work on the job.
+    pub fn make_doors(&self) -> Result<PathBuf, Failure> {
+        let doors = self.dir.join(DOORS);
+        make_open_dir(&doors)?;
+        Ok(doors)
+    }
+
     /// Adds a line to the log.
     pub fn write_line(
         &mut self,
@@ -115,7 +124,25 @@ impl JobDir {
     pub fn end(&mut self, state: JobState) -> Result<(), Failure> {
         self.record.state = state;
         self.record.ended = Some(Timestamp::now());
+        remove_doors(&self.dir)?;
         write_record(&self.dir, &self.record)
+    }
+}
+
+/// Makes a directory that everybody may look into. Who gets to it at all is decided by the directories above.
+fn make_open_dir(dir: &Path) -> Result<(), Failure> {
+    fs_err::create_dir(dir)
+        .and_then(|()| fs_err::set_permissions(dir, std::fs::Permissions::from_mode(0o755)))
+        .map_err(|error| Failure::io("cannot keep the job's files", &error))
+}
+
+/// Removes the sockets of a job that is over.
+fn remove_doors(dir: &Path) -> Result<(), Failure> {
+    match fs_err::remove_dir_all(dir.join(DOORS)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::io("cannot remove the job's sockets", &error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -158,7 +185,9 @@ pub fn bury(jobs: &Path, mut record: JobRecord, finished: bool) -> Result<(), Fa
         JobState::Error(failure.hint("start it again; nothing of it was left behind"))
     };
     record.ended = Some(Timestamp::now());
-    write_record(&jobs.join(record.id.to_string()), &record)
+    let dir = jobs.join(record.id.to_string());
+    remove_doors(&dir)?;
+    write_record(&dir, &record)
 }
 
 #[cfg(test)]

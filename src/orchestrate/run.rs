@@ -3,17 +3,23 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    sync::mpsc,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    agents::AgentCalls,
     job_dir::{JobDir, JobRecord, JobState},
     place::{How, Placement},
-    serve::JobServer,
+    serve::{self, JobServer, Progress, Said},
 };
 use crate::{
     arch::Arch,
@@ -22,12 +28,13 @@ use crate::{
     records::{
         Failure, ImageId, JobId, Link, Step, UploadedArtifact,
         protocol::{
-            BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
+            AgentFacts, BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
             TemplateMode, What,
         },
     },
     sandbox::{
-        namespace::{JobSandbox, Limits, NamespaceDriver, Report},
+        Limits,
+        namespace::{DOORS, Handle, JobSandbox, NamespaceDriver, Report},
         toolbox::Toolbox,
     },
 };
@@ -45,6 +52,8 @@ pub struct Site<'a> {
     pub store: &'a ArtifactStore,
     /// Where jobs keep their logs and records.
     pub jobs: &'a Path,
+    /// How agents reach whoever answers them.
+    pub agent_routes: fn(Arc<dyn AgentCalls>) -> axum::Router,
 }
 
 /// One image to build.
@@ -134,7 +143,7 @@ pub async fn run(
     site: &Site<'_>,
     request: Request,
     cancelled: &CancellationToken,
-    watch: impl FnMut(&Event),
+    watch: impl FnMut(&Event) + Send,
 ) -> Result<Image, Failed> {
     let record = JobRecord {
         id: JobId::new(),
@@ -203,50 +212,68 @@ async fn build(
     request: &Request,
     dir: &mut JobDir,
     cancelled: &CancellationToken,
-    mut watch: impl FnMut(&Event),
+    mut watch: impl FnMut(&Event) + Send,
 ) -> Result<Vec<UploadedArtifact>, Failure> {
     let (job, image) = (dir.record.id, dir.record.image);
-    let description = describe(site, request, job).await?;
+    let token = hex::encode(rand::random::<[u8; 32]>());
+    let (tell, mut said) = mpsc::channel(1);
+    let server = JobServer {
+        job,
+        image,
+        image_name: request.name.clone(),
+        token_sha256: serve::token_sha256(&token),
+        description: describe(site, request, job).await?,
+        store: site.store.clone(),
+        said: tell,
+        progress: Progress::default(),
+    };
+    let doors = dir.make_doors()?;
+    let (address, _listening) = serve::listen(&doors, DOORS, (site.agent_routes)(Arc::new(server)))?;
     let sandbox = JobSandbox {
         job,
         toolbox: &site.toolbox.tree,
         agent: site.agent,
+        doors: &doors,
+        facts: AgentFacts {
+            server: address,
+            job,
+            token,
+            doors: Vec::new(),
+        },
         limits: request.limits,
         keep: request.keep,
     };
-    let (channel, stderr, mut handle) = site.driver.start(sandbox).await?.split();
+    let (stderr, mut handle) = site.driver.start(sandbox).await?.split();
     let last_words = tokio::spawn(last_lines(BufReader::new(stderr)));
 
-    let mut step = None;
-    let mut server = JobServer {
-        job,
-        image,
-        image_name: &request.name,
-        description,
-        store: site.store,
-        on_event: |event: Event| {
-            keep(dir, &mut step, &event)?;
-            watch(&event);
-            Ok(())
-        },
-        next_event: 0,
-        open: BTreeMap::new(),
-        uploaded: Vec::new(),
+    let mut log = Log {
+        dir,
+        step: None,
+        watch: &mut watch,
     };
-    let said = tokio::select! {
-        said = server.serve(channel) => said,
-        () = cancelled.cancelled() => Some(Err(Failure::new("interrupted", "the build was interrupted"))),
-    };
-    let uploaded = std::mem::take(&mut server.uploaded);
-    drop(server);
+    let (mut finished, mut report) = (None, None);
+    {
+        let mut ended = pin!(handle.wait());
+        while finished.is_none() && report.is_none() {
+            tokio::select! {
+                // In this order: an agent that says how it went exits at once.
+                biased;
+                () = cancelled.cancelled() => finished = Some(Err(interrupted())),
+                Some(said) = said.recv() => finished = log.hear(said),
+                ended = &mut ended => report = Some(ended),
+            }
+        }
+    }
+    while let (None, Ok(said)) = (&finished, said.try_recv()) {
+        finished = log.hear(said);
+    }
+    let step = log.step;
     if cancelled.is_cancelled() {
         handle.kill().await;
     }
-    let report = if let Ok(report) = tokio::time::timeout(EXIT_GRACE, handle.wait()).await {
-        report
-    } else {
-        handle.kill().await;
-        handle.wait().await
+    let report = match report {
+        Some(report) => report,
+        None => end(&mut handle).await,
     };
     if let Some(warning) = report.as_ref().ok().and_then(|report| report.warning.as_ref()) {
         dir.write_line(Timestamp::now(), step, Stream::Agent, &format!("warning: {warning}"))?;
@@ -258,7 +285,7 @@ async fn build(
         site.driver.destroy(job).await?;
     }
     let last_words = last_words.await.unwrap_or_default();
-    verdict(said, report, &last_words, step).map(|()| uploaded)
+    verdict(finished, report, &last_words, step)
 }
 
 /// Hands the recipe to S3 and describes the job to its agent.
@@ -293,42 +320,74 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         cpus: request.limits.cpus.unwrap_or(cpus),
         ca_bundle: host::ca_bundle(),
         from: None,
-        server_patience_s: SERVER_PATIENCE.as_secs(),
+        patience_s: SERVER_PATIENCE.as_secs(),
     })
 }
 
-/// Keeps an event in the log.
-fn keep(dir: &mut JobDir, step: &mut Option<Step>, event: &Event) -> Result<(), Failure> {
-    match &event.what {
-        What::StepStarted(begun) => {
-            *step = Some(*begun);
-            dir.write_line(event.time, *step, Stream::Agent, "begins")
+/// Waits for the agent's exit, for as long as that should take.
+async fn end(handle: &mut Handle) -> Result<Report, Failure> {
+    if let Ok(report) = tokio::time::timeout(EXIT_GRACE, handle.wait()).await {
+        return report;
+    }
+    handle.kill().await;
+    handle.wait().await
+}
+
+fn interrupted() -> Failure {
+    Failure::new("interrupted", "the build was interrupted")
+}
+
+/// Where events go.
+struct Log<'a> {
+    dir: &'a mut JobDir,
+    /// The step that they belong to.
+    step: Option<Step>,
+    watch: &'a mut (dyn FnMut(&Event) + Send),
+}
+
+impl Log<'_> {
+    /// Takes what the agent said. Returns how the job went, once the agent knows.
+    fn hear(&mut self, said: Said) -> Option<Result<Vec<UploadedArtifact>, Failure>> {
+        match said {
+            Said::Events(events, answer) => {
+                let kept = events.iter().try_for_each(|event| self.keep(event));
+                // An agent that has died meanwhile needs no answer.
+                let _ = answer.send(kept);
+                None
+            }
+            Said::Finished(outcome) => Some(outcome),
         }
-        What::StepFinished {
-            step: ended,
-            wall_ms,
-            cpu_ms,
-        } => {
-            let text = format!("done in {wall_ms} ms, {cpu_ms} ms of CPU");
-            dir.write_line(event.time, Some(*ended), Stream::Agent, &text)
-        }
-        What::Log { stream, text } => dir.write_line(event.time, *step, *stream, text),
-        What::Progress { .. } => Ok(()),
+    }
+
+    fn keep(&mut self, event: &Event) -> Result<(), Failure> {
+        (self.watch)(event);
+        let (stream, text) = match &event.what {
+            What::StepStarted(begun) => {
+                self.step = Some(*begun);
+                (Stream::Agent, "begins".to_owned())
+            }
+            What::StepFinished { wall_ms, cpu_ms, .. } => {
+                (Stream::Agent, format!("done in {wall_ms} ms, {cpu_ms} ms of CPU"))
+            }
+            What::Log { stream, text } => (*stream, text.clone()),
+            What::Progress { .. } => return Ok(()),
+        };
+        self.dir.write_line(event.time, self.step, stream, &text)
     }
 }
 
 /// The one place that decides how a job ended, from what the agent said and what became of its sandbox.
 fn verdict(
-    said: Option<Result<(), Failure>>,
+    said: Option<Result<Vec<UploadedArtifact>, Failure>>,
     report: Result<Report, Failure>,
     last_words: &[String],
     step: Option<Step>,
-) -> Result<(), Failure> {
+) -> Result<Vec<UploadedArtifact>, Failure> {
     let report = match (said, report) {
-        (Some(Ok(())), Ok(_)) => return Ok(()),
+        (Some(Ok(artifacts)), Ok(_)) => return Ok(artifacts),
         // The sandbox's end is only worth a word when the agent's is not known.
         (Some(Err(failure)), Err(_)) => return Err(failure),
-        (Some(Ok(())) | None, Err(lost)) => return Err(lost),
+        (Some(Ok(_)) | None, Err(lost)) => return Err(lost),
         (Some(Err(failure)), Ok(report)) if report.oom_kills == 0 => return Err(failure),
         (_, Ok(report)) => report,
     };
@@ -407,7 +466,7 @@ mod tests {
             })
         };
         let lost = || Err(Failure::new("sandbox_lost", "gone"));
-        assert_eq!(code(Some(Ok(())), report(0)), Ok(()));
+        assert_eq!(code(Some(Ok(Vec::new())), report(0)), Ok(Vec::new()));
         assert_eq!(code(Some(Err(agents())), report(0)), Err("build_failed".into()));
         assert_eq!(code(Some(Err(agents())), report(1)), Err("out_of_memory".into()));
         assert_eq!(code(Some(Err(agents())), lost()), Err("build_failed".into()));

@@ -1,133 +1,213 @@
-//! The server's side of one agent's channel.
+//! The server that one job of `kiln build` has for its agent: in memory, on a socket that only its sandbox sees.
 
-use std::{collections::BTreeMap, time::Duration};
-
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::UnixStream,
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::Path,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
+use async_trait::async_trait;
+use axum::Router;
+use sha2::{Digest, Sha256};
+use tokio::{
+    net::UnixListener,
+    sync::{mpsc, oneshot},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::agents::{AgentCalls, Refusal};
 use crate::{
     artifacts::ArtifactStore,
     records::{
         Failure, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{
-            Answer, AnswerFrame, Call, CallFrame, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
-            OpenUpload, Outcome, PROTOCOL, PartUrls,
+            Answer, Call, Event, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, PROTOCOL, PartUrls,
+            SentParts,
         },
     },
+    sandbox::doors,
 };
 
 /// How long a presigned part address is good for. The agent asks for one just before it uses it.
 const URL_VALID: Duration = Duration::from_mins(15);
 
-/// What the agent of one job may ask for, and what it did.
-pub(super) struct JobServer<'a, OnEvent> {
-    pub(super) job: JobId,
-    pub(super) image: ImageId,
-    pub(super) image_name: &'a str,
-    pub(super) description: JobDescription,
-    pub(super) store: &'a ArtifactStore,
-    pub(super) on_event: OnEvent,
-    /// Number of the next event.
-    pub(super) next_event: u64,
-    pub(super) open: BTreeMap<u32, Upload>,
-    pub(super) uploaded: Vec<UploadedArtifact>,
+/// The socket, in the directory that the sandbox sees.
+const SOCKET: &str = "agent.sock";
+
+/// What the agent said, for the one that runs the job.
+pub(super) enum Said {
+    /// This happened. The agent is answered when it is kept.
+    Events(Vec<Event>, oneshot::Sender<Result<(), Failure>>),
+    /// These are all artifacts, or why there are none.
+    Finished(Result<Vec<UploadedArtifact>, Failure>),
 }
 
-impl<OnEvent: FnMut(Event) -> Result<(), Failure>> JobServer<'_, OnEvent> {
-    /// Answers calls until the agent says that it is finished. `None` when it went away without a word.
-    pub(super) async fn serve(&mut self, channel: UnixStream) -> Option<Result<(), Failure>> {
-        let (reader, mut writer) = channel.into_split();
-        let mut lines = BufReader::new(reader).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            let CallFrame { id, call } = match serde_json::from_str(&line) {
-                Ok(frame) => frame,
-                Err(error) => {
-                    return Some(Err(Failure::new(
-                        "protocol",
-                        format!("the agent said nonsense: {error}"),
-                    )));
-                }
-            };
-            let mut outcome = None;
-            let answer = match call {
-                Call::Finish(Outcome { failure }) => {
-                    outcome = Some(failure.map_or(Ok(()), Err));
-                    Ok(Answer::Done)
-                }
-                call => self.answer(call).await,
-            };
-            let mut line = serde_json::to_vec(&AnswerFrame { id, answer }).ok()?;
-            line.push(b'\n');
-            // An agent that went away cannot read it; the end of its lines tells.
-            let _ = writer.write_all(&line).await;
-            if outcome.is_some() {
-                return outcome;
-            }
-        }
-        None
-    }
+/// What the agent of one job may ask for, and what it did.
+pub(super) struct JobServer {
+    pub(super) job: JobId,
+    pub(super) image: ImageId,
+    pub(super) image_name: String,
+    /// Of the agent's token.
+    pub(super) token_sha256: [u8; 32],
+    pub(super) description: JobDescription,
+    pub(super) store: ArtifactStore,
+    pub(super) said: mpsc::Sender<Said>,
+    pub(super) progress: Progress,
+}
 
-    async fn answer(&mut self, call: Call) -> Result<Answer, Failure> {
+/// How far the agent is.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Number of the next event.
+    next_event: tokio::sync::Mutex<u64>,
+    uploads: Mutex<Uploads>,
+    finished: AtomicBool,
+}
+
+#[derive(Default)]
+struct Uploads {
+    open: BTreeMap<u32, Upload>,
+    completed: BTreeMap<u32, UploadedArtifact>,
+}
+
+/// SHA-256 of a token. That tokens are compared by it means that the time it takes tells nothing about the right one.
+pub(super) fn token_sha256(token: &str) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+/// Serves `routes` on a socket in `dir`, as long as the handle lives. Returns where it is for somebody who sees `dir`
+/// at `inside`.
+pub(super) fn listen(dir: &Path, inside: &str, routes: Router) -> Result<(String, AbortOnDropHandle<()>), Failure> {
+    let listener = doors::listen(dir, SOCKET)
+        .and_then(UnixListener::from_std)
+        .map_err(|error| Failure::io("cannot listen for the agent", &error))?;
+    let task = tokio::spawn(async move {
+        // It ends by being aborted only.
+        let _ = axum::serve(listener, routes).await;
+    });
+    Ok((format!("unix:{inside}/{SOCKET}"), AbortOnDropHandle::new(task)))
+}
+
+#[async_trait]
+impl AgentCalls for JobServer {
+    async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
+        if job != self.job || token_sha256(token) != self.token_sha256 {
+            return Err(Refusal::Unknown);
+        }
         match call {
-            Call::GetJob(JobQuery { protocol: PROTOCOL }) => Ok(Answer::Job(Box::new(self.description.clone()))),
-            Call::GetJob(_) => Err(
+            // Again, since the answer was lost.
+            Call::Finish(_) if self.progress.finished.load(Ordering::SeqCst) => Ok(Answer::Done),
+            _ if self.progress.finished.load(Ordering::SeqCst) => Err(Refusal::Over),
+            Call::GetJob(query) if query.protocol == PROTOCOL => Ok(Answer::Job(Box::new(self.description.clone()))),
+            Call::GetJob(_) => Err(Refusal::Failed(
                 Failure::new("agent_mismatch", "kiln and its agent were not built together")
                     .hint("`make build` builds both"),
-            ),
-            Call::PostEvents(EventBatch { first, events }) => {
-                if first != self.next_event {
-                    let expected = self.next_event;
-                    return Err(Failure::new(
-                        "protocol",
-                        format!("event {first} came instead of {expected}"),
-                    ));
-                }
-                for event in events {
-                    self.next_event += 1;
-                    (self.on_event)(event)?;
-                }
-                Ok(Answer::Events(EventsKept {
-                    next: self.next_event,
-                    stop: false,
-                }))
+            )),
+            Call::PostEvents(batch) => self.keep(batch).await.map(Answer::Events),
+            Call::CreateUpload(object) => self.open(object).await.map(Answer::Upload),
+            Call::GetPartUrls { upload, parts } => {
+                let upload = self.upload(upload)?;
+                let urls = self.store.part_urls(&upload, &parts.numbers, URL_VALID).await?;
+                Ok(Answer::PartUrls(PartUrls { urls }))
             }
-            Call::CreateUpload(NewUpload { kind, size }) => {
-                let upload = self
-                    .store
-                    .open_upload(self.image, self.job, self.image_name, kind, size)
-                    .await?;
-                let part_size = upload.part_size;
-                let number = u32::try_from(self.open.len() + self.uploaded.len()).unwrap_or(u32::MAX);
-                self.open.insert(number, upload);
-                Ok(Answer::Upload(OpenUpload {
-                    upload: number,
-                    part_size,
-                    parts: Vec::new(),
-                }))
-            }
-            Call::GetPartUrls { upload, parts } => self
-                .store
-                .part_urls(self.upload(upload)?, &parts.numbers, URL_VALID)
-                .await
-                .map(|urls| Answer::PartUrls(PartUrls { urls })),
-            Call::CompleteUpload { upload, sent } => {
-                let artifact = self
-                    .store
-                    .complete_upload(self.upload(upload)?, &sent.parts, &sent.digests)
-                    .await?;
-                self.open.remove(&upload);
-                self.uploaded.push(artifact);
+            Call::CompleteUpload { upload, sent } => self.complete(upload, sent).await.map(|()| Answer::Done),
+            Call::Finish(outcome) => {
+                let artifacts = self.uploads().completed.values().cloned().collect();
+                let ended = Said::Finished(outcome.failure.map_or(Ok(artifacts), Err));
+                self.said.send(ended).await.map_err(|_| Refusal::Over)?;
+                self.progress.finished.store(true, Ordering::SeqCst);
                 Ok(Answer::Done)
             }
-            Call::Finish(_) => Ok(Answer::Done),
         }
     }
+}
 
-    fn upload(&self, number: u32) -> Result<&Upload, Failure> {
-        self.open
-            .get(&number)
-            .ok_or_else(|| Failure::new("protocol", format!("there is no open upload {number}")))
+impl JobServer {
+    async fn keep(&self, EventBatch { first, mut events }: EventBatch) -> Result<EventsKept, Refusal> {
+        let mut next = self.progress.next_event.lock().await;
+        if first > *next {
+            return Err(Refusal::Hole(*next));
+        }
+        let known = usize::try_from(*next - first).unwrap_or(usize::MAX);
+        events.drain(..known.min(events.len()));
+        if !events.is_empty() {
+            let count = events.len() as u64;
+            let (kept, answer) = oneshot::channel();
+            self.said
+                .send(Said::Events(events, kept))
+                .await
+                .map_err(|_| Refusal::Over)?;
+            answer.await.map_err(|_| Refusal::Over)??;
+            *next += count;
+        }
+        Ok(EventsKept {
+            next: *next,
+            stop: false,
+        })
+    }
+
+    async fn open(&self, NewUpload { kind, size }: NewUpload) -> Result<OpenUpload, Refusal> {
+        let same = |upload: &Upload| upload.kind == kind && upload.size == size;
+        let known = self
+            .uploads()
+            .open
+            .iter()
+            .find(|(_, upload)| same(upload))
+            .map(|(number, upload)| (*number, upload.clone()));
+        if let Some((number, upload)) = known {
+            return Ok(OpenUpload {
+                upload: number,
+                part_size: upload.part_size,
+                parts: self.store.stored_parts(&upload).await?,
+            });
+        }
+        let upload = self
+            .store
+            .open_upload(self.image, self.job, &self.image_name, kind, size)
+            .await?;
+        let part_size = upload.part_size;
+        let mut uploads = self.uploads();
+        let number = u32::try_from(uploads.open.len() + uploads.completed.len()).unwrap_or(u32::MAX);
+        uploads.open.insert(number, upload);
+        Ok(OpenUpload {
+            upload: number,
+            part_size,
+            parts: Vec::new(),
+        })
+    }
+
+    async fn complete(&self, number: u32, sent: SentParts) -> Result<(), Refusal> {
+        if self.uploads().completed.contains_key(&number) {
+            return Ok(());
+        }
+        let upload = self.upload(number)?;
+        let artifact = self.store.complete_upload(&upload, &sent.parts, &sent.digests).await?;
+        let mut uploads = self.uploads();
+        uploads.open.remove(&number);
+        uploads.completed.insert(number, artifact);
+        Ok(())
+    }
+
+    fn upload(&self, number: u32) -> Result<Upload, Failure> {
+        let upload = self.uploads().open.get(&number).cloned();
+        upload.ok_or_else(|| Failure::new("protocol", format!("there is no open upload {number}")))
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, Uploads> {
+        // Whoever panicked with it held did not leave it half-changed: each change is one call.
+        self.progress.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for JobServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobServer")
+            .field("job", &self.job)
+            .finish_non_exhaustive()
     }
 }

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::JobId;
 
 pub use call::{
-    Answer, AnswerFrame, Call, CallFrame, EventBatch, EventsKept, JobQuery, NewUpload, OpenUpload, Outcome,
-    PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart,
+    Answer, Call, EventBatch, EventsKept, JobQuery, NewUpload, OpenUpload, Outcome, PartNumbers, PartReceipt, PartUrls,
+    SentParts, StoredPart,
 };
 pub use event::{Event, Stream, What};
 pub use job::{

@@ -49,6 +49,8 @@ pub struct Run {
     pub ended: Option<Moment>,
     /// Whether the files of the sandbox are kept, so that another job can go on from them.
     pub kept: bool,
+    /// SHA-256 of the recipe's archive, hexadecimal, once it was read.
+    pub recipe_sha256: Option<String>,
     /// Where the whole log is, once the job has ended: `s3://bucket/key`.
     pub log: Option<String>,
     /// Whether nothing of it is left to clear away.
@@ -92,6 +94,8 @@ pub struct Plan {
     pub boot: BootFiles,
     /// The job whose kept files this one goes on from, and the step it begins with.
     pub resume: Option<(JobId, Step)>,
+    /// Who asked for it, if that is known.
+    pub who: Option<String>,
 }
 
 /// How the programs of the image's architecture run while it is built.
@@ -107,8 +111,6 @@ pub enum How {
 /// What a job needs of a place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// CPUs.
-    pub cpus: u32,
     /// Memory that is set aside, bytes.
     pub memory: u64,
     /// Memory at which it is ended, bytes.
@@ -179,6 +181,7 @@ impl Run {
             launched: None,
             ended: None,
             kept: false,
+            recipe_sha256: None,
             log: None,
             settled: false,
         }
@@ -373,6 +376,7 @@ mod tests {
                 required: false,
             },
             resume: None,
+            who: None,
         })
     }
 

@@ -226,12 +226,26 @@ impl Server {
         self.again(true, |_| ())
     }
 
+    /// Stops or kills it, and starts another one on the same data after a while.
+    pub fn away_for(self, crash: bool, time: Duration, settings: &[Setting<'_>]) -> Self {
+        let dir = self.ended(crash);
+        std::thread::sleep(time);
+        Self::of(Arc::new(Process::start(dir, settings)))
+    }
+
     /// Stops it, does something to its data directory, and starts another one there.
     pub fn restarted_after(self, change: impl FnOnce(&Path)) -> Self {
         self.again(false, change)
     }
 
     fn again(self, crash: bool, change: impl FnOnce(&Path)) -> Self {
+        let dir = self.ended(crash);
+        change(&dir.path().join("data"));
+        Self::of(Arc::new(Process::start(dir, &[])))
+    }
+
+    /// Stops or kills it; its directory.
+    fn ended(self, crash: bool) -> TempDir {
         let Some(mut process) = Arc::into_inner(self.process) else {
             panic!("a server that others use stays");
         };
@@ -242,9 +256,7 @@ impl Server {
         } else {
             process.stop();
         }
-        let dir = process.dir.take().unwrap();
-        change(&dir.path().join("data"));
-        Self::of(Arc::new(Process::start(dir, &[])))
+        process.dir.take().unwrap()
     }
 
     /// Where it is.

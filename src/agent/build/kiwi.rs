@@ -5,7 +5,7 @@ use std::path::Path;
 use tokio::process::Command;
 
 use crate::{
-    agent::{channel::Events, process},
+    agent::{events::Events, process},
     arch::Arch,
     records::Failure,
 };

@@ -51,8 +51,23 @@ pub(super) struct JobProgress {
     step: Option<&'static str>,
     /// The steps of this try that ended well.
     steps: Vec<StepTime>,
+    /// How far the step is, where that is known.
+    progress: Option<Share>,
+    /// What it waits for, while it does.
+    reason: Option<String>,
+    /// Its place among those that wait, from 1.
+    position: Option<usize>,
     #[serde(skip)]
     ended: bool,
+}
+
+/// A part of a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+struct Share {
+    /// Units done.
+    done: u64,
+    /// Units in all.
+    total: u64,
 }
 
 /// A job's log as it grows: an event `log` for each line (`id` is its number), `progress` whenever the job got on, and
@@ -163,7 +178,13 @@ impl Following {
     async fn look(&self) -> store::Result<Option<JobProgress>> {
         let store = &self.api.store;
         if let Some(stored) = store.get_run(self.job).await? {
+            let orchestrator = self.api.orchestrator.as_ref();
+            let progress = orchestrator.and_then(|here| here.progress(self.job));
+            let (position, reason) = orchestrator.and_then(|here| here.waiting(self.job)).unzip();
             return Ok(Some(JobProgress {
+                progress: progress.map(|(done, total)| Share { done, total }),
+                reason,
+                position,
                 state: stored.run.state.name(),
                 attempt: stored.run.attempt,
                 step: stored.run.step.map(Step::name),
@@ -188,6 +209,9 @@ impl JobProgress {
             attempt: 1,
             step: None,
             steps: Vec::new(),
+            progress: None,
+            reason: None,
+            position: None,
             ended: true,
         }
     }

@@ -15,6 +15,7 @@ use crate::{
         problem::{Problem, Result},
     },
     arch::Arch,
+    orchestrate::{Asked, NewRun},
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
         RecipeType,
@@ -137,8 +138,14 @@ fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
     })
 }
 
+/// A job that is asked for, and what is to be known to carry it out.
+pub(super) struct Planned {
+    pub(super) job: Job,
+    pub(super) run: NewRun,
+}
+
 /// The checks in IMS's order, and what follows from them.
-pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
+pub(super) async fn plan(api: &Api, request: Request) -> Result<Planned> {
     if request.job_type == JobType::Create && !request.ssh_containers.is_empty() {
         return Err(Problem::bad_request(
             "`ssh_containers` cannot be given for a create job.",
@@ -147,6 +154,7 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
     if request.ssh_containers.len() > 1 {
         return Err(Problem::bad_request("A job has one SSH container at most."));
     }
+    let mut from = None;
     let (arch, dkms) = match request.job_type {
         JobType::Create => {
             let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, RecipeId(request.artifact_id)).await?;
@@ -155,7 +163,9 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
             if recipe.recipe_type == RecipeType::Packer {
                 return Err(Problem::unprocessable("Recipes of type packer cannot be built."));
             }
-            (recipe.arch, recipe.require_dkms)
+            let facts = (recipe.arch, recipe.require_dkms);
+            from = Some(recipe);
+            facts
         }
         JobType::Customize => {
             let image = Collection::<Image>::get(&*api.store, Side::Live, ImageId(request.artifact_id)).await?;
@@ -168,13 +178,24 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
     key.ok_or_else(|| unknown("public key", request.public_key_id.0))?;
 
     let id = JobId::new();
-    let require_dkms = match arch {
-        // As in IMS: what is built for aarch64 always gets a kernel of its own.
-        Arch::Aarch64 => true,
-        _ => request.require_dkms.unwrap_or(dkms),
+    let own_kernel = request.require_dkms.unwrap_or(dkms);
+    // As in IMS, a job for aarch64 always says so.
+    let require_dkms = arch == Arch::Aarch64 || own_kernel;
+    let gib = |size: u32| u64::from(size) << 30;
+    let run = NewRun {
+        recipe: from,
+        own_kernel,
+        asked: Asked {
+            disk: request.build_env_size.map(gib),
+            memory: request.job_mem_size.map(gib),
+            usual_disk: gib(api.jobs.default_image_size_gib),
+            usual_memory: gib(api.jobs.default_mem_size_gib),
+        },
+        who: None,
+        resume: None,
     };
     let name = |part: &str| format!("cray-ims-{id}-{part}");
-    Ok(Job {
+    let job = Job {
         id,
         created: Moment::now(),
         job_type: request.job_type,
@@ -209,7 +230,8 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
         kubernetes_secret: None,
         kubernetes_namespace: api.jobs.namespace.clone(),
         remote_build_node: String::new(),
-    })
+    };
+    Ok(Planned { job, run })
 }
 
 /// As in IMS, what a job refers to and cannot have is a 400.

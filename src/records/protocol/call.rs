@@ -7,7 +7,7 @@ use crate::records::{ArtifactKind, Digests, Failure};
 
 /// What an agent can ask of its server, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub enum Call {
     /// What am I to do? Answered by [`Answer::Job`].
     GetJob(JobQuery),
@@ -35,7 +35,7 @@ pub enum Call {
 }
 
 /// The server's answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub enum Answer {
     /// The job.
     Job(Box<JobDescription>),
@@ -145,22 +145,4 @@ pub struct Outcome {
     /// Why it failed; absent when every artifact is in S3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-}
-
-/// One line from the agent.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CallFrame {
-    /// Chosen by the agent; the answer bears the same number.
-    pub id: u64,
-    /// What it asks.
-    pub call: Call,
-}
-
-/// One line to the agent.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct AnswerFrame {
-    /// The call's number.
-    pub id: u64,
-    /// The answer, or why there is none.
-    pub answer: Result<Answer, Failure>,
 }

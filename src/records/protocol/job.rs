@@ -41,8 +41,8 @@ pub struct JobDescription {
     /// The first step to do. Earlier ones were finished by another attempt, whose disk space this one was given. None
     /// means all of them.
     pub from: Option<Step>,
-    /// How long a server that does not answer is waited for, in seconds.
-    pub server_patience_s: u64,
+    /// How long a server, or S3, that does not answer is waited for, in seconds.
+    pub patience_s: u64,
 }
 
 /// What a recipe is written for.

@@ -4,24 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::{records::Failure, sandbox::Limits};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
-
-use crate::records::Failure;
 
 /// Where control groups are mounted everywhere.
 const MOUNT: &str = "/sys/fs/cgroup";
-
-/// What a sandbox may use at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Bytes of memory.
-    pub memory: Option<u64>,
-    /// CPUs.
-    pub cpus: Option<u32>,
-    /// Processes and threads.
-    pub pids: u32,
-}
 
 /// The groups of one sandbox: one directory on version 2, one per controller on version 1.
 #[derive(Debug, Default)]
@@ -190,6 +177,7 @@ mod tests {
             memory: Some(1 << 30),
             cpus: Some(2),
             pids: 500,
+            disk: None,
         };
         insta::assert_debug_snapshot!((
             plan_v1(Path::new("/cg"), "job", &limits),

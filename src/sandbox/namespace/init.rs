@@ -30,7 +30,7 @@ use crate::records::Failure;
 #[derive(Debug)]
 pub(super) struct Opened {
     dir: OwnedFd,
-    toolbox_and_agent: Option<(OwnedFd, OwnedFd)>,
+    of_agent: Option<[OwnedFd; 3]>,
 }
 
 /// Opens what the plan names. Must run inside the new mount namespace, since only its mounts can be bound in it.
@@ -41,8 +41,10 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     };
     Ok(Opened {
         dir: handle(&plan.dir)?,
-        toolbox_and_agent: match &plan.task {
-            Task::RunAgent { toolbox, agent, .. } => Some((handle(toolbox)?, handle(agent)?)),
+        of_agent: match &plan.task {
+            Task::RunAgent {
+                toolbox, agent, doors, ..
+            } => Some([handle(toolbox)?, handle(agent)?, handle(doors)?]),
             _ => None,
         },
     })
@@ -58,12 +60,13 @@ pub(super) fn main(plan: &Plan, opened: &Opened) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
     // The directories made here become the sandbox's own; a user's stricter mask would lock others out of `/`.
     umask(Mode::from_bits_truncate(0o022));
-    match (&plan.task, &opened.toolbox_and_agent) {
-        (Task::RunAgent { name, resolv_conf, .. }, Some((toolbox, agent))) => {
+    match (&plan.task, &opened.of_agent) {
+        (Task::RunAgent { name, resolv_conf, .. }, Some([toolbox, agent, doors])) => {
             let sources = Sources {
                 toolbox: link_to(toolbox),
                 disk: link_to(&opened.dir),
                 agent: link_to(agent),
+                doors: link_to(doors),
             };
             let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
             sethostname(&hostname)

@@ -15,13 +15,15 @@ use tokio::{
     process::{Child, ChildStderr, Command},
 };
 
-pub use cgroup::Limits;
 pub use idmap::IdMap;
-pub use mounts::SCRATCH;
+pub use mounts::{DOORS, SCRATCH};
 pub use plan::Report;
 use plan::{Plan, Task};
 
-use crate::records::{Failure, JobId};
+use crate::{
+    records::{Failure, JobId, protocol::AgentFacts},
+    sandbox::Limits,
+};
 
 mod cgroup;
 mod idmap;
@@ -54,6 +56,10 @@ pub struct JobSandbox<'a> {
     pub toolbox: &'a Path,
     /// The static agent.
     pub agent: &'a Path,
+    /// Holds the sockets of the agent's server; [`DOORS`] inside.
+    pub doors: &'a Path,
+    /// What the agent hears on its standard input.
+    pub facts: AgentFacts,
     /// What it may use.
     pub limits: Limits,
     /// Leave the job's files on disk at the end.
@@ -63,8 +69,6 @@ pub struct JobSandbox<'a> {
 /// A sandbox that was started. Dropping it kills the sandbox.
 #[derive(Debug)]
 pub struct Running {
-    /// The agent's channel.
-    pub channel: UnixStream,
     /// What the agent and the supervisor say on standard error: evidence when the agent dies.
     pub stderr: ChildStderr,
     handle: Handle,
@@ -79,9 +83,9 @@ pub struct Handle {
 }
 
 impl Running {
-    /// Splits off the channel and standard error, which are read by others.
-    pub fn split(self) -> (UnixStream, ChildStderr, Handle) {
-        (self.channel, self.stderr, self.handle)
+    /// Splits off standard error, which is read by somebody else.
+    pub fn split(self) -> (ChildStderr, Handle) {
+        (self.stderr, self.handle)
     }
 }
 
@@ -155,23 +159,25 @@ impl NamespaceDriver {
                 name: request.job.to_string(),
                 toolbox: request.toolbox.to_owned(),
                 agent: request.agent.to_owned(),
+                doors: request.doors.to_owned(),
                 resolv_conf,
                 limits: request.limits,
                 keep: request.keep,
             },
         };
-        let (channel, theirs) = socket_pair()?;
+        let failed = |error: std::io::Error| Failure::io("cannot tell the agent its job", &error);
+        let (mut facts, theirs) = socket_pair()?;
         let mut handle = self.supervise(&plan, Stdio::from(theirs)).await?;
+        let mut line = serde_json::to_string(&request.facts).map_err(|error| Failure::new("sandbox_start", error))?;
+        line.push('\n');
+        // It fits into the socket's buffer; the agent reads it when it runs.
+        facts.write_all(line.as_bytes()).await.map_err(failed)?;
         let stderr = handle
             .child
             .stderr
             .take()
             .ok_or_else(|| Failure::new("sandbox_start", "no standard error"))?;
-        Ok(Running {
-            channel,
-            stderr,
-            handle,
-        })
+        Ok(Running { stderr, handle })
     }
 
     /// Runs a program of the host as root of a user namespace of its own, with `dir` at [`HOST_COMMAND_DIR`]. Every

@@ -5,7 +5,7 @@
 //! /proc        of the sandbox's own process namespace
 //! /sys         empty
 //! /dev         null zero full random urandom tty, own pts and shm; nothing else
-//! /run         tmpfs; /run/kiln/agent is the agent
+//! /run         tmpfs; /run/agent is the agent, /run/kiln holds the server's sockets
 //! /tmp         in the job's own layer, so on disk
 //! /scratch     the job's disk space
 //! ```
@@ -25,7 +25,10 @@ const STAGE: &str = "/tmp";
 pub const SCRATCH: &str = "/scratch";
 
 /// Where the agent is inside its sandbox.
-pub const AGENT: &str = "/run/kiln/agent";
+pub const AGENT: &str = "/run/agent";
+
+/// Where the server's sockets are inside a sandbox.
+pub const DOORS: &str = "/run/kiln";
 
 /// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -39,6 +42,8 @@ pub(super) struct Sources {
     pub(super) disk: PathBuf,
     /// The agent's file.
     pub(super) agent: PathBuf,
+    /// The directory of the server's sockets.
+    pub(super) doors: PathBuf,
 }
 
 /// Options of an overlay. With `volatile` no fsync reaches the disk: package managers sync after every file, and
@@ -130,18 +135,17 @@ pub(super) fn furnish(
     kernel.mount("kiln", &inside("/dev/shm"), "tmpfs", safe, "mode=1777")?;
 
     kernel.mount("kiln", &inside("/run"), "tmpfs", safe, "mode=0755")?;
-    for dir in ["/run/kiln", "/run/lock"] {
+    for dir in [DOORS, "/run/lock"] {
         kernel.mkdir(&inside(dir))?;
     }
     kernel.write(&inside(AGENT), "")?;
     kernel.mount(&text(&sources.agent), &inside(AGENT), "", bind, "")?;
-    kernel.mount(
-        "",
-        &inside(AGENT),
-        "",
-        bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe,
-        "",
-    )?;
+    // The directory rather than the sockets: a server that was restarted makes new ones.
+    kernel.mount(&text(&sources.doors), &inside(DOORS), "", bind, "")?;
+    for path in [AGENT, DOORS] {
+        let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
+        kernel.mount("", &inside(path), "", read_only, "")?;
+    }
 
     kernel.write(&inside("/etc/resolv.conf"), resolv_conf)?;
     kernel.write(
@@ -199,6 +203,7 @@ mod tests {
             toolbox: "/proc/self/fd/5".into(),
             disk: "/proc/self/fd/6".into(),
             agent: "/proc/self/fd/7".into(),
+            doors: "/proc/self/fd/8".into(),
         };
         furnish(&mut recorder, &sources, "test", "kiln-test", "nameserver 192.0.2.1\n").unwrap();
         insta::assert_snapshot!(recorder.0.join("\n"));
@@ -233,6 +238,7 @@ mod tests {
             toolbox: "/a".into(),
             disk: "/b".into(),
             agent: "/c".into(),
+            doors: "/d".into(),
         };
         let mut kernel = Refuses(0);
         assert!(furnish(&mut kernel, &sources, "n", "h", "").is_err());

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{cgroup::Limits, idmap::IdMap};
-use crate::records::Failure;
+use super::idmap::IdMap;
+use crate::{records::Failure, sandbox::Limits};
 
 /// One errand of a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,6 +30,8 @@ pub(super) enum Task {
         toolbox: PathBuf,
         /// The agent's file.
         agent: PathBuf,
+        /// The directory of the server's sockets.
+        doors: PathBuf,
         /// Content of `/etc/resolv.conf`.
         resolv_conf: String,
         /// What the sandbox may use.

@@ -1,0 +1,231 @@
+//! What finished steps leave to later ones. It is written down beside them, so that another attempt at the job can go
+//! on from a step when it is given the same disk space.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::records::{ArtifactKind, Failure, Step};
+
+/// The file that remembers, in the job's disk space.
+const FILE: &str = "steps.json";
+
+/// The artifacts, as files.
+pub type Artifacts = Vec<(ArtifactKind, PathBuf)>;
+
+/// The outputs of the steps so far, and where those of others go.
+#[derive(Debug, Clone)]
+pub struct Outputs {
+    scratch: PathBuf,
+    /// What cannot be told from the disk space itself.
+    pub facts: Facts,
+}
+
+/// What later steps have to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The last step that was finished; all before it were too.
+    finished: Option<Step>,
+    /// From the fetch: the recipe's directory.
+    pub recipe: PathBuf,
+    /// From the wait for repositories: whether the recipe has a type `tbz`, which IMS recipes are written for.
+    pub has_tbz: bool,
+    /// From packaging.
+    pub artifacts: Artifacts,
+}
+
+impl Outputs {
+    /// Those of a job that begins, in its empty disk space.
+    pub fn none(scratch: &Path) -> Self {
+        Self {
+            scratch: scratch.to_owned(),
+            facts: Facts::default(),
+        }
+    }
+
+    /// Those that another attempt left in `scratch`, as far as a job that goes on from step `from` needs them.
+    ///
+    /// # Errors
+    ///
+    /// `nothing_to_resume` when a step before `from` was not finished or its outputs are gone.
+    pub fn of_another_attempt(scratch: &Path, from: Step) -> Result<Self, Failure> {
+        let mut outputs = Self::none(scratch);
+        // Templates are rendered in place, so they need a recipe that was just fetched; that takes no time.
+        if from <= Step::Template {
+            return Ok(outputs);
+        }
+        let missing = |what: String| {
+            Failure::new(
+                "nothing_to_resume",
+                format!("the job cannot go on from step {from}: {what}"),
+            )
+            .hint("start it from the beginning")
+        };
+        let text = fs_err::read(scratch.join(FILE)).map_err(|error| missing(error.to_string()))?;
+        let facts: Facts = serde_json::from_slice(&text).map_err(|error| missing(error.to_string()))?;
+        if facts.finished.is_none_or(|finished| finished < before(from)) {
+            return Err(missing(format!("step {} was not finished", before(from))));
+        }
+        let needed: Vec<PathBuf> = match from {
+            Step::Package => vec![outputs.root()],
+            Step::Upload => facts.artifacts.iter().map(|(_, path)| path.clone()).collect(),
+            _ => vec![facts.recipe.clone()],
+        };
+        if let Some(gone) = needed.iter().find(|path| !path.exists()) {
+            return Err(missing(format!("{} is gone", gone.display())));
+        }
+        outputs.facts = Facts {
+            finished: Some(before(from)),
+            ..facts
+        };
+        Ok(outputs)
+    }
+
+    /// Where the root is made.
+    pub fn root(&self) -> PathBuf {
+        self.scratch.join("root")
+    }
+
+    /// Where the recipe archive goes, and where it is unpacked.
+    pub fn recipe(&self) -> (PathBuf, PathBuf) {
+        (self.scratch.join("recipe.archive"), self.scratch.join("recipe"))
+    }
+
+    /// Where the squashfs and the kernel go.
+    pub fn packages(&self) -> (PathBuf, PathBuf) {
+        (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))
+    }
+
+    /// The steps to do, in order. The first of all is done in every attempt and leaves nothing.
+    pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
+        let finished = self.facts.finished.unwrap_or(Step::Prepare);
+        Step::ALL.into_iter().filter(move |step| *step > finished)
+    }
+
+    /// Makes room for a step: what an attempt at it left half-made goes.
+    pub fn begin(&mut self, step: Step) -> Result<(), Failure> {
+        // First, so that nobody takes what is about to go for finished.
+        self.finished(before(step))?;
+        let products = match step {
+            Step::Fetch => vec![self.recipe().0, self.recipe().1],
+            Step::Build => vec![self.root()],
+            Step::Package => vec![self.packages().0, self.packages().1],
+            Step::Prepare | Step::Template | Step::Repos | Step::Upload => Vec::new(),
+        };
+        for path in products {
+            remove(&path).map_err(|error| Failure::io("cannot remove what another attempt left", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes down that a step is finished, so that it survives whatever comes.
+    pub fn finished(&mut self, step: Step) -> Result<(), Failure> {
+        self.facts.finished = Some(step);
+        let write = || -> io::Result<()> {
+            let mut file = tempfile::NamedTempFile::new_in(&self.scratch)?;
+            serde_json::to_writer(&mut file, &self.facts)?;
+            file.flush()?;
+            file.as_file().sync_all()?;
+            file.persist(self.scratch.join(FILE))?;
+            Ok(())
+        };
+        write().map_err(|error| Failure::io("cannot write down how far the job is", &error))
+    }
+}
+
+/// The step before another.
+fn before(step: Step) -> Step {
+    let earlier = Step::ALL.into_iter().rev().find(|earlier| *earlier < step);
+    earlier.unwrap_or(Step::Prepare)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs_err::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs_err::remove_dir_all(path),
+        Ok(_) => fs_err::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk space in which every step up to packaging was done.
+    fn packaged(scratch: &Path) -> Outputs {
+        let mut outputs = Outputs::none(scratch);
+        for step in [Step::Fetch, Step::Template, Step::Repos, Step::Build, Step::Package] {
+            outputs.begin(step).unwrap();
+            match step {
+                Step::Fetch => {
+                    outputs.facts.recipe = outputs.recipe().1;
+                    fs_err::create_dir(&outputs.facts.recipe).unwrap();
+                }
+                Step::Repos => outputs.facts.has_tbz = true,
+                Step::Build => fs_err::create_dir_all(outputs.root().join("etc")).unwrap(),
+                Step::Package => {
+                    fs_err::write(outputs.packages().0, "squashfs").unwrap();
+                    outputs.facts.artifacts = vec![(ArtifactKind::Rootfs, outputs.packages().0)];
+                }
+                _ => {}
+            }
+            outputs.finished(step).unwrap();
+        }
+        outputs
+    }
+
+    fn refusal(scratch: &Path, from: Step) -> String {
+        Outputs::of_another_attempt(scratch, from).unwrap_err().code
+    }
+
+    #[test]
+    fn another_attempt_goes_on_where_it_is_told_to() {
+        let scratch = tempfile::tempdir().unwrap();
+        let all = packaged(scratch.path()).facts;
+        for (from, steps) in [
+            (Step::Upload, &Step::ALL[6..]),
+            (Step::Package, &Step::ALL[5..]),
+            (Step::Build, &Step::ALL[4..]),
+            (Step::Repos, &Step::ALL[3..]),
+            (Step::Template, &Step::ALL[1..]),
+            (Step::Prepare, &Step::ALL[1..]),
+        ] {
+            let outputs = Outputs::of_another_attempt(scratch.path(), from).unwrap();
+            assert_eq!(outputs.steps().collect::<Vec<_>>(), steps, "{from}");
+        }
+        let outputs = Outputs::of_another_attempt(scratch.path(), Step::Upload).unwrap();
+        assert_eq!(outputs.facts, all);
+    }
+
+    #[test]
+    fn a_step_begins_clean_and_its_followers_are_no_longer_finished() {
+        let scratch = tempfile::tempdir().unwrap();
+        packaged(scratch.path());
+        let mut outputs = Outputs::of_another_attempt(scratch.path(), Step::Build).unwrap();
+        outputs.begin(Step::Build).unwrap();
+        assert!(!outputs.root().exists());
+        assert!(outputs.facts.recipe.exists());
+        // The attempt dies here.
+        fs_err::create_dir(outputs.root()).unwrap();
+        assert_eq!(refusal(scratch.path(), Step::Package), "nothing_to_resume");
+        assert!(Outputs::of_another_attempt(scratch.path(), Step::Build).is_ok());
+    }
+
+    #[test]
+    fn there_is_nothing_to_resume_without_the_outputs() {
+        let scratch = tempfile::tempdir().unwrap();
+        assert_eq!(refusal(scratch.path(), Step::Build), "nothing_to_resume");
+        let outputs = packaged(scratch.path());
+        fs_err::remove_file(outputs.packages().0).unwrap();
+        assert_eq!(refusal(scratch.path(), Step::Upload), "nothing_to_resume");
+        fs_err::write(scratch.path().join(FILE), "{").unwrap();
+        assert_eq!(refusal(scratch.path(), Step::Package), "nothing_to_resume");
+    }
+}

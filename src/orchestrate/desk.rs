@@ -1,0 +1,350 @@
+//! The service's side of the agents' protocol.
+//!
+//! Every call is checked against the job's own row first: the token has to be that of the present try, and the job has
+//! to run. Every call may come twice.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{
+    agents::{AgentCalls, Refusal},
+    orchestrator::Orchestrator,
+    token,
+    watch::out_of_memory,
+};
+use crate::{
+    arch::Arch,
+    emulation::binfmt::emulation_of,
+    host,
+    records::{
+        Failure, JobId, LogLine, Moment, Run, Step, Upload,
+        link::bucket_and_key,
+        protocol::{
+            Answer, Call, Compressor, Emulator, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
+            OpenUpload, PROTOCOL, PartUrls, RecipeSource, RecipeType, SentParts, SquashfsOptions, StoredPart, Stream,
+            What,
+        },
+        run::{How, Refused, RunUpload, StepTime},
+    },
+    store::{Appended, StoreError, StoredRun},
+};
+
+/// How long a presigned address is good for. The agent asks for one just before it uses it.
+const URL_VALID: Duration = Duration::from_mins(15);
+
+/// How long an agent waits for a server that does not answer.
+const SERVER_PATIENCE: Duration = Duration::from_mins(30);
+
+/// How long a recipe's repositories are waited for, as IMS does.
+const REPOS_TIMEOUT: Duration = Duration::from_secs(500);
+
+#[async_trait]
+impl AgentCalls for Orchestrator {
+    async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
+        let stored = self.store.get_run(job).await?.ok_or(Refusal::Unknown)?;
+        if stored.run.state.is_final() {
+            return Err(Refusal::Over);
+        }
+        let known = stored.run.token.as_deref().is_some_and(|kept| token::fits(token, kept));
+        if !known {
+            return Err(Refusal::Unknown);
+        }
+        self.heard(&stored);
+        match call {
+            Call::GetJob(JobQuery { protocol: PROTOCOL }) => {
+                let description = self.describe(&stored).await?;
+                self.change_for(&stored, |run, _| {
+                    run.recipe_sha256 = Some(description.recipe.sha256.clone());
+                    run.start()
+                })
+                .await?;
+                Ok(Answer::Job(Box::new(description)))
+            }
+            Call::GetJob(_) => Err(Refusal::Failed(
+                Failure::new("agent_mismatch", "kiln and its agent were not built together")
+                    .hint("`make build` builds both"),
+            )),
+            Call::PostEvents(batch) => self.keep_events(&stored, batch).await,
+            Call::CreateUpload(new) => self.create_upload(&stored, new).await,
+            Call::GetPartUrls { upload, parts } => {
+                let (_, known) = nth(&stored.run, upload)?;
+                let urls = self
+                    .artifacts
+                    .part_urls(&known.upload, &parts.numbers, URL_VALID)
+                    .await?;
+                Ok(Answer::PartUrls(PartUrls { urls }))
+            }
+            Call::CompleteUpload { upload, sent } => self.complete_upload(&stored, upload, &sent).await,
+            Call::Finish(outcome) => match outcome.failure {
+                None => self.finish(&stored).await,
+                Some(failure) => {
+                    let failure = self.better_cause(job, failure).await;
+                    self.fail(job, stored.run.attempt, failure).await?;
+                    Ok(Answer::Done)
+                }
+            },
+        }
+    }
+}
+
+impl Orchestrator {
+    fn heard(&self, stored: &StoredRun) {
+        if let Some(live) = self.state().live.get_mut(&stored.job.id) {
+            live.hear();
+        }
+    }
+
+    /// Changes the job of a call by an arrow; what is refused means that the job is over for this agent.
+    async fn change_for(
+        &self,
+        stored: &StoredRun,
+        arrow: impl Fn(&mut Run, Moment) -> Result<(), Refused>,
+    ) -> Result<StoredRun, Refusal> {
+        let attempt = stored.run.attempt;
+        let changed = self
+            .change(stored.job.id, |run, now| {
+                if run.attempt != attempt {
+                    return Err(Refused {
+                        from: "in another try",
+                        arrow: "hear this agent",
+                    });
+                }
+                arrow(run, now)
+            })
+            .await?;
+        changed.ok_or(Refusal::Unknown)?.map_err(|_| Refusal::Over)
+    }
+
+    async fn describe(&self, stored: &StoredRun) -> Result<JobDescription, Failure> {
+        let (job, plan) = (&stored.job, &stored.run.plan);
+        let (bucket, key) = bucket_and_key(&plan.recipe)
+            .ok_or_else(|| Failure::new("recipe_missing", format!("{} is no object in S3", plan.recipe)))?;
+        let digests = self.artifacts.digests(bucket, key).await?;
+        let mirror = host::apt_mirror().map(|mirror| ("debian_mirror".to_owned(), mirror.archive));
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+        Ok(JobDescription {
+            id: job.id,
+            arch: job.arch,
+            recipe: RecipeSource {
+                url: self.artifacts.presign_get(bucket, key, URL_VALID).await?,
+                sha256: digests.sha256,
+                size: digests.size,
+            },
+            recipe_type: RecipeType::KiwiNg,
+            values: plan.values.iter().cloned().collect(),
+            default_values: mirror.into_iter().collect(),
+            template_mode: plan.template_mode,
+            emulator: emulator(plan.how, job.arch)?,
+            squashfs: SquashfsOptions {
+                compressor: Compressor::Zstd,
+                level: None,
+            },
+            boot: plan.boot.clone(),
+            repos_timeout_s: REPOS_TIMEOUT.as_secs(),
+            cpus: self.capacity.cpus_per_job.unwrap_or(cpus),
+            ca_bundle: host::ca_bundle(),
+            // A second try begins anew, as its disk does.
+            from: plan.resume.filter(|_| stored.run.attempt == 1).map(|(_, step)| step),
+            patience_s: SERVER_PATIENCE.as_secs(),
+        })
+    }
+
+    async fn keep_events(&self, stored: &StoredRun, batch: EventBatch) -> Result<Answer, Refusal> {
+        let job = stored.job.id;
+        let mut step = stored.run.step;
+        let mut lines = Vec::with_capacity(batch.events.len());
+        let mut changes = Vec::new();
+        for event in &batch.events {
+            match event.what {
+                What::StepStarted(begun) => {
+                    step = Some(begun);
+                    changes.push(Change::Began(begun));
+                }
+                What::StepFinished { step, wall_ms, cpu_ms } => {
+                    changes.push(Change::Ended(StepTime { step, wall_ms, cpu_ms }));
+                }
+                What::Log { .. } | What::Progress { .. } => {}
+            }
+            lines.push(line(event, step));
+        }
+        let progressed = self.note_news(job, &batch.events);
+        let appended = self
+            .store
+            .append(job, stored.run.attempt, batch.first, &lines, progressed, Moment::now())
+            .await?;
+        let next = match appended {
+            Appended::Next(next) => next,
+            Appended::Hole { expected } => return Err(Refusal::Hole(expected)),
+            Appended::OldAttempt => return Err(Refusal::Over),
+        };
+        self.feed.wake(job);
+        if !changes.is_empty() {
+            self.change_for(stored, |run, _| {
+                for change in &changes {
+                    match change {
+                        Change::Began(step) => run.begin_step(*step),
+                        Change::Ended(time) => run.end_step(*time),
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(Answer::Events(EventsKept { next, stop: false }))
+    }
+
+    /// Tells the clocks what is new. Answers whether anything is.
+    fn note_news(&self, job: JobId, events: &[Event]) -> bool {
+        let mut state = self.state();
+        let Some(live) = state.live.get_mut(&job) else {
+            return false;
+        };
+        let before = live.progressed;
+        for event in events {
+            match &event.what {
+                What::StepStarted(_) | What::StepFinished { .. } => live.step(),
+                What::Progress { done, total } => live.advance(*done, *total),
+                What::Log { text, .. } => live.line(text),
+            }
+        }
+        live.progressed > before
+    }
+
+    async fn create_upload(&self, stored: &StoredRun, new: NewUpload) -> Result<Answer, Refusal> {
+        let same = |known: &RunUpload| known.upload.kind == new.kind && known.upload.size == new.size;
+        if let Some(number) = stored.run.uploads.iter().position(same) {
+            let known = &stored.run.uploads[number];
+            let parts = match &known.done {
+                // All of it is there; whoever asks has lost the answer to that and will say again what it sent.
+                Some(_) => Vec::new(),
+                None => self.artifacts.stored_parts(&known.upload).await?,
+            };
+            return Ok(opened(number, &known.upload, parts));
+        }
+        let job = &stored.job;
+        let upload = self
+            .artifacts
+            .open_upload(
+                stored.run.image,
+                job.id,
+                &job.image_root_archive_name,
+                new.kind,
+                new.size,
+            )
+            .await?;
+        let noted = self
+            .change_for(stored, |run, _| {
+                run.uploads.push(RunUpload {
+                    upload: upload.clone(),
+                    done: None,
+                });
+                Ok(())
+            })
+            .await?;
+        let number = noted.run.uploads.iter().position(|known| known.upload.id == upload.id);
+        Ok(opened(number.unwrap_or_default(), &upload, Vec::new()))
+    }
+
+    async fn complete_upload(&self, stored: &StoredRun, number: u32, sent: &SentParts) -> Result<Answer, Refusal> {
+        let (at, known) = nth(&stored.run, number)?;
+        if known.done.as_ref().is_some_and(|done| done.digests == sent.digests) {
+            return Ok(Answer::Done);
+        }
+        let artifact = self
+            .artifacts
+            .complete_upload(&known.upload, &sent.parts, &sent.digests)
+            .await?;
+        self.change_for(stored, |run, _| {
+            if let Some(known) = run.uploads.get_mut(at) {
+                known.done = Some(artifact.clone());
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(Answer::Done)
+    }
+
+    async fn finish(&self, stored: &StoredRun) -> Result<Answer, Refusal> {
+        let run = &stored.run;
+        if let Some(open) = run.uploads.iter().find(|known| known.done.is_none()) {
+            return Err(Refusal::Failed(Failure::new(
+                "protocol",
+                format!("the agent finished before its upload of {}", open.upload.key),
+            )));
+        }
+        self.change_for(stored, |run, _| run.finish()).await?;
+        Ok(Answer::Done)
+    }
+
+    /// A tool that was killed for want of memory knows nothing of it; the kernel does.
+    async fn better_cause(&self, job: JobId, failure: Failure) -> Failure {
+        match self.driver.usage(job).await {
+            Ok(usage) if usage.oom_kills > 0 => out_of_memory(usage.oom_kills),
+            _ => failure,
+        }
+    }
+}
+
+enum Change {
+    Began(Step),
+    Ended(StepTime),
+}
+
+fn nth(run: &Run, number: u32) -> Result<(usize, &RunUpload), Refusal> {
+    let at = usize::try_from(number).unwrap_or(usize::MAX);
+    let known = run.uploads.get(at);
+    known
+        .map(|known| (at, known))
+        .ok_or_else(|| Refusal::Failed(Failure::new("protocol", format!("there is no upload {number}"))))
+}
+
+fn opened(number: usize, upload: &Upload, parts: Vec<StoredPart>) -> Answer {
+    Answer::Upload(OpenUpload {
+        upload: u32::try_from(number).unwrap_or(u32::MAX),
+        part_size: upload.part_size,
+        parts,
+    })
+}
+
+fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
+    match how {
+        How::Native => Ok(None),
+        How::Emulated => {
+            let emulation = emulation_of(arch)?;
+            Ok(Some(Emulator {
+                binfmt: emulation.entry,
+                cpu: emulation.cpu,
+            }))
+        }
+    }
+}
+
+/// What the log says of an event, if anything.
+fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
+    let (step, stream, text) = match &event.what {
+        What::StepStarted(begun) => (Some(*begun), Stream::Agent, "begins".to_owned()),
+        What::StepFinished { step, wall_ms, cpu_ms } => {
+            let text = format!("done in {wall_ms} ms, {cpu_ms} ms of CPU");
+            (Some(*step), Stream::Agent, text)
+        }
+        What::Log { stream, text } => (step, *stream, text.clone()),
+        What::Progress { .. } => return None,
+    };
+    Some(LogLine {
+        time: event.time,
+        step,
+        stream: stream.into(),
+        text,
+    })
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) | StoreError::Stale => Refusal::Later(error.into()),
+            _ => Refusal::Failed(error.into()),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The launch loop: gives jobs that wait their place, and makes their sandboxes.
+//!
+//! A job gets its place in the database before anything is made for it, so a burst of jobs cannot take more than there
+//! is, and a server that dies in between finds on its next look what it had begun.
+
+use std::time::Duration;
+
+use super::{
+    admit::{Limits, Room, Verdict, admit},
+    orchestrator::{Orchestrator, ToolboxState},
+    token,
+};
+use crate::{
+    records::{
+        Failure, JobId, Moment, Run,
+        protocol::AgentFacts,
+        run::{Refused, State, Used},
+    },
+    sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
+    store::StoredRun,
+};
+
+/// How long a sandbox may take to be there after its start was asked for by a process that is gone.
+const ORPHANED_START: Duration = Duration::from_secs(2);
+
+impl Orchestrator {
+    /// One look at everything that waits or is being launched.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the place cannot be asked; the next look begins anew.
+    pub async fn launch_once(self: &std::sync::Arc<Self>) -> Result<(), Failure> {
+        let open = self.store.open_runs().await?;
+        let ours = |stored: &&StoredRun| stored.run.owner == Some(self.id);
+        for stored in open.iter().filter(ours) {
+            if stored.run.state == State::Launching {
+                self.start_soon(stored);
+            }
+        }
+        let queue: Vec<_> = open
+            .iter()
+            .filter(|stored| stored.run.state == State::Queued)
+            .map(|stored| (stored.job.id, stored.run.plan.needs))
+            .collect();
+        if queue.is_empty() {
+            self.state().waiting.clear();
+            return Ok(());
+        }
+        if let Some(reason) = self.no_toolbox() {
+            self.state().waiting = queue.into_iter().map(|(job, _)| (job, reason.clone())).collect();
+            return Ok(());
+        }
+        let held: Vec<_> = open
+            .iter()
+            .filter(ours)
+            .filter(|stored| stored.run.holds_place())
+            .map(|stored| (stored.run.plan.needs, self.used(stored)))
+            .collect();
+        let capacity = self.driver.capacity().await?;
+        let limits = Limits::of(&capacity, &self.capacity);
+        let room = Room::beside(&held, limits, &capacity, &self.capacity);
+
+        let mut waiting = Vec::new();
+        for (job, verdict) in admit(&queue, room, limits) {
+            match verdict {
+                Verdict::Go => {
+                    let launched = self.change(job, |run, now| run.launch(self.id, now)).await?;
+                    if let Some(Ok(stored)) = launched {
+                        self.start_soon(&stored);
+                    }
+                }
+                Verdict::Wait(reason) => waiting.push((job, reason)),
+                Verdict::Never(reason) => {
+                    let failure = Failure::new("no_capacity", reason)
+                        .hint("ask for less (`build_env_size`, `job_mem_size`), or give this host more");
+                    self.fail(job, attempt_of(&open, job), failure).await?;
+                }
+            }
+        }
+        self.state().waiting = waiting;
+        Ok(())
+    }
+
+    fn no_toolbox(&self) -> Option<String> {
+        match &*self.toolbox.borrow() {
+            ToolboxState::Ready(_) => None,
+            ToolboxState::Missing => Some("the toolbox is being built, once; that takes a few minutes".to_owned()),
+            ToolboxState::Failed(failure) => Some(format!("the toolbox cannot be built: {failure}")),
+        }
+    }
+
+    /// What a job uses now.
+    fn used(&self, stored: &StoredRun) -> Used {
+        let live = self.state().live.get(&stored.job.id).map(|live| live.used);
+        live.or(stored.run.used).unwrap_or_default()
+    }
+
+    /// Starts a job's sandbox beside everything else, unless this process is at it already.
+    fn start_soon(self: &std::sync::Arc<Self>, stored: &StoredRun) {
+        let (job, attempt) = (stored.job.id, stored.run.attempt);
+        if !self.state().starting.insert(job) {
+            return;
+        }
+        let this = self.clone();
+        let run = stored.run.clone();
+        tokio::spawn(async move {
+            let done = this.start(job, &run).await;
+            let done = match done {
+                Ok(()) => Ok(()),
+                Err(failure) => this.fail(job, attempt, failure).await,
+            };
+            if let Err(error) = done {
+                tracing::warn!(job.id = %job, %error, "a sandbox's start is not recorded");
+            }
+            this.state().starting.remove(&job);
+        });
+    }
+
+    /// Starts the sandbox of a try that is being launched. Does nothing when it is there.
+    async fn start(&self, job: JobId, run: &Run) -> Result<(), Failure> {
+        match self.driver.look(job).await? {
+            // That of this try: an earlier one would have been destroyed below, before its successor.
+            SandboxState::Running if run.token.is_some() => return Ok(()),
+            SandboxState::Absent => {
+                // Somebody else may be at it: a process that was killed a moment ago, whose sandbox is on its way.
+                if run.token.is_some() {
+                    tokio::time::sleep(ORPHANED_START).await;
+                    if self.driver.look(job).await? != SandboxState::Absent {
+                        return Ok(());
+                    }
+                }
+            }
+            SandboxState::Running | SandboxState::Ended(_) if run.token.is_none() => {
+                self.driver.destroy(job, Scratch::Remove).await?;
+            }
+            // The loop that watches says how it ended.
+            SandboxState::Running | SandboxState::Ended(_) => return Ok(()),
+        }
+        let ToolboxState::Ready(toolbox) = self.toolbox.borrow().clone() else {
+            return Err(Failure::new("sandbox_start", "the toolbox is gone"));
+        };
+        let (secret, digest) = token::fresh();
+        let noted = self
+            .change(job, |run, _| {
+                if run.state != State::Launching {
+                    return Err(Refused {
+                        from: run.state.name(),
+                        arrow: "get a token",
+                    });
+                }
+                run.token = Some(digest.clone());
+                Ok(())
+            })
+            .await?;
+        let Some(Ok(stored)) = noted else { return Ok(()) };
+        let needs = stored.run.plan.needs;
+        self.driver
+            .start(&SandboxSpec {
+                job,
+                toolbox: toolbox.tree,
+                agent: self.agent.clone(),
+                limits: SandboxLimits {
+                    memory: Some(needs.memory_limit),
+                    cpus: self.capacity.cpus_per_job,
+                    pids: self.capacity.processes_per_job,
+                    disk: Some(DiskLimit {
+                        bytes: needs.disk_limit,
+                        inodes: u64::from(self.capacity.files_per_job),
+                    }),
+                },
+                network: Network::Isolated,
+                doors_dir: self.doors_dir.clone(),
+                facts: AgentFacts {
+                    server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
+                    job,
+                    token: secret,
+                    doors: self.doors.clone(),
+                },
+                // A second try begins anew: what the first left may be what it failed of.
+                scratch_from: stored
+                    .run
+                    .plan
+                    .resume
+                    .filter(|_| stored.run.attempt == 1)
+                    .map(|(from, _)| from),
+            })
+            .await?;
+        self.say(job, format!("try {}: {}", stored.run.attempt, stored.run.plan.why))
+            .await;
+        self.wake.watch.notify_one();
+        Ok(())
+    }
+}
+
+fn attempt_of(open: &[StoredRun], job: JobId) -> u32 {
+    let of = open.iter().find(|stored| stored.job.id == job);
+    of.map_or(1, |stored| stored.run.attempt)
+}
+
+/// How long ago a try was launched.
+pub(super) fn since_launch(run: &Run) -> Duration {
+    run.launched.map_or(Duration::ZERO, since)
+}
+
+/// How long ago that was, by the time of day; nothing when it is still to come.
+pub(super) fn since(moment: Moment) -> Duration {
+    let micros = Moment::now().micros().saturating_sub(moment.micros());
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}

@@ -1,0 +1,62 @@
+//! Runs the loops: each looks when it is woken, and by itself now and then.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::orchestrator::Orchestrator;
+use crate::records::Failure;
+
+/// How often each loop looks by itself.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The same for clearing away, which asks S3.
+const CLEAR_EVERY: Duration = Duration::from_secs(10);
+
+/// The longest pause after a look that failed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Carries jobs out until `stop` fires. Sandboxes go on without: the next process finds them.
+pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
+    let mut loops = JoinSet::new();
+    let this = &orchestrator;
+    macro_rules! spawn {
+        ($name:literal, $every:expr, $bell:ident, $pass:ident) => {{
+            let this = Arc::clone(this);
+            loops.spawn(async move {
+                let bell = || this.wake.$bell.notified();
+                repeat($name, $every, bell, || this.$pass()).await;
+            });
+        }};
+    }
+    spawn!("launch", EVERY, launch, launch_once);
+    spawn!("watch", EVERY, watch, watch_once);
+    spawn!("commit", EVERY, commit, commit_once);
+    spawn!("settle", CLEAR_EVERY, settle, settle_once);
+    stop.cancelled().await;
+    loops.shutdown().await;
+}
+
+/// Looks, waits for the bell or for `every`, and looks again; after a failure, with growing pauses.
+async fn repeat<Bell, Pass>(name: &str, every: Duration, bell: impl Fn() -> Bell, pass: impl Fn() -> Pass)
+where
+    Bell: Future<Output = ()>,
+    Pass: Future<Output = Result<(), Failure>>,
+{
+    let mut pause = every;
+    loop {
+        match pass().await {
+            Ok(()) => {
+                pause = every;
+                // An error means that nobody rang in time.
+                let _ = tokio::time::timeout(every, bell()).await;
+            }
+            Err(failure) => {
+                tracing::warn!("the {name} loop looks again in {} s: {failure}", pause.as_secs());
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}

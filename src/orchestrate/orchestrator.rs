@@ -1,0 +1,322 @@
+//! What the loops share, and the one way in which they change a job.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use tokio::sync::{Notify, watch};
+
+use super::live::Live;
+use crate::{
+    artifacts::ArtifactStore,
+    config::{CapacitySettings, IsolationSettings, WatchSettings},
+    records::{
+        Failure, JobId, LogLine, Moment, Run, ServerId,
+        run::{Refused, State, is_infrastructure},
+    },
+    sandbox::{Driver, toolbox::Toolbox},
+    store::{LogFeed, SharedStore, StoreError, StoredRun},
+};
+
+/// Everything that carrying jobs out takes.
+#[derive(Debug)]
+pub struct Orchestrator {
+    /// Which server this is.
+    pub id: ServerId,
+    /// Records.
+    pub store: SharedStore,
+    /// Objects.
+    pub artifacts: ArtifactStore,
+    /// Makes sandboxes.
+    pub driver: Arc<dyn Driver>,
+    /// The static agent.
+    pub agent: PathBuf,
+    /// The toolbox, as far as it is made.
+    pub toolbox: watch::Receiver<ToolboxState>,
+    /// Where agents find this server's sockets.
+    pub doors_dir: PathBuf,
+    /// Ports of this host's loopback that sandboxes may reach.
+    pub doors: Vec<u16>,
+    /// What keeps jobs apart.
+    pub isolation: IsolationSettings,
+    /// What this host gives.
+    pub capacity: CapacitySettings,
+    /// When jobs are given up.
+    pub watch: WatchSettings,
+    /// Wakes those who follow a job.
+    pub feed: Arc<LogFeed>,
+    /// Wakes the loops.
+    pub(super) wake: Wake,
+    state: Mutex<InMemory>,
+}
+
+/// Whether there is a toolbox to make sandboxes from.
+#[derive(Debug, Clone)]
+pub enum ToolboxState {
+    /// It is being made.
+    Missing,
+    /// It is there.
+    Ready(Toolbox),
+    /// It could not be made.
+    Failed(Failure),
+}
+
+/// One bell for each loop.
+#[derive(Debug, Default)]
+pub(super) struct Wake {
+    pub(super) launch: Notify,
+    pub(super) watch: Notify,
+    pub(super) commit: Notify,
+    pub(super) settle: Notify,
+}
+
+/// What need not outlive the process: a new one begins with nothing and is right all the same.
+#[derive(Debug, Default)]
+pub(super) struct InMemory {
+    /// What is known of jobs that run, by this process's own clock.
+    pub(super) live: HashMap<JobId, Live>,
+    /// Why jobs wait, as of the last look; in the order of the queue.
+    pub(super) waiting: Vec<(JobId, String)>,
+    /// Since when images are being made whose making is held up.
+    pub(super) committing: HashMap<JobId, Instant>,
+    /// Jobs whose sandboxes are being started by this process right now.
+    pub(super) starting: HashSet<JobId>,
+}
+
+/// The parts of an [`Orchestrator`] that are given.
+#[derive(Debug)]
+pub struct Parts {
+    /// See [`Orchestrator::id`].
+    pub id: ServerId,
+    /// See [`Orchestrator::store`].
+    pub store: SharedStore,
+    /// See [`Orchestrator::artifacts`].
+    pub artifacts: ArtifactStore,
+    /// See [`Orchestrator::driver`].
+    pub driver: Arc<dyn Driver>,
+    /// See [`Orchestrator::agent`].
+    pub agent: PathBuf,
+    /// See [`Orchestrator::toolbox`].
+    pub toolbox: watch::Receiver<ToolboxState>,
+    /// See [`Orchestrator::doors_dir`].
+    pub doors_dir: PathBuf,
+    /// See [`Orchestrator::doors`].
+    pub doors: Vec<u16>,
+    /// See [`Orchestrator::isolation`].
+    pub isolation: IsolationSettings,
+    /// See [`Orchestrator::capacity`].
+    pub capacity: CapacitySettings,
+    /// See [`Orchestrator::watch`].
+    pub watch: WatchSettings,
+    /// See [`Orchestrator::feed`].
+    pub feed: Arc<LogFeed>,
+}
+
+impl Orchestrator {
+    /// Over these parts. Nothing happens until its loops [run](super::loops::run).
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            id,
+            store,
+            artifacts,
+            driver,
+            agent,
+            toolbox,
+            doors_dir,
+            doors,
+            isolation,
+            capacity,
+            watch,
+            feed,
+        } = parts;
+        Self {
+            id,
+            store,
+            artifacts,
+            driver,
+            agent,
+            toolbox,
+            doors_dir,
+            doors,
+            isolation,
+            capacity,
+            watch,
+            feed,
+            wake: Wake::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Why a job waits, and its place in the queue, from 1.
+    pub fn waiting(&self, job: JobId) -> Option<(usize, String)> {
+        let state = self.state();
+        let at = state.waiting.iter().position(|(id, _)| *id == job)?;
+        Some((at + 1, state.waiting[at].1.clone()))
+    }
+
+    /// How far a job's current step is: done, and of how much.
+    pub fn progress(&self, job: JobId) -> Option<(u64, u64)> {
+        self.state().live.get(&job).and_then(Live::progress)
+    }
+
+    /// Looks soon whether something is to be cleared away.
+    pub fn clear_away(&self) {
+        self.wake.settle.notify_one();
+    }
+
+    /// Ends a job on somebody's wish. `None` when there is no such job.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended::Already`] when it has ended; it stays as it is.
+    pub async fn cancel(&self, job: JobId, why: &str) -> Result<Option<StoredRun>, Ended> {
+        let failure = Failure::new("cancelled", why);
+        let changed = self
+            .change(job, |run, now| {
+                if matches!(run.state, State::Committing) {
+                    return Err(Refused {
+                        from: "committing",
+                        arrow: "be cancelled",
+                    });
+                }
+                run.fail(failure.clone(), now)
+            })
+            .await?;
+        match changed {
+            None => Ok(None),
+            Some(Err(refused)) => Err(Ended::Already(refused)),
+            Some(Ok(stored)) => {
+                self.say(job, format!("error: {why}")).await;
+                Ok(Some(stored))
+            }
+        }
+    }
+
+    /// The one place that ends a job without an image: for good, or for another try if what failed was the place.
+    /// `attempt` is the one that failed; a job that is past it is left alone.
+    pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
+        let most = self.watch.attempts.max(1);
+        let again = is_infrastructure(&failure) && attempt < most;
+        let changed = self
+            .change(job, |run, now| {
+                if run.attempt != attempt {
+                    return Err(Refused {
+                        from: "in another try",
+                        arrow: "fail",
+                    });
+                }
+                if again && run.retry().is_ok() {
+                    return Ok(());
+                }
+                run.fail(failure.clone(), now)
+            })
+            .await?;
+        let Some(Ok(stored)) = changed else { return Ok(()) };
+        if stored.run.state.is_final() {
+            tracing::info!(job.id = %job, code = failure.code, "the job has failed: {failure}");
+            self.say(job, format!("error: {failure}")).await;
+        } else {
+            tracing::warn!(job.id = %job, attempt, code = failure.code, "the job is tried again: {failure}");
+            let text = format!("try {attempt} of {most} ended: {failure}; the job is tried again");
+            self.say(job, text).await;
+        }
+        Ok(())
+    }
+
+    /// Changes a job by an arrow, again if somebody else changed it meanwhile. `None` when it is not there any more;
+    /// what the arrow refuses changes nothing.
+    pub(super) async fn change(
+        &self,
+        job: JobId,
+        arrow: impl Fn(&mut Run, Moment) -> Result<(), Refused>,
+    ) -> Result<Option<Result<StoredRun, Refused>>, StoreError> {
+        loop {
+            let Some(StoredRun {
+                mut job,
+                mut run,
+                revision,
+                position,
+            }) = self.store.get_run(job).await?
+            else {
+                return Ok(None);
+            };
+            let before = run.clone();
+            if let Err(refused) = arrow(&mut run, Moment::now()) {
+                return Ok(Some(Err(refused)));
+            }
+            if run == before {
+                return Ok(Some(Ok(StoredRun {
+                    job,
+                    run,
+                    revision,
+                    position,
+                })));
+            }
+            job.status = run.status(job.status);
+            if run.state == State::Success {
+                job.resultant_image_id = Some(run.image);
+            }
+            match self.store.replace_run(&job, &run, revision).await {
+                Ok(()) => {
+                    self.changed(&before, &run, job.id);
+                    let revision = revision + 1;
+                    return Ok(Some(Ok(StoredRun {
+                        job,
+                        run,
+                        revision,
+                        position,
+                    })));
+                }
+                Err(StoreError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Rings the bells of those who have something to do now.
+    fn changed(&self, before: &Run, after: &Run, job: JobId) {
+        self.feed.wake(job);
+        if before.state == after.state {
+            return;
+        }
+        match &after.state {
+            State::Queued => {
+                self.wake.settle.notify_one();
+                self.wake.launch.notify_one();
+            }
+            State::Committing => self.wake.commit.notify_one(),
+            State::Success | State::Failed(_) => {
+                self.state().live.remove(&job);
+                self.wake.settle.notify_one();
+            }
+            State::Launching | State::Running => {}
+        }
+    }
+
+    /// Adds a line of the server's own to a job's log. That it cannot be kept is no reason to do anything else otherwise.
+    pub(super) async fn say(&self, job: JobId, text: String) {
+        if let Err(error) = self.store.say(job, &[LogLine::of_server(text)], Moment::now()).await {
+            tracing::warn!(job.id = %job, %error, "a line was not kept");
+        }
+        self.feed.wake(job);
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, InMemory> {
+        // Nothing is left half-done between two of its lines.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a job cannot be ended on somebody's wish.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// It has ended, or is about to with its image.
+    #[error(transparent)]
+    Already(#[from] Refused),
+    /// Nobody knows.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,221 @@
+//! The loop that clears away: sandboxes, objects and files of jobs that have ended, were deleted, or that nobody knows.
+
+use std::{collections::HashSet, time::Duration};
+
+use super::{launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
+use crate::{
+    records::{
+        Failure, JobId, Moment, Run,
+        run::{State, Used},
+    },
+    sandbox::{SandboxState, Scratch},
+    store::{StoreError, StoredRun},
+};
+
+/// How long an agent that has said its last may take to exit by itself.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// After this, a server that has not said that it is alive is taken for gone for good.
+const SERVER_GONE: Duration = Duration::from_mins(5);
+
+/// Lines of a deleted job's log that are removed at a time, so that others get to write in between.
+const LINES_AT_ONCE: u32 = 5000;
+
+impl Orchestrator {
+    /// One look at everything that is to be cleared away.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that resisted, after everything else was tried; the next look begins anew.
+    pub async fn settle_once(&self) -> Result<(), Failure> {
+        self.store.note_server(self.id, Moment::now()).await?;
+        let mut outcome = Ok(());
+        let mut note = |done: Result<(), Failure>| {
+            if let Err(failure) = done {
+                tracing::warn!("something is not cleared away yet: {failure}");
+                if outcome.is_ok() {
+                    outcome = Err(failure);
+                }
+            }
+        };
+        for stored in self.store.open_runs().await? {
+            if !self.is_mine(&stored.run).await? {
+                continue;
+            }
+            if stored.run.state.is_final() {
+                note(self.settle(&stored).await);
+            } else if !self.is_here(&stored.run) && stored.run.owner.is_some() {
+                note(self.inherit(&stored).await);
+            }
+        }
+        for stored in self.store.deleted_runs().await? {
+            if self.is_mine(&stored.run).await? {
+                note(self.settle_deleted(&stored).await);
+            }
+        }
+        note(self.drop_logs().await);
+        note(self.sweep_sandboxes().await);
+        outcome
+    }
+
+    /// Whether it is for this server to do something about a job: it has its sandbox, or nobody has, or who has is gone.
+    pub(super) async fn is_mine(&self, run: &Run) -> Result<bool, StoreError> {
+        let Some(owner) = run.owner else { return Ok(true) };
+        if owner == self.id {
+            return Ok(true);
+        }
+        let alive = self.store.servers_since(minus(Moment::now(), SERVER_GONE)).await?;
+        Ok(!alive.contains(&owner))
+    }
+
+    fn is_here(&self, run: &Run) -> bool {
+        run.owner == Some(self.id)
+    }
+
+    /// A job whose server is gone: its sandbox may be, too, and nobody can look.
+    async fn inherit(&self, stored: &StoredRun) -> Result<(), Failure> {
+        if stored.run.state == State::Committing {
+            // The commit loop will.
+            return Ok(());
+        }
+        let failure = Failure::new("server_lost", "the server that ran the job is gone")
+            .hint("see why it does not run; what its sandbox left is removed when it starts again");
+        Ok(self.fail(stored.job.id, stored.run.attempt, failure).await?)
+    }
+
+    /// Clears away what a job leaves that has ended.
+    async fn settle(&self, stored: &StoredRun) -> Result<(), Failure> {
+        let (job, run) = (stored.job.id, &stored.run);
+        let mut kept = false;
+        if self.is_here(run) {
+            self.let_exit(job).await?;
+            self.note_use(job).await?;
+            kept = self.keeps_scratch(run);
+            let scratch = if kept { Scratch::Keep } else { Scratch::Remove };
+            self.driver.destroy(job, scratch).await?;
+        }
+        if let Some((from, _)) = run.plan.resume
+            && run.launched.is_none()
+        {
+            // It never came to use what was kept for it.
+            self.driver.destroy(from, Scratch::Remove).await?;
+        }
+        if self.has_record(run).await? {
+            // A try before the last may have left some.
+            self.artifacts.abort_uploads(run.image).await?;
+        } else {
+            self.artifacts.discard_image(run.image).await?;
+        }
+        let packed = packed_log(&self.store, job).await?;
+        let log = self.artifacts.put_job_log(job, packed).await?;
+        self.change(job, |run, _| {
+            run.log = Some(log.clone());
+            run.kept = kept;
+            run.settled = true;
+            Ok(())
+        })
+        .await?;
+        // What it held is free for others now.
+        self.wake.launch.notify_one();
+        Ok(())
+    }
+
+    /// Waits a little for a sandbox whose agent has said its last: one that ends by itself has nothing cut off.
+    async fn let_exit(&self, job: JobId) -> Result<(), Failure> {
+        let until = tokio::time::Instant::now() + EXIT_GRACE;
+        while self.driver.look(job).await? == SandboxState::Running && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Keeps what a sandbox used, for the next build of the recipe.
+    async fn note_use(&self, job: JobId) -> Result<(), Failure> {
+        let usage = self.driver.usage(job).await?;
+        let used = Used {
+            memory: usage.memory_peak,
+            disk: usage.disk,
+            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
+        };
+        if used != Used::default() {
+            self.change(job, |run, _| {
+                run.note_use(used);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a failed job's files are worth keeping: another can go on from them.
+    fn keeps_scratch(&self, run: &Run) -> bool {
+        run.failure().is_some() && !run.steps.is_empty() && !self.watch.keep_failed.duration().is_zero()
+    }
+
+    /// Clears away what a deleted job leaves.
+    async fn settle_deleted(&self, stored: &StoredRun) -> Result<(), Failure> {
+        let (job, run) = (stored.job.id, &stored.run);
+        if self.is_here(run) {
+            self.driver.destroy(job, Scratch::Remove).await?;
+        }
+        if !self.has_record(run).await? {
+            self.artifacts.discard_image(run.image).await?;
+        }
+        self.artifacts.discard_job_log(job).await?;
+        self.store.forget_deleted_run(job).await?;
+        self.state().live.remove(&job);
+        self.wake.launch.notify_one();
+        Ok(())
+    }
+
+    /// Removes logs whose jobs are gone.
+    async fn drop_logs(&self) -> Result<(), Failure> {
+        for job in self.store.logs_left_behind(100).await? {
+            while self.store.drop_log(job, LINES_AT_ONCE).await? {}
+        }
+        Ok(())
+    }
+
+    /// Removes sandboxes that belong to no job which has any use for them.
+    async fn sweep_sandboxes(&self) -> Result<(), Failure> {
+        let listed = self.driver.list().await?;
+        // Jobs are read after sandboxes: one that came in between has its row by now.
+        let open = self.store.open_runs().await?;
+        let wanted: HashSet<JobId> = open
+            .iter()
+            .filter(|stored| self.is_here(&stored.run))
+            .map(|stored| stored.job.id)
+            .chain(open.iter().filter_map(|stored| Some(stored.run.plan.resume?.0)))
+            .collect();
+        for (job, only_scratch) in listed {
+            if wanted.contains(&job) || (only_scratch && self.is_kept(job).await?) {
+                continue;
+            }
+            tracing::info!(job.id = %job, "removing what a sandbox left");
+            self.driver.destroy(job, Scratch::Remove).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the files of a job that has ended are still kept.
+    async fn is_kept(&self, job: JobId) -> Result<bool, Failure> {
+        let Some(stored) = self.store.get_run(job).await? else {
+            return Ok(false);
+        };
+        let ended = stored.run.ended.map(since);
+        if stored.run.kept && ended.is_some_and(|ago| ago < self.watch.keep_failed.duration()) {
+            return Ok(true);
+        }
+        self.change(job, |run, _| {
+            run.kept = false;
+            Ok(())
+        })
+        .await?;
+        Ok(false)
+    }
+}
+
+fn minus(moment: Moment, duration: Duration) -> Moment {
+    let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    Moment::from_micros(moment.micros().saturating_sub(micros))
+}

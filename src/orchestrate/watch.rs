@@ -1,0 +1,281 @@
+//! The watch loop: sees whether jobs live, get on and end in time.
+//!
+//! Three clocks run for each job, all of this process's own: since its agent was heard, since it got on, since it was
+//! launched. Whoever watches a job decides that it is over; what is watched has never the last word.
+
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+
+use super::{launch::since_launch, live::Live, orchestrator::Orchestrator};
+use crate::{
+    records::{
+        Failure, JobId, Step,
+        run::{How, State, Used},
+    },
+    sandbox::{Evidence, SandboxState},
+    settings::Period,
+    store::StoredRun,
+};
+
+/// How often it is measured what a sandbox uses.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a job that is launched may have no sandbox.
+const NO_SANDBOX: Duration = Duration::from_secs(30);
+
+impl Orchestrator {
+    /// One look at everything that is under way here.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked; the next look begins anew.
+    pub async fn watch_once(&self) -> Result<(), Failure> {
+        let open = self.store.open_runs().await?;
+        let under_way = |stored: &&StoredRun| {
+            stored.run.owner == Some(self.id) && matches!(stored.run.state, State::Launching | State::Running)
+        };
+        for stored in open.iter().filter(under_way) {
+            if let Some(failure) = self.what_is_wrong(stored).await? {
+                self.fail(stored.job.id, stored.run.attempt, failure).await?;
+            }
+        }
+        self.guard_disk(&open).await
+    }
+
+    async fn what_is_wrong(&self, stored: &StoredRun) -> Result<Option<Failure>, Failure> {
+        let (job, run) = (stored.job.id, &stored.run);
+        let at = |failure: Failure| match run.step {
+            Some(step) => failure.at(step),
+            None => failure,
+        };
+        let clocks = self.clocks(stored);
+        if self.state().starting.contains(&job) {
+            return Ok(None);
+        }
+        match self.driver.look(job).await? {
+            SandboxState::Ended(evidence) => {
+                // What the agent said last may have changed the job since it was read.
+                let now = self.store.get_run(job).await?;
+                let same = now.is_some_and(|now| now.run.state == run.state && now.run.attempt == run.attempt);
+                return Ok(same.then(|| at(verdict(&evidence, run.step))));
+            }
+            SandboxState::Absent if run.state == State::Running || clocks.since_launch > NO_SANDBOX => {
+                return Ok(Some(at(Failure::new("sandbox_lost", "the sandbox is gone")
+                    .hint("somebody removed it; the job can be started again"))));
+            }
+            SandboxState::Absent => {
+                // Launched, and nobody starts it: the launch loop will.
+                self.wake.launch.notify_one();
+                return Ok(None);
+            }
+            SandboxState::Running => {}
+        }
+        let used = self.measure(job).await?;
+        let factor = match run.plan.how {
+            How::Native => 1,
+            How::Emulated => self.watch.emulated_factor.max(1),
+        };
+        Ok(clocks
+            .failure(&self.watch, factor)
+            .or_else(|| over_disk(used, run.plan.needs.disk_limit))
+            .map(at))
+    }
+
+    /// The three clocks of a job, begun if this process sees it for the first time.
+    fn clocks(&self, stored: &StoredRun) -> Clocks {
+        let mut state = self.state();
+        let attempt = stored.run.attempt;
+        let live = state
+            .live
+            .entry(stored.job.id)
+            .or_insert_with(|| Live::new(attempt, since_launch(&stored.run)));
+        if live.attempt != attempt {
+            *live = Live::new(attempt, since_launch(&stored.run));
+        }
+        Clocks {
+            unheard: live.heard.elapsed(),
+            silent: live.progressed.elapsed(),
+            since_launch: live.begun.elapsed(),
+        }
+    }
+
+    /// What a sandbox uses, measured now and then.
+    async fn measure(&self, job: JobId) -> Result<Used, Failure> {
+        let known = self.state().live.get(&job).map(|live| (live.measured, live.used));
+        let (measured, used) = known.unwrap_or_default();
+        if measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
+            return Ok(used);
+        }
+        let usage = self.driver.usage(job).await?;
+        let used = Used {
+            memory: usage.memory_peak,
+            disk: usage.disk,
+            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
+        };
+        if let Some(live) = self.state().live.get_mut(&job) {
+            (live.used, live.measured) = (used, Some(Instant::now()));
+        }
+        Ok(used)
+    }
+
+    /// Ends the job with the most on disk when the host's own is nearly full.
+    async fn guard_disk(&self, open: &[StoredRun]) -> Result<(), Failure> {
+        let capacity = self.driver.capacity().await?;
+        let floor = self.capacity.disk_floor.0 / 2;
+        let inodes = u64::from(self.capacity.inode_floor) / 2;
+        let few_inodes = capacity.inodes_total > 0 && capacity.inodes_free < inodes;
+        if capacity.disk_free >= floor && !few_inodes {
+            return Ok(());
+        }
+        let largest = {
+            let state = self.state();
+            open.iter()
+                .filter(|stored| stored.run.state == State::Running)
+                .filter_map(|stored| Some((stored, state.live.get(&stored.job.id)?.used.disk)))
+                .max_by_key(|(_, disk)| *disk)
+                .map(|(stored, disk)| (stored.job.id, stored.run.attempt, disk))
+        };
+        let Some((job, attempt, disk)) = largest else {
+            return Ok(());
+        };
+        let detail = format!(
+            "the host's disk is nearly full ({} and {} inodes are free), and this job had the most on it: {}",
+            ByteSize(capacity.disk_free),
+            capacity.inodes_free,
+            ByteSize(disk)
+        );
+        self.fail(job, attempt, Failure::disk_full(detail)).await?;
+        Ok(())
+    }
+}
+
+/// How long it is since a job …
+struct Clocks {
+    unheard: Duration,
+    silent: Duration,
+    since_launch: Duration,
+}
+
+impl Clocks {
+    fn failure(&self, settings: &crate::config::WatchSettings, factor: u32) -> Option<Failure> {
+        let limit = |period: Period| period.duration().saturating_mul(factor);
+        let how = if factor > 1 { ", emulated" } else { "" };
+        if self.unheard > settings.heartbeat.duration() {
+            let detail = format!("the agent said nothing at all for {} s", self.unheard.as_secs());
+            return Some(
+                Failure::new("heartbeat_lost", detail)
+                    .hint("see whether the host or the sandbox is overloaded or frozen"),
+            );
+        }
+        if self.silent > limit(settings.silence) {
+            let detail = format!(
+                "nothing new was said for {} s, and no more than {} s are allowed{how}",
+                self.silent.as_secs(),
+                limit(settings.silence).as_secs()
+            );
+            return Some(
+                Failure::new("silent", detail)
+                    .hint("the end of the log says what hangs; `silence` in [watch] allows more"),
+            );
+        }
+        if self.since_launch > limit(settings.wall) {
+            let detail = format!(
+                "it took more than {} s, which is what a job may take{how}",
+                limit(settings.wall).as_secs()
+            );
+            return Some(Failure::new("wall_limit", detail).hint("`wall` and `emulated_factor` in [watch] allow more"));
+        }
+        None
+    }
+}
+
+fn over_disk(used: Used, limit: u64) -> Option<Failure> {
+    (used.disk > limit).then(|| {
+        let detail = format!(
+            "the build has {} on disk and may have {}",
+            ByteSize(used.disk),
+            ByteSize(limit)
+        );
+        Failure::new("disk_full", detail).hint("allow it more: `build_env_size` of the job, in GiB")
+    })
+}
+
+/// What became of a job, by what is left of its sandbox.
+pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
+    if evidence.oom_kills > 0 {
+        return out_of_memory(evidence.oom_kills);
+    }
+    if let Some(failure) = &evidence.failure {
+        return failure.clone();
+    }
+    let last = evidence
+        .last_words
+        .last()
+        .map(|line| format!(": {line}"))
+        .unwrap_or_default();
+    let when = step.map(|step| format!(" in step {step}")).unwrap_or_default();
+    let detail = format!(
+        "the agent ended{when} with code {} and without a word{last}",
+        evidence.exit_code
+    );
+    Failure::new("sandbox_lost", detail).hint("something killed it; the kernel's log may say what")
+}
+
+/// The kernel killed something of a sandbox for want of memory.
+pub(super) fn out_of_memory(kills: u64) -> Failure {
+    let detail = format!("the build needed more memory than it may have; the kernel killed {kills} of its processes");
+    Failure::new("out_of_memory", detail).hint("allow it more: `job_mem_size` of the job, in GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WatchSettings;
+
+    fn clocks(unheard: u64, silent: u64, since_launch: u64) -> Clocks {
+        Clocks {
+            unheard: Duration::from_secs(unheard),
+            silent: Duration::from_secs(silent),
+            since_launch: Duration::from_secs(since_launch),
+        }
+    }
+
+    #[test]
+    fn each_clock_ends_a_job_for_its_own_reason() {
+        let settings = WatchSettings {
+            heartbeat: Period::seconds(60),
+            silence: Period::seconds(100),
+            wall: Period::seconds(1000),
+            ..WatchSettings::default()
+        };
+        let code = |clocks: Clocks, factor| clocks.failure(&settings, factor).map(|failure| failure.code);
+        assert_eq!(code(clocks(60, 100, 1000), 1), None);
+        assert_eq!(code(clocks(61, 0, 0), 10).as_deref(), Some("heartbeat_lost"));
+        assert_eq!(code(clocks(0, 101, 0), 1).as_deref(), Some("silent"));
+        assert_eq!(code(clocks(0, 101, 1001), 10), None);
+        assert_eq!(code(clocks(0, 0, 1001), 1).as_deref(), Some("wall_limit"));
+        assert_eq!(code(clocks(0, 0, 10_001), 10).as_deref(), Some("wall_limit"));
+    }
+
+    #[test]
+    fn evidence_says_most_that_it_can() {
+        let mut evidence = Evidence {
+            exit_code: 137,
+            oom_kills: 0,
+            failure: None,
+            warning: None,
+            last_words: vec!["panicked".into()],
+        };
+        let lost = verdict(&evidence, Some(Step::Build));
+        assert_eq!(lost.code, "sandbox_lost");
+        assert_eq!(
+            lost.detail,
+            "the agent ended in step build with code 137 and without a word: panicked"
+        );
+        evidence.failure = Some(Failure::new("no_user_namespace", "no"));
+        assert_eq!(verdict(&evidence, None).code, "no_user_namespace");
+        evidence.oom_kills = 2;
+        assert_eq!(verdict(&evidence, None).code, "out_of_memory");
+    }
+}

@@ -1,0 +1,185 @@
+//! Ports of the host's loopback that sandboxes may reach, one socket file for each.
+//!
+//! ```text
+//!  host                                             sandbox
+//!  127.0.0.1:N ◀── task ◀── <dir>/port-N.sock ═══ /run/kiln/port-N.sock ◀── agent ◀── 127.0.0.1:N
+//! ```
+//!
+//! A sandbox has a loopback of its own and no way to the host's. What it must reach there all the same, such as the
+//! embedded S3 service, is opened by name, and nothing else is.
+
+use std::{
+    os::{
+        fd::AsRawFd,
+        unix::{fs::PermissionsExt, net::UnixListener as StdUnixListener},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tokio::{
+    net::{TcpStream, UnixListener, UnixStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use crate::records::Failure;
+
+/// Connections through one door at a time. Later ones wait: a recipe that opens many must not use up the server's
+/// descriptors.
+const MOST_CONNECTIONS: usize = 256;
+
+/// The file name of the server's own socket, which speaks the agents' protocol.
+pub const AGENT_SOCKET: &str = "agent.sock";
+
+/// Doors that are open as long as this lives.
+#[derive(Debug)]
+pub struct Doors {
+    sockets: Vec<PathBuf>,
+    // Dropping it ends the tasks, and with them every connection.
+    tasks: JoinSet<()>,
+}
+
+impl Doors {
+    /// Opens `ports` of 127.0.0.1 through sockets in `dir`, which every user may write to: who gets to them at all is
+    /// decided by the directories above. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// `no_door` when a socket cannot be made.
+    pub fn open(dir: &Path, ports: &[u16]) -> Result<Self, Failure> {
+        let mut doors = Self {
+            sockets: Vec::new(),
+            tasks: JoinSet::new(),
+        };
+        for port in ports {
+            let failed =
+                |error: std::io::Error| Failure::new("no_door", format!("cannot open a door to port {port}: {error}"));
+            let name = socket_name(*port);
+            let listener = listen(dir, &name).and_then(UnixListener::from_std).map_err(failed)?;
+            doors.sockets.push(dir.join(name));
+            doors.tasks.spawn(serve(listener, *port));
+        }
+        Ok(doors)
+    }
+}
+
+impl Drop for Doors {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            // It is only a name by now; the next server replaces it.
+            let _ = fs_err::remove_file(socket);
+        }
+    }
+}
+
+/// The socket of a port.
+fn socket_name(port: u16) -> String {
+    format!("port-{port}.sock")
+}
+
+/// Listens on a socket in `dir` that every user may connect to, in place of one that a killed server left.
+///
+/// The path given to the kernel is short however long `dir` is: a socket's may have 107 bytes.
+///
+/// # Errors
+///
+/// When the directory cannot be written to.
+pub fn listen(dir: &Path, name: &str) -> std::io::Result<StdUnixListener> {
+    let handle = fs_err::File::open(dir)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", handle.as_raw_fd()));
+    match fs_err::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = StdUnixListener::bind(&path)?;
+    fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Passes on every connection to the port.
+async fn serve(listener: UnixListener, port: u16) {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    while let Ok(permit) = Arc::clone(&room).acquire_owned().await {
+        while connections.try_join_next().is_some() {}
+        let Ok((inside, _)) = listener.accept().await else {
+            // Out of descriptors, for the moment.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        connections.spawn(async move {
+            relay(inside, port).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn relay(mut inside: UnixStream, port: u16) {
+    // Nobody listens: the other side sees its connection closed, as with any port that is shut.
+    if let Ok(mut outside) = TcpStream::connect(("127.0.0.1", port)).await {
+        let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// A port that answers each connection with what it was sent, in upper case.
+    async fn shouting() -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let mut text = String::new();
+                socket.read_to_string(&mut text).await.unwrap();
+                socket.write_all(text.to_uppercase().as_bytes()).await.unwrap();
+            }
+        });
+        port
+    }
+
+    async fn ask(path: &Path) -> std::io::Result<String> {
+        let mut socket = UnixStream::connect(path).await?;
+        socket.write_all(b"hello").await?;
+        socket.shutdown().await?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn a_door_leads_to_its_port_even_after_a_server_that_was_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let port = shouting().await;
+        let path = dir.path().join(socket_name(port));
+        // What a killed server leaves: a socket nobody listens on.
+        drop(StdUnixListener::bind(&path).unwrap());
+
+        let doors = Doors::open(dir.path(), &[port]).unwrap();
+        assert_eq!(ask(&path).await.unwrap(), "HELLO");
+        let mode = fs_err::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o666);
+        drop(doors);
+        assert!(ask(&path).await.is_err(), "it stays open");
+    }
+
+    #[tokio::test]
+    async fn sockets_in_deep_directories_can_be_listened_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("d".repeat(200));
+        fs_err::create_dir(&deep).unwrap();
+        let port = shouting().await;
+        let _doors = Doors::open(&deep, &[port]).unwrap();
+        let link = dir.path().join("short");
+        fs_err::os::unix::fs::symlink(&deep, &link).unwrap();
+        assert_eq!(ask(&link.join(socket_name(port))).await.unwrap(), "HELLO");
+    }
+}
