@@ -31,6 +31,7 @@ mod records;
 mod remote_build_nodes;
 mod sandboxes;
 mod serve;
+mod serve_jobs;
 mod session;
 mod tokens;
 mod toolbox;

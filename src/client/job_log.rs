@@ -37,8 +37,10 @@ pub struct JobProgress {
     /// Where it is.
     pub state: String,
     /// Which try this is, from 1.
+    #[serde(default)]
     pub attempt: u32,
     /// The name of the step that it is in.
+    #[serde(default)]
     pub step: Option<String>,
     /// The steps of this try that ended well.
     #[serde(default)]

@@ -8,10 +8,11 @@ use crate::{
     arch::Arch,
     config::{ForeignIsolation, IsolationSettings},
     records::{
-        Failure, Job, JobId, JobType, Moment, Recipe, Run, Step,
+        Failure, Job, JobId, JobStatus, JobType, Moment, Recipe, Run, Step,
         protocol::{BootFiles, TemplateMode},
-        run::{How, Plan, Used},
+        run::{How, Plan, Refused, ResumeFrom, Used},
     },
+    store::StoredRun,
 };
 
 /// Builds of a recipe that say what the next one will need.
@@ -28,8 +29,6 @@ pub struct NewRun {
     pub asked: Asked,
     /// Who asks.
     pub who: Option<String>,
-    /// The job whose kept files it goes on from, and the step it begins with.
-    pub resume: Option<(JobId, Step)>,
 }
 
 impl Orchestrator {
@@ -77,7 +76,7 @@ impl Orchestrator {
                 // Who names another file than usual wants that one.
                 required: job.kernel_file_name != job.arch.kernel_file_name(),
             },
-            resume: new.resume,
+            resume: None,
             who: new.who,
         });
         let refused = placed.err();
@@ -95,6 +94,92 @@ impl Orchestrator {
             None => self.wake.launch.notify_one(),
         }
         Ok(job)
+    }
+}
+
+/// What became of the wish to do a job again.
+#[derive(Debug)]
+pub enum Resume {
+    /// This new job does it.
+    New(Box<Job>),
+    /// It cannot be, for this reason.
+    Not(String),
+}
+
+impl Orchestrator {
+    /// Does a job that has ended again, as a new one; from a step on, if the files of its sandbox are still there.
+    ///
+    /// # Errors
+    ///
+    /// When store or place do not answer; nothing is added then.
+    pub async fn again(&self, old: &StoredRun, from: Option<Step>, who: Option<String>) -> Result<Resume, Failure> {
+        let StoredRun { job, run, .. } = old;
+        if !run.state.is_final() {
+            return Ok(Resume::Not("The job has not ended; cancel it first.".to_owned()));
+        }
+        let not_kept = "Nothing is left of the job's files to go on from; retry it without `from`.";
+        if let Some(step) = from {
+            if !run.settled {
+                return Ok(Resume::Not(
+                    "The job is still being cleared away; try again in a moment.".to_owned(),
+                ));
+            }
+            if !run.kept || run.owner != Some(self.id) {
+                return Ok(Resume::Not(not_kept.to_owned()));
+            }
+            let next = run.steps.last().map(|last| last.step);
+            if next.is_none_or(|last| step > last && Step::ALL.iter().any(|between| *between > last && *between < step))
+            {
+                let reached = next.map_or("none", Step::name);
+                return Ok(Resume::Not(format!(
+                    "The job cannot go on from {step}: the last step that ended well is {reached}."
+                )));
+            }
+        }
+        let new = Run::new(Plan {
+            resume: from.map(|step| ResumeFrom {
+                job: job.id,
+                step,
+                server: self.id,
+            }),
+            who,
+            ..run.plan.clone()
+        });
+        let id = JobId::new();
+        let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
+        let record = Job {
+            id,
+            created: Moment::now(),
+            status: JobStatus::Creating,
+            resultant_image_id: None,
+            kubernetes_job: renamed(&job.kubernetes_job),
+            kubernetes_service: renamed(&job.kubernetes_service),
+            kubernetes_configmap: renamed(&job.kubernetes_configmap),
+            kubernetes_pvc: renamed(&job.kubernetes_pvc),
+            kubernetes_secret: job.kubernetes_secret.as_deref().map(renamed),
+            ..job.clone()
+        };
+        if from.is_some() {
+            // The files go to one job only.
+            let taken = self
+                .change(job.id, |run, _| {
+                    if !run.kept {
+                        return Err(Refused {
+                            from: "without files",
+                            arrow: "be gone on from",
+                        });
+                    }
+                    run.kept = false;
+                    Ok(())
+                })
+                .await?;
+            if !matches!(taken, Some(Ok(_))) {
+                return Ok(Resume::Not(not_kept.to_owned()));
+            }
+        }
+        self.store.insert_run(&record, &new).await?;
+        self.wake.launch.notify_one();
+        Ok(Resume::New(Box::new(record)))
     }
 }
 
@@ -136,7 +221,7 @@ fn place(job: &Job, own_kernel: bool, host: Arch, isolation: &IsolationSettings)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{JobStatus, PublicKeyId};
+    use crate::records::PublicKeyId;
 
     fn job(arch: Arch, job_type: JobType) -> Job {
         Job {

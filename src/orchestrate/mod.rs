@@ -29,7 +29,7 @@ mod token;
 mod watch;
 
 pub use self::{
-    accept::NewRun,
+    accept::{NewRun, Resume},
     admit::Asked,
     orchestrator::{Ended, Orchestrator, Parts, ToolboxState},
 };

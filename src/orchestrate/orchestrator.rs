@@ -36,6 +36,8 @@ pub struct Orchestrator {
     pub agent: PathBuf,
     /// The toolbox, as far as it is made.
     pub toolbox: watch::Receiver<ToolboxState>,
+    /// Rung when a job waits for the toolbox.
+    pub toolbox_wanted: Arc<Notify>,
     /// Where agents find this server's sockets.
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
@@ -101,6 +103,8 @@ pub struct Parts {
     pub agent: PathBuf,
     /// See [`Orchestrator::toolbox`].
     pub toolbox: watch::Receiver<ToolboxState>,
+    /// See [`Orchestrator::toolbox_wanted`].
+    pub toolbox_wanted: Arc<Notify>,
     /// See [`Orchestrator::doors_dir`].
     pub doors_dir: PathBuf,
     /// See [`Orchestrator::doors`].
@@ -125,6 +129,7 @@ impl Orchestrator {
             driver,
             agent,
             toolbox,
+            toolbox_wanted,
             doors_dir,
             doors,
             isolation,
@@ -139,6 +144,7 @@ impl Orchestrator {
             driver,
             agent,
             toolbox,
+            toolbox_wanted,
             doors_dir,
             doors,
             isolation,

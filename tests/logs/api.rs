@@ -181,6 +181,24 @@ async fn what_another_server_wrote_comes_soon() {
 }
 
 #[tokio::test]
+async fn the_last_words_are_heard() {
+    let api = Server::shared();
+    let mut job = LoggedJob::new(&api).await;
+    let (mut stream, mut rest) = (follow(&api, &job, None).await, String::new());
+    next_event(&mut stream, &mut rest).await.unwrap();
+    job.becomes(JobStatus::Error).await;
+    // Said when the end is known already.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    job.says(&["error: why"]).await;
+    let mut names = Vec::new();
+    while let Some(event) = next_event(&mut stream, &mut rest).await {
+        names.push(event.name);
+    }
+    names.sort();
+    assert_eq!(names, ["end", "log", "progress"]);
+}
+
+#[tokio::test]
 async fn a_job_that_goes_ends_its_stream() {
     let api = Server::shared();
     let job = LoggedJob::new(&api).await;

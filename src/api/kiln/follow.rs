@@ -12,10 +12,13 @@ use axum::{
 };
 use futures::stream;
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
-use utoipa::ToSchema;
 
-use super::logs::{PlaceParameter, ShownLine, place};
+use super::{
+    jobs::JobProgress,
+    logs::{PlaceParameter, ShownLine, place},
+};
 use crate::{
     api::{
         Api,
@@ -24,7 +27,7 @@ use crate::{
         problem::{Problem, Result},
         v3,
     },
-    records::{JobId, Step, run::StepTime},
+    records::JobId,
     store,
 };
 
@@ -37,41 +40,15 @@ const POLL: Duration = Duration::from_secs(1);
 /// How long nothing may be sent. Proxies give up connections that are silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// How long the server may take to say how a job ended, once it has.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// The header in which a client that comes back says the number of the last line that it has.
 const LAST_EVENT: &str = "last-event-id";
 
-/// How far a job is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct JobProgress {
-    /// Where it is: a state of Kiln's, of a job that others carry out its status; `deleted` when it is gone.
-    state: &'static str,
-    /// Which try this is, from 1.
-    attempt: u32,
-    /// The step that it is in, or ended in.
-    step: Option<&'static str>,
-    /// The steps of this try that ended well.
-    steps: Vec<StepTime>,
-    /// How far the step is, where that is known.
-    progress: Option<Share>,
-    /// What it waits for, while it does.
-    reason: Option<String>,
-    /// Its place among those that wait, from 1.
-    position: Option<usize>,
-    #[serde(skip)]
-    ended: bool,
-}
-
-/// A part of a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-struct Share {
-    /// Units done.
-    done: u64,
-    /// Units in all.
-    total: u64,
-}
-
-/// A job's log as it grows: an event `log` for each line (`id` is its number), `progress` whenever the job got on, and
-/// `end` after the last line. A stream that ends without it was broken off; `Last-Event-ID` goes on where it was.
+/// A job's log as it grows: an event `log` for each line (`id` is its number), `progress` whenever the job got on, with
+/// what `GET /kiln/v1/jobs/{id}` answers (of a job that somebody else carries out, only its `state`), and `end` after the
+/// last line. A stream that ends without it was broken off; `Last-Event-ID` goes on where it was.
 #[utoipa::path(get, path = "/jobs/{id}/log/stream", tag = "jobs",
     params(("id" = String, Path, description = "Its id"), PlaceParameter),
     responses(
@@ -92,8 +69,9 @@ pub(super) async fn get(
     let job: JobId = v3::id(&text)?;
     let following = Following {
         news: api.feed.follow(job),
-        progress: None,
+        progress: Value::Null,
         ready: VecDeque::new(),
+        was_live: false,
         ended: false,
         api,
         job,
@@ -118,9 +96,11 @@ struct Following {
     after: Option<u64>,
     news: watch::Receiver<()>,
     /// What was last said of it.
-    progress: Option<JobProgress>,
+    progress: Value,
     /// What is to be sent.
     ready: VecDeque<Event>,
+    /// Whether the job was seen before its end.
+    was_live: bool,
     ended: bool,
 }
 
@@ -152,7 +132,7 @@ impl Following {
     async fn gather(&mut self) -> store::Result<()> {
         self.news.mark_unchanged();
         // Before the lines: what is said until a job has ended is there when it has.
-        let progress = self.look().await?.unwrap_or(JobProgress::deleted());
+        let (progress, ended) = self.look().await?.unwrap_or((json!({ "state": "deleted" }), true));
         let rows = self.api.store.log_page(self.job, self.after, PAGE).await?;
         let is_all = rows.len() < PAGE as usize;
         for row in rows {
@@ -161,59 +141,33 @@ impl Following {
             self.ready
                 .extend(event("log", &line).map(|event| event.id(line.seq.to_string())));
         }
-        if is_all && self.progress.as_ref() != Some(&progress) {
+        if is_all && self.progress != progress {
             self.ready.extend(event("progress", &progress));
+            self.progress = progress;
         }
-        if is_all && progress.ended {
-            self.ready.extend(event("end", &progress));
+        if !ended {
+            self.was_live = true;
+        } else if std::mem::take(&mut self.was_live) {
+            sleep(LAST_WORDS).await;
+        } else if is_all {
+            self.ready.extend(event("end", &self.progress));
             self.ended = true;
-        }
-        if is_all {
-            self.progress = Some(progress);
         }
         Ok(())
     }
 
-    /// How far the job is; none when it is not there.
-    async fn look(&self) -> store::Result<Option<JobProgress>> {
+    /// How the job is, and whether it has ended; none when it is not there.
+    async fn look(&self) -> store::Result<Option<(Value, bool)>> {
         let store = &self.api.store;
         if let Some(stored) = store.get_run(self.job).await? {
-            let orchestrator = self.api.orchestrator.as_ref();
-            let progress = orchestrator.and_then(|here| here.progress(self.job));
-            let (position, reason) = orchestrator.and_then(|here| here.waiting(self.job)).unzip();
-            return Ok(Some(JobProgress {
-                progress: progress.map(|(done, total)| Share { done, total }),
-                reason,
-                position,
-                state: stored.run.state.name(),
-                attempt: stored.run.attempt,
-                step: stored.run.step.map(Step::name),
-                steps: stored.run.steps,
-                ended: stored.run.state.is_final(),
-            }));
+            let progress = JobProgress::of(&stored, self.api.orchestrator.as_deref());
+            return Ok(Some((json!(progress), stored.run.state.is_final())));
         }
         let job = store.get_job(self.job).await?;
-        Ok(job.map(|job| JobProgress {
-            state: job.record.status.name(),
-            ended: job.record.status.is_final(),
-            ..JobProgress::deleted()
+        Ok(job.map(|job| {
+            let status = job.record.status;
+            (json!({ "state": status.name() }), status.is_final())
         }))
-    }
-}
-
-impl JobProgress {
-    /// Of a job that is gone.
-    const fn deleted() -> Self {
-        Self {
-            state: "deleted",
-            attempt: 1,
-            step: None,
-            steps: Vec::new(),
-            progress: None,
-            reason: None,
-            position: None,
-            ended: true,
-        }
     }
 }
 

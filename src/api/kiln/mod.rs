@@ -1,6 +1,7 @@
 //! `/kiln/v1`: what IMS has not. One file per resource.
 
 mod follow;
+mod jobs;
 mod logs;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -12,4 +13,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(logs::get))
         .routes(routes!(follow::get))
+        .routes(routes!(jobs::get))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
 }

@@ -192,7 +192,6 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Planned> {
             usual_memory: gib(api.jobs.default_mem_size_gib),
         },
         who: None,
-        resume: None,
     };
     let name = |part: &str| format!("cray-ims-{id}-{part}");
     let job = Job {
