@@ -14,6 +14,7 @@ use futures::stream;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
+use utoipa::ToSchema;
 
 use super::{
     jobs::JobProgress,
@@ -46,13 +47,37 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The header in which a client that comes back says the number of the last line that it has.
 const LAST_EVENT: &str = "last-event-id";
 
+/// An event of a stream.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "documentation")]
+struct LogEvent {
+    /// Of a line: its number.
+    #[schema(nullable = false)]
+    id: Option<String>,
+    /// What it is.
+    #[schema(inline)]
+    event: EventKind,
+    /// JSON: a line as in a page, or how the job is.
+    data: String,
+}
+
+/// What an event is.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "documentation")]
+#[schema(rename_all = "lowercase")]
+enum EventKind {
+    Log,
+    Progress,
+    End,
+}
+
 /// A job's log as it grows: an event `log` for each line (`id` is its number), `progress` whenever the job got on, with
 /// what `GET /kiln/v1/jobs/{id}` answers (of a job that somebody else carries out, only its `state`), and `end` after the
 /// last line. A stream that ends without it was broken off; `Last-Event-ID` goes on where it was.
 #[utoipa::path(get, path = "/jobs/{id}/log/stream", tag = "jobs",
     params(("id" = String, Path, description = "Its id"), PlaceParameter),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream"),
+        (status = 200, body = LogEvent, content_type = "text/event-stream"),
         (status = 400, body = Problem), (status = 404, body = Problem),
     ))]
 pub(super) async fn get(

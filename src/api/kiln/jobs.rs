@@ -120,7 +120,7 @@ struct JobError {
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct JobRetry {
     /// The step to go on from, with what those before it left; without it everything is done anew.
-    #[schema(nullable = false, value_type = String)]
+    #[schema(nullable = false)]
     from: Option<Step>,
 }
 

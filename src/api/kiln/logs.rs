@@ -167,7 +167,7 @@ fn wants_text(headers: &HeaderMap) -> bool {
 
 /// The parameter `after`.
 pub(super) fn place(query: &[(String, String)]) -> Result<Option<u64>> {
-    number(query, "after", 0..=u64::MAX)
+    number(query, "after", 0..=i64::MAX.unsigned_abs())
 }
 
 fn limit(query: &[(String, String)]) -> Result<u32> {
