@@ -28,12 +28,13 @@ mod v3;
 use std::sync::Arc;
 
 use axum::Router;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::config::JobSettings;
 use crate::{
     artifacts::ArtifactStore,
-    orchestrate::Orchestrator,
+    orchestrate::{Orchestrator, schedule::Scheduler},
     remote_nodes::RemoteNodeSettings,
     store::{LogFeed, SharedStore},
 };
@@ -61,6 +62,8 @@ pub struct Shared {
     pub stop: CancellationToken,
     /// What carries jobs out; none where somebody else does.
     pub orchestrator: Option<Arc<Orchestrator>>,
+    /// Rung when a schedule was changed.
+    pub schedule_changed: Arc<Notify>,
 }
 
 impl std::ops::Deref for Api {
@@ -82,6 +85,12 @@ impl Api {
         if let Some(orchestrator) = &self.orchestrator {
             orchestrator.clear_away();
         }
+    }
+
+    /// What makes the jobs of schedules.
+    pub fn scheduler(&self) -> Scheduler {
+        let maker = Arc::new(self.clone());
+        Scheduler::new(self.store.clone(), maker, Arc::clone(&self.schedule_changed))
     }
 
     /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.

@@ -108,6 +108,7 @@ async fn serve(
         remote_nodes: remote_nodes(config),
         feed,
         stop: stop.clone(),
+        schedule_changed: Arc::default(),
     });
     let carrying_out = async {
         match jobs {
@@ -122,12 +123,14 @@ async fn serve(
             None => std::future::pending().await,
         }
     };
+    let scheduler = api.scheduler();
     printer.result("ready");
     tracing::info!(addresses = ?sockets.addresses(), "ready");
     let served = tokio::select! {
         served = sockets.serve(app, certificate, stop) => served,
         () = following => Ok(()),
         () = sweep(&api) => Ok(()),
+        () = scheduler.run() => Ok(()),
         // It ends when told to stop, as the API does, which may have requests to finish.
         () = async { carrying_out.await; std::future::pending().await } => Ok(()),
     };

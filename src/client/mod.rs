@@ -20,7 +20,6 @@ mod data;
 mod job_log;
 mod list;
 mod lookup;
-mod near;
 mod refusal;
 mod server;
 mod sse;

@@ -23,6 +23,7 @@ pub mod place;
 pub mod reap;
 pub mod recipe;
 pub mod run;
+pub mod schedule;
 mod serve;
 mod settle;
 mod token;

@@ -218,34 +218,30 @@ impl Server {
 
     /// Stops it and starts another one on the same data.
     pub fn restarted(self) -> Self {
-        self.again(false, |_| ())
+        self.again(false, &[], |_| ())
     }
 
     /// Kills it and starts another one on the same data.
     pub fn crashed(self) -> Self {
-        self.again(true, |_| ())
+        self.again(true, &[], |_| ())
+    }
+
+    /// Kills it, does something to its data directory, and starts another one there with these settings.
+    pub fn crashed_after(self, settings: &[Setting<'_>], change: impl FnOnce(&Path)) -> Self {
+        self.again(true, settings, change)
     }
 
     /// Stops or kills it, and starts another one on the same data after a while.
     pub fn away_for(self, crash: bool, time: Duration, settings: &[Setting<'_>]) -> Self {
-        let dir = self.ended(crash);
-        std::thread::sleep(time);
-        Self::of(Arc::new(Process::start(dir, settings)))
+        self.again(crash, settings, |_| std::thread::sleep(time))
     }
 
     /// Stops it, does something to its data directory, and starts another one there.
     pub fn restarted_after(self, change: impl FnOnce(&Path)) -> Self {
-        self.again(false, change)
+        self.again(false, &[], change)
     }
 
-    fn again(self, crash: bool, change: impl FnOnce(&Path)) -> Self {
-        let dir = self.ended(crash);
-        change(&dir.path().join("data"));
-        Self::of(Arc::new(Process::start(dir, &[])))
-    }
-
-    /// Stops or kills it; its directory.
-    fn ended(self, crash: bool) -> TempDir {
+    fn again(self, crash: bool, settings: &[Setting<'_>], change: impl FnOnce(&Path)) -> Self {
         let Some(mut process) = Arc::into_inner(self.process) else {
             panic!("a server that others use stays");
         };
@@ -256,7 +252,9 @@ impl Server {
         } else {
             process.stop();
         }
-        process.dir.take().unwrap()
+        let dir = process.dir.take().unwrap();
+        change(&dir.path().join("data"));
+        Self::of(Arc::new(Process::start(dir, settings)))
     }
 
     /// Where it is.

@@ -3,6 +3,10 @@
 mod follow;
 mod jobs;
 mod logs;
+mod schedule_fields;
+mod schedule_requests;
+mod scheduled_jobs;
+mod schedules;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -16,4 +20,10 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::get))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
+        .routes(routes!(schedules::list, schedules::create))
+        .routes(routes!(schedules::get, schedules::update, schedules::delete))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::history))
 }

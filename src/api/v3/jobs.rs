@@ -85,7 +85,7 @@ pub(in crate::api) async fn create(
     body: RawBody,
 ) -> Answer<(StatusCode, Json<Job>)> {
     let request = new_job::read(body.json()?)?;
-    let Planned { mut job, mut run } = new_job::plan(&api, request).await?;
+    let Planned { mut job, mut run } = new_job::plan(&api, JobId::new(), request).await?;
     match &api.orchestrator {
         Some(orchestrator) => {
             run.who = principal.map(|Extension(principal)| principal.name);

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use nix::unistd::Pid;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::{records::Failure, sandbox::Limits};
 
@@ -153,6 +156,23 @@ impl Cgroup {
 pub(super) fn remove_by_name(name: &str) {
     for (parent, prefix) in parents() {
         remove_group(&parent.join(format!("{prefix}{name}")));
+    }
+}
+
+/// Kills every process in the groups of a sandbox.
+pub(super) fn kill_by_name(name: &str) {
+    for (parent, prefix) in parents() {
+        let dir = parent.join(format!("{prefix}{name}"));
+        // Version 2 has a file for it. Where neither is there is no group.
+        if dir.join("cgroup.kill").exists() {
+            let _ = fs_err::write(dir.join("cgroup.kill"), "1");
+            continue;
+        }
+        let pids = fs_err::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        for pid in pids.lines().filter_map(|line| line.parse().ok()) {
+            // An error means that it has just ended.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 use tokio::{io::AsyncWriteExt, process::Command, time::Instant};
 
 use super::{
-    NamespaceDriver, SUPERVISOR_COMMAND,
+    NamespaceDriver, SUPERVISOR_COMMAND, cgroup,
     files::{self, Files},
     make_shared_dir, network,
     plan::{AgentTask, Life, Plan, Report, Task},
@@ -51,6 +51,8 @@ impl Driver for NamespaceDriver {
         let (mut control, theirs) = socket_pair()?;
         Command::new(&self.program)
             .arg(SUPERVISOR_COMMAND)
+            // It must not keep anything of the host busy.
+            .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::from(lock.into_file()))
             .stderr(Stdio::from(stderr.into_file()))
@@ -91,7 +93,7 @@ impl Driver for NamespaceDriver {
 
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
         let files = self.files(job);
-        self.end(&files).await?;
+        end(job, &files).await?;
         let keep = scratch == Scratch::Keep && (files.keep().exists() || keep_scratch(&files)?);
         if !keep {
             files::remove_file(&files.disk())?;
@@ -164,24 +166,6 @@ impl NamespaceDriver {
         }
     }
 
-    /// Ends every process of a sandbox.
-    async fn end(&self, files: &Files) -> Result<(), Failure> {
-        if has_ended(files, Duration::ZERO).await {
-            return Ok(());
-        }
-        // Without room for the file there is the other way.
-        let asked = fs_err::write(files.stop(), "");
-        if asked.is_ok() && has_ended(files, PATIENCE).await {
-            return Ok(());
-        }
-        files.kill_supervisor();
-        if has_ended(files, PATIENCE).await {
-            return Ok(());
-        }
-        let detail = format!("the sandbox in {} does not end", files.dir().display());
-        Err(Failure::new("sandbox_stuck", detail).hint("a process of it waits for the kernel, perhaps for a disk"))
-    }
-
     /// Removes a directory and all that is in it.
     async fn empty(&self, dir: &Path) -> Result<(), Failure> {
         if dir.exists() {
@@ -246,6 +230,25 @@ fn keep_scratch(files: &Files) -> Result<bool, Failure> {
     nix::unistd::syncfs(&handle).map_err(|errno| failed(errno.into()))?;
     fs_err::write(files.keep(), "").map_err(failed)?;
     Ok(true)
+}
+
+/// Ends every process of a sandbox.
+async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
+    if has_ended(files, Duration::ZERO).await {
+        return Ok(());
+    }
+    // Without room for the file there is the other way.
+    let asked = fs_err::write(files.stop(), "");
+    if asked.is_ok() && has_ended(files, PATIENCE).await {
+        return Ok(());
+    }
+    files.kill_supervisor();
+    cgroup::kill_by_name(&job.to_string());
+    if has_ended(files, PATIENCE).await {
+        return Ok(());
+    }
+    let detail = format!("the sandbox in {} does not end", files.dir().display());
+    Err(Failure::new("sandbox_stuck", detail).hint("a process of it waits for the kernel, perhaps for a disk"))
 }
 
 /// Waits until no process holds the sandbox's lock. Whether that came to pass.

@@ -21,6 +21,9 @@ use crate::{records::Failure, sandbox::DiskLimit};
 /// An inode of ext4 on disk.
 const INODE_BYTES: u64 = 256;
 
+/// A block of the file system, and of the loop device below it.
+const BLOCK_BYTES: u32 = 4096;
+
 /// What the file system needs for its own books: one part in this many.
 const BOOKS: u64 = 64;
 
@@ -39,7 +42,8 @@ pub(super) fn make(file: &Path, size: DiskLimit, ids: IdMap) -> Result<(), Failu
         .and_then(|disk| disk.set_len(bytes))
         .map_err(failed)?;
     let output = Command::new("mkfs.ext4")
-        .args(["-q", "-F", "-m", "0", "-I", &INODE_BYTES.to_string()])
+        .args(["-q", "-F", "-m", "0"])
+        .args(["-b", &BLOCK_BYTES.to_string(), "-I", &INODE_BYTES.to_string()])
         // Nothing in a sandbox outlives a crash of the machine: no journal. The tables stay holes until they are used.
         .args(["-O", "^has_journal,^resize_inode", "-N", &size.inodes.to_string()])
         .args([
@@ -125,7 +129,7 @@ fn attach(file: &Path) -> Result<(PathBuf, OwnedFd), Failure> {
     let control = open(Path::new("/dev/loop-control")).map_err(failed)?;
     let config = LoopConfig {
         fd: u32::try_from(backing.as_raw_fd()).unwrap_or(u32::MAX),
-        block_size: 4096,
+        block_size: BLOCK_BYTES,
         info: LoopInfo {
             flags: LO_FLAGS_AUTOCLEAR,
             ..LoopInfo::default()

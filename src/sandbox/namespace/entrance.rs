@@ -58,21 +58,29 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
     }
 
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
+    // Open as long as this process lives.
+    let (lifeline_out, lifeline_in) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(system)?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
     match unsafe { fork() }.map_err(system)? {
         ForkResult::Child => {
-            drop(failure_out);
+            drop((failure_out, lifeline_in));
             die_with_parent();
-            let code = init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
-                report_failure(&failure_in, &failure);
+            // If the entrance died before that, no signal will come.
+            let is_orphan = nix::unistd::read(&lifeline_out, &mut [0]) == Ok(0);
+            let code = if is_orphan {
                 1
-            });
+            } else {
+                init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
+                    report_failure(&failure_in, &failure);
+                    1
+                })
+            };
             #[expect(clippy::exit, reason = "a forked child must not return into the supervisor's code")]
             std::process::exit(code);
         }
         ForkResult::Parent { child } => {
-            drop((failure_in, opened, stderr));
+            drop((failure_in, lifeline_out, opened, stderr));
             let code = match waitpid(child, None) {
                 Ok(WaitStatus::Exited(_, code)) => code,
                 Ok(WaitStatus::Signaled(_, signal, _)) => 128 + signal as i32,

@@ -3,6 +3,7 @@
 //! ```text
 //! JOB/         the disk space, or where it is mounted
 //! JOB.disk     the disk space as one file, when it has a size
+//! JOB.agent    the agent, as the sandbox may run it and not read it
 //! JOB.lock     held as long as the supervisor, or a process that it forked, lives; says who it is
 //! JOB.stderr   what the agent and the supervisor said; there from the first moment of a detached sandbox to the last
 //! JOB.usage    what it uses, written every second
@@ -75,12 +76,22 @@ impl Files {
         self.with("disk")
     }
 
+    /// The copy of the agent that the sandbox runs. Its name is not needed once the sandbox has it.
+    pub(super) fn agent(&self) -> PathBuf {
+        self.with("agent")
+    }
+
     pub(super) fn stderr(&self) -> PathBuf {
         self.with("stderr")
     }
 
     pub(super) fn stop(&self) -> PathBuf {
         self.with("stop")
+    }
+
+    /// Whether a live sandbox is to end. One whose files somebody removed could never be asked to.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.stop().exists() || !self.lock_path().exists()
     }
 
     pub(super) fn keep(&self) -> PathBuf {
@@ -232,7 +243,7 @@ impl Files {
 
     /// Removes everything but the disk space and the lock. What makes it a detached sandbox goes last.
     pub(super) fn remove_notes(&self) -> Result<(), Failure> {
-        for extension in ["report.new", "report", "usage.new", "usage", "stop", "stderr"] {
+        for extension in ["agent", "report.new", "report", "usage.new", "usage", "stop", "stderr"] {
             remove_file(&self.with(extension))?;
         }
         Ok(())

@@ -24,6 +24,7 @@ use nix::{
 
 use super::{
     HOST_COMMAND_DIR,
+    files::Files,
     kernel::{Kernel, Linux},
     mounts::{AGENT, JOBLESS_LAYERS, Sources, furnish},
     plan::{AgentTask, Plan, Task},
@@ -51,10 +52,11 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
             .map_err(|errno| Failure::new("sandbox_start", format!("cannot open {}: {errno}", path.display())))
     };
     let sources = |agent: &AgentTask| -> Result<_, Failure> {
+        let copy = Files::of(&plan.dir).agent();
+        unreadable_copy(&agent.agent, &copy).map_err(|error| Failure::io("cannot copy the agent", &error))?;
         Ok(OpenedSources {
             toolbox: handle(&agent.toolbox)?,
-            agent: unreadable_copy(&agent.agent, plan.dir.parent().unwrap_or(&plan.dir))
-                .map_err(|error| Failure::io("cannot copy the agent", &error))?,
+            agent: handle(&copy)?,
             doors: handle(&agent.doors)?,
         })
     };
@@ -64,16 +66,13 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     })
 }
 
-/// A nameless copy of a program, in `dir`, that may be run by everybody and read by its owner only, which is nobody
-/// inside. The kernel then shields the processes that run it: no root of a sandbox reads their memory, environment or
-/// descriptors (`would_dump` in the kernel's `fs/exec.c`).
-fn unreadable_copy(program: &Path, dir: &Path) -> std::io::Result<OwnedFd> {
-    let mut copy = tempfile::tempfile_in(dir)?;
-    std::io::copy(&mut fs_err::File::open(program)?, &mut copy)?;
-    copy.set_permissions(std::fs::Permissions::from_mode(0o711))?;
-    // While it is open for writing it cannot be run.
-    let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
-    Ok(open(path.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
+/// Makes a copy of a program that may be run by everybody and read by its owner only, who is nobody inside. The kernel
+/// then shields the processes that run it: no root of a sandbox reads their memory, environment or descriptors
+/// (`would_dump` in the kernel's `fs/exec.c`).
+fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
+    let mut file = fs_err::File::create(copy)?;
+    std::io::copy(&mut fs_err::File::open(program)?, &mut file)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o711))
 }
 
 fn link_to(fd: &OwnedFd) -> PathBuf {

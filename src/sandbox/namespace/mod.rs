@@ -140,12 +140,9 @@ impl NamespaceDriver {
             }
             fs_err::remove_dir(dir).map_err(|error| Failure::io("cannot remove a directory", &error))?;
         }
-        match fs_err::remove_file(Files::of(dir).lock_path()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Failure::io("cannot remove a lock", &error))
-            }
-            _ => Ok(()),
-        }
+        let files = Files::of(dir);
+        files::remove_file(&files.agent())?;
+        files::remove_file(&files.lock_path())
     }
 
     async fn supervise(&self, plan: &Plan, stdout: Stdio) -> Result<Handle, Failure> {

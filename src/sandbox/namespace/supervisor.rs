@@ -12,14 +12,14 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
 };
 
 use nix::{
     errno::Errno,
-    fcntl::OFlag,
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     sys::{
         prctl,
         signal::{Signal, kill},
@@ -32,7 +32,7 @@ use super::{
     cgroup::Cgroup,
     disk,
     entrance::{enter, report_failure},
-    files::Files,
+    files::{Files, remove_file},
     meter::{DiskGauge, Meter},
     network::Slirp,
     plan::{AgentTask, Life, Plan, Report, Task},
@@ -56,6 +56,7 @@ pub fn main() -> i32 {
     let Ok(plan) = serde_json::from_str::<Plan>(&line) else {
         return 1;
     };
+    keep_from_children();
     // A key press that ends kiln must not also reach the sandbox: kiln ends it in order.
     let _ = setsid();
     let _ = prctl::set_name(c"kiln-supervisor");
@@ -71,6 +72,21 @@ pub fn main() -> i32 {
             let _ = writeln!(socket, "{text}");
         }
         0
+    }
+}
+
+/// Closes what this process inherited by accident, from whoever started kiln, to the programs that it starts.
+fn keep_from_children() {
+    for entry in fs_err::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        if number > 2 {
+            // SAFETY: the descriptor is only used within this call, which fails if it is closed by now.
+            #[expect(unsafe_code, reason = "descriptors that nobody told us of have no owner")]
+            let fd = unsafe { BorrowedFd::borrow_raw(number) };
+            let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+        }
     }
 }
 
@@ -173,7 +189,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         Err(failure) => (None, Some(failure)),
     };
     let mut watch = Watch {
-        files: Files::of(&plan.dir),
+        files: plan.is_detached().then(|| Files::of(&plan.dir)),
         socket: (!plan.is_detached() && !matches!(plan.task, Task::Empty)).then_some(socket),
         words,
         slirp,
@@ -184,6 +200,8 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     report.usage = watch.meter.read(&cgroup);
     // Its helpers end here, so that only processes of the sandbox are waited for.
     drop(watch);
+    // What resists goes with the sandbox's other files.
+    let _ = remove_file(&Files::of(&plan.dir).agent());
     while waitpid(None, None).is_ok() {}
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
@@ -211,7 +229,7 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
             Ok(()) => return Ok(DiskGauge::of_file_system(&plan.dir, !has_file)),
             Err(failure) if has_file => return Err(failure),
             Err(failure) => {
-                super::files::remove_file(&file)?;
+                remove_file(&file)?;
                 report.warn(failure.detail);
             }
         }

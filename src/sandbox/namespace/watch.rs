@@ -22,8 +22,9 @@ const LOOK_EVERY_MS: u16 = 20;
 /// What is looked after.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
-    pub(super) files: Files,
-    /// Its end is the sandbox's end.
+    /// Of a detached sandbox: asked for its end, told its usage.
+    pub(super) files: Option<Files>,
+    /// Of an attached sandbox: its end is the sandbox's end.
     pub(super) socket: Option<&'a UnixStream>,
     pub(super) words: Option<Words>,
     pub(super) slirp: Option<Slirp>,
@@ -44,17 +45,17 @@ impl Watch<'_> {
                 _ => {}
             }
             let kiln_left = self.wait(killed);
-            if let Some(usage) = self.meter.tick(cgroup)
-                && self.files.is_detached()
-            {
-                // A full disk: the next note may find room.
-                let _ = self.files.write_usage(&usage);
-            }
             if killed {
                 continue;
             }
+            if let Some(files) = &self.files
+                && let Some(usage) = self.meter.tick(cgroup)
+            {
+                // On a full disk the next note may find room.
+                let _ = files.write_usage(&usage);
+            }
             lost = self.slirp.as_mut().and_then(Slirp::is_lost);
-            if kiln_left || lost.is_some() || self.files.stop().exists() {
+            if kiln_left || lost.is_some() || self.files.as_ref().is_some_and(Files::is_to_end) {
                 killed = true;
                 let _ = kill(entrance, Signal::SIGKILL);
             }

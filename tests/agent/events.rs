@@ -1,0 +1,246 @@
+//! Events arrive in order and without holes, whatever becomes of the server meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use kiln::{
+    agent::{channel::Ending, events::Events},
+    arch::Arch,
+    orchestrate::agents::Refusal,
+    records::{
+        Failure, JobId,
+        protocol::{
+            Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
+            SquashfsOptions, TemplateMode, What,
+        },
+    },
+};
+
+use crate::{server::Server, support};
+
+pub fn job_with_patience(seconds: u64) -> JobDescription {
+    JobDescription {
+        id: JobId::new(),
+        arch: Arch::host(),
+        recipe: RecipeSource {
+            url: String::new(),
+            sha256: String::new(),
+            size: 0,
+        },
+        recipe_type: RecipeType::KiwiNg,
+        values: BTreeMap::new(),
+        default_values: BTreeMap::new(),
+        template_mode: TemplateMode::Strict,
+        emulator: None,
+        squashfs: SquashfsOptions {
+            compressor: Compressor::Zstd,
+            level: None,
+        },
+        boot: BootFiles {
+            kernel: String::new(),
+            initrd: String::new(),
+            parameters: String::new(),
+            required: false,
+        },
+        repos_timeout_s: 0,
+        cpus: 1,
+        ca_bundle: None,
+        from: None,
+        patience_s: seconds,
+    }
+}
+
+/// Keeps events as a server is to: passes over those that it has, refuses holes.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Batches>>);
+
+#[derive(Default)]
+struct Batches {
+    texts: Vec<String>,
+    /// When each batch came, and how many events were new in it.
+    came: Vec<(Instant, usize)>,
+}
+
+impl Kept {
+    fn keep(&self, batch: EventBatch) -> Result<Answer, Refusal> {
+        let mut kept = self.0.lock().unwrap();
+        let next = kept.texts.len() as u64;
+        if batch.first > next {
+            return Err(Refusal::Hole(next));
+        }
+        let known = usize::try_from(next - batch.first).unwrap();
+        let fresh = batch.events.into_iter().skip(known).map(|event| match event.what {
+            What::Log { text, .. } => text,
+            other => panic!("{other:?}"),
+        });
+        let before = kept.texts.len();
+        kept.texts.extend(fresh);
+        let count = kept.texts.len() - before;
+        kept.came.push((Instant::now(), count));
+        Ok(Answer::Events(EventsKept {
+            next: kept.texts.len() as u64,
+            stop: false,
+        }))
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.0.lock().unwrap().texts.clone()
+    }
+
+    fn batches(&self) -> Vec<(Instant, usize)> {
+        self.0.lock().unwrap().came.clone()
+    }
+}
+
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("line {number}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answers_and_a_server_that_restarts_neither_lose_nor_double_a_line() {
+    let kept = Kept::default();
+    let (server_keeps, mut round) = (kept.clone(), 0);
+    let mut server = Server::scripted(move |call| {
+        let Call::PostEvents(batch) = call else {
+            panic!("{call:?}")
+        };
+        round += 1;
+        match round % 4 {
+            // Refused, then kept with an answer that is lost.
+            1 => Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+            2 => {
+                server_keeps.keep(batch)?;
+                Err(Refusal::Later(Failure::new("store_unavailable", "away")))
+            }
+            _ => server_keeps.keep(batch),
+        }
+    });
+    let events = Events::new(server.channel());
+    for (number, text) in numbered(5_000).into_iter().enumerate() {
+        events.say(text).await;
+        if number % 1_500 == 1_000 {
+            server.kill().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            server.start();
+        }
+    }
+    events.flush().await;
+    assert_eq!(kept.texts(), numbered(5_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_line_comes_at_once_and_later_ones_in_batches() {
+    let kept = Kept::default();
+    let keeps = kept.clone();
+    let server = Server::scripted(move |call| match call {
+        Call::PostEvents(batch) => keeps.keep(batch),
+        other => panic!("{other:?}"),
+    });
+    let events = Events::new(server.channel());
+    let begun = Instant::now();
+    for text in numbered(100) {
+        events.say(text).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    events.flush().await;
+    let took = begun.elapsed();
+    let batches = kept.batches();
+    assert!(
+        batches[0].0 - begun < Duration::from_millis(100),
+        "the first was held back"
+    );
+    let most = usize::try_from(took.as_millis() / 250).unwrap() + 2;
+    assert!(batches.len() <= most, "{} batches in {took:?}", batches.len());
+    assert_eq!(kept.texts(), numbered(100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_the_worst_kind_fit_into_what_the_server_reads() {
+    let kept = Kept::default();
+    let keeps = kept.clone();
+    let server = Server::scripted(move |call| match call {
+        Call::PostEvents(batch) => keeps.keep(batch),
+        other => panic!("{other:?}"),
+    });
+    let events = Events::new(server.channel());
+    // Each byte of it takes six in JSON.
+    let worst = "\u{1}".repeat(16 * 1024);
+    for _ in 0..500 {
+        events.say(&worst).await;
+    }
+    events.say("x".repeat(17 * 1024)).await;
+    events.flush().await;
+    let texts = kept.texts();
+    assert_eq!(texts.len(), 501);
+    assert!(texts[..500].iter().all(|text| *text == worst));
+    assert!(texts[500].ends_with("(line cut)"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_agent_says_that_it_lives() {
+    let kept = Kept::default();
+    let keeps = kept.clone();
+    let server = Server::scripted(move |call| match call {
+        Call::PostEvents(batch) => keeps.keep(batch),
+        other => panic!("{other:?}"),
+    });
+    let events = Events::new(server.channel());
+    events.say("the last word for a while").await;
+    // The work blocks the thread that it has; the heart beats on another.
+    let beat = tokio::task::spawn_blocking({
+        let kept = kept.clone();
+        move || support::eventually(Duration::from_secs(15), || kept.batches().len() == 2)
+    });
+    std::thread::sleep(Duration::from_secs(11));
+    assert!(beat.await.unwrap(), "no sign of life");
+    let batches = kept.batches();
+    assert_eq!((batches[0].1, batches[1].1), (1, 0));
+    let pause = batches[1].0 - batches[0].0;
+    assert!(pause < Duration::from_secs(11), "{pause:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_says_stop_is_obeyed() {
+    let server = Server::scripted(move |call| match call {
+        Call::PostEvents(batch) => Ok(Answer::Events(EventsKept {
+            next: batch.first + batch.events.len() as u64,
+            stop: true,
+        })),
+        other => panic!("{other:?}"),
+    });
+    let channel = server.channel();
+    let events = Events::new(channel.clone());
+    events.say("hello").await;
+    let Ending::Failed(failure) = channel.ended().await else {
+        panic!("it is to finish");
+    };
+    assert_eq!(failure.code, "cancelled");
+    // What is left to say is still said.
+    events.say("good bye").await;
+    events.flush().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lost_events_ends_the_job() {
+    let server = Server::scripted(|call| match call {
+        Call::PostEvents(batch) if batch.first == 0 => Ok(Answer::Events(EventsKept {
+            next: batch.events.len() as u64,
+            stop: false,
+        })),
+        Call::PostEvents(_) => Err(Refusal::Hole(0)),
+        other => panic!("{other:?}"),
+    });
+    let channel = server.channel();
+    let events = Events::new(channel.clone());
+    events.say("kept, and then lost").await;
+    events.flush().await;
+    events.say("after it").await;
+    let Ending::Failed(failure) = channel.ended().await else {
+        panic!("it is to finish");
+    };
+    assert_eq!(failure.code, "protocol");
+    events.flush().await;
+}

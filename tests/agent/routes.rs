@@ -1,0 +1,154 @@
+//! What a refusal makes of the agent.
+
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use kiln::{
+    agent::channel::Ending,
+    orchestrate::agents::Refusal,
+    records::{
+        ArtifactKind, Failure,
+        protocol::{AgentFacts, Answer, Call, NewUpload, Outcome},
+    },
+};
+
+use crate::{
+    server::{Server, TOKEN},
+    support,
+};
+
+/// Runs the agent itself, outside a sandbox: these servers tell it to go before it does anything.
+async fn agent(input: String) -> (Output, Duration) {
+    tokio::task::spawn_blocking(move || {
+        let begun = Instant::now();
+        let mut child = Command::new(support::kiln_program().with_file_name(support::KILN_AGENT))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output, begun.elapsed())
+    })
+    .await
+    .unwrap()
+}
+
+fn line(facts: &AgentFacts) -> String {
+    format!("{}\n", serde_json::to_string(facts).unwrap())
+}
+
+#[tokio::test]
+async fn an_agent_without_business_exits_and_says_why() {
+    let server = Server::scripted(|_| Err(Refusal::Over));
+    let mut stranger = server.facts.clone();
+    stranger.token = "a wrong one".to_owned();
+    for (input, code) in [
+        (line(&server.facts), "job_over"),
+        (line(&stranger), "agent_unknown"),
+        ("nonsense\n".to_owned(), "protocol"),
+        (String::new(), "protocol"),
+    ] {
+        let (output, took) = agent(input).await;
+        let words = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words}");
+        assert!(words.starts_with("kiln-agent: ") && words.contains(code), "{words}");
+        assert!(!words.contains(TOKEN), "{words}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_that_the_server_finds_is_the_jobs() {
+    let disk_full = Failure::disk_full("no room").hint("make some");
+    let mut answers = vec![
+        Err(Refusal::Failed(disk_full.clone())),
+        Err(Refusal::Hole(7)),
+        // What passes is not the caller's concern.
+        Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+        Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+        Ok(Answer::Done),
+        Err(Refusal::Over),
+    ]
+    .into_iter();
+    let server = Server::scripted(move |_| answers.next().unwrap());
+    let channel = server.channel();
+    let object = NewUpload {
+        kind: ArtifactKind::Kernel,
+        size: 1,
+    };
+    assert_eq!(channel.create_upload(object).await.unwrap_err(), disk_full);
+    assert_eq!(channel.create_upload(object).await.unwrap_err().code, "protocol");
+    let finished = Outcome { failure: None };
+    channel.finish(&finished).await.unwrap();
+    let over = channel.finish(&finished).await.unwrap_err();
+    assert_eq!(over.code, "job_over");
+    assert_eq!(channel.ended().await, Ending::Dismissed(over));
+}
+
+#[tokio::test]
+async fn nobody_learns_anything_without_the_token() {
+    let server = Server::scripted(|_| panic!("it came through"));
+    let socket = server.dir.path().join("agent.sock");
+    let http = reqwest::Client::builder().unix_socket(socket).build().unwrap();
+    let address = format!("http://kiln/agent/v1/jobs/{}", server.facts.job);
+    let other = format!("http://kiln/agent/v1/jobs/{}", uuid::Uuid::nil());
+    for (route, token) in [
+        (&address, None),
+        (&address, Some("Bearer ")),
+        (&address, Some("Bearer wrong")),
+        (&address, Some("Basic dGhlIHJpZ2h0IG9uZQ==")),
+        (&other, Some("Bearer the right one")),
+    ] {
+        for body in ["{}", "nonsense"] {
+            let mut request = http.post(format!("{route}/finish")).body(body);
+            if let Some(token) = token {
+                request = request.header("authorization", token);
+            }
+            let response = request.send().await.unwrap();
+            // A body that makes no sense says no more than a token that makes none.
+            let status = response.status().as_u16();
+            let refused = if body == "{}" {
+                status == 401
+            } else {
+                matches!(status, 400 | 401)
+            };
+            assert!(refused, "{route} {token:?}: {status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn too_much_is_not_read() {
+    let server = Server::scripted(|call| panic!("{call:?} came through"));
+    let socket = server.dir.path().join("agent.sock");
+    let http = reqwest::Client::builder().unix_socket(socket).build().unwrap();
+    let address = format!("http://kiln/agent/v1/jobs/{}/events", server.facts.job);
+    for (body, status) in [(vec![b' '; 9 << 20], 413), (b"{\"first\": -1}".to_vec(), 400)] {
+        let request = http.post(&address).bearer_auth(TOKEN).body(body);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status);
+        let failure: Failure = response.json().await.unwrap();
+        assert_eq!(failure.code, "protocol");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stays_away_is_given_up() {
+    let mut server = Server::scripted(|call| match call {
+        Call::GetJob(_) => Ok(Answer::Job(Box::new(crate::events::job_with_patience(1)))),
+        _ => Ok(Answer::Done),
+    });
+    let channel = server.channel();
+    channel.job().await.unwrap();
+    server.kill().await;
+    let begun = Instant::now();
+    let lost = channel.finish(&Outcome { failure: None }).await.unwrap_err();
+    assert_eq!(lost.code, "server_lost");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(channel.ended().await, Ending::Dismissed(lost));
+}

@@ -1,0 +1,104 @@
+//! A server for agents that answers what the test says, on a socket as sandboxes see it.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use kiln::{
+    agent::channel::Channel,
+    api,
+    orchestrate::agents::{AgentCalls, Refusal},
+    records::{
+        JobId,
+        protocol::{AgentFacts, Answer, Call},
+    },
+    sandbox::doors,
+};
+use tempfile::TempDir;
+use tokio::{net::UnixListener, task::JoinHandle};
+
+pub const TOKEN: &str = "the right one";
+
+/// What a test wants answered. It sees every call.
+pub type Script = dyn FnMut(Call) -> Result<Answer, Refusal> + Send;
+
+pub struct Scripted {
+    job: JobId,
+    script: Mutex<Box<Script>>,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+#[async_trait]
+impl AgentCalls for Scripted {
+    async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
+        if job != self.job || token != TOKEN {
+            return Err(Refusal::Unknown);
+        }
+        (self.script.lock().unwrap())(call)
+    }
+}
+
+pub struct Server {
+    pub dir: TempDir,
+    calls: Arc<dyn AgentCalls>,
+    serving: Option<JoinHandle<()>>,
+    pub facts: AgentFacts,
+}
+
+impl Server {
+    pub fn scripted(script: impl FnMut(Call) -> Result<Answer, Refusal> + Send + 'static) -> Self {
+        let job = JobId::new();
+        let script: Box<Script> = Box::new(script);
+        let script = Mutex::new(script);
+        Self::of(job, Arc::new(Scripted { job, script }))
+    }
+
+    pub fn of(job: JobId, calls: Arc<dyn AgentCalls>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let facts = AgentFacts {
+            server: format!("unix:{}/agent.sock", dir.path().display()),
+            job,
+            token: TOKEN.to_owned(),
+            doors: Vec::new(),
+        };
+        let mut server = Self {
+            dir,
+            calls,
+            serving: None,
+            facts,
+        };
+        server.start();
+        server
+    }
+
+    pub fn start(&mut self) {
+        let listener = listen(self.dir.path());
+        let router = api::agent::router(Arc::clone(&self.calls));
+        self.serving = Some(tokio::spawn(
+            async move { axum::serve(listener, router).await.unwrap() },
+        ));
+    }
+
+    /// As if killed: connections break, the socket's file stays.
+    pub async fn kill(&mut self) {
+        let serving = self.serving.take().unwrap();
+        serving.abort();
+        assert!(serving.await.unwrap_err().is_cancelled());
+    }
+
+    pub fn channel(&self) -> Channel {
+        Channel::new(&self.facts).unwrap()
+    }
+}
+
+fn listen(dir: &Path) -> UnixListener {
+    UnixListener::from_std(doors::listen(dir, "agent.sock").unwrap()).unwrap()
+}
