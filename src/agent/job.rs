@@ -194,7 +194,7 @@ impl Steps<'_> {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
             arch: self.job.arch,
-            emulated_cpu: self.job.emulator.as_ref().map(|emulator| emulator.cpu.as_str()),
+            emulator: self.job.emulator.as_ref(),
             has_tbz: outputs.facts.has_tbz,
         };
         kiwi::prepare_root(request, self.events).await
@@ -223,7 +223,7 @@ impl Steps<'_> {
             SQUASHFS_MEMORY_MIB,
         ));
         let mut progress = None;
-        let finished = process::run(command, self.events, |line| {
+        let finished = process::run(command, None, self.events, |line| {
             let seen = squashfs::parse_progress(line);
             progress = seen.or(progress);
             seen.is_some()

@@ -6,6 +6,7 @@
 pub mod boot_files;
 pub mod build;
 pub mod channel;
+mod deaths;
 pub mod digest;
 pub mod doors;
 pub mod events;
@@ -20,3 +21,4 @@ pub mod squashfs;
 pub mod template;
 pub mod unpack;
 pub mod upload;
+pub mod watch;

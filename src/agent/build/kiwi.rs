@@ -5,9 +5,12 @@ use std::path::Path;
 use tokio::process::Command;
 
 use crate::{
-    agent::{events::Events, process},
+    agent::{
+        events::Events,
+        process::{self, Finished},
+    },
     arch::Arch,
-    records::Failure,
+    records::{Failure, protocol::Emulator},
 };
 
 /// kiwi, in the toolbox's virtual environment.
@@ -35,8 +38,8 @@ pub struct PrepareRoot<'a> {
     pub root: &'a Path,
     /// The root's architecture.
     pub arch: Arch,
-    /// Value of `QEMU_CPU` when that architecture is emulated.
-    pub emulated_cpu: Option<&'a str>,
+    /// What runs programs of that architecture, when the machine itself does not.
+    pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
 }
@@ -66,35 +69,31 @@ pub async fn prepare_root(request: PrepareRoot<'_>, events: &Events) -> Result<(
     command
         .env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
-    if let Some(cpu) = request.emulated_cpu {
-        command.env("QEMU_CPU", cpu);
-    }
-    let finished = process::run(command, events, |_| false).await?;
-    if finished.status.success() {
-        return run_image_script(request.root, request.emulated_cpu, events).await;
-    }
-    Err(cause(&finished.tail)
-        .unwrap_or_else(|| Failure::new("build_failed", format!("kiwi failed: {}", finished.status))))
+    run(command, request.emulator, events).await?.check(|kiwi| {
+        cause(&kiwi.tail).unwrap_or_else(|| Failure::new("build_failed", format!("kiwi failed: {}", kiwi.status)))
+    })?;
+    run_image_script(request.root, request.emulator, events).await
 }
 
 /// Runs the recipe's `images.sh`, which kiwi calls when it makes an image of the root, a step that we do not take.
-async fn run_image_script(root: &Path, emulated_cpu: Option<&str>, events: &Events) -> Result<(), Failure> {
+async fn run_image_script(root: &Path, emulator: Option<&Emulator>, events: &Events) -> Result<(), Failure> {
     if !root.join("image/images.sh").is_file() {
         return Ok(());
     }
     let mut command = Command::new("chroot");
     command.arg(root).args(["bash", "/image/images.sh"]);
-    if let Some(cpu) = emulated_cpu {
-        command.env("QEMU_CPU", cpu);
+    run(command, emulator, events).await?.check(|script| {
+        Failure::new("script_failed", format!("images.sh failed: {}", script.status))
+            .hint("the script's own output stands before this line in the log")
+    })
+}
+
+/// Runs a tool that runs programs of the root.
+async fn run(mut command: Command, emulator: Option<&Emulator>, events: &Events) -> Result<Finished, Failure> {
+    if let Some(emulator) = emulator {
+        command.env("QEMU_CPU", &emulator.cpu);
     }
-    let finished = process::run(command, events, |_| false).await?;
-    if finished.status.success() {
-        return Ok(());
-    }
-    Err(
-        Failure::new("script_failed", format!("images.sh failed: {}", finished.status))
-            .hint("the script's own output stands before this line in the log"),
-    )
+    process::run(command, emulator, events, |_| false).await
 }
 
 /// kiwi's line without its level and time: `[ DEBUG   ]: 07:40:19 | system: text` becomes `text`.
