@@ -11,6 +11,7 @@ use tokio::process::Command;
 use super::{
     boot_files,
     build::kiwi,
+    cause,
     channel::{Channel, Ending},
     doors,
     events::Events,
@@ -229,10 +230,12 @@ impl Steps<'_> {
             seen.is_some()
         })
         .await?;
-        if !finished.status.success() {
-            let last = finished.tail.last().map_or("it said nothing", String::as_str);
-            return Err(Failure::new("squashfs_failed", format!("mksquashfs failed: {last}")));
-        }
+        finished.check(|tool| {
+            cause::known_cause(&tool.tail).unwrap_or_else(|| {
+                let last = cause::last_words(&tool.tail).unwrap_or("it said nothing");
+                Failure::new("squashfs_failed", format!("mksquashfs failed: {last}"))
+            })
+        })?;
         let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
         match boot {
             Some(set) => {

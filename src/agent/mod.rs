@@ -5,6 +5,7 @@
 
 pub mod boot_files;
 pub mod build;
+pub mod cause;
 pub mod channel;
 mod deaths;
 pub mod digest;
