@@ -121,8 +121,8 @@ pub fn ca_bundle() -> Option<String> {
     BUNDLES.iter().find_map(|path| fs_err::read_to_string(path).ok())
 }
 
-/// What one build may use of this host's memory, in bytes: enough is left for the host to stay alive.
-pub fn nine_tenths_of_memory() -> Option<u64> {
+/// This host's memory, in bytes.
+pub fn memory() -> Option<u64> {
     let text = fs_err::read_to_string("/proc/meminfo").ok()?;
     let kib: u64 = text
         .lines()
@@ -131,7 +131,12 @@ pub fn nine_tenths_of_memory() -> Option<u64> {
         .next()?
         .parse()
         .ok()?;
-    Some(kib * 1024 / 10 * 9)
+    Some(kib * 1024)
+}
+
+/// What one build may use of this host's memory, in bytes: enough is left for the host to stay alive.
+pub fn nine_tenths_of_memory() -> Option<u64> {
+    Some(memory()? / 10 * 9)
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub mod host;
 #[cfg(feature = "server")]
 pub mod import;
 #[cfg(feature = "server")]
+mod near;
+#[cfg(feature = "server")]
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod remote_nodes;

@@ -50,7 +50,7 @@ tries mount_sysfs $busybox mount -t sysfs none /mnt/disk
 tries set_time sh -c '! date -s "@$(date +%s)" 2>&1 | grep -q "set date"'
 tries load_module $busybox insmod /nowhere.ko
 tries kill_outside kill -0 $HOST_PID
-tries write_agent sh -c "echo x > $out/run/kiln/agent"
+tries write_agent sh -c "echo x > $out/run/agent"
 touch /var/made-by-root
 mv /var/probing /var/probes
 sleep 600

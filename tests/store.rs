@@ -31,5 +31,7 @@ mod objects;
 mod opening;
 #[path = "store/others.rs"]
 mod others;
+#[path = "store/schedules.rs"]
+mod schedules;
 #[path = "store/speed.rs"]
 mod speed;

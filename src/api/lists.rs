@@ -20,7 +20,7 @@ use super::problem::{Problem, Result};
 use crate::{
     arch::Arch,
     artifacts::percent,
-    records::{Image, Job, JobStatus, JobType, PublicKey, Recipe},
+    records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule},
     store::{self, After, PageText, Query, Sort, Stored},
 };
 
@@ -57,6 +57,7 @@ macro_rules! listed {
 listed!(Recipe, name, ["arch"]);
 listed!(Image, name, ["arch"]);
 listed!(PublicKey, name, []);
+listed!(Schedule, name, []);
 listed!(Job, image_root_archive_name, ["arch", "status", "job_type"]);
 
 /// What a request asks of a list.

@@ -8,6 +8,7 @@ pub mod agent;
 pub mod auth;
 mod body;
 mod fields;
+mod kiln;
 pub mod limits;
 mod lists;
 mod objects;
@@ -27,9 +28,15 @@ mod v3;
 use std::sync::Arc;
 
 use axum::Router;
+use tokio::sync::Notify;
 
 pub use crate::config::JobSettings;
-use crate::{artifacts::ArtifactStore, remote_nodes::RemoteNodeSettings, store::SharedStore};
+use crate::{
+    artifacts::ArtifactStore,
+    orchestrate::{Orchestrator, schedule::Scheduler},
+    remote_nodes::RemoteNodeSettings,
+    store::SharedStore,
+};
 
 /// What request handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -48,6 +55,10 @@ pub struct Shared {
     pub upload_bytes: u64,
     /// How remote build nodes are logged in to.
     pub remote_nodes: RemoteNodeSettings,
+    /// What carries jobs out; none where somebody else does.
+    pub orchestrator: Option<Arc<Orchestrator>>,
+    /// Rung when a schedule was changed.
+    pub schedule_changed: Arc<Notify>,
 }
 
 impl std::ops::Deref for Api {
@@ -62,6 +73,19 @@ impl Api {
     /// An API over these.
     pub fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
+    }
+
+    /// Something is to be cleared away.
+    fn wake_orchestrator(&self) {
+        if let Some(orchestrator) = &self.orchestrator {
+            orchestrator.clear_away();
+        }
+    }
+
+    /// What makes the jobs of schedules.
+    pub fn scheduler(&self) -> Scheduler {
+        let maker = Arc::new(self.clone());
+        Scheduler::new(self.store.clone(), maker, Arc::clone(&self.schedule_changed))
     }
 
     /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.

@@ -14,7 +14,7 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{Api, problem::Problem, schemas, service, uploads, v2, v3};
+use super::{Api, kiln, problem::Problem, schemas, service, uploads, v2, v3};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         .nest("/v3", v3::router())
         .nest("/v2", v2::router())
         .merge(v2::router())
-        .nest("/kiln/v1", uploads::router())
+        .nest("/kiln/v1", uploads::router().merge(kiln::router()))
         .merge(service::router());
     finish(router.get_openapi_mut());
     router

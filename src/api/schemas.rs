@@ -28,6 +28,9 @@ const MOMENT: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.
 /// Ages, as filters of jobs say them. Units may also come in another order and be written out.
 const AGE: &str = r"^([0-9]{1,6}w([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?|[0-9]{1,6}d([0-9]{1,6}h)?([0-9]{1,6}m)?|[0-9]{1,6}h([0-9]{1,6}m)?|[0-9]{1,6}m)$";
 
+/// Five fields; what they may hold is in docs/schedules.md.
+const CRON: &str = r"^\s*\S+(\s+\S+){4}\s*$";
+
 /// Records, which bear moments.
 const RECORDS: [&str; 4] = ["Recipe", "Image", "PublicKey", "Job"];
 
@@ -69,6 +72,16 @@ pub(super) fn refine(document: &OpenApi) -> Value {
         ("JobCreate", "initrd_file_name", &file),
         ("JobCreate", "kernel_parameters_file_name", &file),
         ("JobCreate", "kernel_file_name", &file_or_none),
+        ("ScheduleCreate", "name", NAME),
+        ("ScheduleUpdate", "name", NAME),
+        ("ScheduleCreate", "cron", CRON),
+        ("ScheduleUpdate", "cron", CRON),
+        ("ScheduleCreate", "initrd_file_name", &file),
+        ("ScheduleUpdate", "initrd_file_name", &file),
+        ("ScheduleCreate", "kernel_parameters_file_name", &file),
+        ("ScheduleUpdate", "kernel_parameters_file_name", &file),
+        ("ScheduleCreate", "kernel_file_name", &file),
+        ("ScheduleUpdate", "kernel_file_name", &file),
     ] {
         schemas[schema]["properties"][member]["pattern"] = json!(pattern);
     }
@@ -91,11 +104,25 @@ pub(super) fn refine(document: &OpenApi) -> Value {
         let member = &mut schemas[schema]["properties"][member];
         *member = json!({"$ref": format!("#/components/schemas/{kind}"), "description": member["description"]});
     }
+    for schema in ["ScheduleCreate", "ScheduleUpdate"] {
+        let members = &mut schemas[schema]["properties"];
+        // Null is what is usual.
+        for (member, kind) in [
+            ("build_env_size", "Size"),
+            ("job_mem_size", "Size"),
+            ("require_dkms", "Boolean"),
+        ] {
+            let kinds = json!([{"$ref": format!("#/components/schemas/{kind}")}, {"type": "null"}]);
+            members[member] = json!({"anyOf": kinds, "description": members[member]["description"]});
+        }
+        let boolean = json!({"$ref": "#/components/schemas/Boolean", "description": members["paused"]["description"]});
+        members["paused"] = boolean;
+    }
     for schema in ["Link", "TemplateValue"] {
         schemas[schema]["additionalProperties"] = json!(false);
     }
     // A body that says nothing is refused.
-    for schema in ["RecipeUpdate", "ImageUpdate", "JobUpdate"] {
+    for schema in ["RecipeUpdate", "ImageUpdate", "JobUpdate", "ScheduleUpdate"] {
         schemas[schema]["minProperties"] = json!(1);
     }
     let tags = &mut schemas["ImageCreate"]["properties"]["metadata"];

@@ -3,25 +3,27 @@
 use clap::{Arg, Command};
 
 /// Groups of commands that only speak to a server.
-pub(super) const GROUPS: [&str; 9] = [
+pub(super) const GROUPS: [&str; 10] = [
     "recipes",
     "images",
     "jobs",
     "public-keys",
     "deleted",
     "remote-build-nodes",
+    "schedules",
     "ims",
     "login",
     "logout",
 ];
 
 /// Groups with the verbs of records: one of them, and several.
-const NOUNS: [(&str, &str, &str); 5] = [
+const NOUNS: [(&str, &str, &str); 6] = [
     ("recipes", "a recipe", "recipes"),
     ("images", "an image", "images"),
     ("jobs", "a job", "jobs"),
     ("public-keys", "a public key", "public keys"),
     ("remote-build-nodes", "a remote build node", "remote build nodes"),
+    ("schedules", "a schedule", "schedules"),
 ];
 
 /// Completes what the derived command line cannot say.

@@ -35,10 +35,10 @@ pub(super) enum RecordsCommand {
 #[derive(Debug, Args)]
 pub(super) struct Group<C: Subcommand> {
     #[command(subcommand)]
-    command: C,
+    pub(super) command: C,
 
     #[command(flatten)]
-    options: ServerOptions,
+    pub(super) options: ServerOptions,
 }
 
 /// The commands below `kiln ims`, and the options that may stand before them.

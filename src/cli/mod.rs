@@ -27,7 +27,9 @@ mod recipes;
 mod records;
 mod remote_build_nodes;
 mod sandboxes;
+mod schedules;
 mod serve;
+mod serve_jobs;
 mod session;
 mod tokens;
 mod toolbox;
@@ -65,6 +67,8 @@ enum Command {
     Build(Box<build::BuildArguments>),
     #[command(flatten)]
     Records(ims::RecordsCommand),
+    /// Recurring jobs of a server.
+    Schedules(ims::Group<schedules::SchedulesCommand>),
     /// The commands of `cray ims`, for lines that begin so.
     Ims(ims::ImsArguments),
     /// Remember a server, and the token for it.
@@ -175,6 +179,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Export(command) => command.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(printer).await,
+        Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
         Command::Ims(arguments) => arguments.run(printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
         Command::Logout(arguments) => arguments.run(printer),

@@ -204,7 +204,8 @@ impl<L: Args + Into<Filter>, D: Args + Query> Common<L, D> {
     }
 }
 
-async fn describe(session: &Session, collection: &Collection, given: &str) -> Result<Data, Failure> {
+/// Looks a record up and asks for it.
+pub(super) async fn describe(session: &Session, collection: &Collection, given: &str) -> Result<Data, Failure> {
     let found = session.client.find(collection, given).await?;
     request(session, Method::GET, collection, &found, None).await
 }

@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use super::printer::Printer;
+use super::{printer::Printer, serve_jobs::JobService};
 use crate::{
     api::{
         Api, Shared,
@@ -21,7 +21,7 @@ use crate::{
     config::{self, Access, Config, LogFormat},
     records::Failure,
     remote_nodes::RemoteNodeSettings,
-    store::SharedStore,
+    store::{LogFeed, SharedStore},
 };
 
 /// How often objects are looked for that no record names any more.
@@ -84,13 +84,36 @@ async fn serve(
     };
     introduce(config, printer, &sockets, embedded.as_ref(), &store).await;
 
+    let feed = Arc::new(LogFeed::default());
+    let jobs = if config.jobs.run {
+        let endpoint = embedded.as_ref().map(EmbeddedS3::endpoint);
+        let endpoint = endpoint.or_else(|| config.s3.as_ref()?.endpoint.clone());
+        let (store, artifacts) = (Arc::clone(&store), artifacts.clone());
+        Some(JobService::new(
+            config,
+            store,
+            artifacts,
+            endpoint.as_deref(),
+            Arc::clone(&feed),
+        )?)
+    } else {
+        None
+    };
     let api = Api::new(Shared {
         store,
         artifacts,
+        orchestrator: jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator)),
         jobs: config.jobs.clone(),
         upload_bytes: config.limits.upload_bytes.0,
         remote_nodes: remote_nodes(config),
+        schedule_changed: Arc::default(),
     });
+    let carrying_out = async {
+        match jobs {
+            Some(jobs) => jobs.run(config, stop).await,
+            None => std::future::pending().await,
+        }
+    };
     let app = serve::app(api.clone().router(), auth, Limits::from(&config.limits));
     let following = async {
         match &oidc {
@@ -98,12 +121,16 @@ async fn serve(
             None => std::future::pending().await,
         }
     };
+    let scheduler = api.scheduler();
     printer.result("ready");
     tracing::info!(addresses = ?sockets.addresses(), "ready");
     let served = tokio::select! {
         served = sockets.serve(app, certificate, stop) => served,
         () = following => Ok(()),
         () = sweep(&api) => Ok(()),
+        () = scheduler.run() => Ok(()),
+        // It ends when told to stop, as the API does, which may have requests to finish.
+        () = async { carrying_out.await; std::future::pending().await } => Ok(()),
     };
     tracing::info!("stopped");
     if let Some(embedded) = embedded {

@@ -8,7 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     arch::Arch,
-    records::{Failure, JobStatus, JobType, LinuxDistribution, RecipeType},
+    records::{
+        Failure, JobStatus, JobType, LinuxDistribution, RecipeType,
+        schedule::{MissedRuns, Overlap},
+    },
 };
 
 /// A truth value in one of the words that Python's tools take for one.
@@ -42,6 +45,8 @@ one_of!(recipe_type, RecipeType);
 one_of!(linux_distribution, LinuxDistribution);
 one_of!(job_type, JobType);
 one_of!(job_status, JobStatus);
+one_of!(missed_runs, MissedRuns);
+one_of!(overlap, Overlap);
 
 /// One item of a list with commas.
 pub(super) fn item() -> impl TypedValueParser<Value = String> {

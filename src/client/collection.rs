@@ -92,6 +92,44 @@ pub static JOBS: Collection = Collection {
     ],
 };
 
+/// Schedules.
+pub static SCHEDULES: Collection = Collection {
+    path: &["kiln", "v1", "schedules"],
+    noun: "schedule",
+    is_deleted: false,
+    command: "schedules",
+    id: "id",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("CRON", "cron"),
+        ("TIMEZONE", "timezone"),
+        ("PAUSED", "paused"),
+        ("NEXT RUN (UTC)", "next_run"),
+        ("LAST RUN (UTC)", "last_run"),
+    ],
+};
+
+/// The runs of a schedule, which are below it.
+pub static RUNS: Collection = Collection {
+    path: &["kiln", "v1", "schedules"],
+    noun: "run",
+    is_deleted: false,
+    command: "schedules history",
+    id: "due",
+    name: "number",
+    bin: None,
+    columns: &[
+        ("N", "number"),
+        ("DUE (UTC)", "due"),
+        ("OUTCOME", "outcome"),
+        ("JOB", "job_id"),
+        ("WHY", "why"),
+    ],
+};
+
 /// Remote build nodes.
 pub static REMOTE_BUILD_NODES: Collection = Collection {
     path: &["v3", "remote-build-nodes"],

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use uuid::Uuid;
 
-use super::{Client, Collection, Data, Filter, near, refusal::printable, server};
-use crate::records::Failure;
+use super::{Client, Collection, Data, Filter, refusal::printable, server};
+use crate::{near, records::Failure};
 
 /// The shortest beginning of an id that is taken for one, as in git. Shorter ones are slips more often than ids.
 const SHORTEST_PREFIX: usize = 4;

@@ -19,7 +19,6 @@ pub mod credentials;
 mod data;
 mod list;
 mod lookup;
-mod near;
 mod refusal;
 mod server;
 mod upload;

@@ -10,6 +10,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -31,7 +32,10 @@ pub use self::{
 use crate::{
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::Failure,
-    sandbox::{namespace::NamespaceDriver, toolbox::Toolboxes},
+    sandbox::{
+        namespace::{NamespaceDriver, make_private_dir},
+        toolbox::Toolboxes,
+    },
     settings::Section,
     store::{PostgresStore, SharedStore, SqliteStore},
 };
@@ -240,6 +244,17 @@ impl Config {
     pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
         NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)
+    }
+
+    /// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.
+    pub fn doors_dir(&self) -> Result<PathBuf, Failure> {
+        let outer = self.data_dir.join("agents");
+        make_private_dir(&outer)?;
+        let inner = outer.join("doors");
+        let failed = |error: std::io::Error| Failure::io("cannot make the agents' directory", &error);
+        fs_err::create_dir_all(&inner).map_err(failed)?;
+        fs_err::set_permissions(&inner, PermissionsExt::from_mode(0o755)).map_err(failed)?;
+        Ok(inner)
     }
 
     /// Where jobs keep their records and logs.

@@ -145,8 +145,7 @@ impl Orchestrator {
             repos_timeout_s: REPOS_TIMEOUT.as_secs(),
             cpus: self.capacity.cpus_per_job.unwrap_or(cpus),
             ca_bundle: host::ca_bundle(),
-            // A second try begins anew, as its disk does.
-            from: plan.resume.filter(|_| stored.run.attempt == 1).map(|(_, step)| step),
+            from: stored.run.resumes().map(|resume| resume.step),
             patience_s: SERVER_PATIENCE.as_secs(),
         })
     }

@@ -40,6 +40,8 @@ impl Orchestrator {
         let queue: Vec<_> = open
             .iter()
             .filter(|stored| stored.run.state == State::Queued)
+            // What a job goes on from is on one host only.
+            .filter(|stored| stored.run.resumes().is_none_or(|resume| resume.server == self.id))
             .map(|stored| (stored.job.id, stored.run.plan.needs))
             .collect();
         if queue.is_empty() {
@@ -47,6 +49,7 @@ impl Orchestrator {
             return Ok(());
         }
         if let Some(reason) = self.no_toolbox() {
+            self.toolbox_wanted.notify_one();
             self.state().waiting = queue.into_iter().map(|(job, _)| (job, reason.clone())).collect();
             return Ok(());
         }
@@ -176,13 +179,7 @@ impl Orchestrator {
                     token: secret,
                     doors: self.doors.clone(),
                 },
-                // A second try begins anew: what the first left may be what it failed of.
-                scratch_from: stored
-                    .run
-                    .plan
-                    .resume
-                    .filter(|_| stored.run.attempt == 1)
-                    .map(|(from, _)| from),
+                scratch_from: stored.run.resumes().map(|resume| resume.job),
             })
             .await?;
         self.say(job, format!("try {}: {}", stored.run.attempt, stored.run.plan.why))

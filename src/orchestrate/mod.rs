@@ -8,6 +8,7 @@
 //!
 //! `kiln build` carries out one job by itself, in [`run`].
 
+mod accept;
 mod admit;
 pub mod agents;
 mod commit;
@@ -22,12 +23,14 @@ pub mod place;
 pub mod reap;
 pub mod recipe;
 pub mod run;
+pub mod schedule;
 mod serve;
 mod settle;
 mod token;
 mod watch;
 
 pub use self::{
-    admit::{Asked, Limits, needs},
+    accept::{NewRun, Resume},
+    admit::Asked,
     orchestrator::{Ended, Orchestrator, Parts, ToolboxState},
 };

@@ -14,7 +14,7 @@ use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, IsolationSettings, WatchSettings},
     records::{
-        Failure, Job, JobId, LogLine, Moment, Run, ServerId,
+        Failure, JobId, LogLine, Moment, Run, ServerId,
         run::{Refused, State, is_infrastructure},
     },
     sandbox::{Driver, toolbox::Toolbox},
@@ -36,6 +36,8 @@ pub struct Orchestrator {
     pub agent: PathBuf,
     /// The toolbox, as far as it is made.
     pub toolbox: watch::Receiver<ToolboxState>,
+    /// Rung when a job waits for the toolbox.
+    pub toolbox_wanted: Arc<Notify>,
     /// Where agents find this server's sockets.
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
@@ -101,6 +103,8 @@ pub struct Parts {
     pub agent: PathBuf,
     /// See [`Orchestrator::toolbox`].
     pub toolbox: watch::Receiver<ToolboxState>,
+    /// See [`Orchestrator::toolbox_wanted`].
+    pub toolbox_wanted: Arc<Notify>,
     /// See [`Orchestrator::doors_dir`].
     pub doors_dir: PathBuf,
     /// See [`Orchestrator::doors`].
@@ -125,6 +129,7 @@ impl Orchestrator {
             driver,
             agent,
             toolbox,
+            toolbox_wanted,
             doors_dir,
             doors,
             isolation,
@@ -139,6 +144,7 @@ impl Orchestrator {
             driver,
             agent,
             toolbox,
+            toolbox_wanted,
             doors_dir,
             doors,
             isolation,
@@ -148,20 +154,6 @@ impl Orchestrator {
             wake: Wake::default(),
             state: Mutex::default(),
         }
-    }
-
-    /// Adds a job that this or another server will carry out.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Exists`] when the id is taken.
-    pub async fn accept(&self, job: &Job, run: &Run) -> Result<(), StoreError> {
-        self.store.insert_run(job, run).await?;
-        self.wake.launch.notify_one();
-        if run.state.is_final() {
-            self.wake.settle.notify_one();
-        }
-        Ok(())
     }
 
     /// Why a job waits, and its place in the queue, from 1.
@@ -174,6 +166,11 @@ impl Orchestrator {
     /// How far a job's current step is: done, and of how much.
     pub fn progress(&self, job: JobId) -> Option<(u64, u64)> {
         self.state().live.get(&job).and_then(Live::progress)
+    }
+
+    /// Looks soon whether something is to be cleared away.
+    pub fn clear_away(&self) {
+        self.wake.settle.notify_one();
     }
 
     /// Ends a job on somebody's wish. `None` when there is no such job.

@@ -33,7 +33,7 @@ use crate::{
         },
     },
     sandbox::{
-        Limits,
+        Limits, Network,
         namespace::{DOORS, Handle, JobSandbox, NamespaceDriver, Report},
         toolbox::Toolbox,
     },
@@ -233,7 +233,7 @@ async fn build(
         job,
         toolbox: &site.toolbox.tree,
         agent: site.agent,
-        doors: &doors,
+        doors_dir: &doors,
         facts: AgentFacts {
             server: address,
             job,
@@ -241,9 +241,10 @@ async fn build(
             doors: Vec::new(),
         },
         limits: request.limits,
+        network: Network::Host,
         keep: request.keep,
     };
-    let (stderr, mut handle) = site.driver.start(sandbox).await?.split();
+    let (stderr, mut handle) = site.driver.start_attached(sandbox).await?.split();
     let last_words = tokio::spawn(last_lines(BufReader::new(stderr)));
 
     let mut log = Log {
@@ -282,7 +283,7 @@ async fn build(
     if request.keep {
         site.driver.mark_kept(job)?;
     } else {
-        site.driver.destroy(job).await?;
+        site.driver.destroy_attached(job).await?;
     }
     let last_words = last_words.await.unwrap_or_default();
     verdict(finished, report, &last_words, step)

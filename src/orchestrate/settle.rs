@@ -94,12 +94,6 @@ impl Orchestrator {
             let scratch = if kept { Scratch::Keep } else { Scratch::Remove };
             self.driver.destroy(job, scratch).await?;
         }
-        if let Some((from, _)) = run.plan.resume
-            && run.launched.is_none()
-        {
-            // It never came to use what was kept for it.
-            self.driver.destroy(from, Scratch::Remove).await?;
-        }
         if self.has_record(run).await? {
             // A try before the last may have left some.
             self.artifacts.abort_uploads(run.image).await?;
@@ -185,7 +179,7 @@ impl Orchestrator {
             .iter()
             .filter(|stored| self.is_here(&stored.run))
             .map(|stored| stored.job.id)
-            .chain(open.iter().filter_map(|stored| Some(stored.run.plan.resume?.0)))
+            .chain(open.iter().filter_map(|stored| Some(stored.run.resumes()?.job)))
             .collect();
         for (job, only_scratch) in listed {
             if wanted.contains(&job) || (only_scratch && self.is_kept(job).await?) {

@@ -65,3 +65,7 @@ id_type!(
     /// One server among those that share a database.
     ServerId, new_v4
 );
+id_type!(
+    /// One schedule.
+    ScheduleId, new_v4
+);

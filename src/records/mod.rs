@@ -13,13 +13,15 @@ pub mod public_key;
 pub mod recipe;
 pub mod remote_build_node;
 pub mod run;
+#[cfg(feature = "server")]
+pub mod schedule;
 pub mod step;
 pub mod time;
 pub mod token;
 
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
 pub use failure::Failure;
-pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ServerId, TokenId};
+pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ScheduleId, ServerId, TokenId};
 pub use image::Image;
 pub use job::{Job, JobStatus, JobType};
 pub use link::{Link, StoreType};
@@ -28,6 +30,8 @@ pub use public_key::PublicKey;
 pub use recipe::{LinuxDistribution, Recipe, RecipeType, TemplateValue};
 pub use remote_build_node::RemoteBuildNode;
 pub use run::Run;
+#[cfg(feature = "server")]
+pub use schedule::Schedule;
 pub use step::Step;
 pub use time::Moment;
 pub use token::{Role, Token};

@@ -92,10 +92,21 @@ pub struct Plan {
     pub template_mode: TemplateMode,
     /// Which files of `/boot` are delivered.
     pub boot: BootFiles,
-    /// The job whose kept files this one goes on from, and the step it begins with.
-    pub resume: Option<(JobId, Step)>,
+    /// What it goes on from, if it does not begin anew.
+    pub resume: Option<ResumeFrom>,
     /// Who asked for it, if that is known.
     pub who: Option<String>,
+}
+
+/// What a job goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeFrom {
+    /// The job whose files were kept.
+    pub job: JobId,
+    /// The first step that is done again.
+    pub step: Step,
+    /// The server whose host they are on.
+    pub server: ServerId,
 }
 
 /// How the programs of the image's architecture run while it is built.
@@ -267,6 +278,11 @@ impl Run {
             (_, Some(Step::Build)) => JobStatus::BuildingImage,
         };
         if before.may_become(now) { now } else { before }
+    }
+
+    /// What this try goes on from. A second one begins anew: what the first left may be what it failed of.
+    pub fn resumes(&self) -> Option<ResumeFrom> {
+        self.plan.resume.filter(|_| self.attempt == 1)
     }
 
     /// Notes that a step began.

@@ -30,7 +30,7 @@ use crate::{
     arch::Arch,
     records::{
         Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RemoteBuildNode, Run, ServerId, Token, TokenId,
+        RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, schedule::Tick,
     },
 };
 
@@ -63,6 +63,7 @@ pub trait Store:
     + Collection<PublicKey>
     + Jobs
     + Runs
+    + Schedules
     + JobLogs
     + RemoteBuildNodes
     + Tokens
@@ -207,6 +208,50 @@ pub trait Runs: Send + Sync {
 
     /// Servers that were alive at that moment or later.
     async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>>;
+}
+
+/// Schedules, and the times at which they were due.
+#[async_trait]
+pub trait Schedules: Send + Sync {
+    /// Adds a schedule at the end of the list.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Exists`] when the id is taken.
+    async fn insert_schedule(&self, schedule: &Schedule) -> Result<()>;
+
+    /// One schedule.
+    async fn get_schedule(&self, id: ScheduleId) -> Result<Option<Stored<Schedule>>>;
+
+    /// Schedules, in the order asked for, as JSON.
+    async fn page_text_of_schedules(&self, query: &Query) -> Result<PageText<Schedule>>;
+
+    /// Replaces a schedule whose revision is still this one, and adds these ticks of it, atomically. A tick of the same
+    /// time that is there already stays as it is. Old ticks that are settled are forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Stale`] when the schedule changed or went meanwhile.
+    async fn replace_schedule(&self, schedule: &Schedule, revision: i64, ticks: &[Tick]) -> Result<()>;
+
+    /// Forgets a schedule and its ticks. Answers whether it was there.
+    async fn delete_schedule(&self, id: ScheduleId) -> Result<bool>;
+
+    /// Schedules that run next at this moment or before it, the soonest first.
+    async fn due_schedules(&self, now: Moment, limit: u32) -> Result<Vec<Stored<Schedule>>>;
+
+    /// Schedules that run next after this moment, the soonest first.
+    async fn schedules_running_after(&self, moment: Moment, limit: u32) -> Result<Vec<Stored<Schedule>>>;
+
+    /// The ticks of a schedule, the last first.
+    async fn ticks(&self, schedule: ScheduleId, limit: u32) -> Result<Vec<Tick>>;
+
+    /// Ticks of all schedules that are not settled, by schedule and time.
+    async fn open_ticks(&self) -> Result<Vec<Tick>>;
+
+    /// Replaces a tick if it is where its new outcome can be [come to from](crate::records::schedule::Outcome::comes_from).
+    /// Answers whether it was.
+    async fn settle_tick(&self, tick: &Tick) -> Result<bool>;
 }
 
 /// Remote build nodes.

@@ -1,7 +1,7 @@
 //! Which columns each kind of record has.
 
 use super::table::{Document, Table, TwoSided, Value};
-use crate::records::{Image, Job, Link, Moment, PublicKey, Recipe, Token};
+use crate::records::{Image, Job, Link, Moment, PublicKey, Recipe, Schedule, Token};
 
 macro_rules! two_sided {
     ($record:ty, $table:literal, $link:expr) => {
@@ -79,6 +79,24 @@ impl Table for Job {
 }
 
 impl Document for Job {
+    fn set_deleted(&mut self, _: Option<Moment>) {}
+}
+
+impl Table for Schedule {
+    const NAME: &'static str = "schedules";
+    const COLUMNS: &'static [&'static str] = &["id", "name", "next_run", "record"];
+
+    fn values(&self) -> Vec<Value> {
+        vec![
+            Value::id(self.id),
+            Value::text(&self.name),
+            Value::Number(self.next_run.map(Moment::micros)),
+            Value::document(self),
+        ]
+    }
+}
+
+impl Document for Schedule {
     fn set_deleted(&mut self, _: Option<Moment>) {}
 }
 

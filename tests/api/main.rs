@@ -22,6 +22,7 @@ mod openapi;
 mod public_keys;
 mod recipes;
 mod remote_build_nodes;
+mod schedules;
 #[path = "../support/server.rs"]
 mod server;
 mod uploads;

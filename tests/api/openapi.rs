@@ -163,6 +163,11 @@ async fn settings(api: &Server) -> String {
     operation("POST .*/jobs", &format!("{accepted} = ['2xx', '400']"));
     operation("POST .*/(recipes|images)", &format!("{accepted} = ['2xx', '422']"));
     operation("PUT /kiln/.*/manifest", &format!("{accepted} = ['2xx', '404', '422']"));
+    // Nor what a cron line or a time zone is.
+    operation(
+        "POST /kiln/.*/schedules",
+        &format!("{accepted} = ['2xx', '400', '422']"),
+    );
 
     let recipe = api.recipe(json!({})).await;
     let image = api.image(json!({})).await;
@@ -180,6 +185,12 @@ async fn settings(api: &Server) -> String {
         let what = format!("parameters = {{ id = '{id}' }}\n{accepted} = ['2xx', '409', '422']");
         operation(&format!("(GET|PATCH) (/v[23])?/{kind}/\\{{id\\}}"), &what);
     }
+    let schedule = json!({"name": "n", "recipe_id": recipe["id"], "cron": "0 2 * * *"});
+    let schedule = id_of(&api.make("/kiln/v1/schedules", schedule).await);
+    operation(
+        "(GET|PATCH|POST) /kiln/v1/schedules/\\{id\\}.*",
+        &format!("parameters = {{ id = '{schedule}' }}\n{accepted} = ['2xx', '400', '422']"),
+    );
     for kind in KINDS {
         let id = match kind {
             "recipes" => id_of(&api.recipe(json!({})).await),

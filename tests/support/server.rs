@@ -218,20 +218,25 @@ impl Server {
 
     /// Stops it and starts another one on the same data.
     pub fn restarted(self) -> Self {
-        self.again(false, |_| ())
+        self.again(false, &[], |_| ())
     }
 
     /// Kills it and starts another one on the same data.
     pub fn crashed(self) -> Self {
-        self.again(true, |_| ())
+        self.again(true, &[], |_| ())
+    }
+
+    /// Kills it, does something to its data directory, and starts another one there with these settings.
+    pub fn crashed_after(self, settings: &[Setting<'_>], change: impl FnOnce(&Path)) -> Self {
+        self.again(true, settings, change)
     }
 
     /// Stops it, does something to its data directory, and starts another one there.
     pub fn restarted_after(self, change: impl FnOnce(&Path)) -> Self {
-        self.again(false, change)
+        self.again(false, &[], change)
     }
 
-    fn again(self, crash: bool, change: impl FnOnce(&Path)) -> Self {
+    fn again(self, crash: bool, settings: &[Setting<'_>], change: impl FnOnce(&Path)) -> Self {
         let Some(mut process) = Arc::into_inner(self.process) else {
             panic!("a server that others use stays");
         };
@@ -244,7 +249,7 @@ impl Server {
         }
         let dir = process.dir.take().unwrap();
         change(&dir.path().join("data"));
-        Self::of(Arc::new(Process::start(dir, &[])))
+        Self::of(Arc::new(Process::start(dir, settings)))
     }
 
     /// Where it is.

@@ -1,7 +1,7 @@
 //! `/jobs`: their records. What carries them out is elsewhere.
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{RawQuery, State},
     http::StatusCode,
     response::Response,
@@ -12,12 +12,13 @@ use uuid::Uuid;
 
 use super::{
     age, find, id,
-    new_job::{self, JobCreate},
+    new_job::{self, JobCreate, Planned},
 };
 use crate::{
     api::{
         Api,
         address::Path,
+        auth::Principal,
         body::{Answer, RawBody},
         fields::{self, Fields},
         lists::{self, ArchParameter, JobListParameters, ListParameters, ListQuery},
@@ -78,10 +79,20 @@ pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>
 /// Ask for a job. Its architecture is that of the recipe or image; nothing in the request can say otherwise.
 #[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = JobCreate,
     responses((status = 201, body = Job), (status = 502, body = Problem)))]
-pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<Job>)> {
+pub(in crate::api) async fn create(
+    State(api): State<Api>,
+    principal: Option<Extension<Principal>>,
+    body: RawBody,
+) -> Answer<(StatusCode, Json<Job>)> {
     let request = new_job::read(body.json()?)?;
-    let job = new_job::plan(&api, request).await?;
-    api.store.insert_job(&job).await?;
+    let Planned { mut job, mut run } = new_job::plan(&api, JobId::new(), request).await?;
+    match &api.orchestrator {
+        Some(orchestrator) => {
+            run.who = principal.map(|Extension(principal)| principal.name);
+            job = orchestrator.accept(job, run).await?;
+        }
+        None => api.store.insert_job(&job).await?,
+    }
     Ok((StatusCode::CREATED, Json(job)))
 }
 
@@ -97,6 +108,12 @@ pub(in crate::api) async fn update(
     const TRIES: u32 = 10;
     let job_id: JobId = id(&text)?;
     let mut current = api.store.get_job(job_id).await?.ok_or_else(Problem::not_found)?;
+    if api.store.get_run(job_id).await?.is_some() {
+        return Err(Problem::conflict(
+            "Kiln carries this job out itself and says where it is; `kiln jobs cancel` ends it.",
+        )
+        .into());
+    }
     let mut fields = Fields::of(body.json()?)?;
     let status = fields.optional("status", fields::job_status);
     let image = fields.optional("resultant_image_id", fields::uuid);
@@ -145,6 +162,7 @@ pub(in crate::api) async fn update(
     responses((status = 204), (status = 404, body = Problem)))]
 pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
     if api.store.delete_job(id(&text)?).await? {
+        api.wake_orchestrator();
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(Problem::not_found())
@@ -158,6 +176,7 @@ pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<Stri
 pub(in crate::api) async fn delete_all(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<StatusCode> {
     let filter = filter(&lists::pairs(query.as_deref())?, Moment::now())?;
     api.store.delete_jobs(&filter).await?;
+    api.wake_orchestrator();
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -5,7 +5,7 @@ pub(super) mod deleted;
 pub(super) mod images;
 pub(super) mod jobs;
 mod moved;
-mod new_job;
+pub(super) mod new_job;
 pub(super) mod public_keys;
 pub(super) mod recipes;
 pub(super) mod remote_build_nodes;

@@ -15,11 +15,13 @@ use crate::{
         problem::{Problem, Result},
     },
     arch::Arch,
+    orchestrate::{Asked, NewRun},
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
         RecipeType,
         job::{Connection, SshContainer},
         names::check_file_name,
+        schedule::ScheduledJob,
     },
     store::{Collection, Side},
 };
@@ -77,10 +79,11 @@ pub(in crate::api) struct SshContainerCreate {
 }
 
 /// What a request says of a job, before it is compared with anything.
-pub(super) struct Request {
+pub(in crate::api) struct Request {
     job_type: JobType,
     artifact_id: Uuid,
-    public_key_id: PublicKeyId,
+    /// None only of a schedule's job, which nobody logs in to.
+    public_key_id: Option<PublicKeyId>,
     image_root_archive_name: String,
     enable_debug: bool,
     build_env_size: Option<u32>,
@@ -116,7 +119,7 @@ pub(super) fn read(body: Value) -> Result<Request> {
     Ok(Request {
         job_type: job_type?,
         artifact_id: artifact_id?,
-        public_key_id: PublicKeyId(public_key_id?),
+        public_key_id: Some(PublicKeyId(public_key_id?)),
         image_root_archive_name: image_root_archive_name?,
         enable_debug: enable_debug?.unwrap_or(false),
         build_env_size: build_env_size?,
@@ -137,8 +140,34 @@ fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
     })
 }
 
+impl From<&ScheduledJob> for Request {
+    fn from(scheduled: &ScheduledJob) -> Self {
+        let options = scheduled.options.clone();
+        Self {
+            job_type: JobType::Create,
+            artifact_id: scheduled.recipe_id.into(),
+            public_key_id: scheduled.public_key_id,
+            image_root_archive_name: scheduled.image_root_archive_name.clone(),
+            enable_debug: false,
+            build_env_size: options.build_env_size,
+            job_mem_size: options.job_mem_size,
+            kernel_file_name: options.kernel_file_name,
+            initrd_file_name: options.initrd_file_name,
+            kernel_parameters_file_name: options.kernel_parameters_file_name,
+            ssh_containers: Vec::new(),
+            require_dkms: options.require_dkms,
+        }
+    }
+}
+
+/// A job that is asked for, and what is to be known to carry it out.
+pub(in crate::api) struct Planned {
+    pub(in crate::api) job: Job,
+    pub(in crate::api) run: NewRun,
+}
+
 /// The checks in IMS's order, and what follows from them.
-pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
+pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Result<Planned> {
     if request.job_type == JobType::Create && !request.ssh_containers.is_empty() {
         return Err(Problem::bad_request(
             "`ssh_containers` cannot be given for a create job.",
@@ -147,6 +176,7 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
     if request.ssh_containers.len() > 1 {
         return Err(Problem::bad_request("A job has one SSH container at most."));
     }
+    let mut from = None;
     let (arch, dkms) = match request.job_type {
         JobType::Create => {
             let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, RecipeId(request.artifact_id)).await?;
@@ -155,7 +185,9 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
             if recipe.recipe_type == RecipeType::Packer {
                 return Err(Problem::unprocessable("Recipes of type packer cannot be built."));
             }
-            (recipe.arch, recipe.require_dkms)
+            let facts = (recipe.arch, recipe.require_dkms);
+            from = Some(recipe);
+            facts
         }
         JobType::Customize => {
             let image = Collection::<Image>::get(&*api.store, Side::Live, ImageId(request.artifact_id)).await?;
@@ -164,22 +196,34 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
             (image.arch, api.jobs.enable_dkms)
         }
     };
-    let key = Collection::<PublicKey>::get(&*api.store, Side::Live, request.public_key_id).await?;
-    key.ok_or_else(|| unknown("public key", request.public_key_id.0))?;
+    if let Some(id) = request.public_key_id {
+        let key = Collection::<PublicKey>::get(&*api.store, Side::Live, id).await?;
+        key.ok_or_else(|| unknown("public key", id.0))?;
+    }
 
-    let id = JobId::new();
-    let require_dkms = match arch {
-        // As in IMS: what is built for aarch64 always gets a kernel of its own.
-        Arch::Aarch64 => true,
-        _ => request.require_dkms.unwrap_or(dkms),
+    let own_kernel = request.require_dkms.unwrap_or(dkms);
+    // As in IMS, a job for aarch64 always says so.
+    let require_dkms = arch == Arch::Aarch64 || own_kernel;
+    let gib = |size: u32| u64::from(size) << 30;
+    let run = NewRun {
+        recipe: from,
+        own_kernel,
+        asked: Asked {
+            disk: request.build_env_size.map(gib),
+            memory: request.job_mem_size.map(gib),
+            usual_disk: gib(api.jobs.default_image_size_gib),
+            usual_memory: gib(api.jobs.default_mem_size_gib),
+        },
+        who: None,
     };
     let name = |part: &str| format!("cray-ims-{id}-{part}");
-    Ok(Job {
+    let job = Job {
         id,
         created: Moment::now(),
         job_type: request.job_type,
         artifact_id: request.artifact_id,
-        public_key_id: request.public_key_id,
+        // Clients expect an id.
+        public_key_id: request.public_key_id.unwrap_or(PublicKeyId(Uuid::nil())),
         image_root_archive_name: request.image_root_archive_name,
         enable_debug: request.enable_debug,
         build_env_size: request.build_env_size.unwrap_or(api.jobs.default_image_size_gib),
@@ -209,7 +253,8 @@ pub(super) async fn plan(api: &Api, request: Request) -> Result<Job> {
         kubernetes_secret: None,
         kubernetes_namespace: api.jobs.namespace.clone(),
         remote_build_node: String::new(),
-    })
+    };
+    Ok(Planned { job, run })
 }
 
 /// As in IMS, what a job refers to and cannot have is a 400.

@@ -85,7 +85,7 @@ fn cell(member: &str, data: &Data) -> String {
         Data::Bool(value) => if *value { "yes" } else { "no" }.to_owned(),
         Data::Number(number) => number.to_string(),
         Data::Text(text) if text.is_empty() => "-".to_owned(),
-        Data::Text(text) if matches!(member, "created" | "deleted") => {
+        Data::Text(text) if matches!(member, "created" | "deleted" | "due" | "last_run") => {
             clean(text.split_once('.').map_or(text, |(seconds, _)| seconds))
         }
         Data::Text(text) => clean(text),

@@ -2,10 +2,17 @@
 //!
 //! Without that right (an ordinary user without delegation) a sandbox runs unlimited, and the log says so.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::{records::Failure, sandbox::Limits};
-use nix::unistd::Pid;
 
 /// Where control groups are mounted everywhere.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -40,10 +47,13 @@ fn plan_v2(parent: &Path, name: &str, limits: &Limits) -> Plan {
 
 fn plan_v1(mount: &Path, name: &str, limits: &Limits) -> Plan {
     let group = |controller: &str| mount.join(controller).join("kiln").join(name);
-    let mut plan = vec![(group("pids"), vec![("pids.max", limits.pids.to_string())])];
-    if let Some(bytes) = limits.memory {
-        plan.push((group("memory"), vec![("memory.limit_in_bytes", bytes.to_string())]));
-    }
+    let memory = limits.memory.map(|bytes| ("memory.limit_in_bytes", bytes.to_string()));
+    let mut plan = vec![
+        (group("pids"), vec![("pids.max", limits.pids.to_string())]),
+        // Without a limit too, since they count.
+        (group("memory"), memory.into_iter().collect()),
+        (group("cpuacct"), Vec::new()),
+    ];
     if let Some(cpus) = limits.cpus {
         plan.push((
             group("cpu"),
@@ -76,12 +86,16 @@ impl Cgroup {
         };
         let mut cgroup = Self::default();
         for (dir, files) in plan {
-            let made = fs_err::create_dir_all(&dir).and_then(|()| {
+            let made = make_group(&dir).and_then(|()| {
                 cgroup.dirs.push(dir.clone());
                 files
                     .iter()
                     .try_for_each(|(file, value)| fs_err::write(dir.join(file), value))
             });
+            // A controller that would only count may be absent.
+            if made.is_err() && files.is_empty() {
+                continue;
+            }
             if let Err(error) = made {
                 cgroup.remove();
                 return Err(Failure::new(
@@ -103,14 +117,33 @@ impl Cgroup {
 
     /// How often the kernel killed a process of the sandbox for want of memory.
     pub(super) fn oom_kills(&self) -> u64 {
-        let count = |dir: &PathBuf| {
-            ["memory.events", "memory.oom_control"]
-                .iter()
-                .filter_map(|file| fs_err::read_to_string(dir.join(file)).ok())
-                .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
-                .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+        self.find(&["memory.events", "memory.oom_control"], "oom_kill ")
+    }
+
+    /// Bytes of memory in use at most so far; 0 where nobody counts.
+    pub(super) fn memory_peak(&self) -> u64 {
+        self.find(&["memory.peak", "memory.max_usage_in_bytes"], "")
+    }
+
+    /// CPU time used so far.
+    pub(super) fn cpu(&self) -> Duration {
+        match self.find(&["cpuacct.usage"], "") {
+            0 => Duration::from_micros(self.find(&["cpu.stat"], "usage_usec ")),
+            nanoseconds => Duration::from_nanos(nanoseconds),
+        }
+    }
+
+    /// The number after `name` in the first of these files that there is, in any of the groups; 0 without.
+    fn find(&self, files: &[&str], name: &str) -> u64 {
+        let paths = self.dirs.iter().flat_map(|dir| files.iter().map(|file| dir.join(file)));
+        let number = |text: String| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
         };
-        self.dirs.iter().find_map(count).unwrap_or(0)
+        paths
+            .filter_map(|path| fs_err::read_to_string(path).ok())
+            .find_map(number)
+            .unwrap_or(0)
     }
 
     /// Removes the groups; every process in them must have ended.
@@ -123,6 +156,23 @@ impl Cgroup {
 pub(super) fn remove_by_name(name: &str) {
     for (parent, prefix) in parents() {
         remove_group(&parent.join(format!("{prefix}{name}")));
+    }
+}
+
+/// Kills every process in the groups of a sandbox.
+pub(super) fn kill_by_name(name: &str) {
+    for (parent, prefix) in parents() {
+        let dir = parent.join(format!("{prefix}{name}"));
+        // Version 2 has a file for it. Where neither is there is no group.
+        if dir.join("cgroup.kill").exists() {
+            let _ = fs_err::write(dir.join("cgroup.kill"), "1");
+            continue;
+        }
+        let pids = fs_err::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        for pid in pids.lines().filter_map(|line| line.parse().ok()) {
+            // An error means that it has just ended.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
     }
 }
 
@@ -144,13 +194,24 @@ pub(super) fn names() -> Vec<String> {
 /// Where groups of sandboxes are, on either version, and what their names begin with.
 fn parents() -> Vec<(PathBuf, &'static str)> {
     let mount = Path::new(MOUNT);
-    let controllers = ["pids", "memory", "cpu"];
+    let controllers = ["pids", "memory", "cpuacct", "cpu"];
     let mut parents: Vec<_> = controllers
         .iter()
         .map(|name| (mount.join(name).join("kiln"), ""))
         .collect();
     parents.extend(own_v2_group(mount).map(|own| (own, "kiln-")));
     parents
+}
+
+/// Makes a group, and the one above it that all sandboxes share. Elsewhere than among control groups it would only be a
+/// directory, which limits nobody.
+fn make_group(dir: &Path) -> std::io::Result<()> {
+    let above = dir.ancestors().find(|dir| dir.exists());
+    if above.is_some_and(|dir| dir.join("cgroup.procs").exists()) {
+        return fs_err::create_dir_all(dir);
+    }
+    let detail = format!("the controller of {} is not mounted", dir.display());
+    Err(std::io::Error::new(std::io::ErrorKind::NotFound, detail))
 }
 
 /// A group is busy until the last of its processes was reaped, which is up to the host's init when a supervisor was
@@ -160,7 +221,7 @@ fn remove_group(dir: &Path) {
     for _ in 0..TRIES {
         match fs_err::remove_dir(dir) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
             }
             _ => return,
         }

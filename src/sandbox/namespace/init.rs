@@ -1,7 +1,11 @@
 //! Process 1 of a sandbox: furnishes it, starts the one program it is for, and reaps whatever that leaves.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    io::Write,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -15,22 +19,30 @@ use nix::{
         stat::{Mode, umask},
         wait::{WaitStatus, waitpid},
     },
-    unistd::{Pid, sethostname},
+    unistd::{Pid, pipe2, sethostname},
 };
 
 use super::{
     HOST_COMMAND_DIR,
+    files::Files,
     kernel::{Kernel, Linux},
-    mounts::{AGENT, Sources, furnish},
-    plan::{Plan, Task},
+    mounts::{AGENT, JOBLESS_LAYERS, Sources, furnish},
+    plan::{AgentTask, Plan, Task},
 };
-use crate::records::Failure;
+use crate::records::{Failure, protocol::AgentFacts};
 
 /// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
 #[derive(Debug)]
 pub(super) struct Opened {
     dir: OwnedFd,
-    of_agent: Option<[OwnedFd; 3]>,
+    sources: Option<OpenedSources>,
+}
+
+#[derive(Debug)]
+struct OpenedSources {
+    toolbox: OwnedFd,
+    agent: OwnedFd,
+    doors: OwnedFd,
 }
 
 /// Opens what the plan names. Must run inside the new mount namespace, since only its mounts can be bound in it.
@@ -39,15 +51,28 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
         open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| Failure::new("sandbox_start", format!("cannot open {}: {errno}", path.display())))
     };
+    let sources = |agent: &AgentTask| -> Result<_, Failure> {
+        let copy = Files::of(&plan.dir).agent();
+        unreadable_copy(&agent.agent, &copy).map_err(|error| Failure::io("cannot copy the agent", &error))?;
+        Ok(OpenedSources {
+            toolbox: handle(&agent.toolbox)?,
+            agent: handle(&copy)?,
+            doors: handle(&agent.doors)?,
+        })
+    };
     Ok(Opened {
         dir: handle(&plan.dir)?,
-        of_agent: match &plan.task {
-            Task::RunAgent {
-                toolbox, agent, doors, ..
-            } => Some([handle(toolbox)?, handle(agent)?, handle(doors)?]),
-            _ => None,
-        },
+        sources: plan.agent().map(sources).transpose()?,
     })
+}
+
+/// Makes a copy of a program that may be run by everybody and read by its owner only, who is nobody inside. The kernel
+/// then shields the processes that run it: no root of a sandbox reads their memory, environment or descriptors
+/// (`would_dump` in the kernel's `fs/exec.c`).
+fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
+    let mut file = fs_err::File::create(copy)?;
+    std::io::copy(&mut fs_err::File::open(program)?, &mut file)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o711))
 }
 
 fn link_to(fd: &OwnedFd) -> PathBuf {
@@ -55,34 +80,37 @@ fn link_to(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
-/// Does the plan's task. Returns the exit code of its program.
-pub(super) fn main(plan: &Plan, opened: &Opened) -> Result<i32, Failure> {
+/// Does the plan's task. Returns the exit code of its program. The agent says what it has to say on `stderr`, if there
+/// is one.
+pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
     // The directories made here become the sandbox's own; a user's stricter mask would lock others out of `/`.
     umask(Mode::from_bits_truncate(0o022));
-    match (&plan.task, &opened.of_agent) {
-        (Task::RunAgent { name, resolv_conf, .. }, Some([toolbox, agent, doors])) => {
+    match (&plan.task, &opened.sources) {
+        (Task::RunAgent(agent), Some(sources)) => {
+            clear_layers(&link_to(&opened.dir)).map_err(|error| Failure::io("cannot clear the sandbox", &error))?;
             let sources = Sources {
-                toolbox: link_to(toolbox),
+                toolbox: link_to(&sources.toolbox),
                 disk: link_to(&opened.dir),
-                agent: link_to(agent),
-                doors: link_to(doors),
+                agent: link_to(&sources.agent),
+                doors: link_to(&sources.doors),
             };
+            let name = &agent.name;
             let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
             sethostname(&hostname)
                 .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
-            furnish(&mut Linux, &sources, name, &hostname, resolv_conf)?;
-            let channel = std::io::stdout()
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|error| Failure::io("cannot start the agent", &error))?;
-            let mut agent = Command::new(AGENT);
-            agent
+            furnish(&mut Linux, &sources, name, &hostname, &agent.resolv_conf)?;
+            let input = standard_input(&agent.facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
+            let mut command = Command::new(AGENT);
+            command
                 .env_clear()
                 .envs(ENVIRONMENT)
                 .current_dir("/")
-                .stdin(Stdio::from(channel));
-            run_and_reap(agent)
+                .stdin(Stdio::from(input));
+            if let Some(stderr) = stderr {
+                command.stderr(Stdio::from(stderr));
+            }
+            run_and_reap(command)
         }
         (Task::RunHostCommand { argv, env }, _) => {
             show_only_work_dir(&opened.dir)?;
@@ -97,8 +125,28 @@ pub(super) fn main(plan: &Plan, opened: &Opened) -> Result<i32, Failure> {
         (Task::Empty, _) => empty(&link_to(&opened.dir))
             .map(|()| 0)
             .map_err(|error| Failure::io("cannot empty the sandbox", &error)),
-        (Task::RunAgent { .. }, None) => Err(Failure::new("sandbox_start", "the plan was not opened")),
+        (Task::RunAgent(_), None) => Err(Failure::new("sandbox_start", "the plan was not opened")),
     }
+}
+
+/// Removes what a sandbox before this one left in the disk space, except the job's own.
+fn clear_layers(disk: &Path) -> std::io::Result<()> {
+    for layer in JOBLESS_LAYERS {
+        let path = disk.join(layer);
+        if path.exists() {
+            fs_err::remove_dir_all(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the agent reads: the facts, which fit into a pipe.
+fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+    let mut text = serde_json::to_string(facts)?;
+    text.push('\n');
+    std::fs::File::from(writer).write_all(text.as_bytes())?;
+    Ok(reader)
 }
 
 /// The environment that the agent starts with, and nothing of the host's.

@@ -5,7 +5,7 @@
 //! /proc        of the sandbox's own process namespace
 //! /sys         empty
 //! /dev         null zero full random urandom tty, own pts and shm; nothing else
-//! /run         tmpfs; /run/agent is the agent, /run/kiln holds the server's sockets
+//! /run         tmpfs; /run/agent is the agent, /run/kiln the server's sockets
 //! /tmp         in the job's own layer, so on disk
 //! /scratch     the job's disk space
 //! ```
@@ -27,8 +27,11 @@ pub const SCRATCH: &str = "/scratch";
 /// Where the agent is inside its sandbox.
 pub const AGENT: &str = "/run/agent";
 
-/// Where the server's sockets are inside a sandbox.
+/// Where the server's sockets are inside its sandboxes.
 pub const DOORS: &str = "/run/kiln";
+
+/// Directories of the disk space that hold nothing of the job's own: changes to the toolbox, and what overlays need.
+pub(super) const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
 
 /// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -42,7 +45,8 @@ pub(super) struct Sources {
     pub(super) disk: PathBuf,
     /// The agent's file.
     pub(super) agent: PathBuf,
-    /// The directory of the server's sockets.
+    /// The directory with the server's sockets. It is the directory that is bound, so that the sockets of a server that
+    /// was restarted are seen too.
     pub(super) doors: PathBuf,
 }
 
@@ -135,17 +139,14 @@ pub(super) fn furnish(
     kernel.mount("kiln", &inside("/dev/shm"), "tmpfs", safe, "mode=1777")?;
 
     kernel.mount("kiln", &inside("/run"), "tmpfs", safe, "mode=0755")?;
-    for dir in [DOORS, "/run/lock"] {
-        kernel.mkdir(&inside(dir))?;
-    }
+    kernel.mkdir(&inside("/run/lock"))?;
     kernel.write(&inside(AGENT), "")?;
+    let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
     kernel.mount(&text(&sources.agent), &inside(AGENT), "", bind, "")?;
-    // The directory rather than the sockets: a server that was restarted makes new ones.
+    kernel.mount("", &inside(AGENT), "", read_only, "")?;
+    kernel.mkdir(&inside(DOORS))?;
     kernel.mount(&text(&sources.doors), &inside(DOORS), "", bind, "")?;
-    for path in [AGENT, DOORS] {
-        let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
-        kernel.mount("", &inside(path), "", read_only, "")?;
-    }
+    kernel.mount("", &inside(DOORS), "", read_only | MsFlags::MS_NOEXEC, "")?;
 
     kernel.write(&inside("/etc/resolv.conf"), resolv_conf)?;
     kernel.write(
@@ -238,7 +239,7 @@ mod tests {
             toolbox: "/a".into(),
             disk: "/b".into(),
             agent: "/c".into(),
-            doors: "/d".into(),
+            doors: PathBuf::new(),
         };
         let mut kernel = Refuses(0);
         assert!(furnish(&mut kernel, &sources, "n", "h", "").is_err());

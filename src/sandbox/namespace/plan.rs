@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::idmap::IdMap;
-use crate::{records::Failure, sandbox::Limits};
+use crate::{
+    records::{Failure, protocol::AgentFacts},
+    sandbox::{Limits, Network, Usage},
+};
 
 /// One errand of a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,23 +25,8 @@ pub(super) struct Plan {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Task {
-    /// Run the agent in a sandbox whose disk space is `dir`, then empty `dir`.
-    RunAgent {
-        /// Names the control groups and the host inside.
-        name: String,
-        /// The unpacked toolbox.
-        toolbox: PathBuf,
-        /// The agent's file.
-        agent: PathBuf,
-        /// The directory of the server's sockets.
-        doors: PathBuf,
-        /// Content of `/etc/resolv.conf`.
-        resolv_conf: String,
-        /// What the sandbox may use.
-        limits: Limits,
-        /// Leave `dir` as it is at the end.
-        keep: bool,
-    },
+    /// Run the agent in a sandbox whose disk space is `dir`.
+    RunAgent(Box<AgentTask>),
     /// Run a program of the host as root of a user namespace; `dir` is at [`super::HOST_COMMAND_DIR`].
     RunHostCommand {
         /// The program and its arguments.
@@ -48,6 +36,62 @@ pub(super) enum Task {
     },
     /// Remove everything in `dir`, but not `dir` itself.
     Empty,
+}
+
+/// A sandbox with an agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct AgentTask {
+    /// Names the control groups and the host inside.
+    pub(super) name: String,
+    /// The unpacked toolbox.
+    pub(super) toolbox: PathBuf,
+    /// The agent's file.
+    pub(super) agent: PathBuf,
+    /// Holds the server's sockets.
+    pub(super) doors: PathBuf,
+    /// What the agent hears on its standard input.
+    pub(super) facts: AgentFacts,
+    /// Content of `/etc/resolv.conf`.
+    pub(super) resolv_conf: String,
+    /// What the sandbox may use.
+    pub(super) limits: Limits,
+    /// What it can reach.
+    pub(super) network: Network,
+    /// Whose it is.
+    pub(super) life: Life,
+}
+
+/// How long a sandbox lives.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Life {
+    /// As long as the process that started it.
+    Attached {
+        /// Leave the directory as it is at the end; otherwise it is removed.
+        keep: bool,
+    },
+    /// Until its agent ends, or its stop file appears. What is left of it is somebody else's to remove.
+    Detached,
+}
+
+impl Plan {
+    /// The sandbox with an agent, if it is that.
+    pub(super) fn agent(&self) -> Option<&AgentTask> {
+        match &self.task {
+            Task::RunAgent(agent) => Some(agent),
+            Task::RunHostCommand { .. } | Task::Empty => None,
+        }
+    }
+
+    /// Whether the sandbox lives on when the process that started it ends.
+    pub(super) fn is_detached(&self) -> bool {
+        self.agent().is_some_and(|agent| matches!(agent.life, Life::Detached))
+    }
+
+    /// Whether the sandbox has a network of its own.
+    pub(super) fn is_isolated(&self) -> bool {
+        self.agent().is_some_and(|agent| agent.network == Network::Isolated)
+    }
 }
 
 /// How it went.
@@ -61,4 +105,26 @@ pub struct Report {
     pub oom_kills: u64,
     /// Set when limits could not be had.
     pub warning: Option<String>,
+    /// What it used in all.
+    #[serde(default)]
+    pub usage: Usage,
+}
+
+impl Report {
+    /// The report on a sandbox that was not made.
+    pub(super) fn of_failure(failure: Failure) -> Self {
+        Self {
+            exit_code: 1,
+            failure: Some(failure),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a warning to those there are.
+    pub(super) fn warn(&mut self, text: String) {
+        self.warning = Some(match self.warning.take() {
+            Some(before) => format!("{before}; {text}"),
+            None => text,
+        });
+    }
 }

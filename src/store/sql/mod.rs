@@ -12,6 +12,7 @@ mod page;
 pub(super) mod plans;
 mod rows;
 mod runs;
+mod schedules;
 mod statements;
 mod tokens;
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::store::{PageText, Query, Result, Side, Sort, Stored, table::Document};
 
-/// The records that the query asks for. A table without sides is one of jobs.
+/// The records that the query asks for. Filters of jobs are for tables without sides.
 pub(super) async fn page<R: Document>(readers: &Readers, side: Option<Side>, query: &Query) -> Result<Vec<Stored<R>>> {
     let Some(mut statement) = finish(select_stored::<R>(), side, query) else {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
 //! Names that somebody may have meant.
 
 /// The names closest to `given`, the closest first; at most three.
-pub(super) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+pub(crate) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let given = given.to_lowercase();
     let most = (given.chars().count() / 3).max(1);
     let mut near: Vec<(usize, &str)> = names

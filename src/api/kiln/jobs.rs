@@ -1,0 +1,258 @@
+//! `/kiln/v1/jobs/{id}`: how Kiln carries a job out, and what can be done about it. IMS's view of it is in
+//! [`v3`](crate::api::v3).
+
+use axum::{Extension, Json, extract::State, http::StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::{
+    api::{
+        Api,
+        address::Path,
+        auth::Principal,
+        body::{Answer, RawBody},
+        fields::Fields,
+        lists,
+        problem::{Problem, Result},
+        v3::id,
+    },
+    orchestrate::{Ended, Orchestrator, Resume},
+    records::{Failure, Job, JobId, Moment, Step, run::StepTime},
+    store::StoredRun,
+};
+
+/// How a job is carried out.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct JobProgress {
+    /// The job.
+    id: Uuid,
+    /// `queued`, `launching`, `running`, `committing`, `success`, `error`.
+    state: &'static str,
+    /// Why it waits, while it is queued; else where and how it runs.
+    reason: Option<String>,
+    /// Its place in the queue, from 1.
+    position: Option<usize>,
+    /// The step that it is in, or ended in.
+    #[schema(value_type = Option<String>)]
+    step: Option<Step>,
+    /// How far that step is, where that can be told.
+    progress: Option<StepProgress>,
+    /// `native` or `emulated`.
+    how: &'static str,
+    /// What keeps it apart from everything else.
+    isolation: &'static str,
+    /// Which try this is, from 1.
+    attempt: u32,
+    /// What is set aside for it.
+    needs: JobNeeds,
+    /// What it used at most so far.
+    used: Option<JobUse>,
+    /// Steps of this try that ended well.
+    steps: Vec<StepTime>,
+    /// Why it failed.
+    error: Option<JobError>,
+    /// The image that came out.
+    image: Option<Uuid>,
+    /// Where the whole log is, once the job has ended and all of it is cleared away: zstd, `s3://bucket/key`.
+    log: Option<String>,
+    /// When it was asked for.
+    #[schema(value_type = String)]
+    created: Moment,
+    /// When this try was launched.
+    #[schema(value_type = Option<String>)]
+    started: Option<Moment>,
+    /// When it ended.
+    #[schema(value_type = Option<String>)]
+    ended: Option<Moment>,
+}
+
+/// How far a step is.
+#[derive(Debug, Serialize, ToSchema)]
+struct StepProgress {
+    /// Units done.
+    done: u64,
+    /// Units in all.
+    total: u64,
+}
+
+/// What is set aside for a job.
+#[derive(Debug, Serialize, ToSchema)]
+struct JobNeeds {
+    /// Memory, bytes.
+    memory_bytes: u64,
+    /// Memory at which it is ended, bytes.
+    memory_limit_bytes: u64,
+    /// Disk, bytes.
+    disk_bytes: u64,
+    /// Disk at which it is ended, bytes.
+    disk_limit_bytes: u64,
+}
+
+/// What a job used.
+#[derive(Debug, Serialize, ToSchema)]
+struct JobUse {
+    /// Memory, bytes.
+    memory_bytes: u64,
+    /// Disk, bytes.
+    disk_bytes: u64,
+    /// CPU time, milliseconds.
+    cpu_ms: u64,
+}
+
+/// Why a job failed.
+#[derive(Debug, Serialize, ToSchema)]
+struct JobError {
+    /// A word that stays the same; docs/errors.md lists them.
+    code: String,
+    /// The cause, in one line.
+    detail: String,
+    /// What to do about it.
+    hint: Option<String>,
+    /// The step that failed.
+    #[schema(value_type = Option<String>)]
+    step: Option<Step>,
+}
+
+/// How a job is to be done again.
+#[derive(Debug, Deserialize, ToSchema)]
+#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct JobRetry {
+    /// The step to go on from, with what those before it left; without it everything is done anew.
+    #[schema(nullable = false, value_type = String)]
+    from: Option<Step>,
+}
+
+impl JobProgress {
+    fn of(stored: &StoredRun, orchestrator: Option<&Orchestrator>) -> Self {
+        let StoredRun { job, run, .. } = stored;
+        let waiting = orchestrator.and_then(|orchestrator| orchestrator.waiting(job.id));
+        let (position, reason) = waiting.unzip();
+        let progress = orchestrator.and_then(|orchestrator| orchestrator.progress(job.id));
+        let needs = run.plan.needs;
+        let because = || (!run.plan.why.is_empty()).then(|| run.plan.why.clone());
+        Self {
+            id: job.id.0,
+            state: run.state.name(),
+            reason: reason.or_else(because),
+            position,
+            step: run.step,
+            progress: progress.map(|(done, total)| StepProgress { done, total }),
+            how: run.plan.how.name(),
+            isolation: "namespace",
+            attempt: run.attempt,
+            needs: JobNeeds {
+                memory_bytes: needs.memory,
+                memory_limit_bytes: needs.memory_limit,
+                disk_bytes: needs.disk,
+                disk_limit_bytes: needs.disk_limit,
+            },
+            used: run.used.map(|used| JobUse {
+                memory_bytes: used.memory,
+                disk_bytes: used.disk,
+                cpu_ms: used.cpu_ms,
+            }),
+            steps: run.steps.clone(),
+            error: run.failure().cloned().map(
+                |Failure {
+                     code,
+                     detail,
+                     hint,
+                     step,
+                 }| JobError {
+                    code,
+                    detail,
+                    hint,
+                    step,
+                },
+            ),
+            image: job.resultant_image_id.map(Uuid::from),
+            log: run.log.clone(),
+            created: job.created,
+            started: run.launched,
+            ended: run.ended,
+        }
+    }
+}
+
+/// How a job is carried out: where it is, what it waits for, why it failed.
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
+pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<JobProgress>> {
+    let stored = carried_out(&api, id(&text)?).await?;
+    Ok(Json(JobProgress::of(&stored, api.orchestrator.as_deref())))
+}
+
+/// End a job that has not ended.
+#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
+pub(in crate::api) async fn cancel(
+    State(api): State<Api>,
+    principal: Option<Extension<Principal>>,
+    Path(text): Path<String>,
+) -> Result<Json<JobProgress>> {
+    let job = id(&text)?;
+    carried_out(&api, job).await?;
+    let orchestrator = orchestrator(&api)?;
+    let who = principal.map_or_else(|| "somebody".to_owned(), |Extension(principal)| principal.name);
+    match orchestrator
+        .cancel(job, &format!("the job was cancelled by {who}"))
+        .await
+    {
+        Ok(Some(stored)) => Ok(Json(JobProgress::of(&stored, Some(orchestrator)))),
+        Ok(None) => Err(Problem::not_found()),
+        Err(Ended::Already(refused)) => Err(Problem::conflict(format_args!("The job has ended: {refused}."))),
+        Err(Ended::Store(error)) => Err(error.into()),
+    }
+}
+
+/// Do a job that has ended again, as a new job.
+#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", request_body = JobRetry,
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 201, body = Job), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 502, body = Problem)))]
+pub(in crate::api) async fn retry(
+    State(api): State<Api>,
+    principal: Option<Extension<Principal>>,
+    Path(text): Path<String>,
+    body: RawBody,
+) -> Answer<(StatusCode, Json<Job>)> {
+    let job = id(&text)?;
+    let mut fields = Fields::of(body.json()?)?;
+    let from = fields.optional("from", step);
+    fields.finish()?;
+    let from = from?;
+    let stored = carried_out(&api, job).await?;
+    let orchestrator = orchestrator(&api)?;
+    let who = principal.map(|Extension(principal)| principal.name);
+    match orchestrator.again(&stored, from, who).await? {
+        Resume::New(job) => Ok((StatusCode::CREATED, Json(*job))),
+        Resume::Not(why) => Err(Problem::conflict(why).into()),
+    }
+}
+
+fn step(value: &serde_json::Value) -> crate::api::fields::Parsed<Step> {
+    let name = crate::api::fields::text(value)?;
+    lists::one_of("from", &name, &Step::ALL, Step::name)
+        .map_err(|problem| serde_json::json!([problem.detail.unwrap_or_default()]))
+}
+
+/// The job, if it is there and Kiln carries it out.
+async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
+    if let Some(stored) = api.store.get_run(job).await? {
+        return Ok(stored);
+    }
+    match api.store.get_job(job).await? {
+        Some(_) => Err(Problem::conflict(
+            "Kiln only keeps the record of this job; somebody else carries it out.",
+        )),
+        None => Err(Problem::not_found()),
+    }
+}
+
+fn orchestrator(api: &Api) -> Result<&Orchestrator> {
+    api.orchestrator
+        .as_deref()
+        .ok_or_else(|| Problem::conflict("This server only keeps the records of jobs (`run = false` in [jobs])."))
+}

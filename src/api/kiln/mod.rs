@@ -1,0 +1,25 @@
+//! `/kiln/v1`: what IMS has not. One file per resource.
+
+mod jobs;
+mod schedule_fields;
+mod schedule_requests;
+mod scheduled_jobs;
+mod schedules;
+
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::Api;
+
+/// Everything of `/kiln/v1` but uploads.
+pub(super) fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(jobs::get))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
+        .routes(routes!(schedules::list, schedules::create))
+        .routes(routes!(schedules::get, schedules::update, schedules::delete))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::history))
+}

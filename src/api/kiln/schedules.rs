@@ -1,0 +1,208 @@
+//! `/schedules`: jobs that are made again and again. What makes them is in [`orchestrate`](crate::orchestrate::schedule).
+
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    schedule_fields::{blank, settle, timing, with},
+    schedule_requests::{ScheduleCreate, ScheduleUpdate},
+};
+use crate::{
+    api::{
+        Api,
+        address::Path,
+        body::{Answer, RawBody},
+        lists::{self, ListParameters, ListQuery},
+        problem::{Problem, Result},
+        v3::id,
+    },
+    records::{Moment, Schedule, ScheduleId, schedule::Tick},
+    store::{StoreError, Stored},
+};
+
+/// Runs that are told in advance.
+const RUNS_AHEAD: usize = 5;
+
+/// Ticks that a history has if it is not asked for more or less.
+const USUAL_HISTORY: u32 = 100;
+
+/// The most ticks that a history has; there are not many more.
+const LONGEST_HISTORY: u32 = 1_000;
+
+/// How often a change is tried again when somebody was faster.
+const TRIES: u32 = 10;
+
+/// A schedule, with what follows from it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ScheduleDetails {
+    #[serde(flatten)]
+    schedule: Schedule,
+    /// `cron` in words.
+    description: String,
+    /// The next runs by the clock of the time zone, with its distance from UTC. Empty while the schedule is paused.
+    next_runs: Vec<String>,
+}
+
+/// Documentation of the parameter of histories.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "documentation; history() reads it")]
+pub(super) struct HistoryParameters {
+    /// At most so many runs; 100 if it is not given.
+    #[param(nullable = false, minimum = 1, maximum = 1_000)]
+    limit: Option<u32>,
+}
+
+/// List the schedules.
+#[utoipa::path(get, path = "/schedules", tag = "schedules", params(ListParameters),
+    responses((status = 200, body = Vec<Schedule>), (status = 400, body = Problem)))]
+pub(super) async fn list(State(api): State<Api>, list: ListQuery<Schedule>) -> Result<Response> {
+    list.answer(move |query| {
+        let api = api.clone();
+        async move { api.store.page_text_of_schedules(&query).await }
+    })
+    .await
+}
+
+/// Have a recipe built again and again.
+#[utoipa::path(post, path = "/schedules", tag = "schedules", request_body = ScheduleCreate,
+    responses((status = 201, body = ScheduleDetails)))]
+pub(super) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<ScheduleDetails>)> {
+    let mut schedule = with(blank(), body.json()?, true)?;
+    settle(&api, &mut schedule, None).await?;
+    api.store.insert_schedule(&schedule).await?;
+    api.schedule_changed.notify_one();
+    Ok((StatusCode::CREATED, details(schedule)?))
+}
+
+/// One schedule, in words and with its next runs.
+#[utoipa::path(get, path = "/schedules/{id}", tag = "schedules", params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
+pub(super) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<ScheduleDetails>> {
+    details(find(&api, &text).await?.record)
+}
+
+/// Change a schedule. With other times, its next run is the next one from now.
+#[utoipa::path(patch, path = "/schedules/{id}", tag = "schedules", request_body = ScheduleUpdate,
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
+pub(super) async fn update(
+    State(api): State<Api>,
+    Path(text): Path<String>,
+    body: RawBody,
+) -> Answer<Json<ScheduleDetails>> {
+    let current = find(&api, &text).await?;
+    Ok(change(&api, current, &body.json()?).await?)
+}
+
+/// Forget a schedule and its history. Its jobs stay.
+#[utoipa::path(delete, path = "/schedules/{id}", tag = "schedules", params(("id" = String, Path, description = "Its id")),
+    responses((status = 204), (status = 404, body = Problem)))]
+pub(super) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
+    if api.store.delete_schedule(id(&text)?).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Problem::not_found())
+    }
+}
+
+/// Have a schedule stand still. Runs until it is resumed do not count as missed.
+#[utoipa::path(post, path = "/schedules/{id}/pause", tag = "schedules",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
+pub(super) async fn pause(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<ScheduleDetails>> {
+    set_paused(&api, &text, true).await
+}
+
+/// Have a schedule go on.
+#[utoipa::path(post, path = "/schedules/{id}/resume", tag = "schedules",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
+pub(super) async fn resume(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<ScheduleDetails>> {
+    set_paused(&api, &text, false).await
+}
+
+/// Make a job of a schedule now, whether or not it is paused and whatever else of it runs.
+#[utoipa::path(post, path = "/schedules/{id}/run", tag = "schedules",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 201, body = Tick), (status = 404, body = Problem)))]
+pub(super) async fn run(State(api): State<Api>, Path(text): Path<String>) -> Result<(StatusCode, Json<Tick>)> {
+    let tick = api.scheduler().run_now(id(&text)?, Moment::now()).await?;
+    Ok((StatusCode::CREATED, Json(tick.ok_or_else(Problem::not_found)?)))
+}
+
+/// What became of the last runs of a schedule, the last first.
+#[utoipa::path(get, path = "/schedules/{id}/history", tag = "schedules",
+    params(("id" = String, Path, description = "Its id"), HistoryParameters),
+    responses((status = 200, body = Vec<Tick>), (status = 400, body = Problem), (status = 404, body = Problem)))]
+pub(super) async fn history(
+    State(api): State<Api>,
+    Path(text): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<Tick>>> {
+    let schedule = find(&api, &text).await?.record;
+    let mut limit = USUAL_HISTORY;
+    for (_, value) in lists::pairs(query.as_deref())?.iter().filter(|(key, _)| key == "limit") {
+        let number = value.parse().ok().filter(|limit| (1..=LONGEST_HISTORY).contains(limit));
+        limit = number.ok_or_else(|| {
+            Problem::bad_request(format_args!("`limit` has to be: a number from 1 to {LONGEST_HISTORY}."))
+        })?;
+    }
+    Ok(Json(api.store.ticks(schedule.id, limit).await?))
+}
+
+async fn find(api: &Api, text: &str) -> Result<Stored<Schedule>> {
+    let found = api.store.get_schedule(id::<ScheduleId>(text)?).await?;
+    found.ok_or_else(Problem::not_found)
+}
+
+async fn set_paused(api: &Api, text: &str, paused: bool) -> Result<Json<ScheduleDetails>> {
+    let current = find(api, text).await?;
+    if current.record.paused == paused {
+        return details(current.record);
+    }
+    change(api, current, &serde_json::json!({ "paused": paused })).await
+}
+
+/// Changes a schedule unless somebody was faster; then once more from what they left.
+async fn change(api: &Api, mut current: Stored<Schedule>, body: &Value) -> Result<Json<ScheduleDetails>> {
+    let id = current.record.id;
+    for _ in 0..TRIES {
+        let mut schedule = with(current.record.clone(), body.clone(), false)?;
+        settle(api, &mut schedule, Some(&current.record)).await?;
+        match api.store.replace_schedule(&schedule, current.revision, &[]).await {
+            Ok(()) => {
+                api.schedule_changed.notify_one();
+                return details(schedule);
+            }
+            Err(StoreError::Stale) => {
+                let found = api.store.get_schedule(id).await?;
+                current = found.ok_or_else(Problem::not_found)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(StoreError::Stale.into())
+}
+
+fn details(schedule: Schedule) -> Result<Json<ScheduleDetails>> {
+    let timing = timing(&schedule)?;
+    // From just before the next run, which is one of them.
+    let from = schedule.next_run.map(|next| Moment::from_micros(next.micros() - 1));
+    let next_runs = from.into_iter().flat_map(|from| timing.after(from).take(RUNS_AHEAD));
+    let next_runs = next_runs
+        .map(|run| timing.local(run).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+        .collect();
+    Ok(Json(ScheduleDetails {
+        description: timing.describe(),
+        next_runs,
+        schedule,
+    }))
+}

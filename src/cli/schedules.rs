@@ -1,0 +1,292 @@
+//! `kiln schedules`.
+
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{
+    records::{NamedList, Which, called, create, describe, request},
+    session::Session,
+    values::{Body, boolean, missed_runs, overlap},
+};
+use crate::{
+    client::{
+        Data, Found,
+        collection::{PUBLIC_KEYS, RECIPES, RUNS, SCHEDULES},
+    },
+    records::{
+        Failure,
+        schedule::{MOST_MISSED, MissedRuns, Overlap},
+    },
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SchedulesCommand {
+    /// List records.
+    #[command(display_order = 1)]
+    List(NamedList),
+    /// Show a record.
+    #[command(display_order = 2)]
+    Describe(Which),
+    /// Create a record.
+    #[command(display_order = 3)]
+    Create(Box<CreateSchedule>),
+    /// Change a record.
+    #[command(display_order = 4)]
+    Update(Box<UpdateSchedule>),
+    /// Delete a record.
+    #[command(display_order = 5)]
+    Delete(Which),
+    /// Have a schedule stand still
+    #[command(display_order = 6)]
+    Pause(Which),
+    /// Have a schedule go on with its next run
+    #[command(display_order = 7)]
+    Resume(Which),
+    /// Make a job of a schedule now, even of one that is paused
+    #[command(display_order = 8)]
+    RunNow(Which),
+    /// Show what became of the last runs of a schedule
+    #[command(display_order = 9)]
+    History(History),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateSchedule {
+    /// What to call the schedule; and its images, unless --image-root-archive-name says otherwise.
+    #[arg(long)]
+    name: String,
+
+    /// The recipe that is built: id, beginning of an id, or name.
+    #[arg(long, value_name = "ID")]
+    recipe: String,
+
+    /// When it runs: minute, hour, day of the month, month and day of the week, as in a crontab.
+    #[arg(long, value_name = "LINE")]
+    cron: String,
+
+    /// The time zone whose clock --cron is read by [default: UTC].
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+
+    #[command(flatten)]
+    jobs: JobArguments,
+
+    /// Have it stand still until it is resumed.
+    #[arg(long)]
+    paused: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct UpdateSchedule {
+    #[command(flatten)]
+    which: Which,
+
+    /// What to call the schedule.
+    #[arg(long)]
+    name: Option<String>,
+
+    /// The recipe that is built: id, beginning of an id, or name.
+    #[arg(long, value_name = "ID")]
+    recipe: Option<String>,
+
+    /// When it runs; its next run is then the next one from now.
+    #[arg(long, value_name = "LINE")]
+    cron: Option<String>,
+
+    /// The time zone whose clock --cron is read by.
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+
+    #[command(flatten)]
+    jobs: JobArguments,
+
+    /// Options of jobs that are to be as usual again, with commas between them.
+    #[arg(long, value_name = "OPTION,…", value_delimiter = ',', value_parser = option())]
+    unset: Vec<String>,
+}
+
+/// What jobs of a schedule get.
+#[derive(Debug, Args)]
+struct JobArguments {
+    /// What to call the images that come out; {date}, {time}, {recipe}, {arch} and {n} stand for what they say.
+    #[arg(long, visible_alias = "image-name", value_name = "NAME")]
+    image_root_archive_name: Option<String>,
+
+    /// The key that jobs get: id, beginning of an id, or name [default: none].
+    #[arg(long, value_name = "ID")]
+    public_key_id: Option<String>,
+
+    /// Runs that were missed since no server was there: none, the last, or all are made up for [default: once].
+    #[arg(long, value_parser = missed_runs())]
+    missed_runs: Option<MissedRuns>,
+
+    /// How many missed runs `all` makes up for [default: 10].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MISSED)))]
+    missed_runs_limit: Option<u32>,
+
+    /// While an earlier run has not ended, another is skipped, waits, or takes its place [default: forbid].
+    #[arg(long, value_parser = overlap())]
+    overlap: Option<Overlap>,
+
+    /// The kernel's file name in /boot [default: by architecture, vmlinuz or Image].
+    #[arg(long, value_name = "NAME")]
+    kernel_file_name: Option<String>,
+
+    /// The initrd's file name in /boot [default: initrd].
+    #[arg(long, value_name = "NAME")]
+    initrd_file_name: Option<String>,
+
+    /// The kernel parameters' file name in /boot [default: kernel-parameters].
+    #[arg(long, value_name = "NAME")]
+    kernel_parameters_file_name: Option<String>,
+
+    /// Disk for each build, GiB [default: the server's].
+    #[arg(long, value_name = "GIB")]
+    build_env_size: Option<u32>,
+
+    /// Memory for each build, GiB [default: the server's].
+    #[arg(long, value_name = "GIB")]
+    job_mem_size: Option<u32>,
+
+    /// Whether jobs need a kernel of their own [default: the recipe's].
+    #[arg(long, value_name = "BOOL", value_parser = boolean)]
+    require_dkms: Option<bool>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct History {
+    #[command(flatten)]
+    which: Which,
+
+    /// Show no more than so many [default: 100].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: Option<u32>,
+}
+
+fn option() -> impl TypedValueParser<Value = String> {
+    PossibleValuesParser::new([
+        "public-key-id",
+        "kernel-file-name",
+        "initrd-file-name",
+        "kernel-parameters-file-name",
+        "build-env-size",
+        "job-mem-size",
+        "require-dkms",
+    ])
+}
+
+impl SchedulesCommand {
+    pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
+        let client = &session.client;
+        match self {
+            Self::List(list) => session.show_list(&SCHEDULES, client.list(&SCHEDULES, &list.into()).await?),
+            Self::Describe(which) => session.show(&describe(session, &SCHEDULES, &which.id).await?),
+            Self::Create(schedule) => {
+                let recipe = client.find(&RECIPES, &schedule.recipe).await?;
+                let body = Body::default()
+                    .set("name", Some(schedule.name))
+                    .set("recipe_id", Some(recipe.id))
+                    .set("cron", Some(schedule.cron))
+                    .set("timezone", schedule.timezone)
+                    .set("paused", schedule.paused.then_some(true));
+                let body = schedule.jobs.add_to(body, session).await?;
+                create(session, &SCHEDULES, &body.into_value()).await
+            }
+            Self::Update(change) => {
+                let recipe = match &change.recipe {
+                    Some(recipe) => Some(client.find(&RECIPES, recipe).await?.id),
+                    None => None,
+                };
+                let body = Body::default()
+                    .set("name", change.name)
+                    .set("recipe_id", recipe)
+                    .set("cron", change.cron)
+                    .set("timezone", change.timezone);
+                let mut body = change.jobs.add_to(body, session).await?;
+                for option in &change.unset {
+                    body = body.set(&option.replace('-', "_"), Some(Value::Null));
+                }
+                let body = body.into_change()?;
+                let found = client.find(&SCHEDULES, &change.which.id).await?;
+                session.show(&request(session, Method::PATCH, &SCHEDULES, &found, Some(&body)).await?)
+            }
+            Self::Delete(which) => {
+                let found = client.find(&SCHEDULES, &which.id).await?;
+                request(session, Method::DELETE, &SCHEDULES, &found, None).await?;
+                session
+                    .printer
+                    .note(format_args!("deleted {}", called(&SCHEDULES, &found)));
+                Ok(())
+            }
+            Self::Pause(which) => session.show(&act(session, &which, "pause").await?.1),
+            Self::Resume(which) => session.show(&act(session, &which, "resume").await?.1),
+            Self::RunNow(which) => {
+                let (found, run) = act(session, &which, "run").await?;
+                session.show(&run)?;
+                match run.text("outcome") {
+                    Some("failed") => Err(not_made(&found, &run)),
+                    _ => Ok(()),
+                }
+            }
+            Self::History(history) => {
+                let found = client.find(&SCHEDULES, &history.which.id).await?;
+                let limit = history.limit.map(|limit| limit.to_string());
+                let query: Vec<_> = limit.iter().map(|limit| ("limit", limit.as_str())).collect();
+                let path = below(&found, "history");
+                let runs = client.send(Method::GET, &path, &query, None).await?;
+                session.show_list(&RUNS, runs.into_items())
+            }
+        }
+    }
+}
+
+impl JobArguments {
+    async fn add_to(self, body: Body, session: &Session) -> Result<Body, Failure> {
+        let public_key = match &self.public_key_id {
+            Some(key) => Some(session.client.find(&PUBLIC_KEYS, key).await?.id),
+            None => None,
+        };
+        Ok(body
+            .set("image_root_archive_name", self.image_root_archive_name)
+            .set("public_key_id", public_key)
+            .set("missed_runs", self.missed_runs.map(MissedRuns::name))
+            .set("missed_runs_limit", self.missed_runs_limit)
+            .set("overlap", self.overlap.map(Overlap::name))
+            .set("kernel_file_name", self.kernel_file_name)
+            .set("initrd_file_name", self.initrd_file_name)
+            .set("kernel_parameters_file_name", self.kernel_parameters_file_name)
+            .set("build_env_size", self.build_env_size)
+            .set("job_mem_size", self.job_mem_size)
+            .set("require_dkms", self.require_dkms))
+    }
+}
+
+/// Has the server do something with a schedule.
+async fn act(session: &Session, which: &Which, what: &str) -> Result<(Found, Data), Failure> {
+    let found = session.client.find(&SCHEDULES, &which.id).await?;
+    let answer = session
+        .client
+        .send(Method::POST, &below(&found, what), &[], None)
+        .await?;
+    Ok((found, answer))
+}
+
+/// The address of something of a schedule.
+fn below<'a>(found: &'a Found, what: &'a str) -> Vec<&'a str> {
+    let mut path = SCHEDULES.path.to_vec();
+    path.extend([found.id.as_str(), what]);
+    path
+}
+
+fn not_made(found: &Found, run: &Data) -> Failure {
+    let why = run.text("why").unwrap_or("the server does not say why");
+    Failure::new(
+        "run_failed",
+        format!("{} made no job: {why}", called(&SCHEDULES, found)),
+    )
+    .hint(format!("`kiln schedules describe {}` shows what it is told", found.id))
+}

@@ -1,0 +1,317 @@
+//! Makes the jobs of schedules when they are due.
+//!
+//! [`Scheduler::pass_once`] looks at rows, not at remembered events, in two steps:
+//!
+//! 1. Of each schedule that is due, the ticks up to now and the next run are stored together, if nobody else has changed
+//!    the schedule meanwhile. From here on each tick has the id of its job.
+//! 2. Each open tick is carried on: it waits, is skipped, or its job is made, by that id.
+//!
+//! It is right when run twice, by two servers at the same time, and after a crash at any line: a tick is there once, since
+//! schedule and time are its key, and a job is made once, since its id is the tick's.
+//!
+//! A clock that jumps forward makes runs that were missed; one that is set back makes nothing twice.
+
+mod due;
+mod overlap;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::SignedDuration;
+use tokio::sync::Notify;
+
+use crate::{
+    records::{
+        Failure, JobId, Moment, Recipe, Schedule, ScheduleId,
+        schedule::{Outcome, ScheduledJob, Tick, Timing, image_name},
+    },
+    store::{Collection, SharedStore, Side, StoreError, Stored},
+};
+
+/// The longest time between two looks: another server may have made a schedule, and the clock may have been set.
+const MOST_SLEEP: Duration = Duration::from_secs(30);
+
+/// The time between two looks while a run waits for a job to end.
+const WHILE_WAITING: Duration = Duration::from_secs(5);
+
+/// Schedules that are read at once.
+const PAGE: u32 = 100;
+
+/// How long a job is tried to be made while the database or S3 does not answer.
+const TRIED_FOR: SignedDuration = SignedDuration::from_hours(1);
+
+/// How often a change is tried again when somebody was faster.
+const TRIES: u32 = 10;
+
+/// What makes jobs, and knows how they are.
+#[async_trait]
+pub trait JobMaker: fmt::Debug + Send + Sync {
+    /// Makes the job of this id, once: an id that exists is fine.
+    async fn make(&self, id: JobId, request: &ScheduledJob) -> Result<(), Failure>;
+
+    /// Whether the job has ended. One that nobody knows has.
+    async fn has_ended(&self, id: JobId) -> Result<bool, Failure>;
+
+    /// Has the job end, if there is one. It need not have when this returns.
+    async fn cancel(&self, id: JobId) -> Result<(), Failure>;
+}
+
+/// Makes the jobs of schedules.
+#[derive(Debug)]
+pub struct Scheduler {
+    store: SharedStore,
+    maker: Arc<dyn JobMaker>,
+    woken: Arc<Notify>,
+}
+
+impl Scheduler {
+    /// Over these schedules, by this maker. `woken` is rung when a schedule was changed.
+    pub fn new(store: SharedStore, maker: Arc<dyn JobMaker>, woken: Arc<Notify>) -> Self {
+        Self { store, maker, woken }
+    }
+
+    /// Looks whenever a run is due; never ends.
+    pub async fn run(&self) {
+        let mut last = None;
+        loop {
+            let now = Moment::now();
+            let was_set_back = last.is_none_or(|last| now < last);
+            last = Some(now);
+            let pause = match self.look(now, was_set_back).await {
+                Ok(pause) => pause,
+                Err(failure) => {
+                    tracing::warn!(code = failure.code, "schedules were not looked at: {failure}");
+                    MOST_SLEEP
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.woken.notified() => {}
+            }
+        }
+    }
+
+    async fn look(&self, now: Moment, was_set_back: bool) -> Result<Duration, Failure> {
+        if was_set_back {
+            self.realign(now).await?;
+        }
+        let is_waiting = self.pass_once(now).await?;
+        let most = if is_waiting { WHILE_WAITING } else { MOST_SLEEP };
+        let next = self.store.schedules_running_after(now, 1).await?;
+        let next = next.first().and_then(|stored| stored.record.next_run);
+        // By the clock as it is by now: the pass may have taken a while.
+        let until_next = next.map_or(i64::MAX, |next| next.micros().saturating_sub(Moment::now().micros()));
+        Ok(most.min(Duration::from_micros(u64::try_from(until_next).unwrap_or(0))))
+    }
+
+    /// Brings every run that is due by now, and every one that was left behind, as far as it can get. Answers whether
+    /// one is left that waits.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. What was done stays done.
+    pub async fn pass_once(&self, now: Moment) -> Result<bool, Failure> {
+        loop {
+            let due = self.store.due_schedules(now, PAGE).await?;
+            for stored in &due {
+                self.claim(stored, now).await?;
+            }
+            if due.len() < PAGE as usize {
+                break;
+            }
+        }
+        let open = self.store.open_ticks().await?;
+        let mut is_waiting = false;
+        for ticks in open.chunk_by(|one, other| one.schedule_id == other.schedule_id) {
+            is_waiting |= self.carry_on(ticks, now).await?;
+        }
+        Ok(is_waiting)
+    }
+
+    /// Brings schedules back that wait for a moment further away than their line says, since the clock was wrong when
+    /// it was chosen.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn realign(&self, now: Moment) -> Result<(), Failure> {
+        for stored in self.store.schedules_running_after(now, u32::MAX).await? {
+            let Ok(timing) = Timing::parse(&stored.record.cron, &stored.record.timezone) else {
+                continue;
+            };
+            let next_run = timing.next_after(now);
+            if next_run < stored.record.next_run {
+                let schedule = Schedule {
+                    next_run,
+                    ..stored.record
+                };
+                unless_stale(self.store.replace_schedule(&schedule, stored.revision, &[]).await)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a job of a schedule now, whether or not it is paused and whatever else of it runs. None when there is no
+    /// such schedule.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. That the job could not be made is in the tick.
+    pub async fn run_now(&self, id: ScheduleId, now: Moment) -> Result<Option<Tick>, Failure> {
+        for _ in 0..TRIES {
+            let Some(stored) = self.store.get_schedule(id).await? else {
+                return Ok(None);
+            };
+            let mut schedule = stored.record;
+            // Two at the same time are two.
+            let after_last = schedule
+                .last_run
+                .map_or(now, |last| Moment::from_micros(last.micros() + 1));
+            let due = now.max(after_last);
+            schedule.runs += 1;
+            schedule.last_run = Some(due);
+            let tick = Tick {
+                schedule_id: id,
+                due,
+                fired: due,
+                number: schedule.runs,
+                outcome: Outcome::Making,
+                job_id: Some(JobId::new()),
+                why: None,
+            };
+            let claimed = self
+                .store
+                .replace_schedule(&schedule, stored.revision, std::slice::from_ref(&tick));
+            if unless_stale(claimed.await)? {
+                return self.make(&schedule, tick, now).await.map(Some);
+            }
+        }
+        Err(StoreError::Stale.into())
+    }
+
+    async fn claim(&self, stored: &Stored<Schedule>, now: Moment) -> Result<(), Failure> {
+        let schedule = &stored.record;
+        let claim = match Timing::parse(&schedule.cron, &schedule.timezone) {
+            Ok(timing) => due::claim(schedule, &timing, now),
+            Err(why) => Some(due::unreadable(schedule, &why, now)),
+        };
+        if let Some(claim) = claim {
+            let stored = self
+                .store
+                .replace_schedule(&claim.schedule, stored.revision, &claim.ticks);
+            unless_stale(stored.await)?;
+        }
+        Ok(())
+    }
+
+    /// Carries on the open ticks of one schedule. Answers whether one is left that waits.
+    async fn carry_on(&self, ticks: &[Tick], now: Moment) -> Result<bool, Failure> {
+        let Some(id) = ticks.first().map(|tick| tick.schedule_id) else {
+            return Ok(false);
+        };
+        let Some(stored) = self.store.get_schedule(id).await? else {
+            return Ok(false);
+        };
+        let schedule = stored.record;
+        let (mut unfinished, mut waiting) = (Vec::new(), Vec::new());
+        for tick in ticks.iter().cloned() {
+            let tick = match tick.outcome {
+                Outcome::Making => self.make(&schedule, tick, now).await?,
+                _ => tick,
+            };
+            match (tick.outcome, tick.job_id) {
+                (Outcome::Waiting, _) => waiting.push(tick),
+                (Outcome::Made, Some(job)) if self.has_ended(job).await => {
+                    self.store.settle_tick(&tick.now(Outcome::Ended)).await?;
+                }
+                (Outcome::Making | Outcome::Made, Some(job)) => unfinished.push(job),
+                _ => {}
+            }
+        }
+        let verdict = overlap::decide(schedule.overlap, &waiting, &unfinished);
+        for job in verdict.cancel {
+            if let Err(failure) = self.maker.cancel(job).await {
+                tracing::warn!(%job, "a job that is to be replaced was not cancelled: {failure}");
+            }
+        }
+        for tick in verdict.ticks {
+            let is_settled = self.store.settle_tick(&tick).await?;
+            if is_settled && tick.outcome == Outcome::Making {
+                self.make(&schedule, tick, now).await?;
+            }
+        }
+        Ok(!waiting.is_empty())
+    }
+
+    /// Makes the job of a tick, and notes what came of it.
+    async fn make(&self, schedule: &Schedule, tick: Tick, now: Moment) -> Result<Tick, Failure> {
+        let Some(job) = tick.job_id else { return Ok(tick) };
+        let made = match self.request(schedule, &tick).await {
+            Ok(request) => self.maker.make(job, &request).await,
+            Err(failure) => Err(failure),
+        };
+        let tick = match made {
+            Ok(()) => tick.now(Outcome::Made),
+            Err(failure) => {
+                let tried = now.micros().saturating_sub(tick.fired.micros());
+                let is_worth_it = is_passing(&failure) && i128::from(tried) < TRIED_FOR.as_micros();
+                tracing::warn!(schedule = %schedule.id, %job, code = failure.code, "a job was not made: {failure}");
+                if is_worth_it {
+                    tick.waiting(failure.detail)
+                } else {
+                    tick.failed(failure.detail)
+                }
+            }
+        };
+        self.store.settle_tick(&tick).await?;
+        Ok(tick)
+    }
+
+    async fn request(&self, schedule: &Schedule, tick: &Tick) -> Result<ScheduledJob, Failure> {
+        let unusable = |why: String| Failure::new("schedule_unusable", why);
+        let timing = Timing::parse(&schedule.cron, &schedule.timezone).map_err(unusable)?;
+        let recipe = Collection::<Recipe>::get(&*self.store, Side::Live, schedule.recipe_id).await?;
+        let recipe =
+            recipe.ok_or_else(|| unusable(format!("There is no recipe with the id {}.", schedule.recipe_id)))?;
+        let facts = image_name::Facts {
+            due: &timing.local(tick.due),
+            recipe: &recipe.record.name,
+            arch: recipe.record.arch,
+            number: tick.number,
+        };
+        Ok(ScheduledJob {
+            recipe_id: schedule.recipe_id,
+            public_key_id: schedule.public_key_id,
+            image_root_archive_name: image_name::expand(&schedule.image_root_archive_name, &facts).map_err(unusable)?,
+            options: schedule.options.clone(),
+            schedule: schedule.name.clone(),
+        })
+    }
+
+    async fn has_ended(&self, job: JobId) -> bool {
+        match self.maker.has_ended(job).await {
+            Ok(has_ended) => has_ended,
+            Err(failure) => {
+                tracing::warn!(%job, "whether a job has ended is not known: {failure}");
+                false
+            }
+        }
+    }
+}
+
+/// Whether somebody else was not faster.
+fn unless_stale(done: Result<(), StoreError>) -> Result<bool, Failure> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(StoreError::Stale) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a failure is one of the database or of S3, and not of what was asked for.
+fn is_passing(failure: &Failure) -> bool {
+    failure.code.starts_with("store_") || failure.code.starts_with("s3_")
+}
+
+#[cfg(test)]
+mod tests;

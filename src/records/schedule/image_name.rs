@@ -1,0 +1,104 @@
+//! Names of the images that a schedule makes: a text with placeholders.
+
+use std::fmt::Write;
+
+use jiff::Zoned;
+
+use crate::{arch::Arch, records::names::check_file_name};
+
+/// What placeholders stand for.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// When the run was due, by the clock of the schedule's zone.
+    pub due: &'a Zoned,
+    /// The recipe's name.
+    pub recipe: &'a str,
+    /// The recipe's architecture.
+    pub arch: Arch,
+    /// Which run of the schedule it is.
+    pub number: u32,
+}
+
+/// Puts facts in place of `{date}` (`2026-11-21`), `{time}` (`0200`), `{recipe}`, `{arch}` and `{n}`.
+///
+/// # Errors
+///
+/// A sentence: a placeholder is not known, a brace has no partner, or what comes out is no name that an image can have.
+pub fn expand(template: &str, facts: &Facts<'_>) -> Result<String, String> {
+    let mut name = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(at) = rest.find(['{', '}']) {
+        name.push_str(&rest[..at]);
+        let Some((placeholder, after)) = rest[at..].strip_prefix('{').and_then(|inner| inner.split_once('}')) else {
+            return Err(
+                "A brace without its partner; a name cannot have any but those around placeholders.".to_owned(),
+            );
+        };
+        // Writing to a string cannot fail.
+        let _ = match placeholder {
+            "date" => write!(name, "{}", facts.due.strftime("%Y-%m-%d")),
+            "time" => write!(name, "{}", facts.due.strftime("%H%M")),
+            "recipe" => write!(name, "{}", facts.recipe),
+            "arch" => write!(name, "{}", facts.arch.name()),
+            "n" => write!(name, "{}", facts.number),
+            _ => {
+                return Err(format!(
+                    "There is no placeholder {{{placeholder}}}; there are {{date}}, {{time}}, {{recipe}}, {{arch}} and {{n}}."
+                ));
+            }
+        };
+        rest = after;
+    }
+    name.push_str(rest);
+    match check_file_name(&name) {
+        Ok(()) if name.is_empty() => Err("Shorter than minimum length 1.".to_owned()),
+        Ok(()) => Ok(name),
+        Err(why) if name == template => Err(why.to_owned()),
+        Err(why) => Err(format!("`{name}`: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(template: &str, recipe: &str) -> Result<String, String> {
+        let due: Zoned = "2026-03-29T03:00:00+02:00[Europe/Berlin]".parse().unwrap();
+        let facts = Facts {
+            due: &due,
+            recipe,
+            arch: Arch::Aarch64,
+            number: 7,
+        };
+        expand(template, &facts)
+    }
+
+    #[test]
+    fn placeholders_stand_for_facts() {
+        assert_eq!(expanded("nightly-{date}", "r").unwrap(), "nightly-2026-03-29");
+        assert_eq!(
+            expanded("{recipe}.{arch}-{n}-{time}", "r {n}").unwrap(),
+            "r {n}.aarch64-7-0300"
+        );
+        assert_eq!(expanded("plain", "r").unwrap(), "plain");
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_refused() {
+        for (template, recipe, words) in [
+            ("{data}", "r", "there are {date}, {time}, {recipe}, {arch} and {n}"),
+            ("{}", "r", "no placeholder {}"),
+            ("{Date}", "r", "no placeholder {Date}"),
+            ("a{date", "r", "without its partner"),
+            ("a}b", "r", "without its partner"),
+            ("{{date}}", "r", "no placeholder {{date}"),
+            ("", "r", "minimum length"),
+            ("{recipe}", "a/b", "`a/b`: Not a plain file name."),
+            ("a/b", "r", "Not a plain file name."),
+            ("{recipe}", &"x".repeat(256), "Longer than 255 bytes."),
+        ] {
+            let why = expanded(template, recipe).unwrap_err();
+            assert!(why.contains(words), "{template}: {why}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Schedules: jobs that are made again and again.
+//!
+//! Each time at which a schedule is due is a [`Tick`], and each tick makes one job at most:
+//!
+//! ```text
+//!             ┌──────────────▶ skipped
+//!  waiting ───┤
+//!             └─▶ making ──┬─▶ made ──▶ ended
+//!                          └─▶ failed ┈┈▶ made
+//! ```
+//!
+//! The job's id is chosen with the tick, so that whoever finds a tick in `making`, be it after a crash or beside another
+//! server, makes the same job. `failed` gives way to `made` where one server failed and another did not.
+
+pub mod image_name;
+pub mod timing;
+
+use serde::{Deserialize, Serialize};
+
+use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId};
+pub use timing::Timing;
+
+/// The most missed runs that can be made up for.
+pub const MOST_MISSED: u32 = 100;
+
+/// A job that is made again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Schedule {
+    /// Its identity.
+    #[schema(value_type = uuid::Uuid)]
+    pub id: ScheduleId,
+    /// When it was made.
+    #[schema(value_type = String)]
+    pub created: Moment,
+    /// What people call it. Need not be unique.
+    pub name: String,
+    /// The recipe that is built. Need not exist at all times; a run that does not find it fails.
+    #[schema(value_type = uuid::Uuid)]
+    pub recipe_id: RecipeId,
+    /// When it runs: minute, hour, day of the month, month, day of the week.
+    pub cron: String,
+    /// The time zone whose clock `cron` is read by.
+    pub timezone: String,
+    /// The names of the images that come out, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
+    pub image_root_archive_name: String,
+    /// The key that jobs get. Null: none, since nobody logs in to them.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub public_key_id: Option<PublicKeyId>,
+    /// What jobs get besides.
+    #[serde(flatten)]
+    pub options: JobOptions,
+    /// What happens to runs that were missed.
+    pub missed_runs: MissedRuns,
+    /// How many missed runs `all` makes up for: the last ones.
+    pub missed_runs_limit: u32,
+    /// What happens to a run while an earlier one has not ended.
+    pub overlap: Overlap,
+    /// Whether it stands still.
+    pub paused: bool,
+    /// When it runs next. Null while it is paused.
+    #[schema(value_type = Option<String>)]
+    pub next_run: Option<Moment>,
+    /// When it ran last.
+    #[schema(value_type = Option<String>)]
+    pub last_run: Option<Moment>,
+    /// How often it ran, which is what `{n}` counts. Skipped runs count.
+    pub runs: u32,
+}
+
+/// What jobs of a schedule get; null: what a job gets that does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct JobOptions {
+    /// Disk for the build, GiB.
+    pub build_env_size: Option<u32>,
+    /// Memory for the build, GiB.
+    pub job_mem_size: Option<u32>,
+    /// The kernel's file name in `/boot`.
+    pub kernel_file_name: Option<String>,
+    /// The initial RAM disk's file name in `/boot`.
+    pub initrd_file_name: Option<String>,
+    /// The file of kernel parameters in `/boot`; it need not be there.
+    pub kernel_parameters_file_name: Option<String>,
+    /// Whether jobs need a kernel of their own.
+    pub require_dkms: Option<bool>,
+}
+
+/// A job to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduledJob {
+    /// The recipe.
+    pub recipe_id: RecipeId,
+    /// The key that may log in to its shell, if the schedule has one.
+    pub public_key_id: Option<PublicKeyId>,
+    /// The name of the image that comes out.
+    pub image_root_archive_name: String,
+    /// What it gets besides.
+    pub options: JobOptions,
+    /// The name of the schedule.
+    pub schedule: String,
+}
+
+/// What happens to runs that were missed since no server was there: those that are a minute late or more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MissedRuns {
+    /// Nothing: the next run is the next one of the line.
+    Skip,
+    /// The last of them is made up for.
+    Once,
+    /// All are made up for, one after the other, up to a limit.
+    All,
+}
+
+impl MissedRuns {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Skip, Self::Once, Self::All];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Once => "once",
+            Self::All => "all",
+        }
+    }
+}
+
+/// What happens to a run while an earlier one has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Overlap {
+    /// It is skipped.
+    Forbid,
+    /// It waits.
+    Queue,
+    /// The earlier one is cancelled.
+    Replace,
+}
+
+impl Overlap {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Forbid, Self::Queue, Self::Replace];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forbid => "forbid",
+            Self::Queue => "queue",
+            Self::Replace => "replace",
+        }
+    }
+}
+
+/// One time at which a schedule was due.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Tick {
+    /// The schedule.
+    #[schema(value_type = uuid::Uuid)]
+    pub schedule_id: ScheduleId,
+    /// When it was due; with the schedule, its identity.
+    #[schema(value_type = String)]
+    pub due: Moment,
+    /// When a server saw that it was.
+    #[schema(value_type = String)]
+    pub fired: Moment,
+    /// Which run of the schedule it is, from 1.
+    pub number: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Its job, chosen before it is made. Null where there will be none.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub job_id: Option<JobId>,
+    /// Why it waits, was skipped, or failed.
+    pub why: Option<String>,
+}
+
+impl Tick {
+    /// It stays where it is.
+    #[must_use]
+    pub fn waiting(self, why: impl Into<String>) -> Self {
+        Self {
+            why: Some(why.into()),
+            ..self
+        }
+    }
+
+    /// It is not to make a job.
+    #[must_use]
+    pub fn skipped(self, why: impl Into<String>) -> Self {
+        Self {
+            outcome: Outcome::Skipped,
+            job_id: None,
+            why: Some(why.into()),
+            ..self
+        }
+    }
+
+    /// Its job could not be made.
+    #[must_use]
+    pub fn failed(self, why: impl Into<String>) -> Self {
+        Self {
+            outcome: Outcome::Failed,
+            job_id: None,
+            why: Some(why.into()),
+            ..self
+        }
+    }
+
+    /// It is on to another state, and there is nothing more to say.
+    #[must_use]
+    pub fn now(self, outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            why: None,
+            ..self
+        }
+    }
+}
+
+/// What became of a tick; the module's head has the arrows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It waits for earlier runs to end.
+    Waiting,
+    /// Its job is being made.
+    Making,
+    /// Its job is there.
+    Made,
+    /// Its job has ended.
+    Ended,
+    /// It made no job, as it was told.
+    Skipped,
+    /// Its job could not be made.
+    Failed,
+}
+
+impl Outcome {
+    /// Those in which something is left to do.
+    pub const OPEN: [Self; 3] = [Self::Waiting, Self::Making, Self::Made];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Making => "making",
+            Self::Made => "made",
+            Self::Ended => "ended",
+            Self::Skipped => "skipped",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// From where it can be come to.
+    pub const fn comes_from(self) -> &'static [Self] {
+        match self {
+            Self::Waiting | Self::Skipped => &[Self::Waiting],
+            // From itself with another reason.
+            Self::Making => &[Self::Waiting, Self::Making],
+            // Another server may have failed where this one did not.
+            Self::Made => &[Self::Making, Self::Failed],
+            Self::Failed => &[Self::Making],
+            Self::Ended => &[Self::Made],
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The namespace driver as a server uses it: sandboxes that outlive it.
+
+use std::{path::Path, process::Stdio, time::Duration};
+
+use async_trait::async_trait;
+use nix::sys::statvfs::statvfs;
+use tokio::{io::AsyncWriteExt, process::Command, time::Instant};
+
+use super::{
+    NamespaceDriver, SUPERVISOR_COMMAND, cgroup,
+    files::{self, Files},
+    make_shared_dir, network,
+    plan::{AgentTask, Life, Plan, Report, Task},
+    remove_groups, socket_pair,
+};
+use crate::{
+    host,
+    records::{Failure, JobId},
+    sandbox::{Capacity, Driver, Evidence, Network, SandboxSpec, SandboxState, Scratch, Usage},
+};
+
+/// How long a supervisor may take to end its sandbox before it is killed, and then how long that may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+#[async_trait]
+impl Driver for NamespaceDriver {
+    async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
+        let files = self.files(sandbox.job);
+        if let Some(from) = sandbox.scratch_from {
+            self.move_scratch(from, &files)?;
+        } else if files.is_anything() {
+            return Err(exists(sandbox.job));
+        }
+        let lock = files.try_lock()?.ok_or_else(|| exists(sandbox.job))?;
+        let failed = |error: std::io::Error| Failure::io("cannot start the sandbox's supervisor", &error);
+        let stderr = fs_err::File::options()
+            .create(true)
+            .append(true)
+            .open(files.stderr())
+            .map_err(failed)?;
+        make_shared_dir(files.dir())?;
+        // From here on the disk space belongs to this sandbox, and goes with it.
+        files::remove_file(&files.keep())?;
+
+        let mut line =
+            serde_json::to_string(&self.plan(sandbox)).map_err(|error| Failure::new("sandbox_start", error))?;
+        line.push('\n');
+        let (mut control, theirs) = socket_pair()?;
+        Command::new(&self.program)
+            .arg(SUPERVISOR_COMMAND)
+            // It must not keep anything of the host busy.
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::from(lock.into_file()))
+            .stderr(Stdio::from(stderr.into_file()))
+            .spawn()
+            .map_err(failed)?;
+        control.write_all(line.as_bytes()).await.map_err(failed)
+    }
+
+    async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
+        let files = self.files(job);
+        // The order matters: who lets go of the lock has written the report.
+        if files.is_alive() {
+            return Ok(SandboxState::Running);
+        }
+        if !files.stderr().exists() {
+            return Ok(SandboxState::Absent);
+        }
+        let report = files.report().unwrap_or_else(|| {
+            let detail = "the sandbox ended without a report";
+            Report::of_failure(
+                Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what"),
+            )
+        });
+        Ok(SandboxState::Ended(Evidence {
+            exit_code: report.exit_code,
+            oom_kills: report.oom_kills,
+            failure: report.failure,
+            warning: report.warning,
+            last_words: files.last_words(),
+        }))
+    }
+
+    async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
+        let files = self.files(job);
+        let ended = files.report().map(|report| report.usage);
+        Ok(ended.or_else(|| files.usage()).unwrap_or_default())
+    }
+
+    async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
+        let files = self.files(job);
+        end(job, &files).await?;
+        let keep = scratch == Scratch::Keep && (files.keep().exists() || keep_scratch(&files)?);
+        if !keep {
+            files::remove_file(&files.disk())?;
+            self.empty(files.dir()).await?;
+        }
+        remove_groups(job).await?;
+        if !keep {
+            files::remove_file(&files.keep())?;
+        }
+        files.remove_notes()?;
+        files::remove_file(&files.lock_path())
+    }
+
+    async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+        let entries =
+            fs_err::read_dir(&self.sandboxes).map_err(|error| Failure::io("cannot list sandboxes", &error))?;
+        let mut jobs: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| Files::job_of(&entry.path()))
+            .collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let ours = |job: &JobId| {
+            let files = self.files(*job);
+            // Without a directory, a lock that nobody holds is the last trace of a sandbox of either kind.
+            files.is_detached() || (!files.dir().exists() && files.lock_path().exists() && !files.is_alive())
+        };
+        jobs.retain(ours);
+        let is_kept = |job: &JobId| {
+            let files = self.files(*job);
+            files.keep().exists() && !files.stderr().exists()
+        };
+        Ok(jobs.iter().map(|job| (*job, is_kept(job))).collect())
+    }
+
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        let disk = statvfs(&self.sandboxes).map_err(|errno| Failure::io("cannot measure the disk", &errno.into()))?;
+        Ok(Capacity {
+            cpus: std::thread::available_parallelism()
+                .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
+            memory: host::memory().unwrap_or(0),
+            disk_free: disk.blocks_available() * disk.fragment_size(),
+            disk_total: disk.blocks() * disk.fragment_size(),
+            inodes_free: disk.files_available(),
+            inodes_total: disk.files(),
+        })
+    }
+}
+
+impl NamespaceDriver {
+    pub(super) fn files(&self, job: JobId) -> Files {
+        Files::of(&self.dir_of(job))
+    }
+
+    fn plan(&self, sandbox: &SandboxSpec) -> Plan {
+        Plan {
+            ids: self.ids,
+            dir: self.dir_of(sandbox.job),
+            task: Task::RunAgent(Box::new(AgentTask {
+                name: sandbox.job.to_string(),
+                toolbox: sandbox.toolbox.clone(),
+                agent: sandbox.agent.clone(),
+                doors: sandbox.doors_dir.clone(),
+                facts: sandbox.facts.clone(),
+                resolv_conf: resolv_conf(sandbox.network),
+                limits: sandbox.limits,
+                network: sandbox.network,
+                life: Life::Detached,
+            })),
+        }
+    }
+
+    /// Removes a directory and all that is in it.
+    async fn empty(&self, dir: &Path) -> Result<(), Failure> {
+        if dir.exists() {
+            self.remove_dir(dir).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the disk space that the sandbox of `from` left that of `to`. Right also when it was begun before.
+    fn move_scratch(&self, from: JobId, to: &Files) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot go on with a sandbox's disk space", &error);
+        let from_files = self.files(from);
+        if from_files.dir() != to.dir() {
+            if from_files.is_alive() {
+                return Err(exists(from));
+            }
+            // The mark moves last: it says that there is something to move.
+            for (old, new) in [
+                (from_files.dir().to_owned(), to.dir().to_owned()),
+                (from_files.disk(), to.disk()),
+                (from_files.keep(), to.keep()),
+            ] {
+                if from_files.keep().exists() && old.exists() {
+                    fs_err::rename(old, new).map_err(failed)?;
+                }
+            }
+        }
+        if to.keep().exists() && to.dir().exists() && !to.stderr().exists() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "no_scratch",
+            format!("the disk space of job {from} is gone"),
+        ))
+    }
+}
+
+/// What `/etc/resolv.conf` says in a sandbox with this network.
+pub(super) fn resolv_conf(network: Network) -> String {
+    let of_host = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    match network {
+        Network::Isolated => network::resolv_conf(&of_host),
+        Network::Host => of_host,
+    }
+}
+
+/// Marks the disk space as kept, unless there is none, or the machine went down with it and it may lack what was written
+/// last. Whether it is kept.
+fn keep_scratch(files: &Files) -> Result<bool, Failure> {
+    let there = files.disk().exists() || files.dir().join("scratch").exists();
+    if !there || !files.is_of_this_boot() {
+        return Ok(false);
+    }
+    // Nothing that a sandbox writes is synced. From now on it must stand a crash of the machine.
+    let failed = |error: std::io::Error| Failure::io("cannot keep a sandbox's disk space", &error);
+    let synced = if files.disk().exists() {
+        files.disk()
+    } else {
+        files.dir().to_owned()
+    };
+    let handle = fs_err::File::open(synced).map_err(failed)?;
+    nix::unistd::syncfs(&handle).map_err(|errno| failed(errno.into()))?;
+    fs_err::write(files.keep(), "").map_err(failed)?;
+    Ok(true)
+}
+
+/// Ends every process of a sandbox.
+async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
+    if has_ended(files, Duration::ZERO).await {
+        return Ok(());
+    }
+    // Without room for the file there is the other way.
+    let asked = fs_err::write(files.stop(), "");
+    if asked.is_ok() && has_ended(files, PATIENCE).await {
+        return Ok(());
+    }
+    files.kill_supervisor();
+    cgroup::kill_by_name(&job.to_string());
+    if has_ended(files, PATIENCE).await {
+        return Ok(());
+    }
+    let detail = format!("the sandbox in {} does not end", files.dir().display());
+    Err(Failure::new("sandbox_stuck", detail).hint("a process of it waits for the kernel, perhaps for a disk"))
+}
+
+/// Waits until no process holds the sandbox's lock. Whether that came to pass.
+async fn has_ended(files: &Files, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    while files.is_alive() {
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    true
+}
+
+fn exists(job: JobId) -> Failure {
+    Failure::new("sandbox_exists", format!("there is a sandbox of job {job} already"))
+}

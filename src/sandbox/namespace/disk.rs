@@ -1,0 +1,175 @@
+//! Disk space of a fixed size: a file system in a sparse file, mounted where nobody else sees it.
+//!
+//! The mount is in the supervisor's own mount namespace and the loop device lets go of the file with the last mount.
+//! Whoever is killed, the kernel cleans up, and what is left is one file.
+
+use std::{
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use nix::{
+    errno::Errno,
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+
+use super::idmap::IdMap;
+use crate::{records::Failure, sandbox::DiskLimit};
+
+/// An inode of ext4 on disk.
+const INODE_BYTES: u64 = 256;
+
+/// A block of the file system, and of the loop device below it.
+const BLOCK_BYTES: u32 = 4096;
+
+/// What the file system needs for its own books: one part in this many.
+const BOOKS: u64 = 64;
+
+/// The least that it needs, whatever its size.
+const LEAST: u64 = 4 << 20;
+
+/// Makes a file system of this size in `file`, for the root of a sandbox.
+///
+/// # Errors
+///
+/// `sandbox_disk` with the reason.
+pub(super) fn make(file: &Path, size: DiskLimit, ids: IdMap) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| refused(&error);
+    let bytes = size.bytes + size.bytes / BOOKS + size.inodes * INODE_BYTES + LEAST;
+    fs_err::File::create(file)
+        .and_then(|disk| disk.set_len(bytes))
+        .map_err(failed)?;
+    let output = Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-m", "0"])
+        .args(["-b", &BLOCK_BYTES.to_string(), "-I", &INODE_BYTES.to_string()])
+        // Nothing in a sandbox outlives a crash of the machine: no journal. The tables stay holes until they are used.
+        .args(["-O", "^has_journal,^resize_inode", "-N", &size.inodes.to_string()])
+        .args([
+            "-E",
+            &format!(
+                "lazy_itable_init=1,nodiscard,root_owner={}:{}",
+                ids.uid_base, ids.gid_base
+            ),
+        ])
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(refused(String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Mounts the file system in `file` on `dir`, in a mount namespace of this process's own.
+///
+/// # Errors
+///
+/// `sandbox_disk` where this process may not, or there are no loop devices.
+pub(super) fn mount_privately(file: &Path, dir: &Path) -> Result<(), Failure> {
+    let failed = |errno: Errno| refused(errno);
+    unshare(CloneFlags::CLONE_NEWNS).map_err(failed)?;
+    // What the host unmounts goes away here too, or it would stay busy; what is mounted here does not show there.
+    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(failed)?;
+    let (device, _attached) = attach(file)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
+    // With `discard` the file gives back what the sandbox deletes.
+    mount(Some(&device), dir, Some("ext4"), flags, Some("discard,noinit_itable")).map_err(failed)
+}
+
+fn refused(why: impl std::fmt::Display) -> Failure {
+    Failure::new("sandbox_disk", format!("no disk space of a fixed size: {why}"))
+}
+
+/// `struct loop_config` of `linux/loop.h`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Default)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    names_and_key: [[u64; 4]; 5],
+    init: [u64; 2],
+}
+
+/// Let go of the file when nobody uses the device any more.
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+mod ioctls {
+    nix::ioctl_none_bad!(get_free, 0x4C82);
+    nix::ioctl_write_ptr_bad!(configure, 0x4C0A, super::LoopConfig);
+}
+
+/// Attaches a file to a free loop device. It stays attached as long as the descriptor is open or the device mounted.
+fn attach(file: &Path) -> Result<(PathBuf, OwnedFd), Failure> {
+    // Somebody else may take the free device first.
+    const TRIES: u32 = 50;
+    let open = |path: &Path| fs_err::OpenOptions::new().read(true).write(true).open(path);
+    let failed = |error: std::io::Error| refused(&error);
+    let backing = open(file).map_err(failed)?;
+    let control = open(Path::new("/dev/loop-control")).map_err(failed)?;
+    let config = LoopConfig {
+        fd: u32::try_from(backing.as_raw_fd()).unwrap_or(u32::MAX),
+        block_size: BLOCK_BYTES,
+        info: LoopInfo {
+            flags: LO_FLAGS_AUTOCLEAR,
+            ..LoopInfo::default()
+        },
+        reserved: [0; 8],
+    };
+    for _ in 0..TRIES {
+        let number = get_free(control.as_raw_fd()).map_err(refused)?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = open(&path).map_err(failed)?;
+        match configure(device.as_raw_fd(), &config) {
+            Ok(()) => return Ok((path, device.into_parts().0.into())),
+            Err(Errno::EBUSY) => {}
+            Err(errno) => return Err(refused(errno)),
+        }
+    }
+    Err(refused("every loop device is taken at once"))
+}
+
+fn get_free(control: RawFd) -> nix::Result<i32> {
+    // SAFETY: the descriptor is open, and the call takes no argument.
+    #[expect(unsafe_code, reason = "ioctls have no safe form")]
+    unsafe {
+        ioctls::get_free(control)
+    }
+}
+
+fn configure(device: RawFd, config: &LoopConfig) -> nix::Result<()> {
+    // SAFETY: the descriptor is open, and the structure is the kernel's.
+    #[expect(unsafe_code, reason = "ioctls have no safe form")]
+    unsafe { ioctls::configure(device, config) }.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_have_the_kernels_sizes() {
+        assert_eq!(size_of::<LoopInfo>(), 232);
+        assert_eq!(size_of::<LoopConfig>(), 304);
+    }
+}

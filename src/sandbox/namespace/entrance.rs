@@ -1,0 +1,123 @@
+//! The process between the supervisor and process 1 of a sandbox: enters the new namespaces and becomes root of them.
+
+use std::{
+    io::{Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sched::{CloneFlags, unshare},
+    sys::{
+        prctl,
+        signal::Signal,
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Gid, Uid, fork, pipe2, setgroups, setresgid, setresuid},
+};
+
+use super::{
+    init,
+    plan::{Plan, Task},
+};
+use crate::records::Failure;
+
+/// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
+pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<OwnedFd>) -> Result<i32, Failure> {
+    die_with_parent();
+    let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
+    if matches!(plan.task, Task::RunAgent(_)) {
+        flags |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    }
+    if plan.is_isolated() {
+        flags |= CloneFlags::CLONE_NEWNET;
+    }
+    unshare(flags).map_err(user_namespace_failure)?;
+    let lost = |error: std::io::Error| Failure::io("lost the supervisor", &error);
+    supervisor.write_all(&[1]).map_err(lost)?;
+    let mut go = [0];
+    supervisor.read_exact(&mut go).map_err(lost)?;
+    // Now, in the sandbox's own groups, so that these are the root of what it sees.
+    unshare(CloneFlags::CLONE_NEWCGROUP).map_err(user_namespace_failure)?;
+
+    // Paths are opened while we still are the user who may walk to them; as root inside we may not.
+    let opened = init::open_sources(plan)?;
+    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot become root of the sandbox: {errno}"));
+    setgroups(&[]).map_err(system)?;
+    setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).map_err(system)?;
+    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).map_err(system)?;
+    // The change of user cleared it (prctl(2)). If the supervisor died in between, its socket is closed.
+    die_with_parent();
+    supervisor.set_nonblocking(true).map_err(lost)?;
+    if supervisor.read(&mut go).is_ok_and(|count| count == 0) {
+        return Ok(1);
+    }
+
+    let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
+    // Open as long as this process lives.
+    let (lifeline_out, lifeline_in) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(system)?;
+    // SAFETY: this process has one thread, so the child may allocate and call anything.
+    #[expect(unsafe_code, reason = "fork has no safe form")]
+    match unsafe { fork() }.map_err(system)? {
+        ForkResult::Child => {
+            drop((failure_out, lifeline_in));
+            die_with_parent();
+            // If the entrance died before that, no signal will come.
+            let is_orphan = nix::unistd::read(&lifeline_out, &mut [0]) == Ok(0);
+            let code = if is_orphan {
+                1
+            } else {
+                init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
+                    report_failure(&failure_in, &failure);
+                    1
+                })
+            };
+            #[expect(clippy::exit, reason = "a forked child must not return into the supervisor's code")]
+            std::process::exit(code);
+        }
+        ForkResult::Parent { child } => {
+            drop((failure_in, lifeline_out, opened, stderr));
+            let code = match waitpid(child, None) {
+                Ok(WaitStatus::Exited(_, code)) => code,
+                Ok(WaitStatus::Signaled(_, signal, _)) => 128 + signal as i32,
+                _ => 1,
+            };
+            let mut said = String::new();
+            let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
+            match serde_json::from_str(&said) {
+                Ok(failure) => Err(failure),
+                Err(_) => Ok(code),
+            }
+        }
+    }
+}
+
+pub(super) fn die_with_parent() {
+    // It cannot fail with a valid signal (prctl(2)).
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+}
+
+pub(super) fn report_failure(pipe: &OwnedFd, failure: &Failure) {
+    if let Ok(text) = serde_json::to_string(failure) {
+        let _ = nix::unistd::write(pipe.as_fd(), text.as_bytes());
+    }
+}
+
+fn user_namespace_failure(errno: Errno) -> Failure {
+    let failure = Failure::new(
+        "no_user_namespace",
+        format!("this host does not let us make a user namespace: {errno}"),
+    );
+    failure.hint(match errno {
+        Errno::ENOSPC | Errno::EUSERS => "raise the sysctl user.max_user_namespaces",
+        Errno::EPERM => {
+            "allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), \
+             kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or the container's seccomp profile"
+        }
+        _ => "the kernel needs CONFIG_USER_NS",
+    })
+}

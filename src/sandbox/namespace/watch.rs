@@ -1,0 +1,87 @@
+//! What a supervisor does while its sandbox runs.
+
+use std::os::{fd::AsFd, unix::net::UnixStream};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+
+use super::{cgroup::Cgroup, files::Files, meter::Meter, network::Slirp, words::Words};
+use crate::records::Failure;
+
+/// How often the supervisor looks whether the sandbox has ended, or is to end, in milliseconds. Neither is announced on
+/// a descriptor that `poll` could watch together with the others, short of Linux-only process handles.
+const LOOK_EVERY_MS: u16 = 20;
+
+/// What is looked after.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    /// Of a detached sandbox: asked for its end, told its usage.
+    pub(super) files: Option<Files>,
+    /// Of an attached sandbox: its end is the sandbox's end.
+    pub(super) socket: Option<&'a UnixStream>,
+    pub(super) words: Option<Words>,
+    pub(super) slirp: Option<Slirp>,
+    pub(super) meter: Meter,
+}
+
+impl Watch<'_> {
+    /// Waits for the entrance, and kills it, and so the sandbox, when it is to end. Its exit code, and what it lost that
+    /// it cannot be without.
+    pub(super) fn until_the_end_of(&mut self, entrance: Pid, cgroup: &Cgroup) -> (i32, Option<Failure>) {
+        let mut lost = None;
+        let mut killed = false;
+        loop {
+            match waitpid(entrance, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => break (self.last_words(code), lost),
+                Ok(WaitStatus::Signaled(_, signal, _)) => break (self.last_words(128 + signal as i32), lost),
+                Err(Errno::ECHILD) => break (self.last_words(1), lost),
+                _ => {}
+            }
+            let kiln_left = self.wait(killed);
+            if killed {
+                continue;
+            }
+            if let Some(files) = &self.files
+                && let Some(usage) = self.meter.tick(cgroup)
+            {
+                // On a full disk the next note may find room.
+                let _ = files.write_usage(&usage);
+            }
+            lost = self.slirp.as_mut().and_then(Slirp::is_lost);
+            if kiln_left || lost.is_some() || self.files.as_ref().is_some_and(Files::is_to_end) {
+                killed = true;
+                let _ = kill(entrance, Signal::SIGKILL);
+            }
+        }
+    }
+
+    /// Waits for something to do, but not for long. Whether kiln has let go of the sandbox.
+    fn wait(&mut self, killed: bool) -> bool {
+        let socket = self.socket.filter(|_| !killed).map(AsFd::as_fd);
+        let words = self.words.as_ref().and_then(Words::source);
+        let mut watched: Vec<_> = [socket, words]
+            .into_iter()
+            .flatten()
+            .map(|source| PollFd::new(source, PollFlags::POLLIN))
+            .collect();
+        let _ = poll(&mut watched, PollTimeout::from(LOOK_EVERY_MS));
+        let kiln_left = socket.is_some() && watched[0].any().unwrap_or(false);
+        if let Some(words) = &mut self.words {
+            words.copy();
+        }
+        kiln_left
+    }
+
+    /// Copies what was said last; passes on the exit code.
+    fn last_words(&mut self, code: i32) -> i32 {
+        while self.words.as_mut().is_some_and(Words::copy) {}
+        code
+    }
+}

@@ -1,0 +1,260 @@
+//! One job for each time at which a schedule is due: through kill -9, and with two servers on one database.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "this is a test")]
+
+#[path = "support/postgres.rs"]
+mod postgres;
+#[path = "support/server.rs"]
+mod server;
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use kiln::{
+    orchestrate::schedule::{JobMaker, Scheduler},
+    records::{
+        Failure, JobId, Moment, Recipe, RecipeId, RecipeType, Schedule, ScheduleId,
+        schedule::{JobOptions, MissedRuns, Outcome, Overlap, ScheduledJob, Tick, Timing},
+    },
+    store::{SharedStore, open},
+};
+use serde_json::json;
+
+use crate::server::{Server, id_of};
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+fn moment(text: &str) -> Moment {
+    text.parse().unwrap()
+}
+
+fn schedule(recipe: RecipeId, cron: &str, next: Moment) -> Schedule {
+    Schedule {
+        id: ScheduleId::new(),
+        created: moment("2026-01-01T00:00:00Z"),
+        name: "s".to_owned(),
+        recipe_id: recipe,
+        cron: cron.to_owned(),
+        timezone: "UTC".to_owned(),
+        image_root_archive_name: "{recipe}-{date}-{time}".to_owned(),
+        public_key_id: None,
+        options: JobOptions::default(),
+        missed_runs: MissedRuns::Once,
+        missed_runs_limit: 100,
+        overlap: Overlap::Queue,
+        paused: false,
+        next_run: Some(next),
+        last_run: None,
+        runs: 0,
+    }
+}
+
+/// Rounds of the killing.
+const ROUNDS: usize = 40;
+
+/// Schedules that become due in each.
+const EACH: usize = 25;
+
+/// What a killed server left of the schedules.
+#[derive(Debug, Default, Clone, Copy)]
+struct Left {
+    /// Runs whose tick is there, and whose job may be or not.
+    open: usize,
+    made: usize,
+}
+
+/// Adds schedules that are due to a store that no server uses; what was left of those before.
+async fn add_due(data: &Path, recipe: RecipeId, all: &mut Vec<ScheduleId>) -> Left {
+    let store = open(data.join("records.sqlite").to_str().unwrap()).await.unwrap();
+    let mut left = Left::default();
+    for id in all.iter().rev().take(EACH) {
+        for tick in store.ticks(*id, 10).await.unwrap() {
+            match tick.outcome {
+                Outcome::Made | Outcome::Ended => left.made += 1,
+                _ => left.open += 1,
+            }
+        }
+    }
+    let last_year = moment("2025-11-21T00:00:00Z");
+    for _ in 0..EACH {
+        // Once a year, so that the last missed run is the same for every server that looks.
+        let schedule = schedule(recipe, "0 0 1 1 *", last_year);
+        store.insert_schedule(&schedule).await.unwrap();
+        all.push(schedule.id);
+    }
+    store.close().await;
+    left
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_makes_one_job_of_each_run() {
+    let settings = [("KILN__JOBS__RUN", "false")];
+    let mut server = Server::with(&settings);
+    let recipe: RecipeId = id_of(&server.recipe(json!({})).await).parse().unwrap();
+    let mut dice = Dice(4);
+    let mut all = Vec::new();
+    let (mut halfway, mut between) = (0, 0);
+    for _ in 0..ROUNDS {
+        tokio::time::sleep(Duration::from_millis(dice.below(400))).await;
+        server = server.crashed_after(&settings, |data| {
+            let left = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(add_due(data, recipe, &mut all))
+            });
+            halfway += usize::from(left.made + left.open > 0 && left.made < EACH);
+            between += left.open;
+        });
+    }
+    println!("{halfway} of {ROUNDS} kills halfway, {between} runs between claim and job");
+    assert!(halfway >= 3, "the kills met nothing");
+
+    let until = std::time::Instant::now() + Duration::from_mins(1);
+    let mut jobs = BTreeSet::new();
+    for id in &all {
+        let path = format!("/kiln/v1/schedules/{id}/history");
+        let tick = loop {
+            let ticks = server.read(&path).await;
+            let ticks: Vec<_> = ticks
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|tick| tick["outcome"] != "skipped")
+                .cloned()
+                .collect();
+            assert!(ticks.len() <= 1, "{ticks:?}");
+            match ticks.first() {
+                Some(tick) if tick["outcome"] == "made" => break tick.clone(),
+                _ => assert!(std::time::Instant::now() < until, "{ticks:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!(tick["due"], "2026-01-01T00:00:00");
+        jobs.insert(tick["job_id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(jobs.len(), ROUNDS * EACH);
+    let made: BTreeSet<_> = server.ids("/v3/jobs").await.into_iter().collect();
+    assert_eq!(made, jobs, "a job for each run, and no other");
+}
+
+/// Makes jobs slowly, and remembers which.
+#[derive(Debug, Default)]
+struct Jobs {
+    made: Mutex<BTreeSet<String>>,
+}
+
+#[async_trait]
+impl JobMaker for Jobs {
+    async fn make(&self, id: JobId, _: &ScheduledJob) -> Result<(), Failure> {
+        tokio::time::sleep(Duration::from_micros(300)).await;
+        self.made.lock().unwrap().insert(id.to_string());
+        Ok(())
+    }
+
+    async fn has_ended(&self, id: JobId) -> Result<bool, Failure> {
+        Ok(self.made.lock().unwrap().contains(&id.to_string()))
+    }
+
+    async fn cancel(&self, _: JobId) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+async fn add_recipe(store: &SharedStore) -> RecipeId {
+    let recipe = Recipe {
+        id: RecipeId::new(),
+        created: moment("2026-01-01T00:00:00Z"),
+        link: None,
+        recipe_type: RecipeType::KiwiNg,
+        linux_distribution: kiln::records::LinuxDistribution::Debian,
+        name: "r".to_owned(),
+        arch: kiln::arch::Arch::X86_64,
+        require_dkms: false,
+        template_dictionary: None,
+        deleted: None,
+    };
+    store.insert(&recipe, &[]).await.unwrap();
+    recipe.id
+}
+
+/// Two servers look at the same time, by clocks that differ, and are cut off in the middle of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_on_one_database_make_one_job_of_each_run() {
+    let url = postgres::Server::shared().new_database();
+    let stores = [open(&url).await.unwrap(), open(&url).await.unwrap()];
+    let jobs = Arc::new(Jobs::default());
+    let start = moment("2026-11-21T00:00:00Z");
+    let recipe = add_recipe(&stores[0]).await;
+    let mut schedules = Vec::new();
+    for overlap in Overlap::ALL {
+        for _ in 0..4 {
+            let schedule = Schedule {
+                overlap,
+                missed_runs: MissedRuns::All,
+                ..schedule(recipe, "* * * * *", moment("2026-11-21T00:01:00Z"))
+            };
+            stores[0].insert_schedule(&schedule).await.unwrap();
+            schedules.push(schedule);
+        }
+    }
+    let schedulers: Vec<_> = stores
+        .iter()
+        .map(|store| Arc::new(Scheduler::new(store.clone(), jobs.clone(), Arc::default())))
+        .collect();
+    let mut dice = Dice(7);
+    let mut now = start;
+    for round in 0..80 {
+        now = Moment::from_micros(now.micros() + 20_000_000 + i64::try_from(dice.below(40_000_000)).unwrap());
+        let passes: Vec<_> = (0..4)
+            .map(|n| {
+                let scheduler = schedulers[n % 2].clone();
+                let clock = Moment::from_micros(now.micros() - i64::try_from(dice.below(3_000_000)).unwrap());
+                tokio::spawn(async move { scheduler.pass_once(clock).await.unwrap() })
+            })
+            .collect();
+        if round % 2 == 0 {
+            tokio::time::sleep(Duration::from_micros(dice.below(8_000))).await;
+            passes.iter().for_each(tokio::task::JoinHandle::abort);
+        }
+        for pass in passes {
+            if let Err(error) = pass.await {
+                assert!(error.is_cancelled(), "{error}");
+            }
+        }
+    }
+    while schedulers[0].pass_once(now).await.unwrap() {}
+
+    let timing = Timing::parse("* * * * *", "UTC").unwrap();
+    let expected: Vec<Moment> = timing.after(start).take_while(|due| *due <= now).collect();
+    let mut of_ticks = BTreeSet::new();
+    for schedule in &schedules {
+        let mut ticks: Vec<Tick> = stores[1].ticks(schedule.id, 1_000).await.unwrap();
+        ticks.reverse();
+        let due: Vec<_> = ticks.iter().map(|tick| tick.due).collect();
+        assert_eq!(due, expected);
+        for tick in ticks {
+            let has_job = matches!(tick.outcome, Outcome::Made | Outcome::Ended);
+            assert!(has_job || tick.outcome == Outcome::Skipped, "{tick:?}");
+            assert!(has_job || schedule.overlap != Overlap::Queue, "{tick:?}");
+            of_ticks.extend(tick.job_id.map(|id| id.to_string()));
+        }
+    }
+    let made = jobs.made.lock().unwrap().clone();
+    assert_eq!(made, of_ticks, "a job for each run that was not skipped, and no other");
+    println!("{} runs, {} jobs", schedules.len() * expected.len(), made.len());
+}
