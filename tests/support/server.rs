@@ -80,6 +80,8 @@ impl Process {
             .env("KILN_LOG", "warn")
             .env("KILN__SERVER__LISTEN", "127.0.0.1:0")
             .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
+            // What carries jobs out has tests of its own; here they only are records.
+            .env("KILN__JOBS__RUN", "false")
             // Tests are quicker than any user.
             .env("KILN__LIMITS__REQUESTS_PER_SECOND", "0")
             .envs(settings.iter().copied())
@@ -229,6 +231,11 @@ impl Server {
     /// Kills it, does something to its data directory, and starts another one there with these settings.
     pub fn crashed_after(self, settings: &[Setting<'_>], change: impl FnOnce(&Path)) -> Self {
         self.again(true, settings, change)
+    }
+
+    /// Stops or kills it, and starts another one on the same data after a while.
+    pub fn away_for(self, crash: bool, time: Duration, settings: &[Setting<'_>]) -> Self {
+        self.again(crash, settings, |_| std::thread::sleep(time))
     }
 
     /// Stops it, does something to its data directory, and starts another one there.
