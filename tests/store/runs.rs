@@ -6,7 +6,7 @@ use kiln::{
         protocol::{BootFiles, TemplateMode},
         run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
     },
-    store::{JobFilter, Jobs, Runs, StoreError, StoredRun},
+    store::{JobFilter, StoreError, StoredRun},
 };
 use uuid::Uuid;
 
