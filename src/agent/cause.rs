@@ -15,7 +15,7 @@ const fn known(has: &'static [&'static str], code: &'static str, hint: &'static 
     Known { has, code, hint }
 }
 
-const DISK: &str = "allow the job more disk space, or free some where Kiln keeps its data";
+const DISK: &str = "free space where Kiln keeps its data, or allow the job more of it";
 const MEMORY: &str = "allow the job more memory: `--memory SIZE`, or `job_mem_size`";
 const EMULATOR: &str = "a program died under the emulator, not by its own fault; see the lines before it";
 const FOREIGN: &str = "a script runs a program of another architecture than the image's: see which package it is from";
