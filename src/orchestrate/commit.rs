@@ -53,7 +53,12 @@ impl Orchestrator {
 
     async fn commit(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (&stored.job, &stored.run);
-        let artifacts: Vec<UploadedArtifact> = run.uploads.iter().filter_map(|known| known.done.clone()).collect();
+        let artifacts = run.artifacts().map_err(|open| {
+            Failure::new(
+                "protocol",
+                format!("the agent finished before its upload of {}", open.key),
+            )
+        })?;
         let packed = packed_log(&self.store, job.id).await?;
         self.artifacts.put_log(run.image, packed).await?;
         let manifest = self.artifacts.write_manifest(run.image, job.arch, &artifacts).await?;
