@@ -1,0 +1,317 @@
+//! Jobs of the service as their users see them: made with the commands, carried out for real, in sandboxes.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use serde_json::Value;
+use support::{Kiln, Ran, Recipe, foreign, repository::Repository, serve::Server};
+
+/// A server that carries jobs out, and what jobs need.
+struct Site {
+    server: Server,
+    repository: Repository,
+    key: String,
+}
+
+impl Site {
+    fn start(repository: Repository, variables: &[(&str, &str)]) -> Self {
+        let ports = format!("[{}]", repository.port());
+        let mut all = vec![("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str())];
+        all.extend(variables);
+        let server = Server::start_in(Kiln::new(), &all);
+        let mut site = Self {
+            server,
+            repository,
+            key: String::new(),
+        };
+        let key = site.server.kiln.data().join("key.pub");
+        fs_err::write(&key, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@here\n").unwrap();
+        let made = site.json(&[
+            "public-keys",
+            "create",
+            "--name",
+            "key",
+            "--public-key",
+            key.to_str().unwrap(),
+        ]);
+        site.key = made["id"].as_str().unwrap().to_owned();
+        site
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = self.server.kiln.command(args);
+        command.env("KILN_SERVER", &self.server.url);
+        support::run(command)
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        let ran = self.run(&[args, &["--format", "json"]].concat()).ok();
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout))
+    }
+
+    #[track_caller]
+    fn recipe(&self, recipe: &Recipe, more: &[&str]) -> String {
+        let args = [
+            &[
+                "recipes",
+                "create",
+                "--from",
+                recipe.path(),
+                "--name",
+                "test",
+                "--linux-distribution",
+                "sles15",
+                "--template-dictionary-key",
+                "rpm_repo",
+                "--template-dictionary-value",
+                &self.repository.url(),
+            ],
+            more,
+        ]
+        .concat();
+        self.json(&args)["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Makes a job and follows it to its end.
+    fn follow(&self, recipe: &str, more: &[&str]) -> Ran {
+        let args = [
+            "jobs",
+            "create",
+            "--job-type",
+            "create",
+            "--artifact-id",
+            recipe,
+            "--public-key-id",
+            &self.key,
+            "--image-root-archive-name",
+            "image",
+            "--format",
+            "json",
+            "--follow",
+        ];
+        self.run(&[&args, more].concat())
+    }
+
+    /// The only job that is not `but`.
+    #[track_caller]
+    fn job_but(&self, but: &[&str]) -> String {
+        let jobs = self.json(&["jobs", "list"]);
+        let ids: Vec<_> = jobs
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|job| job["id"].as_str().unwrap())
+            .collect();
+        let left: Vec<_> = ids.into_iter().filter(|id| !but.contains(id)).collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        left[0].to_owned()
+    }
+
+    fn status(&self, job: &str) -> Value {
+        self.json(&["jobs", "status", job])
+    }
+
+    /// The status, once all is cleared away.
+    #[track_caller]
+    fn settled(&self, job: &str) -> Value {
+        let mut last = Value::Null;
+        let done = support::eventually(std::time::Duration::from_mins(2), || {
+            last = self.status(job);
+            last["log"].is_string()
+        });
+        assert!(done, "{last:#}");
+        last
+    }
+}
+
+#[test]
+fn a_recipe_becomes_an_image() {
+    needs!(support::no_namespaces());
+    let site = Site::start(Repository::native(), &[]);
+    let recipe = site.recipe(
+        &Recipe::with_script("echo from the script"),
+        &["--require-dkms", "false"],
+    );
+    let ran = site.follow(&recipe, &[]).ok();
+    let job: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(job["status"], "success", "{job:#}");
+    let id = job["id"].as_str().unwrap();
+    let image = site.json(&["images", "describe", job["resultant_image_id"].as_str().unwrap()]);
+    assert_eq!(
+        (&image["name"], &image["arch"]),
+        (&"image".into(), &support::HOST.into())
+    );
+    let metadata = &image["metadata"];
+    assert_eq!(
+        (&metadata["kiln.job"], &metadata["kiln.recipe"]),
+        (&id.into(), &recipe.as_str().into())
+    );
+    assert_eq!(
+        (&metadata["kiln.how"], &metadata["kiln.by"]),
+        (&"native".into(), &"local".into())
+    );
+    assert_eq!(metadata["kiln.recipe_sha256"].as_str().unwrap().len(), 64);
+
+    let status = site.settled(id);
+    assert_eq!(status["state"], "success");
+    let steps: Vec<_> = status["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["step"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        steps,
+        ["prepare", "fetch", "template", "repos", "build", "package", "upload"]
+    );
+    assert!(status["used"]["disk_bytes"].as_u64().unwrap() > 0, "{status:#}");
+    let log = site.run(&["jobs", "logs", id]).ok().stdout;
+    assert!(log.contains("from the script"), "{log}");
+
+    // What it used is what the next build of the recipe gets, not what a first one does.
+    let ran = site.follow(&recipe, &[]).ok();
+    let second: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let (first, second) = (&status["needs"], &site.status(second["id"].as_str().unwrap())["needs"]);
+    assert!(
+        second["disk_bytes"].as_u64() < first["disk_bytes"].as_u64(),
+        "{first} {second}"
+    );
+
+    // Nobody else says where a job is that Kiln carries out, and an ended one cannot be cancelled.
+    let patch = site.run(&["jobs", "update", id, "--status", "error"]);
+    assert!(
+        patch.failed().contains("Kiln carries this job out itself"),
+        "{}",
+        patch.stderr
+    );
+    let cancel = site.run(&["jobs", "cancel", id]);
+    assert!(cancel.failed().contains("has ended"), "{}", cancel.stderr);
+
+    // A deleted job takes its log along, and leaves its image, as in IMS.
+    site.run(&["jobs", "delete", id]).ok();
+    let gone = site.run(&["jobs", "logs", id]);
+    assert_eq!(gone.code, Some(1), "{}", gone.stdout);
+    site.json(&["images", "describe", job["resultant_image_id"].as_str().unwrap()]);
+    site.server.stop();
+}
+
+#[test]
+fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let recipe = Recipe::with_script("uname -m");
+    let site = Site::start(Repository::foreign(), &[]);
+    let id = site.recipe(&recipe, &["--arch", foreign(), "--require-dkms", "false"]);
+    let ran = site.follow(&id, &[]);
+    assert!(ran.failed().contains("needs a virtual machine"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("foreign = \"namespace\""), "{}", ran.stderr);
+    let job = site.job_but(&[]);
+    assert_eq!(site.status(&job)["error"]["code"], "no_vm");
+    assert_eq!(site.json(&["jobs", "describe", &job])["status"], "error");
+    site.server.stop();
+
+    let site = Site::start(Repository::foreign(), &[("KILN__ISOLATION__FOREIGN", "namespace")]);
+    let id = site.recipe(&recipe, &["--arch", foreign()]);
+    let ran = site.follow(&id, &[]).ok();
+    let job: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let status = site.settled(job["id"].as_str().unwrap());
+    assert_eq!(
+        (&status["how"], &status["state"]),
+        (&"emulated".into(), &"success".into())
+    );
+    // That the rule was lowered is said.
+    assert!(
+        status["reason"].as_str().unwrap().contains("host's own kernel"),
+        "{status:#}"
+    );
+    let log = site.run(&["jobs", "logs", job["id"].as_str().unwrap()]).ok().stdout;
+    assert!(log.lines().any(|line| line.ends_with(foreign())), "{log}");
+    site.server.stop();
+}
+
+#[test]
+fn a_failed_job_is_gone_on_from() {
+    needs!(support::no_namespaces());
+    let site = Site::start(Repository::native(), &[]);
+    let recipe = site.recipe(&Recipe::with_script("echo built"), &["--require-dkms", "false"]);
+    let ran = site.follow(&recipe, &["--kernel-file-name", "no-such-kernel"]);
+    assert!(ran.failed().contains("kernel"), "{}", ran.stderr);
+    let first = site.job_but(&[]);
+    let status = site.settled(&first);
+    assert_eq!(
+        (&status["error"]["code"], &status["error"]["step"]),
+        (&"kernel_missing".into(), &"package".into())
+    );
+    assert!(status["error"]["hint"].is_string());
+
+    let early = site.run(&["jobs", "retry", &first, "--from", "upload"]);
+    assert!(
+        early.failed().contains("the last step that ended well is build"),
+        "{}",
+        early.stderr
+    );
+    let again = site.json(&["jobs", "retry", &first, "--from", "package"]);
+    assert_eq!(
+        (&again["status"], &again["kernel_file_name"]),
+        (&"creating".into(), &"no-such-kernel".into())
+    );
+    let second = site.job_but(&[&first]);
+    assert_eq!(again["id"], second.as_str());
+    let status = site.settled(&second);
+    // The same end, without a second build.
+    assert_eq!(status["error"]["code"], "kernel_missing");
+    let log = site.run(&["jobs", "logs", &second]).ok().stdout;
+    assert!(!log.contains("built"), "{log}");
+    // What it went on from is its own now.
+    let thrice = site.run(&["jobs", "retry", &first, "--from", "package"]);
+    assert!(thrice.failed().contains("Nothing is left"), "{}", thrice.stderr);
+    site.server.stop();
+}
+
+#[test]
+fn a_job_is_cancelled_and_what_cannot_be_carried_out_says_so() {
+    needs!(support::no_namespaces());
+    let site = Site::start(Repository::native(), &[("KILN__WATCH__KEEP_FAILED", "0s")]);
+    let recipe = site.recipe(&Recipe::with_script("sleep 600"), &["--require-dkms", "false"]);
+    let args = [
+        "jobs",
+        "create",
+        "--job-type",
+        "create",
+        "--artifact-id",
+        &recipe,
+        "--public-key-id",
+        &site.key,
+        "--image-root-archive-name",
+        "image",
+    ];
+    let job = site.json(&args)["id"].as_str().unwrap().to_owned();
+    let built = support::eventually(std::time::Duration::from_mins(2), || {
+        site.status(&job)["step"] == "build"
+    });
+    assert!(built, "{:#}", site.status(&job));
+    let cancelled = site.json(&["jobs", "cancel", &job]);
+    assert_eq!(
+        (&cancelled["state"], &cancelled["error"]["code"]),
+        (&"error".into(), &"cancelled".into())
+    );
+    let status = site.settled(&job);
+    assert!(status["ended"].is_string());
+    assert_eq!(site.json(&["jobs", "describe", &job])["status"], "error");
+    // With `keep_failed` at nothing, nothing is kept.
+    let again = site.run(&["jobs", "retry", &job, "--from", "build"]);
+    assert!(again.failed().contains("Nothing is left"), "{}", again.stderr);
+
+    let greedy = site.follow(&recipe, &["--build-env-size", "1000000"]);
+    assert!(greedy.failed().contains("of disk"), "{}", greedy.stderr);
+    let greedy = site.job_but(&[&job]);
+    assert_eq!(site.status(&greedy)["error"]["code"], "no_capacity");
+    site.server.stop();
+}
