@@ -79,6 +79,10 @@ impl Repository {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
+    pub fn port(&self) -> u16 {
+        self.server.port
+    }
+
     /// The argument that gives a recipe this repository.
     pub fn set(&self) -> String {
         format!("--set=rpm_repo={}", self.url())
