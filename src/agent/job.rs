@@ -11,6 +11,7 @@ use tokio::process::Command;
 use super::{
     boot_files,
     build::kiwi,
+    cause,
     channel::{Channel, Ending},
     doors,
     events::Events,
@@ -194,7 +195,7 @@ impl Steps<'_> {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
             arch: self.job.arch,
-            emulated_cpu: self.job.emulator.as_ref().map(|emulator| emulator.cpu.as_str()),
+            emulator: self.job.emulator.as_ref(),
             has_tbz: outputs.facts.has_tbz,
         };
         kiwi::prepare_root(request, self.events).await
@@ -223,16 +224,18 @@ impl Steps<'_> {
             SQUASHFS_MEMORY_MIB,
         ));
         let mut progress = None;
-        let finished = process::run(command, self.events, |line| {
+        let finished = process::run(command, None, self.events, |line| {
             let seen = squashfs::parse_progress(line);
             progress = seen.or(progress);
             seen.is_some()
         })
         .await?;
-        if !finished.status.success() {
-            let last = finished.tail.last().map_or("it said nothing", String::as_str);
-            return Err(Failure::new("squashfs_failed", format!("mksquashfs failed: {last}")));
-        }
+        finished.check(|tool| {
+            cause::known_cause(&tool.tail).unwrap_or_else(|| {
+                let last = cause::last_words(&tool.tail).unwrap_or("it said nothing");
+                Failure::new("squashfs_failed", format!("mksquashfs failed: {last}"))
+            })
+        })?;
         let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
         match boot {
             Some(set) => {

@@ -5,7 +5,9 @@
 
 pub mod boot_files;
 pub mod build;
+pub mod cause;
 pub mod channel;
+mod deaths;
 pub mod digest;
 pub mod doors;
 pub mod events;
@@ -20,3 +22,4 @@ pub mod squashfs;
 pub mod template;
 pub mod unpack;
 pub mod upload;
+pub mod watch;

@@ -11,8 +11,15 @@ use tokio::{
     process::Command,
 };
 
-use super::events::{Events, line};
-use crate::records::{Failure, protocol::Stream};
+use super::{
+    deaths,
+    events::{Events, line},
+    watch::Death,
+};
+use crate::records::{
+    Failure,
+    protocol::{Emulator, Stream},
+};
 
 /// How many of a tool's last lines are kept to find the cause of its failure.
 const TAIL: usize = 400;
@@ -24,29 +31,58 @@ pub struct Finished {
     pub status: ExitStatus,
     /// Its last lines, both streams mixed as they came.
     pub tail: Vec<String>,
+    /// Programs that died under the emulator while it ran, whatever became of the tool itself.
+    pub deaths: Vec<Death>,
 }
 
-/// Runs a tool to its end.
+impl Finished {
+    /// That it did what it was to do.
+    ///
+    /// # Errors
+    ///
+    /// `emulator_fault` when a program died under the emulator, even if nobody minded; else what `cause` makes of a
+    /// tool that failed.
+    pub fn check(&self, cause: impl FnOnce(&Self) -> Failure) -> Result<(), Failure> {
+        match deaths::fault(&self.deaths) {
+            Some(fault) => Err(fault),
+            None if self.status.success() => Ok(()),
+            None => Err(cause(self)),
+        }
+    }
+}
+
+/// Runs a tool to its end. With an `emulator`, programs that die under it are noticed.
 ///
-/// `watch` sees every line first; a line that it takes (returns `true` for) becomes no event.
+/// `look` sees every line first; a line that it takes (returns `true` for) becomes no event.
 ///
 /// # Errors
 ///
 /// `tool_missing` when it cannot be started. A tool that fails is no error here: see [`Finished::status`].
 pub async fn run(
     mut command: Command,
+    emulator: Option<&Emulator>,
     events: &Events,
-    mut watch: impl FnMut(&str) -> bool,
+    mut look: impl FnMut(&str) -> bool,
 ) -> Result<Finished, Failure> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let missing = |error: std::io::Error| Failure::new("tool_missing", format!("cannot run {program}: {error}"));
     events.say(shown(&command)).await;
+    let mut deaths = None;
+    if let Some(emulator) = emulator {
+        let (watched, reports) = deaths::watched(&command, emulator).map_err(missing)?;
+        deaths = Some(deaths::collect(reports, events.clone()));
+        command = watched;
+    } else {
+        command.stdin(Stdio::null());
+    }
     let mut child = command
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| Failure::new("tool_missing", format!("cannot run {program}: {error}")))?;
+        .map_err(missing)?;
+    // It holds the other end of what the watcher tells.
+    drop(command);
     let mut out = child.stdout.take().map(Lines::new);
     let mut err = child.stderr.take().map(Lines::new);
     let mut tail = VecDeque::with_capacity(TAIL);
@@ -56,7 +92,7 @@ pub async fn run(
             text = next(&mut err) => (Stream::Stderr, text),
         };
         let Some(text) = text else { continue };
-        if watch(&text) {
+        if look(&text) {
             continue;
         }
         if tail.len() == TAIL {
@@ -69,9 +105,14 @@ pub async fn run(
         .wait()
         .await
         .map_err(|error| Failure::io(format!("lost {program}"), &error))?;
+    let deaths = match deaths {
+        Some(collected) => collected.await.unwrap_or_default(),
+        None => Vec::new(),
+    };
     Ok(Finished {
         status,
         tail: tail.into(),
+        deaths,
     })
 }
 

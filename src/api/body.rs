@@ -30,6 +30,18 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
 }
 
 impl RawBody {
+    /// The body as JSON, where one may be left out.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RawBody::json`], but for a body that says nothing, which is none.
+    pub(super) fn json_if_any(&self) -> std::result::Result<Option<Value>, Refusal> {
+        if self.bytes.is_empty() || (self.is_json && self.bytes.trim_ascii() == b"{}") {
+            return Ok(None);
+        }
+        self.json().map(Some)
+    }
+
     /// The body as JSON that says something.
     ///
     /// # Errors

@@ -29,13 +29,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 pub use crate::config::JobSettings;
 use crate::{
     artifacts::ArtifactStore,
     orchestrate::{Orchestrator, schedule::Scheduler},
     remote_nodes::RemoteNodeSettings,
-    store::SharedStore,
+    store::{LogFeed, SharedStore},
 };
 
 /// What request handlers share. Cheap to clone.
@@ -55,6 +56,10 @@ pub struct Shared {
     pub upload_bytes: u64,
     /// How remote build nodes are logged in to.
     pub remote_nodes: RemoteNodeSettings,
+    /// Wakes those who follow a job.
+    pub feed: Arc<LogFeed>,
+    /// Cancelled when the server stops: answers that go on for ever end then.
+    pub stop: CancellationToken,
     /// What carries jobs out; none where somebody else does.
     pub orchestrator: Option<Arc<Orchestrator>>,
     /// Rung when a schedule was changed.

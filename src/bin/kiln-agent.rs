@@ -7,13 +7,20 @@ use std::{
 };
 
 use kiln::{
-    agent::job,
+    agent::{job, watch},
     records::{Failure, protocol::AgentFacts},
 };
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
+    let mut arguments = std::env::args_os().skip(1);
+    let ended = match arguments.next() {
+        Some(word) if word == watch::COMMAND => watch::main(arguments)
+            .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+            .map_err(|error| Failure::io("cannot watch", &error)),
+        _ => run().map(|()| ExitCode::SUCCESS),
+    };
+    match ended {
+        Ok(code) => code,
         Err(failure) => {
             // The server does not know; whoever made the sandbox keeps what is said here.
             let _ = writeln!(std::io::stderr(), "kiln-agent: {failure} ({})", failure.code);

@@ -1,16 +1,22 @@
 //! `kiln jobs`.
 
 use clap::{Args, Subcommand};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    records::{Common, JobChoice, JobList, create},
+    job_logs::ShowLog,
+    job_progress,
+    records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
-    values::{Body, boolean, item, job_type, same_length},
+    values::{Body, boolean, item, job_type, same_length, step},
 };
 use crate::{
-    client::collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
-    records::{Failure, JobType},
+    client::{
+        Data,
+        collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
+    },
+    records::{Failure, JobType, Step},
 };
 
 #[derive(Debug, Subcommand)]
@@ -20,6 +26,28 @@ pub(super) enum JobsCommand {
     /// Create a record.
     #[command(display_order = 3)]
     Create(Box<CreateJob>),
+    /// Show what was said while a job ran.
+    #[command(display_order = 7)]
+    Logs(ShowLog),
+    /// Show how a job is: what it waits for, how far it is, what it used, why it failed.
+    #[command(display_order = 8)]
+    Status(Which),
+    /// End a job.
+    #[command(display_order = 9)]
+    Cancel(Which),
+    /// Create a job like one that has ended.
+    #[command(display_order = 10)]
+    Retry(Retry),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Retry {
+    #[command(flatten)]
+    which: Which,
+
+    /// Go on from what the job left at this step, instead of anew.
+    #[arg(long, value_name = "STEP", value_parser = step())]
+    from: Option<Step>,
 }
 
 #[derive(Debug, Args)]
@@ -75,6 +103,10 @@ pub(super) struct CreateJob {
     /// Whether the job needs a kernel of its own [default: the recipe's].
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
+
+    /// Show how the job gets on, and wait for its end.
+    #[arg(long)]
+    follow: bool,
 }
 
 impl JobsCommand {
@@ -102,10 +134,33 @@ impl JobsCommand {
                     .set("build_env_size", job.build_env_size)
                     .set("job_mem_size", job.job_mem_size)
                     .set("require_dkms", job.require_dkms);
-                create(session, &JOBS, &body.into_value()).await
+                let body = body.into_value();
+                if !job.follow {
+                    return create(session, &JOBS, &body).await;
+                }
+                let made = session.client.send(Method::POST, JOBS.path, &[], Some(&body)).await?;
+                job_progress::follow(session, &made).await
+            }
+            JobsCommand::Logs(log) => log.run(session).await,
+            JobsCommand::Status(which) => {
+                let job = session.client.find(&JOBS, &which.id).await?.id;
+                show(session, session.client.job_status(&job).await)
+            }
+            JobsCommand::Cancel(which) => {
+                let job = session.client.find(&JOBS, &which.id).await?.id;
+                show(session, session.client.cancel_job(&job).await)
+            }
+            JobsCommand::Retry(retry) => {
+                let job = session.client.find(&JOBS, &retry.which.id).await?.id;
+                let from = retry.from.map(Step::name);
+                show(session, session.client.retry_job(&job, from).await)
             }
         }
     }
+}
+
+fn show(session: &Session, answer: Result<Data, Failure>) -> Result<(), Failure> {
+    session.show(&answer.map_err(|failure| missing(&JOBS, failure))?)
 }
 
 impl CreateJob {

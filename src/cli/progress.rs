@@ -136,6 +136,24 @@ impl Lane {
         }
     }
 
+    /// What the build waits for.
+    pub(super) fn say(&self, text: &str) {
+        match &self.bar {
+            Some(_) => self.message(text),
+            None => self.plain(text),
+        }
+    }
+
+    /// The build is over, and this is how.
+    pub(super) fn end_as(&self, how: &str) {
+        let took = seconds(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let text = format!("{how} after {took}");
+        match &self.bar {
+            Some(bar) => bar.abandon_with_message(text),
+            None => self.plain(&text),
+        }
+    }
+
     pub(super) fn end(&self, failure: Option<&Failure>) {
         let took = seconds(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));
         let text = match failure {

@@ -221,10 +221,15 @@ pub(super) async fn request(
     let mut segments = collection.path.to_vec();
     segments.push(&found.id);
     let answer = session.client.send(method, &segments, &[], body).await;
-    answer.map_err(|failure| match failure.code.as_str() {
+    answer.map_err(|failure| missing(collection, failure))
+}
+
+/// Says where to look for a record that is not there.
+pub(super) fn missing(collection: &Collection, failure: Failure) -> Failure {
+    match failure.code.as_str() {
         "not_found" => failure.hint(format!("`kiln {} list` shows what there is", collection.command)),
         _ => failure,
-    })
+    }
 }
 
 /// Creates a record and shows it.

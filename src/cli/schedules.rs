@@ -112,7 +112,8 @@ pub(super) struct UpdateSchedule {
 /// What jobs of a schedule get.
 #[derive(Debug, Args)]
 struct JobArguments {
-    /// What to call the images that come out; {date}, {time}, {recipe}, {arch} and {n} stand for what they say.
+    /// What to call the images that come out. {date}, {time}, {recipe} and {arch} stand for what they say, n in braces
+    /// for the number of the run.
     #[arg(long, visible_alias = "image-name", value_name = "NAME")]
     image_root_archive_name: Option<String>,
 

@@ -106,6 +106,8 @@ async fn serve(
         jobs: config.jobs.clone(),
         upload_bytes: config.limits.upload_bytes.0,
         remote_nodes: remote_nodes(config),
+        feed,
+        stop: stop.clone(),
         schedule_changed: Arc::default(),
     });
     let carrying_out = async {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     arch::Arch,
     records::{
-        Failure, JobStatus, JobType, LinuxDistribution, RecipeType,
+        Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step,
         schedule::{MissedRuns, Overlap},
     },
 };
@@ -45,6 +45,7 @@ one_of!(recipe_type, RecipeType);
 one_of!(linux_distribution, LinuxDistribution);
 one_of!(job_type, JobType);
 one_of!(job_status, JobStatus);
+one_of!(step, Step);
 one_of!(missed_runs, MissedRuns);
 one_of!(overlap, Overlap);
 

@@ -17,14 +17,17 @@ use crate::records::Failure;
 pub mod collection;
 pub mod credentials;
 mod data;
+mod job_log;
 mod list;
 mod lookup;
 mod refusal;
 mod server;
+mod sse;
 mod upload;
 
 pub use collection::Collection;
 pub use data::Data;
+pub use job_log::{Following, JobProgress, LogEntry, LogPage, News, Share};
 pub use list::{Filter, SortKey};
 pub use lookup::Found;
 pub use server::Server;
@@ -158,11 +161,12 @@ impl Client {
         self.exchange(&self.http, self.http.get(address)).await
     }
 
-    async fn exchange(
+    /// Sends a request. Gives an answer that says yes, whose body is still to come.
+    async fn respond(
         &self,
         http: &reqwest::Client,
         request: reqwest::RequestBuilder,
-    ) -> Result<(Data, Option<String>), Failure> {
+    ) -> Result<reqwest::Response, Failure> {
         let request = request
             .build()
             .map_err(|error| refusal::unreachable(&self.server, &error))?;
@@ -173,6 +177,15 @@ impl Client {
         if !response.status().is_success() {
             return Err(refusal::from_answer(&self.server, response).await);
         }
+        Ok(response)
+    }
+
+    async fn exchange(
+        &self,
+        http: &reqwest::Client,
+        request: reqwest::RequestBuilder,
+    ) -> Result<(Data, Option<String>), Failure> {
+        let response = self.respond(http, request).await?;
         let next = list::next_query(response.headers());
         let body = response
             .bytes()

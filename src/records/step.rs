@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A stage of a create job. A job goes through them in this order and never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum Step {
     /// The sandbox is made and the emulator, if one is needed, registered and proved.
     Prepare,

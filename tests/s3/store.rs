@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kiln::{
-    artifacts::{ArtifactStore, Upload, manifest::Manifest},
-    records::{ArtifactKind, Digests, ImageId, JobId, UploadedArtifact, protocol::PartReceipt},
+    artifacts::{ArtifactStore, manifest::Manifest},
+    records::{ArtifactKind, Digests, ImageId, JobId, Upload, UploadedArtifact, protocol::PartReceipt},
 };
 use sha2::{Digest, Sha256};
 

@@ -1,5 +1,7 @@
 //! A server that writes down what it is asked and answers what the test says.
 
+#![allow(dead_code, reason = "every test program uses another part")]
+
 use std::sync::{Arc, Mutex};
 
 use axum::{

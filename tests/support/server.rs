@@ -231,6 +231,11 @@ impl Server {
         self.again(true, settings, change)
     }
 
+    /// Stops or kills it, and starts another one on the same data after a while.
+    pub fn away_for(self, crash: bool, time: Duration, settings: &[Setting<'_>]) -> Self {
+        self.again(crash, settings, |_| std::thread::sleep(time))
+    }
+
     /// Stops it, does something to its data directory, and starts another one there.
     pub fn restarted_after(self, change: impl FnOnce(&Path)) -> Self {
         self.again(false, &[], change)

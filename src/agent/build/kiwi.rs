@@ -5,9 +5,13 @@ use std::path::Path;
 use tokio::process::Command;
 
 use crate::{
-    agent::{events::Events, process},
+    agent::{
+        cause,
+        events::Events,
+        process::{self, Finished},
+    },
     arch::Arch,
-    records::Failure,
+    records::{Failure, protocol::Emulator},
 };
 
 /// kiwi, in the toolbox's virtual environment.
@@ -35,8 +39,8 @@ pub struct PrepareRoot<'a> {
     pub root: &'a Path,
     /// The root's architecture.
     pub arch: Arch,
-    /// Value of `QEMU_CPU` when that architecture is emulated.
-    pub emulated_cpu: Option<&'a str>,
+    /// What runs programs of that architecture, when the machine itself does not.
+    pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
 }
@@ -66,166 +70,82 @@ pub async fn prepare_root(request: PrepareRoot<'_>, events: &Events) -> Result<(
     command
         .env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
-    if let Some(cpu) = request.emulated_cpu {
-        command.env("QEMU_CPU", cpu);
-    }
-    let finished = process::run(command, events, |_| false).await?;
-    if finished.status.success() {
-        return run_image_script(request.root, request.emulated_cpu, events).await;
-    }
-    Err(cause(&finished.tail)
-        .unwrap_or_else(|| Failure::new("build_failed", format!("kiwi failed: {}", finished.status))))
+    run(command, request.emulator, events)
+        .await?
+        .check(|kiwi| cause(&kiwi.tail))?;
+    run_image_script(request.root, request.emulator, events).await
 }
 
 /// Runs the recipe's `images.sh`, which kiwi calls when it makes an image of the root, a step that we do not take.
-async fn run_image_script(root: &Path, emulated_cpu: Option<&str>, events: &Events) -> Result<(), Failure> {
+async fn run_image_script(root: &Path, emulator: Option<&Emulator>, events: &Events) -> Result<(), Failure> {
     if !root.join("image/images.sh").is_file() {
         return Ok(());
     }
     let mut command = Command::new("chroot");
     command.arg(root).args(["bash", "/image/images.sh"]);
-    if let Some(cpu) = emulated_cpu {
-        command.env("QEMU_CPU", cpu);
-    }
-    let finished = process::run(command, events, |_| false).await?;
-    if finished.status.success() {
-        return Ok(());
-    }
-    Err(
-        Failure::new("script_failed", format!("images.sh failed: {}", finished.status))
-            .hint("the script's own output stands before this line in the log"),
-    )
+    run(command, emulator, events).await?.check(|script| {
+        Failure::new("script_failed", format!("images.sh failed: {}", script.status))
+            .hint("the script's own output stands before this line in the log")
+    })
 }
 
-/// kiwi's line without its level and time: `[ DEBUG   ]: 07:40:19 | system: text` becomes `text`.
-fn text_of(line: &str) -> &str {
-    match line.split_once(" | ") {
-        Some((head, text)) if head.starts_with('[') => text.strip_prefix("system: ").unwrap_or(text).trim(),
-        _ => line.trim(),
+/// Runs a tool that runs programs of the root.
+async fn run(mut command: Command, emulator: Option<&Emulator>, events: &Events) -> Result<Finished, Failure> {
+    if let Some(emulator) = emulator {
+        command.env("QEMU_CPU", &emulator.cpu);
     }
+    process::run(command, emulator, events, |_| false).await
 }
 
-/// Known causes: what a line contains, the code, and the advice.
-const KNOWN: [(&str, &str, &str); 12] = [
-    (
-        "No space left on device",
-        "disk_full",
-        "free space in Kiln's data directory, or set KILN_DATA_DIR to a larger file system",
-    ),
-    (
-        "uncaught target signal",
-        "emulator_fault",
-        "a program died under the emulator, not by its own fault; see the lines before it",
-    ),
-    (
-        "Unable to locate package",
-        "package_not_found",
-        "check the package's name, and that the recipe's repositories have it for this architecture",
-    ),
-    (
-        "has no installation candidate",
-        "package_not_found",
-        "check the package's name, and that the recipe's repositories have it for this architecture",
-    ),
-    (
-        "No provider of",
-        "package_not_found",
-        "check the package's name, and that the recipe's repositories have it for this architecture",
-    ),
-    (
-        "No match for argument",
-        "package_not_found",
-        "check the package's name, and that the recipe's repositories have it for this architecture",
-    ),
-    (
-        "NO_PUBKEY",
-        "repo_signature",
-        "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>",
-    ),
-    (
-        "is not signed",
-        "repo_signature",
-        "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>",
-    ),
-    (
-        "Temporary failure resolving",
-        "repo_unreachable",
-        "check the repository's address and this host's name resolution",
-    ),
-    (
-        "dpkg: error processing package",
-        "scriptlet_failed",
-        "the package's own script failed; its output stands before this line",
-    ),
-    (
-        "scriptlet failed",
-        "scriptlet_failed",
-        "the package's own script failed; its output stands before this line",
-    ),
-    (
-        "KiwiDescriptionInvalid",
-        "recipe_config_invalid",
-        "check config.xml against kiwi's schema; the log says where it differs",
-    ),
-];
-
-/// The first cause that the last lines of a failed run name.
-fn cause(tail: &[String]) -> Option<Failure> {
-    let error = tail.iter().rev().find(|line| line.starts_with("[ ERROR"));
-    let last_words = error.map(|line| text_of(line));
-    for (pattern, code, hint) in KNOWN {
-        if let Some(line) = tail
-            .iter()
-            .map(|line| text_of(line))
-            .find(|line| line.contains(pattern))
-        {
-            return Some(Failure::new(code, first_line_with(line, pattern)).hint(hint));
-        }
+/// Why kiwi failed: the cause that its output names, else its own last error.
+fn cause(said: &[String]) -> Failure {
+    if let Some(known) = cause::known_cause(said) {
+        return known;
     }
-    let script = last_words.filter(|text| text.contains("config.sh") || text.contains("images.sh"));
-    if let Some(text) = script {
-        return Some(
-            Failure::new("script_failed", text).hint("the script's own output stands before this line in the log"),
-        );
+    let error = said.iter().rev().find(|line| line.starts_with("[ ERROR"));
+    let Some(error) = error
+        .map(|line| cause::text_of(line))
+        .or_else(|| cause::last_words(said))
+    else {
+        return Failure::new("build_failed", "kiwi failed and said nothing");
+    };
+    if ["config.sh", "images.sh"].iter().any(|script| error.contains(script)) {
+        return Failure::new("script_failed", error).hint("the script's own output stands before this line in the log");
     }
-    Some(Failure::new("build_failed", format!("kiwi: {}", last_words?)).hint("the log has everything that kiwi said"))
-}
-
-/// kiwi quotes several lines of a tool as one, with `\n` spelled out.
-fn first_line_with<'a>(text: &'a str, pattern: &str) -> &'a str {
-    text.split("\\n")
-        .find(|part| part.contains(pattern))
-        .unwrap_or(text)
-        .trim()
+    Failure::new("build_failed", format!("kiwi: {error}")).hint("the log has everything that kiwi said")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lines(text: &str) -> Vec<String> {
-        text.lines().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn the_cause_is_the_line_that_names_it_not_the_last_one() {
-        let failure = cause(&lines(
-            "[ DEBUG   ]: 07:40:19 | system: E: Unable to locate package no-such-thing\n\
-             [ ERROR   ]: 07:40:20 | KiwiInstallPhaseFailed: System package installation failed\n",
-        ))
-        .unwrap();
-        assert_eq!(
-            (failure.code.as_str(), failure.detail.as_str()),
-            ("package_not_found", "E: Unable to locate package no-such-thing")
-        );
+    fn failure(text: &str) -> (String, String) {
+        let said: Vec<String> = text.lines().map(str::to_owned).collect();
+        let failure = cause(&said);
+        (failure.code, failure.detail)
     }
 
     #[test]
     fn an_unknown_cause_is_kiwis_own_error() {
-        let failure = cause(&lines(
-            "[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n",
-        ))
-        .unwrap();
-        assert_eq!(failure.detail, "kiwi: KiwiRuntimeError: something new");
+        for (said, code, detail) in [
+            (
+                "[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n",
+                "build_failed",
+                "kiwi: KiwiRuntimeError: something new",
+            ),
+            (
+                "[ ERROR   ]: 07:40:20 | KiwiScriptFailed: config.sh failed:\n",
+                "script_failed",
+                "KiwiScriptFailed: config.sh failed:",
+            ),
+            (
+                "Traceback:\nTypeError: oops\n\n",
+                "build_failed",
+                "kiwi: TypeError: oops",
+            ),
+            ("", "build_failed", "kiwi failed and said nothing"),
+        ] {
+            assert_eq!(failure(said), (code.to_owned(), detail.to_owned()));
+        }
     }
 }

@@ -120,12 +120,12 @@ struct JobError {
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct JobRetry {
     /// The step to go on from, with what those before it left; without it everything is done anew.
-    #[schema(nullable = false, value_type = String)]
+    #[schema(nullable = false)]
     from: Option<Step>,
 }
 
 impl JobProgress {
-    fn of(stored: &StoredRun, orchestrator: Option<&Orchestrator>) -> Self {
+    pub(super) fn of(stored: &StoredRun, orchestrator: Option<&Orchestrator>) -> Self {
         let StoredRun { job, run, .. } = stored;
         let waiting = orchestrator.and_then(|orchestrator| orchestrator.waiting(job.id));
         let (position, reason) = waiting.unzip();
@@ -219,10 +219,15 @@ pub(in crate::api) async fn retry(
     body: RawBody,
 ) -> Answer<(StatusCode, Json<Job>)> {
     let job = id(&text)?;
-    let mut fields = Fields::of(body.json()?)?;
-    let from = fields.optional("from", step);
-    fields.finish()?;
-    let from = from?;
+    let from = match body.json_if_any()? {
+        Some(body) => {
+            let mut fields = Fields::of(body)?;
+            let from = fields.optional("from", step);
+            fields.finish()?;
+            from?
+        }
+        None => None,
+    };
     let stored = carried_out(&api, job).await?;
     let orchestrator = orchestrator(&api)?;
     let who = principal.map(|Extension(principal)| principal.name);

@@ -193,10 +193,9 @@ pub fn check_zone(name: &str) -> Result<TimeZone, String> {
     zone.ok_or_else(|| {
         let known: Vec<String> = jiff::tz::db().available().map(|name| name.to_string()).collect();
         let near = crate::near::nearest(name, known.iter().map(String::as_str));
-        if near.is_empty() {
-            "Not a time zone: names such as Europe/Berlin or UTC are expected.".to_owned()
-        } else {
-            format!("Not a time zone; did you mean {}?", near.join(" or "))
+        match near.first() {
+            Some(near) => format!("Not a time zone; did you mean {near}?"),
+            None => "Not a time zone: names such as Europe/Berlin or UTC are expected.".to_owned(),
         }
     })
 }

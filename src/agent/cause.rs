@@ -1,0 +1,319 @@
+//! The first cause of a tool's failure, from what it said. The last line of a log mostly tells that something failed;
+//! what failed stands some way before it.
+
+use crate::records::Failure;
+
+/// A line that names a cause.
+struct Known {
+    /// What the line has in it, all of these, in lower case.
+    has: &'static [&'static str],
+    code: &'static str,
+    hint: &'static str,
+}
+
+const fn known(has: &'static [&'static str], code: &'static str, hint: &'static str) -> Known {
+    Known { has, code, hint }
+}
+
+const DISK: &str = "allow the job more disk space, or free some where Kiln keeps its data";
+const MEMORY: &str = "allow the job more memory: `--memory SIZE`, or `job_mem_size`";
+const EMULATOR: &str = "a program died under the emulator, not by its own fault; see the lines before it";
+const FOREIGN: &str = "a script runs a program of another architecture than the image's: see which package it is from";
+const RESOLVE: &str = "check the repository's address and this host's name resolution";
+const REACH: &str = "check the repository's address, and that it can be reached from here";
+const GONE: &str = "the repository lacks the file: check its address, or build again if it is just being published";
+const TLS: &str = "the repository's certificate is signed by nobody whom this host trusts, or has expired";
+const MIXED: &str = "the repository changes at the moment, or a cache on the way is stale: build again";
+const KEY: &str = "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>";
+const PACKAGE: &str = "check the package's name, and that the recipe's repositories have it for this architecture";
+const NEEDS: &str = "a package needs another that no repository of the recipe has: add the repository, or take it out";
+const SCRIPTLET: &str = "the package's own script failed; its output stands before this line";
+const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
+const SCHEMA: &str = "check config.xml against kiwi's schema; the log says where it differs";
+
+/// What is known to end builds: first what makes everything else fail too, then repositories, packages and scripts.
+const TABLE: [Known; 46] = [
+    known(&["no space left on device"], "disk_full", DISK),
+    known(&["disk quota exceeded"], "disk_full", DISK),
+    known(&["enough free space in /var/cache/apt"], "disk_full", DISK),
+    known(&["uncaught target signal"], "emulator_fault", EMULATOR),
+    known(&["cannot allocate memory"], "out_of_memory", MEMORY),
+    known(&["memoryerror"], "out_of_memory", MEMORY),
+    known(&["exec format error"], "exec_format", FOREIGN),
+    known(&["temporary failure resolving"], "repo_unreachable", RESOLVE),
+    known(&["temporary failure in name resolution"], "repo_unreachable", RESOLVE),
+    known(&["could not resolve host"], "repo_unreachable", RESOLVE),
+    known(&["could not resolve '"], "repo_unreachable", RESOLVE),
+    known(&["certificate verification failed"], "repo_unreachable", TLS),
+    known(&["ssl certificate problem"], "repo_unreachable", TLS),
+    known(&["certificate verify failed"], "repo_unreachable", TLS),
+    known(&["hash sum mismatch"], "repo_inconsistent", MIXED),
+    known(&["file has unexpected size", "mirror sync"], "repo_inconsistent", MIXED),
+    known(&["digest verification failed"], "repo_inconsistent", MIXED),
+    known(&["does not match the expected checksum"], "repo_inconsistent", MIXED),
+    known(
+        &["downloading successful, but checksum doesn't match"],
+        "repo_inconsistent",
+        MIXED,
+    ),
+    known(&["no_pubkey"], "repo_signature", KEY),
+    known(&["expkeysig"], "repo_signature", KEY),
+    known(&["is not signed"], "repo_signature", KEY),
+    known(&["signature verification failed"], "repo_signature", KEY),
+    known(&["gpg check failed"], "repo_signature", KEY),
+    known(&["public key for", "is not installed"], "repo_signature", KEY),
+    known(&["404", "not found", "http"], "repo_unreachable", GONE),
+    known(&["status code: 404"], "repo_unreachable", GONE),
+    known(&["valid metadata not found at specified url"], "repo_unreachable", GONE),
+    known(&["could not connect to"], "repo_unreachable", REACH),
+    known(&["cannot download repomd.xml"], "repo_unreachable", REACH),
+    known(&["failed to download metadata for repo"], "repo_unreachable", REACH),
+    known(&["unable to locate package"], "package_not_found", PACKAGE),
+    known(&["has no installation candidate"], "package_not_found", PACKAGE),
+    known(&["no provider of"], "package_not_found", PACKAGE),
+    known(&["no match for argument"], "package_not_found", PACKAGE),
+    known(&["package '", "' not found"], "package_not_found", PACKAGE),
+    known(&["nothing provides"], "unmet_dependency", NEEDS),
+    known(&["depends:", "but it is not"], "unmet_dependency", NEEDS),
+    known(&["depends:", "is to be installed"], "unmet_dependency", NEEDS),
+    known(&["dpkg: error processing package"], "scriptlet_failed", SCRIPTLET),
+    known(&["scriptlet failed"], "scriptlet_failed", SCRIPTLET),
+    known(&["dracut-install: error"], "initrd_failed", DRACUT),
+    known(&["dracut[e]:"], "initrd_failed", DRACUT),
+    known(
+        &["dracut", "module", "cannot be found or installed"],
+        "initrd_failed",
+        DRACUT,
+    ),
+    known(&["kiwidescriptioninvalid"], "recipe_config_invalid", SCHEMA),
+    known(&["kiwischemaimporterror"], "recipe_config_invalid", SCHEMA),
+];
+
+/// The known cause that these lines name, if they name one. Where there are several it is the one that stands first in
+/// the table, at the place where it stands first in the lines.
+pub fn known_cause(lines: &[String]) -> Option<Failure> {
+    let pieces: Vec<(&str, String)> = lines
+        .iter()
+        .flat_map(|line| pieces(line))
+        .map(|piece| (piece, piece.to_ascii_lowercase()))
+        .collect();
+    let of = |row: &Known| {
+        let named = pieces
+            .iter()
+            .find(|(_, lower)| row.has.iter().all(|part| lower.contains(part)))?;
+        Some(Failure::new(row.code, named.0).hint(row.hint))
+    };
+    let killed = || {
+        let line = pieces.iter().find(|(_, lower)| is_killed(lower))?;
+        Some(Failure::new("out_of_memory", line.0).hint(MEMORY))
+    };
+    TABLE.iter().find_map(of).or_else(killed)
+}
+
+/// What a tool without a known cause said last.
+pub fn last_words(lines: &[String]) -> Option<&str> {
+    lines
+        .iter()
+        .rev()
+        .map(|line| text_of(line))
+        .find(|text| !text.is_empty())
+}
+
+/// A shell's word for a process that got SIGKILL, which in a sandbox nobody but the kernel sends.
+fn is_killed(lower: &str) -> bool {
+    lower == "killed" || (lower.contains(": line ") && lower.contains(" killed "))
+}
+
+/// kiwi's line without its level and time: `[ DEBUG   ]: 07:40:19 | system: text` becomes `text`.
+pub fn text_of(line: &str) -> &str {
+    match line.split_once(" | ") {
+        Some((head, text)) if head.starts_with('[') => text.strip_prefix("system: ").unwrap_or(text).trim(),
+        _ => line.trim(),
+    }
+}
+
+/// kiwi quotes several lines of a tool as one, with `\n` spelled out.
+fn pieces(line: &str) -> impl Iterator<Item = &str> {
+    text_of(line)
+        .split("\\n")
+        .map(str::trim)
+        .filter(|piece| !piece.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// What tools really said, the code, and the line that is the cause.
+    const SAID: [(&str, &str, &str); 21] = [
+        (
+            "[ DEBUG   ]: 07:40:19 | system: E: Unable to locate package no-such-thing\n\
+             [ ERROR   ]: 07:40:20 | KiwiInstallPhaseFailed: System package installation failed",
+            "package_not_found",
+            "E: Unable to locate package no-such-thing",
+        ),
+        (
+            "[ DEBUG   ]: 10:01:02 | system: dpkg: error processing archive /var/cache/apt/archives/gcc.deb (--unpack):\n\
+             [ DEBUG   ]: 10:01:02 | system:  cannot copy extracted data for './usr/lib/gcc' to \
+             '/usr/lib/gcc.dpkg-new': failed to write (No space left on device)\n\
+             [ DEBUG   ]: 10:01:03 | system: dpkg: error processing package gcc (--configure):",
+            "disk_full",
+            "cannot copy extracted data for './usr/lib/gcc' to '/usr/lib/gcc.dpkg-new': failed to write (No space left \
+             on device)",
+        ),
+        (
+            "[ DEBUG   ]: 10:01:02 | system: Err:1 http://deb.example.org/debian bookworm InRelease\n\
+             [ DEBUG   ]: 10:01:02 | system:   Temporary failure resolving 'deb.example.org'\n\
+             [ DEBUG   ]: 10:01:02 | system: E: Unable to locate package bash",
+            "repo_unreachable",
+            "Temporary failure resolving 'deb.example.org'",
+        ),
+        (
+            "E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2_arm64.deb  Hash Sum mismatch\n\
+             E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?",
+            "repo_inconsistent",
+            "E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2_arm64.deb  Hash Sum mismatch",
+        ),
+        (
+            "W: GPG error: http://deb.example.org bookworm InRelease: The following signatures couldn't be verified \
+             because the public key is not available: NO_PUBKEY 0E98404D386FA1D9\n\
+             E: The repository 'http://deb.example.org bookworm InRelease' is not signed.",
+            "repo_signature",
+            "W: GPG error: http://deb.example.org bookworm InRelease: The following signatures couldn't be verified \
+             because the public key is not available: NO_PUBKEY 0E98404D386FA1D9",
+        ),
+        ("Error: GPG check FAILED", "repo_signature", "Error: GPG check FAILED"),
+        (
+            "Err:5 http://deb.example.org/debian bookworm/main arm64 bash arm64 5.2-1\n  404  Not Found [IP: 192.0.2.1 80]\n\
+             E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2-1_arm64.deb  404  Not Found \
+             [IP: 192.0.2.1 80]",
+            "repo_unreachable",
+            "E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2-1_arm64.deb  404  Not Found \
+             [IP: 192.0.2.1 80]",
+        ),
+        (
+            "Error: Failed to download metadata for repo 'base': Cannot download repomd.xml: Cannot download \
+             repodata/repomd.xml: All mirrors were tried",
+            "repo_unreachable",
+            "Error: Failed to download metadata for repo 'base': Cannot download repomd.xml: Cannot download \
+             repodata/repomd.xml: All mirrors were tried",
+        ),
+        (
+            "Problem: nothing provides 'libfoo.so.2()(64bit)' needed by the to be installed bar-1.0-1.aarch64\n \
+             Solution 1: do not install bar-1.0-1.aarch64",
+            "unmet_dependency",
+            "Problem: nothing provides 'libfoo.so.2()(64bit)' needed by the to be installed bar-1.0-1.aarch64",
+        ),
+        (
+            "The following packages have unmet dependencies:\n linux-image-arm64 : Depends: linux-image-6.1 but it is \
+             not installable\nE: Unable to correct problems, you have held broken packages.",
+            "unmet_dependency",
+            "linux-image-arm64 : Depends: linux-image-6.1 but it is not installable",
+        ),
+        (
+            "No provider of 'no-such-thing' found.",
+            "package_not_found",
+            "No provider of 'no-such-thing' found.",
+        ),
+        (
+            "Package 'vim-huge' not found.",
+            "package_not_found",
+            "Package 'vim-huge' not found.",
+        ),
+        (
+            "No match for argument: no-such-thing\nError: Unable to find a match: no-such-thing",
+            "package_not_found",
+            "No match for argument: no-such-thing",
+        ),
+        (
+            "/bin/sh: 1: /usr/bin/helper: Exec format error\ndpkg: error processing package helper (--configure):",
+            "exec_format",
+            "/bin/sh: 1: /usr/bin/helper: Exec format error",
+        ),
+        (
+            "qemu: uncaught target signal 11 (Segmentation fault) - core dumped\nSegmentation fault\n\
+             dpkg: error processing package python3 (--configure):",
+            "emulator_fault",
+            "qemu: uncaught target signal 11 (Segmentation fault) - core dumped",
+        ),
+        (
+            "fork: Cannot allocate memory",
+            "out_of_memory",
+            "fork: Cannot allocate memory",
+        ),
+        (
+            "/image/config.sh: line 12:   431 Killed                  dracut --force",
+            "out_of_memory",
+            "/image/config.sh: line 12:   431 Killed                  dracut --force",
+        ),
+        (
+            "dracut-install: ERROR: installing 'multipathd'\ndracut: FAILED: dracut-install -D /var/tmp/dracut",
+            "initrd_failed",
+            "dracut-install: ERROR: installing 'multipathd'",
+        ),
+        (
+            "warning: %post(kernel-6.4-1.aarch64) scriptlet failed, exit status 1",
+            "scriptlet_failed",
+            "warning: %post(kernel-6.4-1.aarch64) scriptlet failed, exit status 1",
+        ),
+        (
+            "[ ERROR   ]: 07:40:20 | KiwiDescriptionInvalid: Failed to validate schema and/or schematron rules",
+            "recipe_config_invalid",
+            "KiwiDescriptionInvalid: Failed to validate schema and/or schematron rules",
+        ),
+        // kiwi quotes what a tool said in one line.
+        (
+            "[ ERROR   ]: 07:40:20 | KiwiBootStrapPhaseFailed: Bootstrap package installation failed: \
+             Reading package lists...\\nE: Unable to locate package no-such-thing\\n",
+            "package_not_found",
+            "E: Unable to locate package no-such-thing",
+        ),
+    ];
+
+    #[test]
+    fn the_cause_is_the_line_that_names_it() {
+        for (said, code, detail) in SAID {
+            let failure = known_cause(&lines(said)).unwrap_or_else(|| panic!("no cause in {said}"));
+            assert_eq!(
+                (failure.code.as_str(), failure.detail.as_str()),
+                (code, detail),
+                "{said}"
+            );
+            assert!(failure.hint.is_some());
+        }
+    }
+
+    #[test]
+    fn words_alone_are_no_cause() {
+        for said in [
+            "Setting up killall-tools (1.0)",
+            "Get:404 http://deb.example.org/debian bookworm/main arm64 notfound-dev",
+            "checking whether malloc can allocate memory... yes",
+            "everything is fine",
+            "",
+        ] {
+            assert_eq!(known_cause(&lines(said)), None, "{said}");
+        }
+    }
+
+    #[test]
+    fn every_row_can_be_met() {
+        for row in &TABLE {
+            assert!(
+                row.has.iter().all(|part| *part == part.to_ascii_lowercase()),
+                "{:?}",
+                row.has
+            );
+            let said = [row.has.join(" ")];
+            assert_eq!(
+                known_cause(&said).map(|failure| failure.code).as_deref(),
+                Some(row.code),
+                "{said:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the agent makes of programs that died under the emulator.
+
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdUnixStream},
+    process::Stdio,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    net::UnixStream,
+    process::Command,
+    task::JoinHandle,
+};
+
+use super::{
+    events::Events,
+    watch::{self, Death, Report},
+};
+use crate::records::{Failure, protocol::Emulator};
+
+/// The same command, run through a watcher, and what the watcher will tell. Output and environment stay as they are;
+/// the program's standard input is empty.
+pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Command, UnixStream)> {
+    let command = command.as_std();
+    let (ours, theirs) = StdUnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut watched = Command::new(std::env::current_exe()?);
+    watched.args([watch::COMMAND, &emulator.binfmt.interpreter]);
+    watched.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => watched.env(name, value),
+            None => watched.env_remove(name),
+        };
+    }
+    watched.stdin(Stdio::from(OwnedFd::from(theirs)));
+    Ok((watched, UnixStream::from_std(ours)?))
+}
+
+/// Says of each death that it happened, and collects them all until the watcher ends.
+pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<Vec<Death>> {
+    tokio::spawn(async move {
+        let mut deaths = Vec::new();
+        let mut lines = BufReader::new(reports).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            match serde_json::from_str(&line) {
+                Ok(Report::Death(death)) => {
+                    events.say(format!("emulator fault: {}", told(&death))).await;
+                    deaths.push(death);
+                }
+                Ok(Report::Blind(why)) => {
+                    let text = format!("warning: programs that crash under the emulator go unnoticed: {why}");
+                    events.say(text).await;
+                }
+                Err(_) => break,
+            }
+        }
+        deaths
+    })
+}
+
+/// What deaths mean for the job.
+pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
+    let first = told(deaths.first()?);
+    let detail = match deaths.len() - 1 {
+        0 => first,
+        more => format!("{first}, and {more} more after it"),
+    };
+    let hint = "what it was to do is not done, even if the script went on; build natively, or without that program, to \
+                tell its own fault from the emulator's";
+    Some(Failure::new("emulator_fault", detail).hint(hint))
+}
+
+fn told(death: &Death) -> String {
+    let Death {
+        pid,
+        program,
+        command,
+        signal,
+    } = death;
+    format!("`{command}` ({program}, process {pid}) was ended by {signal} under the emulator")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_death_is_the_cause() {
+        let death = |pid| Death {
+            pid,
+            program: "/bin/busybox".to_owned(),
+            command: "sh crash".to_owned(),
+            signal: "SIGSEGV".to_owned(),
+        };
+        assert_eq!(fault(&[]), None);
+        let one = fault(&[death(7)]).unwrap();
+        assert_eq!(
+            (one.code.as_str(), one.detail.as_str()),
+            (
+                "emulator_fault",
+                "`sh crash` (/bin/busybox, process 7) was ended by SIGSEGV under the emulator"
+            )
+        );
+        let three = fault(&[death(7), death(8), death(9)]).unwrap().detail;
+        assert!(
+            three.starts_with(&one.detail) && three.ends_with(", and 2 more after it"),
+            "{three}"
+        );
+    }
+}

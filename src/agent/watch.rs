@@ -1,0 +1,288 @@
+//! Watching how programs die.
+//!
+//! A program that a signal ends under the emulator is a fault of the emulation, and scripts like to hide it. No script
+//! can hide it from a tracer: `kiln-agent watch EMULATOR PROGRAM ARGUMENT…` starts a program and follows it and all
+//! that it starts. System calls are not looked at; a process stops only when it begins, gets a signal, or ends.
+
+use std::{
+    collections::BTreeSet,
+    ffi::{CString, OsString},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{ffi::OsStringExt, fs::MetadataExt, net::UnixStream},
+    },
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    libc,
+    sys::{prctl, signal::Signal, stat::Mode},
+    unistd::{ForkResult, Pid, dup2_stdin, execvp, fork, pipe2},
+};
+use serde::{Deserialize, Serialize};
+
+/// The hidden subcommand of the agent.
+pub const COMMAND: &str = "watch";
+
+/// Signals that end a program which did something wrong; others are sent by somebody who wants it to end.
+const FAULTS: [Signal; 7] = [
+    Signal::SIGSEGV,
+    Signal::SIGILL,
+    Signal::SIGBUS,
+    Signal::SIGABRT,
+    Signal::SIGTRAP,
+    Signal::SIGFPE,
+    Signal::SIGSYS,
+];
+
+/// Longer command lines are cut.
+const LONGEST_COMMAND: usize = 200;
+
+/// What the watcher tells, one JSON line each, on what was its standard input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// A program died under the emulator.
+    Death(Death),
+    /// Deaths cannot be seen here, for this reason; the program runs unwatched.
+    Blind(String),
+}
+
+/// The end of one program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    /// Its process number inside the sandbox.
+    pub pid: i32,
+    /// The program's path in the image.
+    pub program: String,
+    /// How it was called: its name and arguments.
+    pub command: String,
+    /// The signal's name.
+    pub signal: String,
+}
+
+/// The subcommand: `arguments` are the emulator's path, then the program and its arguments. Returns the program's exit
+/// code, or 128 plus the number of the signal that ended it.
+///
+/// # Errors
+///
+/// When the program cannot be started.
+pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
+    let emulator = arguments
+        .next()
+        .and_then(|path| fs_err::metadata(path).ok())
+        .map(|found| (found.dev(), found.ino()));
+    let command: Vec<CString> = arguments
+        .map(|word| CString::new(word.into_vec()))
+        .collect::<Result<_, _>>()?;
+    let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let reports = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    dup2_stdin(open("/dev/null", OFlag::O_RDONLY, Mode::empty())?)?;
+
+    let (go_out, go_in) = pipe2(OFlag::O_CLOEXEC)?;
+    // SAFETY: this process has one thread, so the child may allocate and call anything.
+    #[expect(unsafe_code, reason = "fork has no safe form")]
+    let child = match unsafe { fork() }? {
+        ForkResult::Child => {
+            drop(go_in);
+            let error = wait_and_exec(go_out, program, &command);
+            let _ = writeln!(io::stderr(), "cannot run {}: {error}", program.to_string_lossy());
+            // It must not return into the watcher's code.
+            std::process::exit(127);
+        }
+        ForkResult::Parent { child } => child,
+    };
+    drop(go_out);
+    let mut watcher = Watcher {
+        reports,
+        emulator,
+        known: BTreeSet::new(),
+    };
+    if let Err(errno) = seize(child) {
+        watcher.tell(&Report::Blind(format!("this kernel lets nobody trace: {errno}")));
+    }
+    drop(go_in);
+    watcher.follow(child)
+}
+
+/// In the child: waits until it is watched, then becomes the program.
+fn wait_and_exec(go: OwnedFd, program: &CString, command: &[CString]) -> io::Error {
+    // The agent's file may not be read, so that its processes may not be traced either; this one is about to be another.
+    if let Err(errno) = prctl::set_dumpable(true) {
+        return errno.into();
+    }
+    // Nothing is ever written: the end of the pipe is the sign.
+    if let Err(error) = std::fs::File::from(go).read(&mut [0]) {
+        return error;
+    }
+    match execvp(program, command) {
+        Ok(never) => match never {},
+        Err(errno) => errno.into(),
+    }
+}
+
+struct Watcher {
+    reports: UnixStream,
+    /// The emulator's file: device and inode.
+    emulator: Option<(u64, u64)>,
+    /// Processes whose death was told; every thread of a process dies its own.
+    known: BTreeSet<i32>,
+}
+
+impl Watcher {
+    /// Follows everything until `main` has ended. What still runs then is killed as this process, its tracer, ends.
+    fn follow(&mut self, main: Pid) -> io::Result<i32> {
+        loop {
+            let (pid, status) = match wait() {
+                Ok(stopped) => stopped,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            if libc::WIFSTOPPED(status) {
+                self.pass(pid, status);
+            } else if pid == main && libc::WIFEXITED(status) {
+                return Ok(libc::WEXITSTATUS(status));
+            } else if pid == main && libc::WIFSIGNALED(status) {
+                return Ok(128 + libc::WTERMSIG(status));
+            }
+        }
+    }
+
+    /// Lets a process that stopped go on.
+    fn pass(&mut self, pid: Pid, status: i32) {
+        let signal = libc::WSTOPSIG(status);
+        let group_stop = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
+        match status >> 16 {
+            0 => go_on(libc::PTRACE_CONT, pid, signal),
+            // Stopped by somebody else, it is to stay so until that somebody continues it.
+            libc::PTRACE_EVENT_STOP if group_stop => go_on(libc::PTRACE_LISTEN, pid, 0),
+            event => {
+                if event == libc::PTRACE_EVENT_EXIT {
+                    self.look_at_end(pid);
+                }
+                go_on(libc::PTRACE_CONT, pid, 0);
+            }
+        }
+    }
+
+    /// Looks at a process that is about to end, while it still has its memory and files.
+    fn look_at_end(&mut self, pid: Pid) {
+        let Some(signal) = ending_signal(pid).filter(|signal| FAULTS.contains(signal)) else {
+            return;
+        };
+        let exe = fs_err::metadata(format!("/proc/{pid}/exe")).map(|found| (found.dev(), found.ino()));
+        if self.emulator.is_none() || exe.ok() != self.emulator {
+            return;
+        }
+        let process = process_of(pid);
+        if self.known.insert(process) {
+            let words = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let (program, command) = called(&words);
+            self.tell(&Report::Death(Death {
+                pid: process,
+                program,
+                command,
+                signal: signal.as_str().to_owned(),
+            }));
+        }
+    }
+
+    fn tell(&mut self, report: &Report) {
+        // The agent reads until the end of this process; without it there is nobody to tell.
+        if let Ok(mut line) = serde_json::to_vec(report) {
+            line.push(b'\n');
+            let _ = self.reports.write_all(&line);
+        }
+    }
+}
+
+/// The process that a thread belongs to.
+fn process_of(thread: Pid) -> i32 {
+    let status = fs_err::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    process
+        .and_then(|number| number.trim().parse().ok())
+        .unwrap_or(thread.as_raw())
+}
+
+/// The program of an emulated process and how it was called, from the arguments of the emulator. The kernel puts two
+/// before those of the program: its own name and the program's path.
+fn called(words: &[u8]) -> (String, String) {
+    let mut words = words
+        .trim_ascii_end()
+        .split(|byte| *byte == 0)
+        .map(String::from_utf8_lossy);
+    let program = words.nth(1).unwrap_or_default().into_owned();
+    let mut command = words.collect::<Vec<_>>().join(" ").trim_end().replace('\n', " ");
+    if command.len() > LONGEST_COMMAND {
+        command.truncate(command.floor_char_boundary(LONGEST_COMMAND));
+        command.push('…');
+    }
+    (program, command)
+}
+
+/// The next process that stopped or ended, and its status. Not by `nix`, which knows no real-time signals.
+#[expect(unsafe_code, reason = "waitpid as the kernel has it")]
+fn wait() -> Result<(Pid, i32), Errno> {
+    let mut status = 0;
+    // SAFETY: `status` lives during the call.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
+    Errno::result(pid).map(|pid| (Pid::from_raw(pid), status))
+}
+
+/// Becomes the tracer of a process and of all that it will start, which die with this one.
+#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
+fn seize(pid: Pid) -> Result<(), Errno> {
+    let options = libc::PTRACE_O_EXITKILL
+        | libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXIT;
+    // SAFETY: the request takes no pointers.
+    let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.as_raw(), 0, options) };
+    Errno::result(done).map(drop)
+}
+
+/// Lets a stopped process go on, with a signal or without (0). One that was killed meanwhile needs it no more.
+#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
+fn go_on(request: libc::c_uint, pid: Pid, signal: i32) {
+    // SAFETY: the requests used here take no pointers.
+    let _ = unsafe { libc::ptrace(request, pid.as_raw(), 0, signal) };
+}
+
+/// The signal that ends a process which stopped on its way out.
+#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
+fn ending_signal(pid: Pid) -> Option<Signal> {
+    let mut status: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one long to `status`, which lives during the call.
+    let done = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid.as_raw(), 0, &raw mut status) };
+    let status = i32::try_from(status).ok().filter(|_| done == 0)?;
+    let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))?;
+    Signal::try_from(signal).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_was_typed() {
+        for (words, program, command) in [
+            (
+                &b"/usr/bin/qemu-aarch64\0/usr/bin/busybox\0sh\0-c\0kill -SEGV $$\0"[..],
+                "/usr/bin/busybox",
+                "sh -c kill -SEGV $$",
+            ),
+            (b"/usr/bin/qemu-aarch64\0/bin/true\0true\0", "/bin/true", "true"),
+            (b"", "", ""),
+        ] {
+            assert_eq!(called(words), (program.to_owned(), command.to_owned()));
+        }
+        let long = [&b"q\0/bin/echo\0echo\0"[..], "ä\n".repeat(300).as_bytes()].concat();
+        let (_, command) = called(&long);
+        assert!(command.len() <= LONGEST_COMMAND + '…'.len_utf8(), "{command}");
+        assert!(!command.contains('\n'), "{command}");
+    }
+}

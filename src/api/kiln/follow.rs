@@ -1,0 +1,202 @@
+//! `/kiln/v1/jobs/{id}/log/stream`: a job's log as it grows, as server-sent events.
+
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+use axum::{
+    extract::{RawQuery, State},
+    http::HeaderMap,
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use futures::stream;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::sleep};
+use utoipa::ToSchema;
+
+use super::{
+    jobs::JobProgress,
+    logs::{PlaceParameter, ShownLine, place},
+};
+use crate::{
+    api::{
+        Api,
+        address::Path,
+        lists,
+        problem::{Problem, Result},
+        v3,
+    },
+    records::JobId,
+    store,
+};
+
+/// Lines that are read at a time.
+const PAGE: u32 = 1000;
+
+/// How often is looked at what another server may have written.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How long nothing may be sent. Proxies give up connections that are silent for a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How long the server may take to say how a job ended, once it has.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// The header in which a client that comes back says the number of the last line that it has.
+const LAST_EVENT: &str = "last-event-id";
+
+/// An event of a stream.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "documentation")]
+struct LogEvent {
+    /// Of a line: its number.
+    #[schema(nullable = false)]
+    id: Option<String>,
+    /// What it is.
+    #[schema(inline)]
+    event: EventKind,
+    /// JSON: a line as in a page, or how the job is.
+    data: String,
+}
+
+/// What an event is.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "documentation")]
+#[schema(rename_all = "lowercase")]
+enum EventKind {
+    Log,
+    Progress,
+    End,
+}
+
+/// A job's log as it grows: an event `log` for each line (`id` is its number), `progress` whenever the job got on, with
+/// what `GET /kiln/v1/jobs/{id}` answers (of a job that somebody else carries out, only its `state`), and `end` after the
+/// last line. A stream that ends without it was broken off; `Last-Event-ID` goes on where it was.
+#[utoipa::path(get, path = "/jobs/{id}/log/stream", tag = "jobs",
+    params(("id" = String, Path, description = "Its id"), PlaceParameter),
+    responses(
+        (status = 200, body = LogEvent, content_type = "text/event-stream"),
+        (status = 400, body = Problem), (status = 404, body = Problem),
+    ))]
+pub(super) async fn get(
+    State(api): State<Api>,
+    Path(text): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let mut query = lists::pairs(query.as_deref())?;
+    if let Some(last) = headers.get(LAST_EVENT).and_then(|value| value.to_str().ok()) {
+        query.push(("after".to_owned(), last.to_owned()));
+    }
+    let after = place(&query)?;
+    let job: JobId = v3::id(&text)?;
+    let following = Following {
+        news: api.feed.follow(job),
+        progress: Value::Null,
+        ready: VecDeque::new(),
+        was_live: false,
+        ended: false,
+        api,
+        job,
+        after,
+    };
+    following.look().await?.ok_or_else(Problem::not_found)?;
+    let events = stream::unfold(following, |mut following| async move {
+        let event = following.next().await?;
+        Some((Ok::<_, Infallible>(event), following))
+    });
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    // Proxies that collect answers would hold back what is said.
+    let unbuffered = [("x-accel-buffering", "no"), ("cache-control", "no-store")];
+    Ok((unbuffered, Sse::new(events).keep_alive(keep_alive)).into_response())
+}
+
+/// Somebody who follows a job.
+struct Following {
+    api: Api,
+    job: JobId,
+    /// The number of the last line that was sent.
+    after: Option<u64>,
+    news: watch::Receiver<()>,
+    /// What was last said of it.
+    progress: Value,
+    /// What is to be sent.
+    ready: VecDeque<Event>,
+    /// Whether the job was seen before its end.
+    was_live: bool,
+    ended: bool,
+}
+
+impl Following {
+    /// The next event. Nothing after the end, and when the server stops or cannot go on: who follows comes again.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.ended || self.api.stop.is_cancelled() {
+                return None;
+            }
+            if let Err(error) = self.gather().await {
+                tracing::warn!(job.id = %self.job, "a log cannot be followed further: {error}");
+                return None;
+            }
+            if self.ready.is_empty() {
+                tokio::select! {
+                    () = self.api.stop.cancelled() => return None,
+                    _ = self.news.changed() => {}
+                    () = sleep(POLL) => {}
+                }
+            }
+        }
+    }
+
+    /// Reads what is new.
+    async fn gather(&mut self) -> store::Result<()> {
+        self.news.mark_unchanged();
+        // Before the lines: what is said until a job has ended is there when it has.
+        let (progress, ended) = self.look().await?.unwrap_or((json!({ "state": "deleted" }), true));
+        let rows = self.api.store.log_page(self.job, self.after, PAGE).await?;
+        let is_all = rows.len() < PAGE as usize;
+        for row in rows {
+            self.after = Some(row.seq);
+            let line = ShownLine::from(row);
+            self.ready
+                .extend(event("log", &line).map(|event| event.id(line.seq.to_string())));
+        }
+        if is_all && self.progress != progress {
+            self.ready.extend(event("progress", &progress));
+            self.progress = progress;
+        }
+        if !ended {
+            self.was_live = true;
+        } else if std::mem::take(&mut self.was_live) {
+            sleep(LAST_WORDS).await;
+        } else if is_all {
+            self.ready.extend(event("end", &self.progress));
+            self.ended = true;
+        }
+        Ok(())
+    }
+
+    /// How the job is, and whether it has ended; none when it is not there.
+    async fn look(&self) -> store::Result<Option<(Value, bool)>> {
+        let store = &self.api.store;
+        if let Some(stored) = store.get_run(self.job).await? {
+            let progress = JobProgress::of(&stored, self.api.orchestrator.as_deref());
+            return Ok(Some((json!(progress), stored.run.state.is_final())));
+        }
+        let job = store.get_job(self.job).await?;
+        Ok(job.map(|job| {
+            let status = job.record.status;
+            (json!({ "state": status.name() }), status.is_final())
+        }))
+    }
+}
+
+/// An event, unless its data cannot be written, which is texts and numbers here.
+fn event(name: &str, data: &impl Serialize) -> Option<Event> {
+    Event::default().event(name).json_data(data).ok()
+}

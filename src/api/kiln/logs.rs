@@ -1,0 +1,190 @@
+//! `/kiln/v1/jobs/{id}/log`: what was said while a job ran, page by page or as one text.
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{RawQuery, State},
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use futures::stream;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    api::{
+        Api,
+        address::Path,
+        lists,
+        problem::{Problem, Result},
+        v3,
+    },
+    records::{JobId, LogRow, LogStream, Moment},
+    store::{self, StoreError},
+};
+
+/// Lines of a page, unless the request says how many.
+const PAGE: u32 = 1000;
+
+/// Lines of a page, at most.
+const LARGEST_PAGE: u32 = 10_000;
+
+/// A part of a job's log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LogPage {
+    /// The lines, in their order.
+    lines: Vec<ShownLine>,
+    /// The `after` of the next page; null before the first line.
+    next: Option<u64>,
+    /// Whether there are lines behind these already.
+    more: bool,
+    /// Whether the job has ended. If there are no more lines then, none will come.
+    ended: bool,
+}
+
+/// A line of a log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ShownLine {
+    /// Its number: from 0 without holes.
+    pub(super) seq: u64,
+    /// When it was said, by the clock of who said it.
+    #[schema(value_type = String)]
+    time: Moment,
+    /// The step that the job was at, if it was at any.
+    step: Option<&'static str>,
+    /// Who said it.
+    stream: LogStream,
+    /// The line. It may hold what a terminal obeys.
+    text: String,
+}
+
+impl From<LogRow> for ShownLine {
+    fn from(row: LogRow) -> Self {
+        Self {
+            seq: row.seq,
+            time: Moment::from_micros(row.line.time.as_microsecond()),
+            step: row.line.step.map(crate::records::Step::name),
+            stream: row.line.stream,
+            text: row.line.text,
+        }
+    }
+}
+
+/// The place in a log to go on from.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "documentation; place() reads it")]
+pub(super) struct PlaceParameter {
+    /// Only lines behind the one of this number.
+    #[param(nullable = false)]
+    after: Option<u64>,
+}
+
+/// The size of a page.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "documentation; limit() reads it")]
+struct LimitParameter {
+    /// At most so many lines; of JSON only.
+    #[param(nullable = false, minimum = 1, maximum = 10_000, default = 1000)]
+    limit: Option<u32>,
+}
+
+/// A page of a job's log; or all of it, where the header `Accept` asks for `text/plain`.
+#[utoipa::path(get, path = "/jobs/{id}/log", tag = "jobs",
+    params(("id" = String, Path, description = "Its id"), PlaceParameter, LimitParameter),
+    responses(
+        (status = 200, content((LogPage = "application/json"), (String = "text/plain"))),
+        (status = 400, body = Problem), (status = 404, body = Problem),
+    ))]
+pub(super) async fn get(
+    State(api): State<Api>,
+    Path(text): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let query = lists::pairs(query.as_deref())?;
+    let (after, limit) = (place(&query)?, limit(&query)?);
+    let job: JobId = v3::id(&text)?;
+    // Before the lines: what is said until a job has ended is there when it has.
+    let ended = api.store.get_job(job).await?.ok_or_else(Problem::not_found)?;
+    let ended = ended.record.status.is_final();
+    if wants_text(&headers) {
+        return whole(&api, job, after).await;
+    }
+    let mut rows = api.store.log_page(job, after, limit + 1).await?;
+    let more = rows.len() > limit as usize;
+    rows.truncate(limit as usize);
+    Ok(Json(LogPage {
+        next: rows.last().map(|row| row.seq).or(after),
+        lines: rows.into_iter().map(ShownLine::from).collect(),
+        more,
+        ended,
+    })
+    .into_response())
+}
+
+/// All lines as text. When the store fails on the way the answer breaks off, so that nobody takes a part for the whole.
+async fn whole(api: &Api, job: JobId, after: Option<u64>) -> Result<Response> {
+    let first = text_page(api, job, after).await?;
+    let api = api.clone();
+    let pages = stream::try_unfold(Some(first), move |page| {
+        let api = api.clone();
+        async move {
+            let Some((text, last)) = page else { return Ok(None) };
+            let next = match last {
+                Some(last) => Some(text_page(&api, job, Some(last)).await?),
+                None => None,
+            };
+            Ok::<_, StoreError>(Some((Bytes::from(text), next)))
+        }
+    });
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok((kind, Body::from_stream(pages)).into_response())
+}
+
+/// Some lines as text, and the number of the last one if there may be more.
+async fn text_page(api: &Api, job: JobId, after: Option<u64>) -> store::Result<(String, Option<u64>)> {
+    let rows = api.store.log_page(job, after, PAGE).await?;
+    let last = rows.last().map(|row| row.seq).filter(|_| rows.len() == PAGE as usize);
+    let mut text = String::new();
+    for row in rows {
+        text.push_str(&row.line.text);
+        text.push('\n');
+    }
+    Ok((text, last))
+}
+
+/// Whether plain text is asked for, and not JSON before it.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let kinds = headers.get_all(header::ACCEPT).into_iter();
+    let kinds = kinds
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    let mut kinds = kinds.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    kinds.find(|kind| matches!(*kind, "application/json" | "text/plain")) == Some("text/plain")
+}
+
+/// The parameter `after`.
+pub(super) fn place(query: &[(String, String)]) -> Result<Option<u64>> {
+    number(query, "after", 0..=i64::MAX.unsigned_abs())
+}
+
+fn limit(query: &[(String, String)]) -> Result<u32> {
+    let limit = number(query, "limit", 1..=u64::from(LARGEST_PAGE))?;
+    Ok(limit.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(PAGE))
+}
+
+fn number(query: &[(String, String)], name: &str, range: std::ops::RangeInclusive<u64>) -> Result<Option<u64>> {
+    let Some((_, value)) = query.iter().rev().find(|(key, _)| key == name) else {
+        return Ok(None);
+    };
+    let number = value.parse().ok().filter(|number| range.contains(number));
+    number.map(Some).ok_or_else(|| {
+        Problem::bad_request(format_args!(
+            "`{name}` has to be: a number from {} to {}.",
+            range.start(),
+            range.end()
+        ))
+    })
+}

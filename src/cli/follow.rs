@@ -1,0 +1,102 @@
+//! Following a job, through restarts of its server.
+
+use std::time::{Duration, Instant};
+
+use super::session::Session;
+use crate::{
+    client::{Following, News},
+    records::Failure,
+};
+
+/// How long a server may be away before it is given up.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// Between one try to reach it and the next.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What passes while a server starts again.
+const PASSING: [&str; 4] = ["server_unreachable", "server_lost", "server_timeout", "server_error"];
+
+/// What is said of a job, in its order, without gaps and without repeats.
+#[derive(Debug)]
+pub(super) struct Follower<'s> {
+    session: &'s Session,
+    job: &'s str,
+    /// The number of the last line.
+    after: Option<u64>,
+    following: Option<Following>,
+    /// Whether there was ever a connection.
+    was_connected: bool,
+    /// Since when nothing is heard.
+    away: Option<Instant>,
+}
+
+impl<'s> Follower<'s> {
+    /// From behind the line of the number `after` on.
+    pub(super) fn new(session: &'s Session, job: &'s str, after: Option<u64>) -> Self {
+        Self {
+            session,
+            job,
+            after,
+            following: None,
+            was_connected: false,
+            away: None,
+        }
+    }
+
+    /// What came since the last time. Nothing comes after [`News::End`].
+    ///
+    /// # Errors
+    ///
+    /// The server's, if it never answered, says no, or is away for too long.
+    pub(super) async fn next(&mut self) -> Result<Vec<News>, Failure> {
+        loop {
+            let failure = match self.try_next().await {
+                Ok(Some(news)) => {
+                    self.note_back();
+                    return Ok(news);
+                }
+                Ok(None) => Failure::new(
+                    "server_lost",
+                    format!("{} closed the connection", self.session.client.server()),
+                ),
+                Err(failure) => failure,
+            };
+            self.following = None;
+            if !self.was_connected || !PASSING.contains(&failure.code.as_str()) {
+                return Err(failure);
+            }
+            let printer = &self.session.printer;
+            let away = self.away.get_or_insert_with(|| {
+                printer.note(format_args!("{failure}; trying to connect again"));
+                Instant::now()
+            });
+            if away.elapsed() > PATIENCE {
+                return Err(failure);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn try_next(&mut self) -> Result<Option<Vec<News>>, Failure> {
+        let client = &self.session.client;
+        let following = match &mut self.following {
+            Some(following) => following,
+            none => none.insert(client.follow(self.job, self.after).await?),
+        };
+        self.was_connected = true;
+        let news = following.next(client).await?;
+        let last = news.iter().flatten().rev().find_map(|news| match news {
+            News::Line(line) => Some(line.seq),
+            _ => None,
+        });
+        self.after = last.or(self.after);
+        Ok(news)
+    }
+
+    fn note_back(&mut self) {
+        if self.away.take().is_some() {
+            self.session.printer.note("connected again");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `kiln jobs create --follow`: how a job gets on, until it ends.
+
+use super::{follow::Follower, progress::Progress, session::Session};
+use crate::{
+    arch::Arch,
+    client::{Data, JobProgress, News, collection::JOBS},
+    records::{
+        Failure, Step,
+        protocol::{Event, Stream, What},
+    },
+};
+
+/// Shows how a job gets on, then its record.
+///
+/// # Errors
+///
+/// `job_failed` when it ends without an image; `interrupted` when the user has seen enough.
+pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure> {
+    let id = job.text("id").unwrap_or_default();
+    let printer = &session.printer;
+    printer.note(format_args!("job        {id}"));
+    let interrupted = super::build::cancel_on_signal()?;
+    tokio::select! {
+        shown = show(session, id, job) => shown?,
+        () = interrupted.cancelled() => {
+            return Err(Failure::new("interrupted", "interrupted; the job goes on").hint(format!(
+                "`kiln jobs logs -f {id}` follows it, `kiln jobs cancel {id}` ends it"
+            )));
+        }
+    }
+    let status = session.client.job_status(id).await?;
+    if let Some(image) = status.text("image").filter(|_| status.text("state") == Some("success")) {
+        session.show(&session.client.get(&[JOBS.path, &[id]].concat()).await?)?;
+        printer.note(format_args!("image      {image}"));
+        return Ok(());
+    }
+    printer.note(format_args!("log        kiln jobs logs {id}"));
+    Err(failure(&status))
+}
+
+/// Why a job has no image.
+fn failure(status: &Data) -> Failure {
+    let error = status.get("error");
+    let state = status.text("state").unwrap_or("gone");
+    let cause = error.text("detail").map(str::to_owned);
+    let failure = Failure::new("job_failed", cause.unwrap_or_else(|| format!("the job is {state}")));
+    match error.text("hint") {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
+    let arch = job.text("arch").and_then(|arch| arch.parse().ok());
+    let arch: Arch = arch.ok_or_else(|| Failure::new("server_unknown", "the job has no architecture"))?;
+    let progress = Progress::new(&session.printer, &[arch]);
+    let lane = progress.lane(arch);
+    let mut follower = Follower::new(session, id, None);
+    let mut before = None;
+    loop {
+        for news in follower.next().await? {
+            match news {
+                News::Line(said) => lane.show(&event(What::Log {
+                    stream: Stream::Agent,
+                    text: said.text,
+                })),
+                News::Progress(now) => {
+                    for what in changes(before.as_ref(), &now) {
+                        lane.show(&event(what));
+                    }
+                    if before.as_ref().and_then(|before| before.reason.as_ref()) != now.reason.as_ref()
+                        && let Some(reason) = &now.reason
+                    {
+                        lane.say(reason);
+                    }
+                    before = Some(now);
+                }
+                News::End => {
+                    lane.end_as(before.as_ref().map_or("ended", |last| &last.state));
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn event(what: What) -> Event {
+    Event {
+        time: jiff::Timestamp::now(),
+        what,
+    }
+}
+
+/// What happened between two looks at a job.
+fn changes(before: Option<&JobProgress>, now: &JobProgress) -> Vec<What> {
+    // Another try begins with nothing.
+    let before = before.filter(|before| before.attempt == now.attempt);
+    let known = before.map_or(&[][..], |before| &before.steps);
+    let ended = now.steps.iter().filter(|time| !known.contains(time));
+    let mut changes: Vec<_> = ended
+        .map(|time| What::StepFinished {
+            step: time.step,
+            wall_ms: time.wall_ms,
+            cpu_ms: time.cpu_ms,
+        })
+        .collect();
+    let step = |progress: &JobProgress| {
+        let name = progress.step.as_deref();
+        Step::ALL.into_iter().find(|step| Some(step.name()) == name)
+    };
+    if let Some(begun) = step(now).filter(|begun| before.and_then(step) != Some(*begun)) {
+        changes.push(What::StepStarted(begun));
+    }
+    if let Some(share) = now
+        .progress
+        .filter(|share| before.and_then(|before| before.progress) != Some(*share))
+    {
+        changes.push(What::Progress {
+            done: share.done,
+            total: share.total,
+        });
+    }
+    changes
+}

@@ -1,0 +1,52 @@
+//! A program that dies under the emulator fails the job, whatever the recipe's scripts make of it.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
+
+mod support;
+
+use support::{Kiln, Recipe, foreign, repository::Repository};
+
+/// A script that looks well although a program in it dies by `signal`.
+fn hiding(signal: &str) -> Recipe {
+    Recipe::with_script(&format!("sh -c 'kill -{signal} $$' 2>/dev/null || true; exit 0"))
+}
+
+#[test]
+fn a_crash_that_a_script_hides_is_found_under_the_emulator() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let repository = Repository::foreign();
+    for signal in ["SEGV", "ABRT", "SYS"] {
+        let kiln = Kiln::new();
+        let ran = kiln.run(["build", hiding(signal).path(), "--arch", foreign(), &repository.set()]);
+        let words = ran.failed();
+        assert_eq!(kiln.failure_code(), "emulator_fault", "{words}");
+        let told = format!("was ended by SIG{signal} under the emulator");
+        assert!(words.contains(&told) && words.contains("`sh -c kill"), "{words}");
+        let log = kiln.log(&kiln.jobs()[0]);
+        assert_eq!(log.matches("emulator fault: ").count(), 1, "{log}");
+        kiln.assert_clean();
+    }
+}
+
+#[test]
+fn a_program_that_somebody_ends_has_not_crashed() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let repository = Repository::foreign();
+    let script = "for signal in TERM KILL PIPE HUP INT USR1; do sh -c \"kill -$signal \\$\\$\" || true; done\n\
+                  sh -c 'kill -STOP $$' & sleep 1; kill -CONT $!; wait $! && echo went on";
+    let kiln = Kiln::new();
+    let recipe = Recipe::with_script(script);
+    kiln.run(["build", recipe.path(), "--arch", foreign(), &repository.set()])
+        .ok();
+    let log = kiln.log(&kiln.jobs()[0]);
+    assert!(log.contains("went on"), "a stopped program was not continued: {log}");
+}
+
+#[test]
+fn a_native_program_that_crashes_is_the_scripts_own_affair() {
+    needs!(support::no_namespaces());
+    let repository = Repository::native();
+    let kiln = Kiln::new();
+    kiln.run(["build", hiding("SEGV").path(), &repository.set()]).ok();
+}
