@@ -15,10 +15,18 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+#[path = "support/postgres.rs"]
+mod postgres;
 #[path = "support/s3_proxy.rs"]
 mod s3_proxy;
 mod support;
 
+#[path = "faults/burst.rs"]
+mod burst;
+#[path = "faults/database.rs"]
+mod database;
+#[path = "faults/disk.rs"]
+mod disk;
 #[path = "faults/invariants.rs"]
 mod invariants;
 #[path = "faults/kills.rs"]
@@ -29,5 +37,9 @@ mod random;
 mod s3;
 #[path = "faults/site.rs"]
 mod site;
+#[path = "faults/stop.rs"]
+mod stop;
+#[path = "faults/two_servers.rs"]
+mod two_servers;
 #[path = "faults/victim.rs"]
 mod victim;

@@ -182,10 +182,10 @@ async fn whoever_is_killed_every_job_ends_once() {
     assert!(tally.killed >= rounds, "too few were there to be killed: {tally:?}");
     // Two tries are allowed, and most jobs lose one at most.
     assert!(ends.success > 0, "{ends:?}");
+    // What befalls the place is no fault of the recipe; only a tool that was killed cannot be told from one that failed.
+    let causes = ["sandbox_lost", "build_failed"];
     assert!(
-        ends.errors
-            .keys()
-            .all(|code| code == "sandbox_lost" || code == "sandbox_start" || code == "build_failed"),
+        ends.errors.keys().all(|code| causes.contains(&code.as_str())),
         "{ends:?}"
     );
 }

@@ -1,14 +1,15 @@
 //! S3 that fails, for a while or for good.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
+use kiln::artifacts::embedded::EmbeddedS3;
+use tempfile::TempDir;
 
 use crate::{
     invariants::{Observer, check},
     needs,
     s3_proxy::{Fault, Rule, S3Proxy},
-    site::Site,
+    site::{Site, rank},
     support::{self, Kiln, Recipe},
 };
 
@@ -18,38 +19,76 @@ const A_WHILE: Duration = Duration::from_secs(4);
 /// An image of several parts.
 const LARGE: &str = "head -c 40000000 /dev/urandom > /var/large";
 
-/// What a server is told of the S3 service behind the proxy.
-fn variables(settings: &S3Settings, proxy: &S3Proxy) -> Vec<(&'static str, String)> {
-    vec![
-        ("KILN__S3__ENDPOINT", format!("http://{}", proxy.address)),
-        ("KILN__S3__ACCESS_KEY", settings.access_key.clone().unwrap()),
-        (
-            "KILN__S3__SECRET_KEY",
-            settings.secret_key.as_ref().unwrap().expose().to_owned(),
-        ),
-    ]
+/// A site whose S3 is behind a proxy.
+struct Behind {
+    site: Arc<Site>,
+    proxy: S3Proxy,
+    embedded: EmbeddedS3,
+    _dir: TempDir,
+}
+
+impl Behind {
+    async fn start(more: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let embedded = EmbeddedS3::start(dir.path(), "127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        let settings = embedded.settings();
+        let address = settings.endpoint.as_ref().unwrap().strip_prefix("http://").unwrap();
+        let proxy = S3Proxy::start(address.parse().unwrap()).await;
+        let endpoint = format!("http://{}", proxy.address);
+        let own = [
+            ("KILN__S3__ENDPOINT", endpoint.as_str()),
+            ("KILN__S3__ACCESS_KEY", settings.access_key.as_deref().unwrap()),
+            ("KILN__S3__SECRET_KEY", settings.secret_key.as_ref().unwrap().expose()),
+        ];
+        let site = Site::start_in(Kiln::new(), &[&own[..], more].concat()).await;
+        let site = Arc::new(site.with_s3(dir.path(), settings.clone()));
+        Self {
+            site,
+            proxy,
+            embedded,
+            _dir: dir,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_s3_that_fails_for_good_is_named_as_the_cause() {
+    needs!(support::no_namespaces());
+    let more = [("KILN__WATCH__SILENCE", "60s"), ("KILN__WATCH__ATTEMPTS", "2")];
+    let Behind {
+        site,
+        proxy,
+        embedded,
+        _dir,
+    } = Behind::start(&more).await;
+    let observer = Observer::of(&site);
+    let recipe = site.small_recipe();
+    proxy.set(Some(Rule {
+        fault: Fault::Status(500),
+        method: "PUT",
+        target: "partNumber",
+        every: 1,
+    }));
+    let ended = site.end_of(&site.submit(&recipe).await).await;
+    assert_eq!(ended["error"]["code"], "upload_failed", "{ended:#}");
+    assert_eq!(ended["attempt"], 2, "{ended:#}");
+    println!("{}", ended["error"]);
+    let ends = check(&site, &observer).await;
+    assert_eq!(ends.success, 0, "{ends:?}");
+    embedded.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_s3_that_fails_for_a_while_costs_no_image() {
     needs!(support::no_namespaces());
-    let dir = tempfile::tempdir().unwrap();
-    let embedded = EmbeddedS3::start(dir.path(), "127.0.0.1:0".parse().unwrap())
-        .await
-        .unwrap();
-    let settings = embedded.settings();
-    let address: SocketAddr = settings
-        .endpoint
-        .as_ref()
-        .unwrap()
-        .strip_prefix("http://")
-        .unwrap()
-        .parse()
-        .unwrap();
-    let proxy = S3Proxy::start(address).await;
-    let own = variables(&settings, &proxy);
-    let own: Vec<_> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let site = Arc::new(Site::start_in(Kiln::new(), &own).await.with_s3(dir.path(), settings));
+    let Behind {
+        site,
+        proxy,
+        embedded,
+        _dir,
+    } = Behind::start(&[]).await;
     let observer = Observer::of(&site);
     let recipe = site.recipe("large", Recipe::with_script(LARGE));
 
@@ -72,8 +111,7 @@ async fn an_s3_that_fails_for_a_while_costs_no_image() {
         let before = proxy.failed();
         let job = site.submit(&recipe).await;
         // As its artifacts are about to come.
-        site.wait_until(&job, "building", |job| crate::site::rank(job) >= 7)
-            .await;
+        site.wait_until(&job, "building", |job| rank(job) >= 7).await;
         proxy.set(Some(rule));
         let failing = async {
             while proxy.failed() == before {

@@ -3,7 +3,10 @@
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -26,8 +29,9 @@ pub struct Site {
     s3: Option<(PathBuf, S3Settings)>,
     variables: Vec<(String, String)>,
     process: Mutex<Option<Started>>,
-    /// What was asked for once and again after the server was gone; only one may start it.
+    /// Held by whoever starts the server: several may miss it at once.
     starting: tokio::sync::Mutex<()>,
+    killed: AtomicBool,
     repository: Repository,
     key: String,
 }
@@ -84,6 +88,7 @@ impl Site {
             variables: variables.map(|(name, value)| (name.to_owned(), value)).collect(),
             process: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
+            killed: AtomicBool::new(false),
             repository,
             key: String::new(),
         };
@@ -113,8 +118,16 @@ impl Site {
     /// Ends the server by a signal, and waits until it is gone. `None` when it does not run.
     pub fn down(&self, signal: Signal) -> Option<Ran> {
         let process = self.process().take()?;
+        if signal == Signal::SIGKILL {
+            self.killed.store(true, Ordering::Relaxed);
+        }
         process.signal(signal);
         Some(tokio::task::block_in_place(|| process.end()))
+    }
+
+    /// Whether the server was ever killed.
+    pub fn was_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
     }
 
     pub fn server_pid(&self) -> Option<Pid> {
@@ -184,6 +197,10 @@ impl Site {
     /// A recipe that is done in a few seconds.
     pub fn small_recipe(&self) -> String {
         self.recipe("small", Recipe::copy_of("rpm-minimal"))
+    }
+
+    pub fn repository_port(&self) -> u16 {
+        self.repository.port()
     }
 
     /// What asks for a job.
