@@ -18,7 +18,7 @@ async fn a_build_that_fills_its_disk_says_so_and_harms_no_other() {
     let files = ("KILN__CAPACITY__FILES_PER_JOB", "20000");
     let site = Arc::new(Site::start(&[("KILN__CAPACITY__JOBS", "2"), files]).await);
     let observer = Observer::of(&site);
-    let fills = [
+    let scripts = [
         ("bytes", "head -c 3000000000 /dev/zero > /var/fill"),
         (
             "inodes",
@@ -27,7 +27,7 @@ async fn a_build_that_fills_its_disk_says_so_and_harms_no_other() {
         // A script that hides its own failure.
         ("hidden", "head -c 3000000000 /dev/zero > /var/fill; true"),
     ];
-    for (what, script) in fills {
+    for (what, script) in scripts {
         let recipe = site.recipe(what, Recipe::with_script(script));
         let mut body = site.job(&recipe);
         body["build_env_size"] = json!(1);
@@ -88,13 +88,13 @@ async fn a_full_data_directory_loses_no_record() {
     assert_eq!(before["state"], "success", "{before:#}");
 
     let fill_bytes = || {
-        let mut file = std::fs::File::create(seen("fill")).unwrap();
+        let mut file = fs_err::File::create(seen("fill")).unwrap();
         let error = std::io::copy(&mut std::io::repeat(0), &mut file).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
     };
     let fill_inodes = || {
         fs_err::create_dir(seen("fill")).unwrap();
-        let error = (0..).find_map(|number| std::fs::File::create(seen(&format!("fill/{number}"))).err());
+        let error = (0..).find_map(|number| fs_err::File::create(seen(&format!("fill/{number}"))).err());
         assert_eq!(error.unwrap().kind(), std::io::ErrorKind::StorageFull);
     };
     let fills: [(&str, &dyn Fn()); 2] = [("bytes", &fill_bytes), ("inodes", &fill_inodes)];
@@ -118,18 +118,14 @@ async fn a_full_data_directory_loses_no_record() {
             ("inodes", Some((201, job))) => Some(job["id"].as_str().unwrap().to_owned()),
             (_, answer) => panic!("{what}: {answer:?}"),
         };
-        let ended = match &waiting {
-            Some(job) => {
-                let ended = site.end_of(&running).await;
-                let waits = |job: &Value| job["reason"].as_str().is_some_and(|why| why.contains("inodes"));
-                site.wait_until(job, "waiting for inodes", waits).await;
-                Some(ended)
-            }
-            None => {
-                tokio::time::sleep(A_WHILE).await;
-                None
-            }
-        };
+        let mut ended = None;
+        if let Some(job) = &waiting {
+            ended = Some(site.end_of(&running).await);
+            let waits = |job: &Value| job["reason"].as_str().is_some_and(|why| why.contains("inodes"));
+            site.wait_until(job, "waiting for inodes", waits).await;
+        } else {
+            tokio::time::sleep(A_WHILE).await;
+        }
         let full = records().await;
         assert!(known.iter().all(|id| full.contains(id)), "{what}: records are lost");
         match what {

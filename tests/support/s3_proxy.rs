@@ -36,7 +36,7 @@ pub struct Rule {
     pub method: &'static str,
     /// A part of its target.
     pub target: &'static str,
-    /// Every how manieth.
+    /// One of so many.
     pub every: u64,
 }
 
@@ -149,7 +149,7 @@ fn fault_of(head: &[u8], state: &State) -> Option<Fault> {
         return None;
     }
     let number = state.matched.fetch_add(1, Ordering::Relaxed);
-    (number % rule.every == 0).then(|| {
+    number.is_multiple_of(rule.every).then(|| {
         state.failed.fetch_add(1, Ordering::Relaxed);
         rule.fault
     })
