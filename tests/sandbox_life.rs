@@ -227,14 +227,10 @@ async fn how_a_sandbox_ended_is_known() {
 #[tokio::test]
 #[ignore = "a process that another test starts and kills"]
 async fn a_starter() {
-    let place = Place {
-        driver: NamespaceDriver::new(
-            Path::new(&std::env::var("SANDBOXES").unwrap()),
-            &support::kiln_program(),
-        )
-        .unwrap(),
-        kiln: Kiln::new(),
-    };
+    // The directory is the other test's, which removes it.
+    let kiln = Kiln::at(Path::new(&std::env::var("DIR").unwrap()));
+    let driver = NamespaceDriver::new(&kiln.data().join("sandboxes"), &support::kiln_program()).unwrap();
+    let place = Place { kiln, driver };
     let mut spec = place.spec("");
     spec.doors_dir = std::env::var("DOORS").unwrap().into();
     println!("job {}", spec.job);
@@ -252,7 +248,7 @@ async fn a_sandbox_outlives_the_process_that_started_it() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--ignored", "--exact", "--nocapture", "a_starter"])
-            .env("SANDBOXES", place.kiln.data().join("sandboxes"))
+            .env("DIR", place.kiln.data().parent().unwrap())
             .env("DOORS", &doors)
             .stdin(Stdio::null());
         command

@@ -1,7 +1,13 @@
 //! One job for each time at which a schedule is due: through kill -9, and with two servers on one database.
 
 #![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "this is a test")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "this is a test"
+)]
 
 #[path = "support/postgres.rs"]
 mod postgres;
@@ -212,7 +218,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
             schedules.push(schedule);
         }
     }
-    let schedulers: Vec<_> = stores
+    let servers: Vec<_> = stores
         .iter()
         .map(|store| Arc::new(Scheduler::new(store.clone(), jobs.clone(), Arc::default())))
         .collect();
@@ -222,9 +228,9 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
         now = Moment::from_micros(now.micros() + 20_000_000 + i64::try_from(dice.below(40_000_000)).unwrap());
         let passes: Vec<_> = (0..4)
             .map(|n| {
-                let scheduler = schedulers[n % 2].clone();
+                let server = servers[n % 2].clone();
                 let clock = Moment::from_micros(now.micros() - i64::try_from(dice.below(3_000_000)).unwrap());
-                tokio::spawn(async move { scheduler.pass_once(clock).await.unwrap() })
+                tokio::spawn(async move { server.pass_once(clock).await.unwrap() })
             })
             .collect();
         if round % 2 == 0 {
@@ -237,7 +243,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
             }
         }
     }
-    while schedulers[0].pass_once(now).await.unwrap() {}
+    while servers[0].pass_once(now).await.unwrap() {}
 
     let timing = Timing::parse("* * * * *", "UTC").unwrap();
     let expected: Vec<Moment> = timing.after(start).take_while(|due| *due <= now).collect();

@@ -31,6 +31,8 @@ mod objects;
 mod opening;
 #[path = "store/others.rs"]
 mod others;
+#[path = "store/runs.rs"]
+mod runs;
 #[path = "store/schedules.rs"]
 mod schedules;
 #[path = "store/speed.rs"]

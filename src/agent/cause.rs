@@ -15,7 +15,7 @@ const fn known(has: &'static [&'static str], code: &'static str, hint: &'static 
     Known { has, code, hint }
 }
 
-const DISK: &str = "allow the job more disk space, or free some where Kiln keeps its data";
+const DISK: &str = "free space where Kiln keeps its data, or allow the job more of it";
 const MEMORY: &str = "allow the job more memory: `--memory SIZE`, or `job_mem_size`";
 const EMULATOR: &str = "a program died under the emulator, not by its own fault; see the lines before it";
 const FOREIGN: &str = "a script runs a program of another architecture than the image's: see which package it is from";
@@ -96,6 +96,8 @@ pub fn known_cause(lines: &[String]) -> Option<Failure> {
         .iter()
         .flat_map(|line| pieces(line))
         .map(|piece| (piece, piece.to_ascii_lowercase()))
+        // What a tool minds and passes over is no cause.
+        .filter(|(_, lower)| !lower.ends_with("continuing.") && !lower.ends_with("continuing"))
         .collect();
     let of = |row: &Known| {
         let named = pieces
@@ -293,6 +295,7 @@ mod tests {
             "Setting up killall-tools (1.0)",
             "Get:404 http://deb.example.org/debian bookworm/main arm64 notfound-dev",
             "checking whether malloc can allocate memory... yes",
+            "Warning: File 'repomd.xml' from repository 'tiny' is not signed, continuing.",
             "everything is fine",
             "",
         ] {

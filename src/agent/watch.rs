@@ -81,6 +81,9 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
     let reports = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     dup2_stdin(open("/dev/null", OFlag::O_RDONLY, Mode::empty())?)?;
 
+    // The agent's file may not be read, so nobody may trace its processes, not even we our child. This one knows no
+    // secrets. Before the fork: the child has to allow it by the time that it is seized.
+    prctl::set_dumpable(true)?;
     let (go_out, go_in) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
@@ -109,10 +112,6 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
 
 /// In the child: waits until it is watched, then becomes the program.
 fn wait_and_exec(go: OwnedFd, program: &CString, command: &[CString]) -> io::Error {
-    // The agent's file may not be read, so that its processes may not be traced either; this one is about to be another.
-    if let Err(errno) = prctl::set_dumpable(true) {
-        return errno.into();
-    }
     // Nothing is ever written: the end of the pipe is the sign.
     if let Err(error) = std::fs::File::from(go).read(&mut [0]) {
         return error;

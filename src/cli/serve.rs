@@ -87,7 +87,12 @@ async fn serve(
     let feed = Arc::new(LogFeed::default());
     let jobs = if config.jobs.run {
         let endpoint = embedded.as_ref().map(EmbeddedS3::endpoint);
-        let endpoint = endpoint.or_else(|| config.s3.as_ref()?.endpoint.clone());
+        // As sandboxes see it.
+        let seen = config
+            .s3
+            .as_ref()
+            .and_then(|s3| s3.public_endpoint.clone().or_else(|| s3.endpoint.clone()));
+        let endpoint = endpoint.or(seen);
         let (store, artifacts) = (Arc::clone(&store), artifacts.clone());
         Some(JobService::new(
             config,

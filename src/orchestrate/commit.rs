@@ -11,10 +11,10 @@ use std::{
 use super::{log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
     records::{
-        Failure, Image, Link, Moment, UploadedArtifact,
+        Failure, Image, Link, Moment, Run, UploadedArtifact,
         run::{State, is_infrastructure},
     },
-    store::{Collection, StoreError, StoredRun},
+    store::{Collection, Side, StoreError, StoredRun},
 };
 
 /// How long S3 may refuse before the job fails of it.
@@ -53,7 +53,12 @@ impl Orchestrator {
 
     async fn commit(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (&stored.job, &stored.run);
-        let artifacts: Vec<UploadedArtifact> = run.uploads.iter().filter_map(|known| known.done.clone()).collect();
+        let artifacts = run.artifacts().map_err(|open| {
+            Failure::new(
+                "protocol",
+                format!("the agent finished before its upload of {}", open.key),
+            )
+        })?;
         let packed = packed_log(&self.store, job.id).await?;
         self.artifacts.put_log(run.image, packed).await?;
         let manifest = self.artifacts.write_manifest(run.image, job.arch, &artifacts).await?;
@@ -68,14 +73,13 @@ impl Orchestrator {
             Err(error) => return Err(error.into()),
         }
         // A job that was deleted meanwhile leaves its image, as in IMS.
-        self.change(job.id, |run, now| run.commit(now)).await?;
+        self.change(job.id, Run::commit).await?;
         tracing::info!(job.id = %job.id, image.id = %run.image, "the job has made its image");
         Ok(())
     }
 
     /// Whether an image has a record, be it a deleted one.
-    pub(super) async fn has_record(&self, run: &crate::records::Run) -> Result<bool, StoreError> {
-        use crate::store::Side;
+    pub(super) async fn has_record(&self, run: &Run) -> Result<bool, StoreError> {
         for side in [Side::Live, Side::Deleted] {
             if Collection::<Image>::get(&*self.store, side, run.image).await?.is_some() {
                 return Ok(true);

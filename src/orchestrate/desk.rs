@@ -213,15 +213,12 @@ impl Orchestrator {
     }
 
     async fn create_upload(&self, stored: &StoredRun, new: NewUpload) -> Result<Answer, Refusal> {
-        let same = |known: &RunUpload| known.upload.kind == new.kind && known.upload.size == new.size;
+        let same =
+            |known: &RunUpload| known.done.is_none() && known.upload.kind == new.kind && known.upload.size == new.size;
         if let Some(number) = stored.run.uploads.iter().position(same) {
-            let known = &stored.run.uploads[number];
-            let parts = match &known.done {
-                // All of it is there; whoever asks has lost the answer to that and will say again what it sent.
-                Some(_) => Vec::new(),
-                None => self.artifacts.stored_parts(&known.upload).await?,
-            };
-            return Ok(opened(number, &known.upload, parts));
+            let upload = &stored.run.uploads[number].upload;
+            let parts = self.artifacts.stored_parts(upload).await?;
+            return Ok(opened(number, upload, parts));
         }
         let job = &stored.job;
         let upload = self
@@ -267,11 +264,10 @@ impl Orchestrator {
     }
 
     async fn finish(&self, stored: &StoredRun) -> Result<Answer, Refusal> {
-        let run = &stored.run;
-        if let Some(open) = run.uploads.iter().find(|known| known.done.is_none()) {
+        if let Err(open) = stored.run.artifacts() {
             return Err(Refusal::Failed(Failure::new(
                 "protocol",
-                format!("the agent finished before its upload of {}", open.upload.key),
+                format!("the agent finished before its upload of {}", open.key),
             )));
         }
         self.change_for(stored, |run, _| run.finish()).await?;

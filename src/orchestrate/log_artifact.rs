@@ -14,8 +14,8 @@ const PAGE: u32 = 5000;
 
 /// The log as text, packed with zstd.
 pub(super) async fn packed_log(store: &SharedStore, job: JobId) -> Result<Vec<u8>, Failure> {
-    let lost = |error: std::io::Error| Failure::io("cannot pack the log", &error);
-    let mut encoder = zstd::Encoder::new(Vec::new(), 0).map_err(lost)?;
+    let unpacked = |error: std::io::Error| Failure::io("cannot pack the log", &error);
+    let mut encoder = zstd::Encoder::new(Vec::new(), 0).map_err(unpacked)?;
     let mut after = None;
     loop {
         let rows = store.log_page(job, after, PAGE).await?;
@@ -23,9 +23,9 @@ pub(super) async fn packed_log(store: &SharedStore, job: JobId) -> Result<Vec<u8
         after = Some(last.seq);
         let text: String = rows.iter().map(line).collect();
         // Packing is quick enough for one page to hold up nobody.
-        encoder.write_all(text.as_bytes()).map_err(lost)?;
+        encoder.write_all(text.as_bytes()).map_err(unpacked)?;
     }
-    encoder.finish().map_err(lost)
+    encoder.finish().map_err(unpacked)
 }
 
 /// A line as the log file of `kiln build` has it.

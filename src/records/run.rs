@@ -307,6 +307,22 @@ impl Run {
         });
     }
 
+    /// What this try brought, one of each kind: an upload that was begun anew counts instead of the one before it.
+    ///
+    /// # Errors
+    ///
+    /// The first that is not finished.
+    pub fn artifacts(&self) -> Result<Vec<UploadedArtifact>, &Upload> {
+        let last_of_its_kind = |at: usize, known: &RunUpload| {
+            let later = &self.uploads[at + 1..];
+            !later.iter().any(|other| other.upload.kind == known.upload.kind)
+        };
+        let last = self.uploads.iter().enumerate();
+        last.filter(|(at, known)| last_of_its_kind(*at, known))
+            .map(|(_, known)| known.done.clone().ok_or(&known.upload))
+            .collect()
+    }
+
     /// Whether the place has anything set aside for it.
     pub fn holds_place(&self) -> bool {
         self.owner.is_some() && !self.settled

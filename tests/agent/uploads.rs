@@ -105,7 +105,7 @@ impl Scene {
             .await
             .unwrap();
         let store = ArtifactStore::connect(&settings(&s3)).await.unwrap();
-        let content: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
+        let content: Vec<u8> = (0..=250).cycle().take(SIZE).collect();
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(&content).unwrap();
         let job = JobId::new();

@@ -187,9 +187,10 @@ async fn settings(api: &Server) -> String {
     }
     let schedule = json!({"name": "n", "recipe_id": recipe["id"], "cron": "0 2 * * *"});
     let schedule = id_of(&api.make("/kiln/v1/schedules", schedule).await);
+    // Deleting one is for good, and is tried as well.
     operation(
         "(GET|PATCH|POST) /kiln/v1/schedules/\\{id\\}.*",
-        &format!("parameters = {{ id = '{schedule}' }}\n{accepted} = ['2xx', '400', '422']"),
+        &format!("parameters = {{ id = '{schedule}' }}\n{accepted} = ['2xx', '400', '404', '422']"),
     );
     for kind in KINDS {
         let id = match kind {

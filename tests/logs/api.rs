@@ -61,7 +61,12 @@ async fn a_log_is_read_as_text() {
     );
     // Several pages of what is read at a time, the last one full.
     job.says_up_to(3000).await;
-    let numbered = |begin| (begin..3000).map(|n| format!("line {n}\n")).collect::<String>();
+    let numbered = |begin| {
+        (begin..3000)
+            .map(|n| format!("line {n}\n"))
+            .collect::<Vec<_>>()
+            .concat()
+    };
     for accept in ["text/plain, */*", "text/plain;q=0.9, application/json;q=0.5"] {
         let (kind, log) = whole(&format!("{}?after=2&limit=5", job.path()), accept).await;
         assert_eq!((kind, log), (text.clone(), numbered(3)));

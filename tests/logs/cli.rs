@@ -38,7 +38,7 @@ async fn run_beside(url: &str, line: &str) -> Ran {
 }
 
 fn numbered(lines: std::ops::Range<u64>) -> String {
-    lines.map(|n| format!("line {n}\n")).collect()
+    lines.map(|n| format!("line {n}\n")).collect::<Vec<_>>().concat()
 }
 
 #[tokio::test(flavor = "multi_thread")]

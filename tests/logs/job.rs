@@ -106,7 +106,8 @@ pub async fn next_event(stream: &mut reqwest::Response, rest: &mut String) -> Op
                 name: (*name).to_owned(),
                 data: serde_json::from_str(fields["data"]).unwrap(),
             });
-            *rest = after.to_owned();
+            let after = after.to_owned();
+            *rest = after;
             if event.is_some() {
                 return event;
             }

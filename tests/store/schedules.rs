@@ -184,12 +184,9 @@ async fn one_of_many_claims_a_tick(place: &Place) {
     add(&stores[0], &schedule).await;
     for round in 1..=20 {
         let claims = join_all((0..8).map(async |n| {
-            let stored = stores[n % 2].get_schedule(schedule.id).await.unwrap().unwrap();
+            let seen = stores[n % 2].get_schedule(schedule.id).await.unwrap().unwrap();
             let claim = tick(&schedule, round, Outcome::Making);
-            match stores[n % 2]
-                .replace_schedule(&schedule, stored.revision, &[claim])
-                .await
-            {
+            match stores[n % 2].replace_schedule(&schedule, seen.revision, &[claim]).await {
                 Ok(()) => true,
                 Err(StoreError::Stale) => false,
                 Err(error) => panic!("{error}"),

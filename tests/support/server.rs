@@ -80,6 +80,8 @@ impl Process {
             .env("KILN_LOG", "warn")
             .env("KILN__SERVER__LISTEN", "127.0.0.1:0")
             .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
+            // What carries jobs out has tests of its own; here they only are records.
+            .env("KILN__JOBS__RUN", "false")
             // Tests are quicker than any user.
             .env("KILN__LIMITS__REQUESTS_PER_SECOND", "0")
             .envs(settings.iter().copied())

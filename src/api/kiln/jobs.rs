@@ -78,6 +78,7 @@ struct StepProgress {
 
 /// What is set aside for a job.
 #[derive(Debug, Serialize, ToSchema)]
+#[expect(clippy::struct_field_names, reason = "names in JSON say their unit")]
 struct JobNeeds {
     /// Memory, bytes.
     memory_bytes: u64,
