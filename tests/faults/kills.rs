@@ -63,8 +63,8 @@ fn plan(rounds: usize, random: &mut Random) -> VecDeque<Round> {
         })
     };
     let mut plan: Vec<Round> = POINTS.into_iter().flat_map(at).collect();
-    // In a short run some of each kind, in a long one all of the first and as many of the second.
-    let by_chance = plan.len().max(rounds);
+    // In a short run some of each kind, in a long one all of the first. Some find nobody to kill.
+    let by_chance = plan.len().max(2 * rounds);
     for number in 0..by_chance {
         let millis = random.between(0..u64::try_from(JOB.as_millis()).unwrap());
         plan.push(Round {
