@@ -53,6 +53,7 @@ bench: build
 	@.ci/install-packages bench
 	benches/run
 	benches/api
+	benches/jobs
 
 clean:
 	cargo clean

@@ -1,11 +1,22 @@
 //! The inner side of doors: ports of the sandbox's own loopback that lead to the same ports of the host's.
 
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use std::time::Duration;
+
+use tokio::{
+    net::{TcpListener, TcpStream, UnixStream},
+    time::Instant,
+};
 
 use crate::records::Failure;
 
 /// Where the server's sockets are inside a sandbox.
 const SOCKETS: &str = "/run/kiln";
+
+/// How long a connection waits for a server that is being restarted.
+const RESTART: Duration = Duration::from_mins(1);
+
+/// How often it is seen whether the server is back.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Opens the doors, for as long as the agent runs.
 ///
@@ -27,14 +38,24 @@ async fn serve(listener: TcpListener, port: u16) {
         match listener.accept().await {
             Ok((inside, _)) => drop(tokio::spawn(relay(inside, port))),
             // Out of descriptors, for the moment.
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
 }
 
 async fn relay(mut inside: TcpStream, port: u16) {
-    // A server that is being restarted has no socket; who asked tries again, as after any lost connection.
-    if let Ok(mut outside) = UnixStream::connect(format!("{SOCKETS}/port-{port}.sock")).await {
-        let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+    // Tools give up at the first refusal, so they are not shown one while a server is being restarted.
+    let until = Instant::now() + RESTART;
+    let path = format!("{SOCKETS}/port-{port}.sock");
+    loop {
+        if let Ok(mut outside) = UnixStream::connect(&path).await {
+            // An error is one side's going away, which the other one hears of.
+            let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+            return;
+        }
+        if Instant::now() > until {
+            return;
+        }
+        tokio::time::sleep(RETRY).await;
     }
 }

@@ -102,11 +102,15 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// S3 that does not answer is nobody's bad input.
+/// S3 or a database that does not answer is nobody's bad input.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         tracing::error!(code = failure.code, "{failure}");
-        Self::new(StatusCode::BAD_GATEWAY, failure)
+        let status = match failure.code.as_str() {
+            "store_unavailable" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        Self::new(status, failure)
     }
 }
 

@@ -33,7 +33,7 @@ use crate::{
 /// How long a presigned address is good for. The agent asks for one just before it uses it.
 const URL_VALID: Duration = Duration::from_mins(15);
 
-/// How long an agent waits for a server that does not answer.
+/// How long an agent waits at most for a server, or an S3, that does not answer.
 const SERVER_PATIENCE: Duration = Duration::from_mins(30);
 
 /// How long a recipe's repositories are waited for, as IMS does.
@@ -146,7 +146,8 @@ impl Orchestrator {
             cpus: self.capacity.cpus_per_job.unwrap_or(cpus),
             ca_bundle: host::ca_bundle(),
             from: stored.run.resumes().map(|resume| resume.step),
-            patience_s: SERVER_PATIENCE.as_secs(),
+            // The agent knows what it waits for; the clock that would end its job for silence does not.
+            patience_s: SERVER_PATIENCE.min(self.watch.silence.duration() / 2).as_secs(),
         })
     }
 

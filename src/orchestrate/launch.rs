@@ -157,31 +157,39 @@ impl Orchestrator {
             .await?;
         let Some(Ok(stored)) = noted else { return Ok(()) };
         let needs = stored.run.plan.needs;
-        self.driver
-            .start(&SandboxSpec {
+        let spec = SandboxSpec {
+            job,
+            toolbox: toolbox.tree,
+            agent: self.agent.clone(),
+            limits: SandboxLimits {
+                memory: Some(needs.memory_limit),
+                cpus: self.capacity.cpus_per_job,
+                pids: self.capacity.processes_per_job,
+                disk: Some(DiskLimit {
+                    bytes: needs.disk_limit,
+                    inodes: u64::from(self.capacity.files_per_job),
+                }),
+            },
+            network: Network::Isolated,
+            doors_dir: self.doors_dir.clone(),
+            facts: AgentFacts {
+                server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
                 job,
-                toolbox: toolbox.tree,
-                agent: self.agent.clone(),
-                limits: SandboxLimits {
-                    memory: Some(needs.memory_limit),
-                    cpus: self.capacity.cpus_per_job,
-                    pids: self.capacity.processes_per_job,
-                    disk: Some(DiskLimit {
-                        bytes: needs.disk_limit,
-                        inodes: u64::from(self.capacity.files_per_job),
-                    }),
-                },
-                network: Network::Isolated,
-                doors_dir: self.doors_dir.clone(),
-                facts: AgentFacts {
-                    server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
-                    job,
-                    token: secret,
-                    doors: self.doors.clone(),
-                },
-                scratch_from: stored.run.resumes().map(|resume| resume.job),
-            })
-            .await?;
+                token: secret,
+                doors: self.doors.clone(),
+            },
+            scratch_from: stored.run.resumes().map(|resume| resume.job),
+        };
+        match self.driver.start(&spec).await {
+            // Somebody who was killed meanwhile had begun it, or an earlier one is not all gone. No agent but that of
+            // this start knows the job's token, so it is of no use.
+            Err(failure) if failure.code == "sandbox_exists" => {
+                tracing::info!(job.id = %job, "replacing a sandbox that another process began");
+                self.driver.destroy(job, Scratch::Remove).await?;
+                self.driver.start(&spec).await?;
+            }
+            started => started?,
+        }
         self.say(job, format!("try {}: {}", stored.run.attempt, stored.run.plan.why))
             .await;
         self.wake.watch.notify_one();

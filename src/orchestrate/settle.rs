@@ -185,10 +185,25 @@ impl Orchestrator {
             if wanted.contains(&job) || (only_scratch && self.is_kept(job).await?) {
                 continue;
             }
-            tracing::info!(job.id = %job, "removing what a sandbox left");
-            self.driver.destroy(job, Scratch::Remove).await?;
+            // A job that waits for another try may be launched at this very moment.
+            if !self.state().starting.insert(job) {
+                continue;
+            }
+            let removed = self.remove_unless_launched(job).await;
+            self.state().starting.remove(&job);
+            removed?;
         }
         Ok(())
+    }
+
+    /// Removes what is there of a sandbox. Nobody may start it meanwhile.
+    async fn remove_unless_launched(&self, job: JobId) -> Result<(), Failure> {
+        let now = self.store.get_run(job).await?;
+        if now.is_some_and(|now| self.is_here(&now.run) && !now.run.settled) {
+            return Ok(());
+        }
+        tracing::info!(job.id = %job, "removing what a sandbox left");
+        self.driver.destroy(job, Scratch::Remove).await
     }
 
     /// Whether the files of a job that has ended are still kept.

@@ -458,7 +458,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Control groups of a job, of either version.
-fn cgroups_of(job: &str) -> Vec<PathBuf> {
+pub fn cgroups_of(job: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
     let mut candidates: Vec<_> = ["pids", "memory", "cpu"]
         .iter()

@@ -129,6 +129,12 @@ impl Server {
 
     /// Kills every process of the server at once, and starts it again.
     pub fn crash(&mut self) {
+        self.stop();
+        self.run();
+    }
+
+    /// Kills every process of the server at once.
+    pub fn stop(&mut self) {
         let (mut keeper, input) = self.keeper.take().unwrap();
         // First, since it would clean up.
         keeper.kill().unwrap();
@@ -143,10 +149,10 @@ impl Server {
         });
         // It names a process that nobody may have waited for yet, which PostgreSQL would take for a living one.
         fs_err::remove_file(self.dir.join("data/postmaster.pid")).unwrap();
-        self.run();
     }
 
-    fn run(&mut self) {
+    /// Starts it, and waits until it answers.
+    pub fn run(&mut self) {
         let mut keeper = self
             .command(Path::new("sh"))
             .args(["-c", KEEPER, "postgres-keeper"])

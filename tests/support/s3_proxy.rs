@@ -1,0 +1,156 @@
+//! Stands between Kiln and its S3, and lets some requests go wrong.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is answered with this status, and nobody sees it.
+    Status(u16),
+    /// It waits that long.
+    Slow(Duration),
+    /// The connection is closed after so many bytes of the request's body.
+    Cut(usize),
+    /// The connection is reset before an answer.
+    Reset,
+}
+
+/// Which requests go wrong.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    pub fault: Fault,
+    /// The request's method; empty: all.
+    pub method: &'static str,
+    /// A part of its target.
+    pub target: &'static str,
+    /// One of so many.
+    pub every: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rule: Mutex<Option<Rule>>,
+    matched: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The proxy. Gone when dropped.
+#[derive(Debug)]
+pub struct S3Proxy {
+    pub address: SocketAddr,
+    state: Arc<State>,
+    serving: JoinHandle<()>,
+}
+
+impl S3Proxy {
+    /// In front of the service at this address.
+    pub async fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state: Arc<State> = Arc::default();
+        let shared = Arc::clone(&state);
+        let serving = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let state = Arc::clone(&shared);
+                // An error is one side's going away, which the other one hears of.
+                tokio::spawn(async move { pass(client, to, &state).await });
+            }
+        });
+        Self {
+            address,
+            state,
+            serving,
+        }
+    }
+
+    /// From now on, these go wrong; or none.
+    pub fn set(&self, rule: Option<Rule>) {
+        *self.state.rule.lock().unwrap() = rule;
+    }
+
+    /// How many have gone wrong.
+    pub fn failed(&self) -> u64 {
+        self.state.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for S3Proxy {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Passes one request on. Each has a connection of its own, so that each is seen.
+async fn pass(mut client: TcpStream, to: SocketAddr, state: &State) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let end = loop {
+        if let Some(at) = head.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at + 2;
+        }
+        if client.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    };
+    match fault_of(&head[..end], state) {
+        None => {}
+        Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
+        Some(Fault::Status(status)) => {
+            let body = "<Error><Code>InternalError</Code><Message>a fault</Message></Error>";
+            let length = body.len();
+            let answer =
+                format!("HTTP/1.1 {status} Fault\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            client.write_all(answer.as_bytes()).await?;
+            client.shutdown().await?;
+            // What is still being sent is read, or else the answer would be lost with a reset.
+            let _ = tokio::time::timeout(
+                Duration::from_secs(5),
+                tokio::io::copy(&mut client, &mut tokio::io::sink()),
+            )
+            .await;
+            return Ok(());
+        }
+        Some(Fault::Cut(bytes)) => {
+            let mut server = TcpStream::connect(to).await?;
+            server.write_all(&head).await?;
+            let mut some = (&mut client).take(bytes as u64);
+            tokio::io::copy(&mut some, &mut server).await?;
+            return Ok(());
+        }
+        Some(Fault::Reset) => return client.set_zero_linger(),
+    }
+    let mut server = TcpStream::connect(to).await?;
+    server.write_all(&head[..end]).await?;
+    server.write_all(b"connection: close\r\n").await?;
+    server.write_all(&head[end..]).await?;
+    copy_bidirectional(&mut client, &mut server).await?;
+    Ok(())
+}
+
+fn fault_of(head: &[u8], state: &State) -> Option<Fault> {
+    let rule = (*state.rule.lock().unwrap())?;
+    let head = String::from_utf8_lossy(head);
+    let mut words = head.split(' ');
+    let (method, target) = (words.next()?, words.next()?);
+    if !(rule.method.is_empty() || rule.method == method) || !target.contains(rule.target) {
+        return None;
+    }
+    let number = state.matched.fetch_add(1, Ordering::Relaxed);
+    number.is_multiple_of(rule.every).then(|| {
+        state.failed.fetch_add(1, Ordering::Relaxed);
+        rule.fault
+    })
+}
