@@ -59,6 +59,7 @@ impl Site {
 
     #[track_caller]
     fn recipe(&self, recipe: &Recipe, more: &[&str]) -> String {
+        let repository = self.repository.url();
         let args = [
             &[
                 "recipes",
@@ -72,7 +73,7 @@ impl Site {
                 "--template-dictionary-key",
                 "rpm_repo",
                 "--template-dictionary-value",
-                &self.repository.url(),
+                &repository,
             ],
             more,
         ]
