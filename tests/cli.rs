@@ -47,6 +47,7 @@ fn help() {
           public-keys         Public keys, which may log in to shells of jobs
           deleted             Deleted recipes, images and public keys
           remote-build-nodes  Hosts that run jobs of their own architecture
+          schedules           Recurring jobs of a server
           ims                 The commands of `cray ims`, for lines that begin so
           login               Remember a server, and the token for it
           logout              Forget a server's token

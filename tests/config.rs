@@ -266,12 +266,36 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         listen = "127.0.0.1:9001"                        # default
 
         [jobs]
+        run = true                                       # default
         default_image_size_gib = 60                      # default
         default_mem_size_gib = 8                         # default
         enable_dkms = true                               # default
         access_subnet = "cmn"                            # default
         access_domain = "shasta.local"                   # default
         namespace = "ims"                                # default
+
+        [isolation]
+        foreign = "vm"                                   # default
+        loopback_ports = []                              # default
+
+        [capacity]
+        #jobs =                                          # not set
+        #memory =                                        # not set
+        first_memory = "2GiB"                            # default
+        first_disk = "10GiB"                             # default
+        disk_floor = "2GiB"                              # default
+        inode_floor = 20000                              # default
+        #cpus_per_job =                                  # not set
+        processes_per_job = 16384                        # default
+        files_per_job = 4000000                          # default
+
+        [watch]
+        heartbeat = "1m"                                 # default
+        silence = "1h"                                   # default
+        wall = "4h"                                      # default
+        emulated_factor = 10                             # default
+        attempts = 3                                     # default
+        keep_failed = "1h"                               # default
 
         [remote_build_nodes]
         user = "root"                                    # default

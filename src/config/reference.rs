@@ -91,6 +91,9 @@ impl Config {
             "auth" => values(&self.auth),
             "oidc" => values(&self.oidc),
             "jobs" => values(&self.jobs),
+            "isolation" => values(&self.isolation),
+            "capacity" => values(&self.capacity),
+            "watch" => values(&self.watch),
             "remote_build_nodes" => values(&self.remote_build_nodes),
             _ => None,
         }

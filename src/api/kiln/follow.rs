@@ -54,7 +54,7 @@ struct LogEvent {
     /// Of a line: its number.
     #[schema(nullable = false)]
     id: Option<String>,
-    /// What it is.
+    // Without words of its own: they would make it an object in the description.
     #[schema(inline)]
     event: EventKind,
     /// JSON: a line as in a page, or how the job is.
