@@ -1,5 +1,7 @@
 //! Descriptions and templates that would read files or grow without end.
 
+use std::fmt::Write;
+
 use crate::{
     case::{Case, Upload},
     support::Recipe,
@@ -10,7 +12,7 @@ fn laughs() -> String {
     let mut text = String::from("<?xml version=\"1.0\"?>\n<!DOCTYPE image [\n<!ENTITY l0 \"ha\">\n");
     for level in 1..10 {
         let ten = format!("&l{};", level - 1).repeat(10);
-        text.push_str(&format!("<!ENTITY l{level} \"{ten}\">\n"));
+        writeln!(text, "<!ENTITY l{level} \"{ten}\">").unwrap();
     }
     text.push_str("]>\n<image schemaversion=\"8.0\" name=\"laughs\">&l9;</image>\n");
     text

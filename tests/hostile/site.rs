@@ -28,8 +28,9 @@ const PATIENCE: Duration = Duration::from_mins(8);
 const SILENCE: &str = "40s";
 
 pub struct Site {
-    pub kiln: Kiln,
+    // Dropped first, so that a test that fails ends it before its data directory goes.
     server: Started,
+    pub kiln: Kiln,
     client: reqwest::Client,
     /// Where the server, its S3 service and a service that has nothing to do with Kiln listen.
     pub port: u16,
