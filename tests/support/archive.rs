@@ -47,23 +47,52 @@ impl Archive {
 
     #[must_use]
     pub fn file(self, name: &str, content: &[u8]) -> Self {
-        self.entry(EntryType::Regular, name, "", content.len() as u64, content)
+        self.named(name.as_bytes(), 0o644, content)
+    }
+
+    /// A file with a name that need not be text, and with these permission bits.
+    #[must_use]
+    pub fn named(self, name: &[u8], mode: u32, content: &[u8]) -> Self {
+        self.entry(EntryType::Regular, name, "", mode, content.len() as u64, content)
+    }
+
+    /// So many empty files.
+    #[must_use]
+    pub fn empty_files(self, count: u32) -> Self {
+        (0..count).fold(self, |archive, number| archive.file(&format!("many/{number}"), b""))
+    }
+
+    /// A file of this size that is one hole.
+    #[must_use]
+    pub fn hole(mut self, name: &str, size: u64) -> Self {
+        let mut header = Header::new_gnu();
+        header.set_path(name).unwrap();
+        header.set_entry_type(EntryType::GNUSparse);
+        header.set_size(0);
+        header.set_mode(0o644);
+        let gnu = header.as_gnu_mut().unwrap();
+        gnu.set_real_size(size);
+        gnu.sparse[0].set_offset(size);
+        gnu.sparse[0].set_length(0);
+        header.set_cksum();
+        self.tar.append(&header, std::io::empty()).unwrap();
+        self
     }
 
     #[must_use]
     pub fn link(self, kind: EntryType, name: &str, target: &str) -> Self {
-        self.entry(kind, name, target, 0, std::io::empty())
+        self.entry(kind, name.as_bytes(), target, 0o644, 0, std::io::empty())
     }
 
     /// Any entry; the name is written as it is, which the tar library would refuse.
-    fn entry(mut self, kind: EntryType, name: &str, target: &str, size: u64, content: impl Read) -> Self {
+    fn entry(mut self, kind: EntryType, name: &[u8], target: &str, mode: u32, size: u64, content: impl Read) -> Self {
         let mut header = Header::new_gnu();
         let old = header.as_gnu_mut().unwrap();
-        old.name[..name.len()].copy_from_slice(name.as_bytes());
+        old.name[..name.len()].copy_from_slice(name);
         old.linkname[..target.len()].copy_from_slice(target.as_bytes());
         header.set_entry_type(kind);
         header.set_size(size);
-        header.set_mode(0o644);
+        header.set_mode(mode);
         if kind == EntryType::Block {
             header.set_device_major(8).unwrap();
             header.set_device_minor(0).unwrap();
@@ -92,16 +121,29 @@ pub fn no_archive(content: &[u8]) -> Made {
 
 /// A small archive with a file of so many zero bytes. Only zstd packs them this well: gzip's best is a thousandth.
 pub fn bomb(size: u64) -> Made {
+    packed_zeros("recipe.tar.zst", size, |file| {
+        zstd::Encoder::new(file, 1).unwrap().auto_finish()
+    })
+}
+
+/// The same by gzip.
+pub fn gzip_bomb(size: u64) -> Made {
+    packed_zeros("recipe.tar.gz", size, |file| {
+        GzEncoder::new(file, Compression::default())
+    })
+}
+
+fn packed_zeros<W: Write>(name: &str, size: u64, pack: impl FnOnce(fs_err::File) -> W) -> Made {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("recipe.tar.zst");
-    let packed = zstd::Encoder::new(fs_err::File::create(&path).unwrap(), 1).unwrap();
-    let mut tar = Builder::new(packed);
+    let path = dir.path().join(name);
+    let mut tar = Builder::new(pack(fs_err::File::create(&path).unwrap()));
     let mut header = Header::new_gnu();
     header.set_path("zeros").unwrap();
     header.set_size(size);
     header.set_mode(0o644);
     header.set_cksum();
     tar.append(&header, std::io::repeat(0).take(size)).unwrap();
-    tar.into_inner().unwrap().finish().unwrap();
+    // Packers end their streams when they are dropped.
+    drop(tar.into_inner().unwrap());
     Made { path, _dir: dir }
 }

@@ -713,6 +713,13 @@ impl Recipe {
         self.with("config.xml", &text.replace(from, to))
     }
 
+    /// Replaces a piece of `config.xml`, if it is there.
+    pub fn fill_in(&self, from: &str, to: &str) {
+        let path = self.dir.path().join("config.xml");
+        let text = fs_err::read_to_string(&path).unwrap();
+        fs_err::write(path, text.replace(from, to)).unwrap();
+    }
+
     #[must_use]
     pub fn without(self, name: &str) -> Self {
         fs_err::remove_file(self.dir.path().join(name)).unwrap();

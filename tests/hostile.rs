@@ -1,0 +1,69 @@
+//! Recipes that mean harm, carried out by a real server. Each is contained, its job ends with a cause that fits, and
+//! neither the host nor the toolbox nor the next job is touched.
+//!
+//! Where a case would hurt the machine that runs the tests if its limit failed, it has an end of its own: it asks for a
+//! few times what it may have, or writes what is there already.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+mod support;
+
+#[path = "hostile/archives.rs"]
+mod archives;
+#[path = "hostile/case.rs"]
+mod case;
+#[path = "hostile/descriptions.rs"]
+mod descriptions;
+#[path = "hostile/host.rs"]
+mod host;
+#[path = "hostile/scripts.rs"]
+mod scripts;
+#[path = "hostile/site.rs"]
+mod site;
+
+use futures::future::join_all;
+
+use self::{case::Case, host::Host, site::Site};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_recipes_harm_nobody() {
+    // Without root there are neither control groups nor disks of a fixed size.
+    needs!(support::no_namespaces(), support::not_root());
+    let site = Site::start().await;
+    let before = Host::look(&site.kiln);
+
+    let cases: Vec<Case> = [archives::cases(&site), descriptions::cases(), scripts::cases(&site)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut jobs = Vec::new();
+    for case in &cases {
+        jobs.push(site.submit(case).await);
+    }
+    let ends = join_all(jobs.iter().map(|job| site.end_of(job))).await;
+    let wrong: Vec<String> = cases
+        .iter()
+        .zip(&ends)
+        .flat_map(|(case, end)| case.complaints(end))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+
+    // The one after them finds the toolbox as it was, and builds.
+    let next = scripts::next_job();
+    let job = site.submit(&next).await;
+    let complaints = next.complaints(&site.end_of(&job).await);
+    assert!(complaints.is_empty(), "{complaints:?}");
+
+    assert!(!site.was_reached(), "a sandbox reached a port of the host");
+    let kiln = site.stop();
+    kiln.assert_clean();
+    jobs.push(job);
+    assert_eq!(host::left_of(&jobs), Vec::<String>::new());
+    before.assert_same(&Host::look(&kiln));
+}

@@ -1,0 +1,236 @@
+//! Scripts that do what they can. They are root in the sandbox, and the new root does not hold them: they begin by
+//! stepping out of it, into the toolbox that kiwi runs in.
+
+use crate::{case::Case, site::Site};
+
+/// Finds the toolbox's root; says what became of an attempt.
+const PRELUDE: &str = r#"
+out=
+for p in /proc/[0-9]*; do
+    if [ -e "$p/root/opt/kiwi/bin/kiwi-ng" ]; then out=$p/root; fi
+done
+[ -n "$out" ] || { echo "no way out of the new root"; exit 9; }
+try() {
+    name=$1
+    shift
+    if "$@" > /tmp/said 2>&1; then echo "try $name ESCAPED"; else echo "try $name held: $(head -n 1 /tmp/said)"; fi
+}
+"#;
+
+/// Attempts in Python, by the toolbox's own.
+const PYTHON: &str = r#"
+import ctypes, glob, os, socket, sys
+def attempt(name, do):
+    try:
+        got = do()
+    except OSError as error:
+        print("try", name, "held:", error, flush=True)
+    else:
+        print("try", name, "ESCAPED", repr(got)[:80], flush=True)
+"#;
+
+const SECRETS: &str = r#"
+def comm(p):
+    try:
+        return open(p + "/comm").read().strip()
+    except OSError:
+        return ""
+agent = next(p for p in glob.glob("/proc/[0-9]*") if comm(p) == "agent")
+for file in ["environ", "mem", "maps", "auxv"]:
+    attempt("agent-" + file, lambda: open(agent + "/" + file, "rb").read(1))
+attempt("agent-fd", lambda: os.listdir(agent + "/fd"))
+attempt("agent-root", lambda: os.listdir(agent + "/root/"))
+attempt("agent-program", lambda: open("/run/agent", "rb").read(1))
+def trace():
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(16, int(agent.rpartition("/")[2]), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+attempt("agent-trace", trace)
+print("its words:", open(agent + "/cmdline", "rb").read(), flush=True)
+job = next(l.split()[0] for l in open("/proc/self/mounts") if l.split()[1] == "/scratch")
+def ask(path, more=""):
+    door = socket.socket(socket.AF_UNIX)
+    door.settimeout(10)
+    door.connect("/run/kiln/agent.sock")
+    door.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{more}\r\n".encode())
+    return door.recv(100).split()[1].decode()
+own = f"/agent/v1/jobs/{job}?protocol=1"
+print("the server says:", ask(own), ask(own, "authorization: Bearer " + "0" * 64 + "\r\n"), ask("/v3/jobs"), flush=True)
+"#;
+
+const NETWORK: &str = r#"
+def reach(address, port):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as s:
+        s.settimeout(2)
+        s.connect((address, port))
+        s.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return s.recv(10)
+for name, port in [("api", API), ("s3", S3), ("other", OTHER)]:
+    # The S3 service has a door, by the address where jobs are to use it.
+    if name != "s3":
+        attempt(name + "-loopback", lambda: reach("127.0.0.1", port))
+    attempt(name + "-loopback-6", lambda: reach("::1", port))
+    attempt(name + "-gateway", lambda: reach("10.0.2.2", port) or os.strerror(0))
+with socket.create_connection(("127.0.0.1", S3), 10) as s:
+    s.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    print("s3 without a key says:", s.recv(100).split()[1].decode(), flush=True)
+"#;
+
+const MOUNTS: &str = r#"
+mount -t tmpfs none /mnt
+mount -o bind / /mnt
+mount -t proc none /mnt/proc
+try disk mknod /tmp/disk b 8 0
+try memory mknod /tmp/mem c 1 1
+# A view of its own group it may have, and no more.
+mkdir /tmp/group
+mount -t cgroup -o pids none /tmp/group || mount -t cgroup2 none /tmp/group
+try group-limit sh -c 'echo max > /tmp/group/pids.max'
+try group-new mkdir /tmp/group/evil
+try group-agent test -e /tmp/group/release_agent
+try group-others test -e /tmp/group/kiln
+try sysfs mount -t sysfs none /tmp
+try debugfs mount -t debugfs none /tmp
+chroot "$out" mount -o remount,bind,rw /run/agent
+chroot "$out" mount -o remount,bind,rw /run/kiln
+try agent-write sh -c ": >> $out/run/agent"
+try doors-write touch "$out/run/kiln/evil"
+try doors-remove rm "$out/run/kiln/agent.sock"
+echo mounted all
+"#;
+
+// Whatever of this worked would change nothing: it sets what is set.
+const KERNEL: &str = r#"
+hostname hostile
+# This date complains, and succeeds all the same.
+try clock sh -c 'said=$(date -s "@$(date +%s)" 2>&1); echo "$said"; case $said in *"t set date"*) false ;; esac'
+try sysctl sh -c 'panic=$(cat /proc/sys/kernel/panic) && echo "$panic" > /proc/sys/kernel/panic'
+try sysrq sh -c 'echo h > /proc/sysrq-trigger'
+echo none > /tmp/evil.ko
+try module insmod /tmp/evil.ko
+echo tried all
+"#;
+
+const TOOLBOX: &str = r#"
+echo evil > "$out/usr/bin/evil"
+echo '# evil' >> "$out/opt/kiwi/bin/kiwi-ng"
+rm "$out/usr/bin/mksquashfs" && echo removed mksquashfs
+"#;
+
+const ODD_OUTPUT: &str = r"
+head -c 100000 /dev/zero | tr '\0' x
+echo
+printf 'escape \033[2J\033]0;evil\007 nul \000 bytes \377\376\n'
+echo that was all
+";
+
+fn python(script: &str) -> String {
+    format!("{PRELUDE}\nchroot \"$out\" /usr/bin/python3 - <<'END'\n{PYTHON}\n{script}\nEND")
+}
+
+pub fn cases(site: &Site) -> Vec<Case> {
+    let network = NETWORK
+        .replace("API", &site.port.to_string())
+        .replace("S3,", &format!("{},", site.s3_port))
+        .replace("S3)", &format!("{})", site.s3_port))
+        .replace("OTHER", &site.other_port.to_string());
+    vec![
+        Case::script("silence", "holds its place for ever", "sleep 600").fails("silent"),
+        Case::script(
+            "forks",
+            "leaves the host without process numbers",
+            "i=0; while [ $i -lt 3000 ]; do sleep 600 >/dev/null 2>&1 & i=$((i+1)); done; echo ESCAPED",
+        )
+        .says(&["can't fork"])
+        .fails("script_failed"),
+        Case::script(
+            "memory",
+            "makes the kernel kill something else on the host",
+            "dd if=/dev/zero of=/dev/null bs=2000M count=1 && echo ESCAPED",
+        )
+        .limited("job_mem_size", 1)
+        .fails("out_of_memory"),
+        Case::script(
+            "disk",
+            "fills the host's disk",
+            "dd if=/dev/zero of=/var/full bs=1M count=3000 && echo ESCAPED",
+        )
+        .limited("build_env_size", 1)
+        .fails("disk_full"),
+        Case::script(
+            "inodes",
+            "uses up the host's inodes, with gigabytes free",
+            "mkdir /var/many; i=0; while [ $i -lt 40000 ]; do : > /var/many/$i || exit 1; i=$((i+1)); done; echo ESCAPED",
+        )
+        .limited("build_env_size", 1)
+        .fails("disk_full"),
+        Case::script(
+            "kill all",
+            "ends the agent, the server or other jobs",
+            // Only where process 1 is the sandbox's own.
+            "[ \"$(cat /proc/1/comm)\" = kiln-init ] || exit 9; kill -9 1; kill -9 -1; sleep 60",
+        )
+        .fails("sandbox_lost")
+        .says(&["137"]),
+        Case::script(
+            "mounts",
+            "sees the host's files, or replaces the agent",
+            &format!("{PRELUDE}{MOUNTS}"),
+        )
+        .says(&["try disk held", "try group-limit held", "try group-others held", "try agent-write held", "try doors-remove held", "mounted all"]),
+        Case::script(
+            "secrets",
+            "speaks to the server as the agent, or as that of another job",
+            &python(SECRETS),
+        )
+        .says(&[
+            "try agent-environ held",
+            "try agent-mem held",
+            "try agent-fd held",
+            "try agent-trace held",
+            "its words: b'/run/agent\\x00'",
+            "the server says: 401 401 404",
+        ]),
+        Case::script(
+            "network",
+            "uses services that trust whoever is on the host",
+            &python(&network),
+        )
+        .says(&[
+            "try api-loopback held",
+            "try api-gateway held",
+            "try s3-gateway held",
+            "try other-loopback held",
+            "try other-gateway held",
+            "s3 without a key says: 403",
+        ]),
+        Case::script("toolbox", "changes the tools of every later job", &format!("{PRELUDE}{TOOLBOX}"))
+            .says(&["removed mksquashfs"])
+            .fails("tool_missing"),
+        Case::script("flood", "fills the records with lines that say nothing new", "yes 'one line of many'").fails("silent"),
+        Case::script(
+            "odd output",
+            "overflows what holds a line, or takes over the terminal of whoever reads the log",
+            ODD_OUTPUT,
+        )
+        .says(&["that was all"]),
+        Case::script(
+            "daemons",
+            "goes on after its job",
+            "setsid sleep 3600 </dev/null >/dev/null 2>&1 &\n(while :; do sleep 1; done) </dev/null >/dev/null 2>&1 &\necho left two",
+        )
+        .says(&["left two"]),
+        Case::script("kernel", "changes what all processes of the host share", &format!("{PRELUDE}{KERNEL}"))
+            .says(&["try clock held", "try sysctl held", "try module held", "tried all"]),
+    ]
+}
+
+/// An honest job, which looks for what those before it left.
+pub fn next_job() -> Case {
+    let look = format!(
+        "{PRELUDE}\n! [ -e \"$out/usr/bin/evil\" ] && ! grep -q '# evil' \"$out/opt/kiwi/bin/kiwi-ng\" || echo ESCAPED\n\
+         echo \"all is as it was on $(hostname)\""
+    );
+    Case::script("the next job", "finds what others left", &look).says(&["all is as it was on kiln-"])
+}
