@@ -26,6 +26,8 @@ pub mod run;
 pub mod schedule;
 mod serve;
 mod settle;
+#[cfg(test)]
+mod tests;
 mod token;
 mod watch;
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::Deref,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -21,9 +22,9 @@ use crate::{
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };
 
-/// Everything that carrying jobs out takes.
+/// What carrying jobs out takes.
 #[derive(Debug)]
-pub struct Orchestrator {
+pub struct Parts {
     /// Which server this is.
     pub id: ServerId,
     /// Records.
@@ -50,9 +51,23 @@ pub struct Orchestrator {
     pub watch: WatchSettings,
     /// Wakes those who follow a job.
     pub feed: Arc<LogFeed>,
+}
+
+/// Carries jobs out. Its loops are in the files beside this one.
+#[derive(Debug)]
+pub struct Orchestrator {
+    parts: Parts,
     /// Wakes the loops.
     pub(super) wake: Wake,
     state: Mutex<InMemory>,
+}
+
+impl Deref for Orchestrator {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
 }
 
 /// Whether there is a toolbox to make sandboxes from.
@@ -88,69 +103,11 @@ pub(super) struct InMemory {
     pub(super) starting: HashSet<JobId>,
 }
 
-/// The parts of an [`Orchestrator`] that are given.
-#[derive(Debug)]
-pub struct Parts {
-    /// See [`Orchestrator::id`].
-    pub id: ServerId,
-    /// See [`Orchestrator::store`].
-    pub store: SharedStore,
-    /// See [`Orchestrator::artifacts`].
-    pub artifacts: ArtifactStore,
-    /// See [`Orchestrator::driver`].
-    pub driver: Arc<dyn Driver>,
-    /// See [`Orchestrator::agent`].
-    pub agent: PathBuf,
-    /// See [`Orchestrator::toolbox`].
-    pub toolbox: watch::Receiver<ToolboxState>,
-    /// See [`Orchestrator::toolbox_wanted`].
-    pub toolbox_wanted: Arc<Notify>,
-    /// See [`Orchestrator::doors_dir`].
-    pub doors_dir: PathBuf,
-    /// See [`Orchestrator::doors`].
-    pub doors: Vec<u16>,
-    /// See [`Orchestrator::isolation`].
-    pub isolation: IsolationSettings,
-    /// See [`Orchestrator::capacity`].
-    pub capacity: CapacitySettings,
-    /// See [`Orchestrator::watch`].
-    pub watch: WatchSettings,
-    /// See [`Orchestrator::feed`].
-    pub feed: Arc<LogFeed>,
-}
-
 impl Orchestrator {
     /// Over these parts. Nothing happens until its loops [run](super::loops::run).
     pub fn new(parts: Parts) -> Self {
-        let Parts {
-            id,
-            store,
-            artifacts,
-            driver,
-            agent,
-            toolbox,
-            toolbox_wanted,
-            doors_dir,
-            doors,
-            isolation,
-            capacity,
-            watch,
-            feed,
-        } = parts;
         Self {
-            id,
-            store,
-            artifacts,
-            driver,
-            agent,
-            toolbox,
-            toolbox_wanted,
-            doors_dir,
-            doors,
-            isolation,
-            capacity,
-            watch,
-            feed,
+            parts,
             wake: Wake::default(),
             state: Mutex::default(),
         }

@@ -25,7 +25,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_mins(8);
 
 /// How long a job may be silent here.
-const SILENCE: &str = "40s";
+const SILENCE: &str = "60s";
 
 pub struct Site {
     // Dropped first, so that a test that fails ends it before its data directory goes.

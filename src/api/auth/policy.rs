@@ -36,8 +36,6 @@ pub fn need(method: &Method, path: &str) -> Need {
     let look = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     match parts.as_slice() {
         ["healthz", "live" | "ready"] | ["version" | "openapi.json" | "docs"] | ["docs", ..] if look => Need::Nothing,
-        // Agents show the token of their job, which is no caller's.
-        ["agent", "v1", "jobs", ..] => Need::Nothing,
         ["v3", "remote-build-nodes", ..] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["v3", "deleted", kind, rest @ ..] if DELETED.contains(kind) => Need::Role(record(method, look, rest)),
         ["v2" | "v3", kind, rest @ ..] | [kind, rest @ ..] if RECORDS.contains(kind) => {

@@ -138,7 +138,13 @@ impl NamespaceDriver {
             if let Some(failure) = report.failure {
                 return Err(failure);
             }
-            fs_err::remove_dir(dir).map_err(|error| Failure::io("cannot remove a directory", &error))?;
+            match fs_err::remove_dir(dir) {
+                // Somebody else was at it, too.
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Failure::io("cannot remove a directory", &error));
+                }
+                _ => {}
+            }
         }
         let files = Files::of(dir);
         files::remove_file(&files.agent())?;

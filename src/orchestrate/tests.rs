@@ -1,0 +1,332 @@
+//! The loops over real rows and a real S3 service, with a place that only remembers what it was told.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::{
+    Parts, ToolboxState,
+    agents::{AgentCalls, Refusal},
+    orchestrator::Orchestrator,
+};
+use crate::{
+    arch::Arch,
+    artifacts::{ArtifactStore, embedded::EmbeddedS3},
+    config::{CapacitySettings, IsolationSettings, WatchSettings},
+    records::{
+        Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
+        protocol::{AgentFacts, Call, EventBatch},
+        run::State,
+    },
+    sandbox::{
+        Capacity, Driver, Evidence, SandboxSpec, SandboxState, Scratch, Usage,
+        toolbox::{Facts, Toolbox},
+    },
+    settings::Period,
+    store::{SharedStore, SqliteStore},
+};
+
+/// What each sandbox was told, and how it is.
+#[derive(Debug, Default)]
+struct Place(Mutex<BTreeMap<JobId, (AgentFacts, SandboxState)>>);
+
+impl Place {
+    fn facts(&self, job: JobId) -> AgentFacts {
+        self.0.lock().unwrap()[&job].0.clone()
+    }
+
+    fn ends(&self, job: JobId) {
+        let evidence = Evidence {
+            exit_code: 137,
+            oom_kills: 0,
+            failure: None,
+            warning: None,
+            last_words: Vec::new(),
+        };
+        self.0.lock().unwrap().get_mut(&job).unwrap().1 = SandboxState::Ended(evidence);
+    }
+}
+
+#[async_trait]
+impl Driver for Place {
+    async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
+        let mut all = self.0.lock().unwrap();
+        all.insert(sandbox.job, (sandbox.facts.clone(), SandboxState::Running));
+        Ok(())
+    }
+
+    async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
+        let all = self.0.lock().unwrap();
+        Ok(all.get(&job).map_or(SandboxState::Absent, |(_, state)| state.clone()))
+    }
+
+    async fn usage(&self, _: JobId) -> Result<Usage, Failure> {
+        Ok(Usage::default())
+    }
+
+    async fn destroy(&self, job: JobId, _: Scratch) -> Result<(), Failure> {
+        self.0.lock().unwrap().remove(&job);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+        Ok(self.0.lock().unwrap().keys().map(|job| (*job, false)).collect())
+    }
+
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        Ok(Capacity {
+            cpus: 2,
+            memory: 1 << 36,
+            disk_free: 1 << 40,
+            disk_total: 1 << 40,
+            inodes_free: 1 << 30,
+            inodes_total: 1 << 30,
+        })
+    }
+}
+
+/// A database and an S3 service, which servers come to.
+struct Site {
+    store: SharedStore,
+    artifacts: ArtifactStore,
+    _s3: EmbeddedS3,
+    _dir: tempfile::TempDir,
+}
+
+/// A server, and the place that it makes sandboxes in.
+struct Server {
+    orchestrator: Arc<Orchestrator>,
+    place: Arc<Place>,
+    _toolbox: watch::Sender<ToolboxState>,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let s3 = EmbeddedS3::start(&dir.path().join("s3"), ([127, 0, 0, 1], 0).into())
+            .await
+            .unwrap();
+        Self {
+            store: Arc::new(SqliteStore::open(&dir.path().join("records.sqlite")).await.unwrap()),
+            artifacts: ArtifactStore::connect(&s3.settings()).await.unwrap(),
+            _s3: s3,
+            _dir: dir,
+        }
+    }
+
+    fn server(&self, watch: WatchSettings) -> Server {
+        let place = Arc::new(Place::default());
+        let toolbox = Toolbox {
+            name: "toolbox".into(),
+            squashfs: "/none".into(),
+            tree: "/none".into(),
+            facts: Facts {
+                sha256: String::new(),
+                size: 0,
+                arch: Arch::host(),
+                built: jiff::Timestamp::UNIX_EPOCH,
+                packages: Vec::new(),
+            },
+        };
+        let (sender, receiver) = watch::channel(ToolboxState::Ready(toolbox));
+        let orchestrator = Orchestrator::new(Parts {
+            id: ServerId::new(),
+            store: Arc::clone(&self.store),
+            artifacts: self.artifacts.clone(),
+            driver: place.clone(),
+            agent: "/none".into(),
+            toolbox: receiver,
+            toolbox_wanted: Arc::default(),
+            doors_dir: "/none".into(),
+            doors: Vec::new(),
+            isolation: IsolationSettings::default(),
+            capacity: CapacitySettings::default(),
+            watch,
+            feed: Arc::default(),
+        });
+        Server {
+            orchestrator: Arc::new(orchestrator),
+            place,
+            _toolbox: sender,
+        }
+    }
+
+    async fn state(&self, job: JobId) -> State {
+        self.store.get_run(job).await.unwrap().unwrap().run.state
+    }
+
+    /// Adds a job, lets a server launch it, and its agent call once.
+    async fn launched(&self, server: &Server) -> JobId {
+        let orchestrator = &server.orchestrator;
+        let job = orchestrator.accept(job(), super::NewRun::default()).await.unwrap().id;
+        orchestrator.launch_once().await.unwrap();
+        // The start goes on beside the loop.
+        while !server.place.0.lock().unwrap().contains_key(&job) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        orchestrator.watch_once().await.unwrap();
+        job
+    }
+}
+
+impl Server {
+    async fn says_nothing(&self, job: JobId, token: &str) -> Result<(), Refusal> {
+        let batch = EventBatch {
+            first: 0,
+            events: Vec::new(),
+        };
+        let call = Call::PostEvents(batch);
+        self.orchestrator.answer(job, token, call).await.map(|_| ())
+    }
+}
+
+fn job() -> Job {
+    Job {
+        id: JobId::new(),
+        created: Moment::now(),
+        job_type: JobType::Create,
+        artifact_id: uuid::Uuid::new_v4(),
+        public_key_id: PublicKeyId::new(),
+        image_root_archive_name: "image".into(),
+        enable_debug: false,
+        build_env_size: 1,
+        job_mem_size: 1,
+        kernel_file_name: "vmlinuz".into(),
+        initrd_file_name: "initrd".into(),
+        kernel_parameters_file_name: "kernel-parameters".into(),
+        ssh_containers: None,
+        require_dkms: false,
+        status: JobStatus::Creating,
+        arch: Arch::host(),
+        resultant_image_id: None,
+        kubernetes_job: String::new(),
+        kubernetes_service: String::new(),
+        kubernetes_configmap: String::new(),
+        kubernetes_pvc: String::new(),
+        kubernetes_secret: None,
+        kubernetes_namespace: String::new(),
+        remote_build_node: String::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_token_opens_one_try_of_one_job() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let (first, second) = (site.launched(&server).await, site.launched(&server).await);
+    let token = server.place.facts(first).token;
+    assert_eq!(server.says_nothing(first, &token).await, Ok(()));
+    assert_eq!(server.says_nothing(second, &token).await, Err(Refusal::Unknown));
+    assert_eq!(server.says_nothing(JobId::new(), &token).await, Err(Refusal::Unknown));
+    assert_eq!(server.says_nothing(first, "").await, Err(Refusal::Unknown));
+    // What is kept of it is no token.
+    let kept = site.store.get_run(first).await.unwrap().unwrap().run.token.unwrap();
+    assert_eq!(server.says_nothing(first, &kept).await, Err(Refusal::Unknown));
+
+    // The next try has another one.
+    server.place.ends(first);
+    server.orchestrator.watch_once().await.unwrap();
+    assert_eq!(site.state(first).await, State::Queued);
+    assert_eq!(server.says_nothing(first, &token).await, Err(Refusal::Unknown));
+    server.orchestrator.cancel(second, "enough").await.unwrap();
+    let token = server.place.facts(second).token;
+    assert_eq!(server.says_nothing(second, &token).await, Err(Refusal::Over));
+}
+
+#[tokio::test]
+async fn what_the_place_did_is_tried_again_and_not_for_ever() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        attempts: 2,
+        ..WatchSettings::default()
+    });
+    let job = site.launched(&server).await;
+    server.place.ends(job);
+    // Looking twice is no second end.
+    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch_once().await.unwrap();
+    let run = site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!((run.state, run.attempt), (State::Queued, 2));
+
+    server.orchestrator.launch_once().await.unwrap();
+    while server.place.look(job).await.unwrap() != SandboxState::Running {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.place.ends(job);
+    // The one that starts it must be done with it before it is looked at.
+    let ended = async {
+        while !site.state(job).await.is_final() {
+            server.orchestrator.watch_once().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), ended).await.unwrap();
+    let State::Failed(failure) = site.state(job).await else {
+        panic!("{:?}", site.state(job).await);
+    };
+    assert_eq!(failure.code, "sandbox_lost");
+    server.orchestrator.settle_once().await.unwrap();
+    assert!(server.place.list().await.unwrap().is_empty());
+    assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
+}
+
+#[tokio::test]
+async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        heartbeat: Period::seconds(1),
+        attempts: 1,
+        ..WatchSettings::default()
+    });
+    let job = site.launched(&server).await;
+    // The time of day says that it was launched long ago, or will be: nobody believes it.
+    for micros in [0, i64::MAX / 2] {
+        let stored = site.store.get_run(job).await.unwrap().unwrap();
+        let mut run = stored.run;
+        run.launched = Some(Moment::from_micros(micros));
+        site.store
+            .replace_run(&stored.job, &run, stored.revision)
+            .await
+            .unwrap();
+        server.orchestrator.watch_once().await.unwrap();
+        assert!(!site.state(job).await.is_final());
+    }
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.orchestrator.watch_once().await.unwrap();
+    let State::Failed(failure) = site.state(job).await else {
+        panic!("{:?}", site.state(job).await);
+    };
+    assert_eq!(failure.code, "heartbeat_lost");
+}
+
+#[tokio::test]
+async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
+    let site = Site::new().await;
+    let (gone, other) = (
+        site.server(WatchSettings::default()),
+        site.server(WatchSettings::default()),
+    );
+    gone.orchestrator.settle_once().await.unwrap();
+    let job = site.launched(&gone).await;
+    other.orchestrator.settle_once().await.unwrap();
+    assert_eq!(site.state(job).await, State::Launching);
+
+    // It was last seen long ago.
+    let long_ago = Moment::from_micros(Moment::now().micros() - 3600 * 1_000_000);
+    site.store.note_server(gone.orchestrator.id, long_ago).await.unwrap();
+    other.orchestrator.settle_once().await.unwrap();
+    let run = site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!((run.state, run.attempt, run.owner), (State::Queued, 2, None));
+    other.orchestrator.launch_once().await.unwrap();
+    let run = site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!(run.owner, Some(other.orchestrator.id));
+    // Back again, the first finds a sandbox that is no job's of its own.
+    gone.orchestrator.settle_once().await.unwrap();
+    assert!(gone.place.list().await.unwrap().is_empty());
+}
