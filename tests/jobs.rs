@@ -41,7 +41,7 @@ impl Site {
             "--public-key",
             key.to_str().unwrap(),
         ]);
-        site.key = made["id"].as_str().unwrap().to_owned();
+        made["id"].as_str().unwrap().clone_into(&mut site.key);
         site
     }
 
