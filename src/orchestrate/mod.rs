@@ -1,7 +1,7 @@
 //! From a request to an ended job: where it runs, what it is given, how it is watched, what is left of it.
 //!
 //! The service carries jobs out by four loops over the rows of its database: `launch` gives jobs their place and
-//! starts their sandboxes, `watch` sees whether they live and get on, [`commit`] makes images of what agents brought,
+//! starts their sandboxes, `watch` sees whether they live and get on, `commit` makes images of what agents brought,
 //! `settle` clears away. Each looks at what is, not at what it remembers, so it is right when run twice or after a
 //! crash at any line. What agents say comes in through `desk`. States and arrows are in
 //! [`records::run`](crate::records::run).
