@@ -105,9 +105,8 @@ impl Orchestrator {
             return;
         }
         let this = self.clone();
-        let run = stored.run.clone();
         tokio::spawn(async move {
-            let done = this.start(job, &run).await;
+            let done = this.start(job, attempt).await;
             let done = match done {
                 Ok(()) => Ok(()),
                 Err(failure) => this.fail(job, attempt, failure).await,
@@ -120,7 +119,12 @@ impl Orchestrator {
     }
 
     /// Starts the sandbox of a try that is being launched. Does nothing when it is there.
-    async fn start(&self, job: JobId, run: &Run) -> Result<(), Failure> {
+    async fn start(&self, job: JobId, attempt: u32) -> Result<(), Failure> {
+        // Read now that nobody else here starts it: what the loop saw may be older than the last start.
+        let run = match self.store.get_run(job).await? {
+            Some(stored) if stored.run.state == State::Launching && stored.run.attempt == attempt => stored.run,
+            _ => return Ok(()),
+        };
         match self.driver.look(job).await? {
             // That of this try: an earlier one would have been destroyed below, before its successor.
             SandboxState::Running if run.token.is_some() => return Ok(()),
