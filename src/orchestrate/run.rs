@@ -20,6 +20,7 @@ use super::{
     job_dir::{JobDir, JobRecord, JobState},
     place::{How, Placement},
     serve::{self, JobServer, Progress, Said},
+    token,
 };
 use crate::{
     arch::Arch,
@@ -215,13 +216,13 @@ async fn build(
     mut watch: impl FnMut(&Event) + Send,
 ) -> Result<Vec<UploadedArtifact>, Failure> {
     let (job, image) = (dir.record.id, dir.record.image);
-    let token = hex::encode(rand::random::<[u8; 32]>());
+    let (token, token_digest) = token::fresh();
     let (tell, mut said) = mpsc::channel(1);
     let server = JobServer {
         job,
         image,
         image_name: request.name.clone(),
-        token_sha256: serve::token_sha256(&token),
+        token_digest,
         description: describe(site, request, job).await?,
         store: site.store.clone(),
         said: tell,

@@ -13,14 +13,16 @@ use std::{
 
 use async_trait::async_trait;
 use axum::Router;
-use sha2::{Digest, Sha256};
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot},
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::agents::{AgentCalls, Refusal};
+use super::{
+    agents::{AgentCalls, Refusal},
+    token,
+};
 use crate::{
     artifacts::ArtifactStore,
     records::{
@@ -30,14 +32,11 @@ use crate::{
             SentParts,
         },
     },
-    sandbox::doors,
+    sandbox::doors::{self, AGENT_SOCKET},
 };
 
 /// How long a presigned part address is good for. The agent asks for one just before it uses it.
 const URL_VALID: Duration = Duration::from_mins(15);
-
-/// The socket, in the directory that the sandbox sees.
-const SOCKET: &str = "agent.sock";
 
 /// What the agent said, for the one that runs the job.
 pub(super) enum Said {
@@ -52,8 +51,8 @@ pub(super) struct JobServer {
     pub(super) job: JobId,
     pub(super) image: ImageId,
     pub(super) image_name: String,
-    /// Of the agent's token.
-    pub(super) token_sha256: [u8; 32],
+    /// What is kept of the agent's token.
+    pub(super) token_digest: String,
     pub(super) description: JobDescription,
     pub(super) store: ArtifactStore,
     pub(super) said: mpsc::Sender<Said>,
@@ -75,28 +74,23 @@ struct Uploads {
     completed: BTreeMap<u32, UploadedArtifact>,
 }
 
-/// SHA-256 of a token. That tokens are compared by it means that the time it takes tells nothing about the right one.
-pub(super) fn token_sha256(token: &str) -> [u8; 32] {
-    Sha256::digest(token).into()
-}
-
 /// Serves `routes` on a socket in `dir`, as long as the handle lives. Returns where it is for somebody who sees `dir`
 /// at `inside`.
 pub(super) fn listen(dir: &Path, inside: &str, routes: Router) -> Result<(String, AbortOnDropHandle<()>), Failure> {
-    let listener = doors::listen(dir, SOCKET)
+    let listener = doors::listen(dir, AGENT_SOCKET)
         .and_then(UnixListener::from_std)
         .map_err(|error| Failure::io("cannot listen for the agent", &error))?;
     let task = tokio::spawn(async move {
         // It ends by being aborted only.
         let _ = axum::serve(listener, routes).await;
     });
-    Ok((format!("unix:{inside}/{SOCKET}"), AbortOnDropHandle::new(task)))
+    Ok((format!("unix:{inside}/{AGENT_SOCKET}"), AbortOnDropHandle::new(task)))
 }
 
 #[async_trait]
 impl AgentCalls for JobServer {
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
-        if job != self.job || token_sha256(token) != self.token_sha256 {
+        if job != self.job || !token::fits(token, &self.token_digest) {
             return Err(Refusal::Unknown);
         }
         match call {

@@ -125,12 +125,7 @@ impl Orchestrator {
 
     /// Keeps what a sandbox used, for the next build of the recipe.
     async fn note_use(&self, job: JobId) -> Result<(), Failure> {
-        let usage = self.driver.usage(job).await?;
-        let used = Used {
-            memory: usage.memory_peak,
-            disk: usage.disk,
-            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
-        };
+        let used = Used::from(self.driver.usage(job).await?);
         if used != Used::default() {
             self.change(job, |run, _| {
                 run.note_use(used);

@@ -13,7 +13,7 @@ use crate::{
         Failure, JobId, Step,
         run::{How, State, Used},
     },
-    sandbox::{Evidence, SandboxState},
+    sandbox::{Evidence, SandboxState, Usage},
     settings::Period,
     store::StoredRun,
 };
@@ -107,12 +107,7 @@ impl Orchestrator {
         if measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
             return Ok(used);
         }
-        let usage = self.driver.usage(job).await?;
-        let used = Used {
-            memory: usage.memory_peak,
-            disk: usage.disk,
-            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
-        };
+        let used = Used::from(self.driver.usage(job).await?);
         if let Some(live) = self.state().live.get_mut(&job) {
             (live.used, live.measured) = (used, Some(Instant::now()));
         }
@@ -147,6 +142,16 @@ impl Orchestrator {
         );
         self.fail(job, attempt, Failure::disk_full(detail)).await?;
         Ok(())
+    }
+}
+
+impl From<Usage> for Used {
+    fn from(usage: Usage) -> Self {
+        Self {
+            memory: usage.memory_peak,
+            disk: usage.disk,
+            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 }
 

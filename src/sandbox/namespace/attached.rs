@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    NamespaceDriver, cgroup,
+    NamespaceDriver,
     detached::resolv_conf,
     files::Files,
     make_shared_dir,
@@ -128,9 +128,13 @@ impl NamespaceDriver {
 
     /// Removes what is left of a job's sandbox, whoever of it died.
     pub async fn destroy_attached(&self, job: JobId) -> Result<(), Failure> {
-        // The directory first: its lock is free only when every process of the sandbox is gone.
-        self.remove_dir(&self.dir_of(job)).await?;
-        remove_groups(job).await
+        // The lock is free only when every process of the sandbox is gone.
+        let files = self.files(job);
+        let gone = tokio::task::spawn_blocking(move || files.lock().map(drop)).await;
+        gone.map_err(|error| Failure::new("sandbox_lost", error))??;
+        // The directory goes last, since leftovers are found by it.
+        remove_groups(job).await?;
+        self.remove_dir(&self.dir_of(job)).await
     }
 
     /// Removes what sandboxes left that died together with their supervisor. Returns the jobs they belonged to.
@@ -157,12 +161,6 @@ impl NamespaceDriver {
                 && !path.join(KEEP_MARK).exists();
             if dead && self.destroy_attached(job).await.is_ok() {
                 swept.push(job);
-            }
-        }
-        for job in cgroup::names().iter().filter_map(|name| name.parse::<JobId>().ok()) {
-            let files = self.files(job);
-            if !is_live(job) && !files.is_detached() && !files.is_alive() {
-                remove_groups(job).await?;
             }
         }
         Ok(swept)

@@ -176,21 +176,6 @@ pub(super) fn kill_by_name(name: &str) {
     }
 }
 
-/// The names of all sandboxes that have groups.
-pub(super) fn names() -> Vec<String> {
-    let mut names = Vec::new();
-    for (parent, prefix) in parents() {
-        let Ok(entries) = fs_err::read_dir(parent) else {
-            continue;
-        };
-        names.extend(entries.flatten().filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            Some(name.strip_prefix(prefix)?.to_owned())
-        }));
-    }
-    names
-}
-
 /// Where groups of sandboxes are, on either version, and what their names begin with.
 fn parents() -> Vec<(PathBuf, &'static str)> {
     let mount = Path::new(MOUNT);
@@ -215,7 +200,7 @@ fn make_group(dir: &Path) -> std::io::Result<()> {
 }
 
 /// A group is busy until the last of its processes was reaped, which is up to the host's init when a supervisor was
-/// killed. What stays longer than this is found again by [`names`].
+/// killed. What stays longer than this stays: an empty group limits nobody.
 fn remove_group(dir: &Path) {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
