@@ -4,3 +4,4 @@
 
 pub mod binfmt;
 pub mod probe;
+pub mod twins;

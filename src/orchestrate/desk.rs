@@ -18,7 +18,7 @@ use crate::{
     emulation::binfmt::emulation_of,
     host,
     records::{
-        Failure, JobId, LogLine, Moment, Run, Step, Upload,
+        Failure, JobId, LogLine, Moment, Run, Step, TwinLevel, Upload,
         link::bucket_and_key,
         protocol::{
             Answer, Call, Compressor, Emulator, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
@@ -137,6 +137,7 @@ impl Orchestrator {
             default_values: mirror.into_iter().collect(),
             template_mode: plan.template_mode,
             emulator: emulator(plan.how, job.arch)?,
+            twins: TwinLevel::Off,
             squashfs: SquashfsOptions {
                 compressor: Compressor::Zstd,
                 level: None,
@@ -165,7 +166,7 @@ impl Orchestrator {
                 What::StepFinished { step, wall_ms, cpu_ms } => {
                     changes.push(Change::Ended(StepTime { step, wall_ms, cpu_ms }));
                 }
-                What::Log { .. } | What::Progress { .. } => {}
+                What::Log { .. } | What::Progress { .. } | What::Execs(_) => {}
             }
             lines.push(line(event, step));
         }
@@ -207,6 +208,7 @@ impl Orchestrator {
                 What::StepStarted(_) | What::StepFinished { .. } => live.step(),
                 What::Progress { done, total } => live.advance(*done, *total),
                 What::Log { text, .. } => live.line(text),
+                What::Execs(_) => {}
             }
         }
         live.progressed > before
@@ -326,7 +328,7 @@ fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
             (Some(*step), Stream::Agent, text)
         }
         What::Log { stream, text } => (step, *stream, text.clone()),
-        What::Progress { .. } => return None,
+        What::Progress { .. } | What::Execs(_) => return None,
     };
     Some(LogLine {
         time: event.time,

@@ -309,6 +309,7 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         values: request.values.clone(),
         default_values: request.default_values.clone(),
         template_mode: request.template_mode,
+        twins: crate::records::TwinLevel::Off,
         emulator: match &request.placement.how {
             How::Native => None,
             How::Emulated(emulation) => Some(Emulator {
@@ -372,7 +373,7 @@ impl Log<'_> {
                 (Stream::Agent, format!("done in {wall_ms} ms, {cpu_ms} ms of CPU"))
             }
             What::Log { stream, text } => (*stream, text.clone()),
-            What::Progress { .. } => return Ok(()),
+            What::Progress { .. } | What::Execs(_) => return Ok(()),
         };
         self.dir.write_line(event.time, self.step, stream, &text)
     }

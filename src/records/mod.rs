@@ -18,6 +18,7 @@ pub mod schedule;
 pub mod step;
 pub mod time;
 pub mod token;
+pub mod twins;
 
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
 pub use failure::Failure;
@@ -35,3 +36,4 @@ pub use schedule::Schedule;
 pub use step::Step;
 pub use time::Moment;
 pub use token::{Role, Token};
+pub use twins::{EmulatedProgram, Execs, TwinLevel};

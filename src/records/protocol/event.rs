@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::records::Step;
+use crate::records::{Execs, Step};
 
 /// One thing that happened in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub enum What {
         /// Units in all.
         total: u64,
     },
+    /// What ran how while a foreign root was built; once, when its step ends.
+    Execs(Execs),
 }
 
 /// Who said a line.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     arch::Arch,
-    records::{JobId, Step},
+    records::{JobId, Step, TwinLevel},
 };
 
 /// Everything an agent needs to know to do its job.
@@ -28,6 +28,8 @@ pub struct JobDescription {
     pub template_mode: TemplateMode,
     /// Present when the image's architecture is not the sandbox's: what to register with its kernel.
     pub emulator: Option<Emulator>,
+    /// Which tools of a foreign image may run as native twins.
+    pub twins: TwinLevel,
     /// How the root becomes a squashfs.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.

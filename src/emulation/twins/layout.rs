@@ -1,0 +1,30 @@
+//! Where things are in the directory of twins, which is mounted read-only into the root that is built.
+//!
+//! ```text
+//! /.kiln/             no package owns it, and it is gone before the root is packaged
+//!   bin/KEY           the twin of the file with that key: a program, or a module that programs load
+//!   loader            the distribution's own dynamic loader, native
+//!   lib/              native shared libraries by the names that programs ask for
+//!   answers.so        loaded into every twin: answers for the target where the kernel would for the host
+//!   cpuinfo           what /proc/cpuinfo says under the emulator
+//!   counts            two 64-bit counters, native byte order: execs of twins, execs under the emulator; mounted writable
+//! ```
+//!
+//! `kiln-exec` shares this file, so it needs `core` only.
+
+/// Where the directory is mounted, seen from inside the root.
+pub const MOUNT: &str = "/.kiln";
+/// Twins by key.
+pub const BIN: &str = "/.kiln/bin/";
+/// The native dynamic loader.
+pub const LOADER: &str = "/.kiln/loader";
+/// Native shared libraries.
+pub const LIB: &str = "/.kiln/lib";
+/// The library that answers for the target.
+pub const ANSWERS: &str = "/.kiln/answers.so";
+/// `/proc/cpuinfo` as the emulator shows it.
+pub const CPUINFO: &str = "/.kiln/cpuinfo";
+/// The counters.
+pub const COUNTS: &str = "/.kiln/counts";
+/// Set to `off`, this makes a program and all that it starts run under the emulator.
+pub const SWITCH: &str = "KILN_TWINS";

@@ -1,0 +1,77 @@
+//! How far an emulated build may use native twins, and what came of it.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Which tools of the image may run as native twins while it is built. Each level includes those before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TwinLevel {
+    /// None: everything is emulated.
+    Off,
+    /// Compressors, archivers, checksums.
+    Tools,
+    /// Shells and text tools, too.
+    Shell,
+    /// Interpreters and package tools, too: everything that has an exact twin and is not known to need emulation.
+    #[default]
+    Full,
+}
+
+impl TwinLevel {
+    /// All of them, in their order.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Tools, Self::Shell, Self::Full];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Tools => "tools",
+            Self::Shell => "shell",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl fmt::Display for TwinLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No level has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no level of twins called `{0}`: it is one of off, tools, shell, full")]
+pub struct UnknownTwinLevel(String);
+
+impl FromStr for TwinLevel {
+    type Err = UnknownTwinLevel;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let level = Self::ALL.into_iter().find(|level| level.name() == name);
+        level.ok_or_else(|| UnknownTwinLevel(name.to_owned()))
+    }
+}
+
+/// What ran how while an image of a foreign architecture was built.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execs {
+    /// Programs of the image that were started as their native twins.
+    pub twins: u64,
+    /// Programs of the image that were started under the emulator.
+    pub emulated: u64,
+    /// The emulated programs that took most CPU time, the most expensive first; ten at most.
+    pub most_expensive: Vec<EmulatedProgram>,
+}
+
+/// All emulated runs of one program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmulatedProgram {
+    /// Its path in the image.
+    pub program: String,
+    /// How often it ran.
+    pub runs: u64,
+    /// CPU time of all runs, in milliseconds.
+    pub cpu_ms: u64,
+}
