@@ -11,7 +11,7 @@ use kiln::{
     arch::Arch,
     orchestrate::agents::Refusal,
     records::{
-        Failure, JobId,
+        Failure, JobId, TwinLevel,
         protocol::{
             Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
             SquashfsOptions, TemplateMode, What,
@@ -35,6 +35,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         default_values: BTreeMap::new(),
         template_mode: TemplateMode::Strict,
         emulator: None,
+        twins: TwinLevel::Off,
         squashfs: SquashfsOptions {
             compressor: Compressor::Zstd,
             level: None,
