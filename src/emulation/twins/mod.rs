@@ -6,3 +6,5 @@
 
 pub mod key;
 pub mod layout;
+pub mod table;
+pub mod truth;
