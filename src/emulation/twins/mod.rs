@@ -7,4 +7,5 @@
 pub mod key;
 pub mod layout;
 pub mod table;
+#[cfg(feature = "agent")]
 pub mod truth;
