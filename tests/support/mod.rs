@@ -143,6 +143,19 @@ fn shared_toolboxes() -> &'static Path {
     &DIR
 }
 
+/// The toolbox's files; not to be changed.
+pub fn toolbox_tree() -> PathBuf {
+    let toolboxes = shared_toolboxes();
+    let output = Command::new(kiln_program())
+        .args(["toolbox", "show"])
+        .env("KILN_DATA_DIR", toolboxes.parent().unwrap())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let name = said.lines().find_map(|line| line.strip_prefix("toolbox ")).unwrap();
+    toolboxes.join(name.trim()).join("tree")
+}
+
 /// What the host's kernel knows about foreign programs. Kiln must never change it.
 pub fn host_binfmt() -> BTreeMap<String, String> {
     let Ok(entries) = fs_err::read_dir("/proc/sys/fs/binfmt_misc") else {
