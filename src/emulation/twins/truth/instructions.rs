@@ -138,23 +138,25 @@ fn low_half(value: u64) -> [u8; 4] {
 
 /// Changes Debian's name of the host where it is an operand: compilers write a text as short as `amd64` in two moves.
 ///
-/// Returns how many there were.
+/// Returns how many there were. Other compilers make it a string.
 ///
 /// # Errors
 ///
-/// When the code is not x86_64's, or the target's name has another length.
+/// When there are some, and the target's name has another length.
 pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
     let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
-    if host == Arch::X86_64
-        && old.len() == new.len()
-        && let (Some((old, end)), Some((new, new_end))) = (old.split_first_chunk(), new.split_first_chunk())
-        && end == new_end
-    {
+    let (Some((old, old_end)), Some((new, new_end))) = (old.split_first_chunk(), new.split_first_chunk()) else {
+        return Ok(0);
+    };
+    if old_end == new_end {
         return Ok(replace_operand(file, image, *old, *new));
     }
-    Err(Untold::new(
-        "the name of the architecture is part of the code and cannot be replaced there",
-    ))
+    if replace_operand(file, image, *old, *old) > 0 {
+        return Err(Untold::new(
+            "the name of the architecture is part of the code, and has another length there",
+        ));
+    }
+    Ok(0)
 }
 
 /// Keeps librpm from taking the x86_64 level that it finds by `CPUID` for the name of the machine. What is left is

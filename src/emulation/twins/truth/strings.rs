@@ -30,6 +30,7 @@ impl Names {
             pairs: vec![
                 (host.multiarch(), target.multiarch()),
                 (host.name(), target.name()),
+                (cpu(host), cpu(target)),
                 (host.debian(), target.debian()),
             ],
             cpu: (cpu(host), cpu(target)),
@@ -243,13 +244,13 @@ mod tests {
     #[test]
     fn the_targets_build_decides_what_is_said() {
         let original =
-            b"/usr/lib/powerpc64le-linux-gnu/perl\0built for ppc64le\0(ppc64el)\0powerpc64le-unknown-linux-gnu) %s\n\0";
+            b"/usr/lib/powerpc64le-linux-gnu/perl\0(ppc64el)\0powerpc64le\0powerpc64le-unknown-linux-gnu) %s\n\0";
         for (text, expected) in [
             (
                 "/usr/lib/x86_64-linux-gnu/perl",
                 Some("/usr/lib/powerpc64le-linux-gnu/perl"),
             ),
-            ("built for x86_64", Some("built for ppc64le")),
+            ("x86_64", Some("powerpc64le")),
             ("1.2 (amd64)", Some("1.2 (ppc64el)")),
             (
                 "curl (x86_64-pc-linux-gnu) %s\n",
