@@ -95,9 +95,8 @@ impl Root {
             layout::LIB,
             "/".repeat(old.len() - layout::LIB.len() - "/gconv/".len())
         );
-        let content = fs_err::read(&cache).unwrap();
+        let mut content = fs_err::read(&cache).unwrap();
         let at = content.windows(old.len()).position(|bytes| bytes == old.as_bytes());
-        let mut content = content.clone();
         if let Some(at) = at {
             content[at..at + old.len()].copy_from_slice(new.as_bytes());
             fs_err::write(&cache, content).unwrap();
