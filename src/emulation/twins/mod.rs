@@ -4,7 +4,14 @@
 //! sandbox's `binfmt_misc` calls for every foreign program; it runs the twin of exactly that file if there is one, and
 //! the emulator otherwise.
 
+pub mod choice;
+pub mod elf;
+pub mod gather;
 pub mod key;
 pub mod layout;
+pub mod pairs;
+pub mod root;
+pub mod shelf;
 pub mod table;
 pub mod truth;
+pub mod world;
