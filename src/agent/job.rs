@@ -17,12 +17,15 @@ use super::{
     events::Events,
     fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
-    process, repos, squashfs, template, unpack, upload,
+    process, repos, squashfs, template,
+    twins::{self, Counts, Twins},
+    unpack, upload,
 };
 use crate::{
+    arch::Arch,
     emulation::{binfmt, probe},
     records::{
-        ArtifactKind, Failure, Step,
+        ArtifactKind, Failure, Step, TwinLevel,
         protocol::{AgentFacts, JobDescription, Outcome, What},
     },
 };
@@ -191,6 +194,50 @@ impl Steps<'_> {
     }
 
     async fn build(&self, outputs: &Outputs) -> Result<(), Failure> {
+        let twins = self.start_twins(outputs).await;
+        let built = self.build_root(outputs).await;
+        let Some(twins) = twins else { return built };
+        let cleaned = blocking(move || twins.finish()).await;
+        built?;
+        let Counts { twins, emulated } = cleaned?;
+        self.events
+            .say(format!(
+                "started in the root: {twins} native twins, {emulated} emulated programs"
+            ))
+            .await;
+        Ok(())
+    }
+
+    /// Twins only make a build faster: one that cannot have them goes on without.
+    async fn start_twins(&self, outputs: &Outputs) -> Option<Twins> {
+        let (target, host, level) = (self.job.arch, Arch::host(), self.job.twins);
+        if self.job.emulator.is_none() || level == TwinLevel::Off {
+            return None;
+        }
+        if target.is_big_endian() != host.is_big_endian() {
+            let why = "some tools write files in the byte order of the CPU that they run on";
+            self.events.say(format!("no native twins for {target}: {why}")).await;
+            return None;
+        }
+        let settings = twins::Settings {
+            root: outputs.root(),
+            target,
+            host,
+            level,
+            dir: outputs.twins(),
+            answers: PathBuf::from("/run/answers.so"),
+        };
+        let events = self.events.clone();
+        match blocking(move || Twins::start(settings, events)).await {
+            Ok(twins) => Some(twins),
+            Err(failure) => {
+                self.events.say(format!("no native twins: {}", failure.detail)).await;
+                None
+            }
+        }
+    }
+
+    async fn build_root(&self, outputs: &Outputs) -> Result<(), Failure> {
         let request = kiwi::PrepareRoot {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
