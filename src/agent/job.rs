@@ -18,14 +18,13 @@ use super::{
     fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
     process, repos, squashfs, template,
-    twins::{self, Counts, Twins},
+    twins::{Counts, Twins},
     unpack, upload,
 };
 use crate::{
-    arch::Arch,
     emulation::{binfmt, probe},
     records::{
-        ArtifactKind, Failure, Step, TwinLevel,
+        ArtifactKind, Execs, Failure, Step,
         protocol::{AgentFacts, JobDescription, Outcome, What},
     },
 };
@@ -194,47 +193,19 @@ impl Steps<'_> {
     }
 
     async fn build(&self, outputs: &Outputs) -> Result<(), Failure> {
-        let twins = self.start_twins(outputs).await;
+        let twins = Twins::of_job(self.job, outputs, self.events);
         let built = self.build_root(outputs).await;
         let Some(twins) = twins else { return built };
         let cleaned = blocking(move || twins.finish()).await;
         built?;
         let Counts { twins, emulated } = cleaned?;
-        self.events
-            .say(format!(
-                "started in the root: {twins} native twins, {emulated} emulated programs"
-            ))
-            .await;
-        Ok(())
-    }
-
-    /// Twins only make a build faster: one that cannot have them goes on without.
-    async fn start_twins(&self, outputs: &Outputs) -> Option<Twins> {
-        let (target, host, level) = (self.job.arch, Arch::host(), self.job.twins);
-        if self.job.emulator.is_none() || level == TwinLevel::Off {
-            return None;
-        }
-        if target.is_big_endian() != host.is_big_endian() {
-            let why = "some tools write files in the byte order of the CPU that they run on";
-            self.events.say(format!("no native twins for {target}: {why}")).await;
-            return None;
-        }
-        let settings = twins::Settings {
-            root: outputs.root(),
-            target,
-            host,
-            level,
-            dir: outputs.twins(),
-            answers: PathBuf::from("/run/answers.so"),
+        let execs = Execs {
+            twins,
+            emulated,
+            most_expensive: Vec::new(),
         };
-        let events = self.events.clone();
-        match blocking(move || Twins::start(settings, events)).await {
-            Ok(twins) => Some(twins),
-            Err(failure) => {
-                self.events.say(format!("no native twins: {}", failure.detail)).await;
-                None
-            }
-        }
+        self.events.send(What::Execs(execs)).await;
+        Ok(())
     }
 
     async fn build_root(&self, outputs: &Outputs) -> Result<(), Failure> {

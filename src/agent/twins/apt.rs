@@ -176,7 +176,7 @@ impl Index {
                 "SHA256" => 4,
                 _ => continue,
             };
-            fields[field] = value.trim().to_owned();
+            value.trim().clone_into(&mut fields[field]);
         }
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn sums(text: &str) -> Vec<Sum> {
 ///
 /// When the package is damaged, or the disk is full.
 pub(super) fn unpack(package: &Path, into: &Path) -> io::Result<()> {
-    let mut tar = DpkgDeb::start("--fsys-tarfile", File::open(package)?)?;
+    let mut tar = DpkgDeb::start("--fsys-tarfile", fs_err::File::open(package)?.into_parts().0)?;
     fs_err::create_dir_all(into)?;
     for entry in tar.archive.entries()? {
         let mut entry = entry?;
@@ -143,7 +143,7 @@ fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result
     if let Some(dir) = path.parent() {
         fs_err::create_dir_all(dir)?;
     }
-    let mut file = File::create(&path)?;
+    let mut file = fs_err::File::create(&path)?;
     io::Write::write_all(&mut file, &head)?;
     io::copy(entry, &mut file)?;
     Ok(())

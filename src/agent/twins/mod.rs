@@ -18,11 +18,11 @@ use std::{
     thread,
 };
 
-use super::events::Events;
+use super::{events::Events, outputs::Outputs};
 use crate::{
     arch::Arch,
     emulation::twins::table::Table,
-    records::{Failure, TwinLevel},
+    records::{Failure, TwinLevel, protocol::JobDescription},
 };
 
 mod apt;
@@ -34,21 +34,24 @@ pub mod probe;
 mod sync;
 mod unchanged;
 
+/// Where the library that answers for the target is in the sandbox.
+const ANSWERS: &str = "/run/answers.so";
+
 /// What twins are made of, and for what.
 #[derive(Debug, Clone)]
-pub struct Settings {
+struct Settings {
     /// The root that is built.
-    pub root: PathBuf,
+    root: PathBuf,
     /// Its architecture.
-    pub target: Arch,
+    target: Arch,
     /// The architecture that programs run on.
-    pub host: Arch,
+    host: Arch,
     /// Which programs may have twins.
-    pub level: TwinLevel,
+    level: TwinLevel,
     /// A directory for packages and twins, emptied first and removed in the end.
-    pub dir: PathBuf,
+    dir: PathBuf,
     /// The library that answers for the target.
-    pub answers: PathBuf,
+    answers: PathBuf,
 }
 
 /// Twins in the making.
@@ -59,12 +62,30 @@ pub struct Twins {
 }
 
 impl Twins {
+    /// Those of a job that may have some. One that cannot have them goes on without, and its log says why.
+    pub fn of_job(job: &JobDescription, outputs: &Outputs, events: &Events) -> Option<Self> {
+        if job.emulator.is_none() || job.twins == TwinLevel::Off {
+            return None;
+        }
+        let settings = Settings {
+            root: outputs.root(),
+            target: job.arch,
+            host: Arch::host(),
+            level: job.twins,
+            dir: outputs.twins(),
+            answers: PathBuf::from(ANSWERS),
+        };
+        let started = Self::start(settings, events.clone());
+        let say = |failure: &Failure| events.say_soon(&format!("no native twins: {}", failure.detail));
+        started.inspect_err(say).ok()
+    }
+
     /// Starts to make twins for a root that is not there yet.
     ///
     /// # Errors
     ///
     /// When the sandbox does not let it. The root can then be built without twins.
-    pub fn start(settings: Settings, events: Events) -> Result<Self, Failure> {
+    fn start(settings: Settings, events: Events) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::io("cannot make native twins", &error);
         if settings.dir.exists() {
             fs_err::remove_dir_all(&settings.dir).map_err(failed)?;

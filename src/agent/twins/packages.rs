@@ -39,8 +39,8 @@ pub(super) type Id = (String, String);
 pub(super) struct Package {
     pub(super) sums: Vec<Sum>,
     pub(super) host: Host,
-    /// When dpkg had unpacked it, as of the last comparison with the root; the inner one is none before dpkg knows it.
-    pub(super) compared: Option<Option<SystemTime>>,
+    /// What dpkg knew when it was last compared with the root.
+    pub(super) compared: Option<Dpkg>,
     /// Its files that were handed to the world of twins.
     pub(super) paired: Vec<PathBuf>,
 }
@@ -54,6 +54,15 @@ pub(super) enum Host {
     None,
     /// It is unpacked here.
     At(PathBuf),
+}
+
+/// What dpkg in the root knows of a package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dpkg {
+    /// Nothing: it is not there, or was unpacked without dpkg.
+    Unknown,
+    /// When it was unpacked last.
+    Unpacked(SystemTime),
 }
 
 /// All packages seen so far.
@@ -174,14 +183,17 @@ impl Packages {
         unpacked.ok().map(|()| into)
     }
 
-    /// When dpkg finished unpacking a package into the root. None when it has not, or does not know it.
-    pub(super) fn unpacked_at(&self, (name, _): &Id) -> Option<SystemTime> {
-        let root = Root::open(&self.root).ok()?;
+    /// What dpkg in the root knows of a package. It writes the list of files once they are all in their places.
+    pub(super) fn dpkg(&self, (name, _): &Id) -> Dpkg {
+        let Ok(root) = Root::open(&self.root) else {
+            return Dpkg::Unknown;
+        };
         let names = [format!("{name}.list"), format!("{name}:{}.list", self.target.debian())];
-        names.iter().find_map(|name| {
+        let found = |name: &String| {
             let (_, found) = root.file(&Path::new("var/lib/dpkg/info").join(name)).ok()??;
             found.modified().ok()
-        })
+        };
+        names.iter().find_map(found).map_or(Dpkg::Unknown, Dpkg::Unpacked)
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     Counts, Settings,
     apt::{self, Apt, Index},
     mount::{self, MountPoint},
-    packages::{Host, Id, Packages},
+    packages::{Dpkg, Host, Id, Packages},
     probe::Place,
     unchanged::unchanged,
 };
@@ -214,15 +214,15 @@ impl Keeper {
         let Some(open) = &mut self.open else { return Ok(offers) };
         let ids: Vec<Id> = self.packages.known.keys().cloned().collect();
         for id in ids {
-            let unpacked_at = self.packages.unpacked_at(&id);
+            let dpkg = self.packages.dpkg(&id);
             let Some(package) = self.packages.known.get_mut(&id) else {
                 continue;
             };
             let Host::At(host) = &package.host else { continue };
-            if package.compared == Some(unpacked_at) || (unpacked_at.is_none() && !all) {
+            if package.compared == Some(dpkg) || (dpkg == Dpkg::Unknown && !all) {
                 continue;
             }
-            package.compared = Some(unpacked_at);
+            package.compared = Some(dpkg);
             let files = unchanged(&self.settings.root, &package.sums, self.settings.target)?;
             if files == package.paired {
                 continue;

@@ -65,8 +65,7 @@ pub(super) fn may_be_program(path: &str) -> bool {
     }
     let in_dir = |dir: &&str| path.split('/').any(|part| part == *dir);
     ["bin", "sbin", "games"].iter().any(in_dir)
-        || name.ends_with(".so")
-        || name.contains(".so.")
+        || name.split('.').skip(1).any(|part| part == "so")
         || (!name.contains('.') && ["lib", "lib64", "libexec"].iter().any(in_dir))
 }
 
