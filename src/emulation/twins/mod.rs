@@ -13,5 +13,6 @@ pub mod pairs;
 pub mod root;
 pub mod shelf;
 pub mod table;
+#[cfg(feature = "agent")]
 pub mod truth;
 pub mod world;
