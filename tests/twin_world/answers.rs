@@ -89,8 +89,8 @@ fn a_program_has_its_own_path_and_name() {
 fn modules_are_native() {
     needs!(no_namespaces());
     let script = "use POSIX; use Socket; use Fcntl; use List::Util 'sum'; print POSIX::floor(1.5), sum(2, 3), ' ', \
-        inet_ntoa(INADDR_LOOPBACK), ' ', `true 2>/dev/null` // 'none'";
-    assert_eq!(perl(script).split(' ').collect::<Vec<_>>()[..2], ["15", "127.0.0.1"]);
+        inet_ntoa(INADDR_LOOPBACK)";
+    assert_eq!(perl(script), "15 127.0.0.1");
 }
 
 #[test]

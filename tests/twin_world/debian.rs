@@ -138,6 +138,7 @@ impl Debian {
             shift 3
             mount --bind "$world" "$root/.kiln"
             mount -t proc proc "$root/proc"
+            mount --rbind /dev "$root/dev"
             exec env -i "KILN_EXE=$exe" "KILN_COMM=a name" PATH=/usr/sbin:/usr/bin SHELL=/bin/sh \
                 chroot "$root" /.kiln/loader --argv0 "$exe" --inhibit-cache --library-path /.kiln/lib \
                 --preload /.kiln/answers.so "/.kiln/bin/$key" "$@""#;
