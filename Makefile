@@ -20,10 +20,16 @@ build: agent
 
 ## agent: the static program that runs inside sandboxes
 # Its own target directory: other features and flags would otherwise rebuild everything at each change of side.
-agent: packages
+agent: packages answers
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile agent --bin kiln-agent \
 	    --no-default-features --features agent-program --target $(HOST_TARGET) --target-dir target/agent
 	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/kiln-agent $(OUT)/kiln-agent
+
+# Loaded into native twins of the image's programs.
+.PHONY: answers
+answers: packages
+	cargo build --locked --profile agent --package kiln-answers --target $(HOST_TARGET) --target-dir target/agent
+	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/libanswers.so $(OUT)/answers.so
 
 ## packages: what builds need from Debian
 packages:
@@ -42,9 +48,10 @@ test:
 	.ci/test
 
 lint: packages
-	cargo fmt --check
+	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --no-default-features --features agent-program -- -D warnings
+	cargo clippy --locked --package kiln-answers --profile agent -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 ## bench: measured figures, as ratios

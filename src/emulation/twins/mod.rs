@@ -4,15 +4,23 @@
 //! sandbox's `binfmt_misc` calls for every foreign program; it runs the twin of exactly that file if there is one, and
 //! the emulator otherwise.
 
-pub mod choice;
-pub mod elf;
-pub mod gather;
 pub mod key;
 pub mod layout;
-pub mod pairs;
-pub mod root;
-pub mod shelf;
 pub mod table;
+
+#[cfg(feature = "agent")]
+mod choice;
+#[cfg(feature = "agent")]
+mod elf;
+#[cfg(feature = "agent")]
+mod gather;
+#[cfg(feature = "agent")]
+mod pairs;
+#[cfg(feature = "agent")]
+mod root;
+#[cfg(feature = "agent")]
+mod shelf;
 #[cfg(feature = "agent")]
 pub mod truth;
+#[cfg(feature = "agent")]
 pub mod world;

@@ -63,7 +63,7 @@ pub fn moved_data(path: &str, mut content: Vec<u8>) -> Vec<u8> {
         return content;
     };
     let new = format!("{}/", layout::LIB);
-    for top in ["/", "/usr/"] {
+    for top in ["/usr/", "/"] {
         let old = format!("{top}{}/", dir.trim_start_matches("usr/"));
         let Some(slashes) = old.len().checked_sub(new.len() + "gconv/".len()) else {
             continue;
