@@ -226,6 +226,39 @@ fn a_build_that_needs_more_memory_than_it_may_have() {
     kiln.assert_nothing_built();
 }
 
+/// The control group of a sandbox that another installation is about to start: made, and still empty.
+struct GroupOfAnother(PathBuf);
+
+impl GroupOfAnother {
+    fn new(job: &str) -> Self {
+        let mount = Path::new("/sys/fs/cgroup");
+        let dir = if mount.join("cgroup.controllers").exists() {
+            mount.join(format!("kiln-{job}"))
+        } else {
+            mount.join("pids/kiln").join(job)
+        };
+        fs_err::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for GroupOfAnother {
+    fn drop(&mut self) {
+        let _ = fs_err::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn two_installations_leave_each_others_sandboxes_alone() {
+    needs!(support::no_namespaces(), no_memory_limits());
+    let (kiln, repository) = (Kiln::new(), Repository::native());
+    let group = GroupOfAnother::new("00000000-0000-4000-8000-00000000ab1e");
+    let recipe = Recipe::with_script("exit 3");
+    // Every build begins by removing what dead sandboxes left.
+    kiln.run(["build", recipe.path(), &repository.set()]).failed();
+    assert!(group.0.exists(), "a sandbox of another installation lost its limits");
+}
+
 /// An account that exists while a test runs, with ids for sandboxes.
 struct Account {
     name: String,
