@@ -32,8 +32,17 @@ fn a_foreign_root_is_built_by_twins_and_holds_nothing_of_them() {
     let recipe = Recipe::copy_of("debian-minimal").with("config.sh", SCRIPT);
     let (kiln, out) = (Kiln::new(), tempfile::tempdir().unwrap());
     let output = out.path().to_str().unwrap();
-    kiln.run(["build", recipe.path(), "--arch", foreign(), "--twins", "full", "--output", output])
-        .ok();
+    kiln.run([
+        "build",
+        recipe.path(),
+        "--arch",
+        foreign(),
+        "--twins",
+        "full",
+        "--output",
+        output,
+    ])
+    .ok();
 
     let job = &kiln.jobs()[0];
     let log = kiln.log(job);
@@ -42,7 +51,10 @@ fn a_foreign_root_is_built_by_twins_and_holds_nothing_of_them() {
     for fact in ["fact edited".to_owned(), format!("fact machine {}", foreign())] {
         assert!(log.contains(&fact), "{fact}: {log}");
     }
-    assert!(!log.contains("fact writable"), "the root's programs can change the twins");
+    assert!(
+        !log.contains("fact writable"),
+        "the root's programs can change the twins"
+    );
     // One program: `ed` is a script's own installation.
     assert!(log.contains("fact grown 1\n"), "{log}");
     assert!(!log.contains("no native twins"), "{log}");
@@ -58,7 +70,8 @@ fn a_native_root_has_no_twins() {
     needs!(support::no_namespaces());
     let recipe = Recipe::copy_of("debian-minimal");
     let kiln = Kiln::new();
-    kiln.run(["build", recipe.path(), "--arch", HOST, "--twins", "full"]).ok();
+    kiln.run(["build", recipe.path(), "--arch", HOST, "--twins", "full"])
+        .ok();
     let job = &kiln.jobs()[0];
     assert!(job["execs"].is_null(), "{job}");
     assert!(!kiln.log(job).contains("twins"));
