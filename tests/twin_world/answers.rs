@@ -13,8 +13,8 @@ use crate::{
 const CPUINFO: &str = "processor\t: 0\nmodel name\t: the emulator's\n";
 
 /// A root all of whose packages have twins.
-static COMPLETE: LazyLock<(Debian, World)> = LazyLock::new(|| {
-    let debian = Debian::unpack();
+static COMPLETE: LazyLock<(&Debian, World)> = LazyLock::new(|| {
+    let debian = Debian::shared();
     let mut world = debian.world();
     let added = world.add(&debian.packages).unwrap();
     assert_eq!(added.refused, []);

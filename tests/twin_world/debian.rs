@@ -43,8 +43,14 @@ pub struct Debian {
 }
 
 impl Debian {
-    /// Unpacks everything.
-    pub fn unpack() -> Self {
+    /// One that no test changes, with everything unpacked.
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<Debian> = LazyLock::new(Debian::unpack);
+        &SHARED
+    }
+
+    /// A root without packages.
+    pub fn empty() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let root = dir.path().join("root");
         fs_err::create_dir_all(root.join("usr")).unwrap();
@@ -55,6 +61,16 @@ impl Debian {
         for name in ["dev", "proc", ".kiln"] {
             fs_err::create_dir(root.join(name)).unwrap();
         }
+        Self {
+            dir,
+            packages: Vec::new(),
+        }
+    }
+
+    /// Unpacks everything.
+    fn unpack() -> Self {
+        let debian = Self::empty();
+        let (dir, root) = (debian.dir.path(), debian.root());
         let natives = debs(Arch::host());
         let foreign = debs(target());
         let packages = foreign.iter().filter_map(|deb| {
@@ -72,7 +88,7 @@ impl Debian {
             let native = natives
                 .iter()
                 .find(|deb| identity(deb) == (name.clone(), version.clone()))?;
-            let host = dir.path().join("host").join(&name);
+            let host = dir.join("host").join(&name);
             fs_err::create_dir_all(&host).unwrap();
             run("dpkg-deb", ["--extract"]).arg(native).arg(&host).done();
             let list = run("sh", ["-c", r#"dpkg-deb --fsys-tarfile "$0" | tar -t"#])
@@ -90,7 +106,7 @@ impl Debian {
             })
         });
         let packages = packages.collect();
-        Self { dir, packages }
+        Self { packages, ..debian }
     }
 
     pub fn root(&self) -> PathBuf {

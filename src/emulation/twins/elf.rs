@@ -116,3 +116,103 @@ fn has_loader<'data>(header: &'data Header, data: impl ReadRef<'data>) -> object
 fn name(bytes: &[u8]) -> Result<String, Broken> {
     String::from_utf8(bytes.to_owned()).map_err(|_| Broken::Name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Cursor,
+        sync::LazyLock,
+        time::{Duration, Instant},
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{arch::Arch, emulation::probe::tiny_program};
+
+    /// A program that every system has, as its linker made it.
+    static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| fs_err::read("/bin/true").unwrap());
+
+    fn machine() -> u16 {
+        Arch::host().elf_machine()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Option<Elf>, Broken> {
+        Elf::read(Cursor::new(bytes), machine())
+    }
+
+    /// Looks at bytes in every way there is.
+    fn survive(bytes: &[u8]) {
+        let start = Instant::now();
+        let _ = read(bytes);
+        let _ = is_dynamic(&bytes[..bytes.len().min(4096)], machine());
+        let _ = defines(Cursor::new(bytes), "dlsym");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_program_says_what_it_needs() {
+        let elf = read(&PROGRAM).unwrap().unwrap();
+        assert_eq!((elf.kind, &elf.soname), (Kind::Program, &None));
+        assert!(elf.needed.contains(&"libc.so.6".to_owned()), "{elf:?}");
+        assert!(is_dynamic(&PROGRAM[..4096], machine()));
+        assert!(!defines(Cursor::new(PROGRAM.as_slice()), "dlsym").unwrap());
+    }
+
+    #[test]
+    fn others_are_none() {
+        let other = if Arch::host() == Arch::X86_64 {
+            Arch::Aarch64
+        } else {
+            Arch::X86_64
+        };
+        assert!(matches!(
+            Elf::read(Cursor::new(PROGRAM.as_slice()), other.elf_machine()),
+            Ok(None)
+        ));
+        assert!(!is_dynamic(&PROGRAM[..4096], other.elf_machine()));
+        for bytes in [tiny_program(Arch::host()), b"#!/bin/sh\n".to_vec(), Vec::new()] {
+            assert!(matches!(read(&bytes), Ok(None)), "{bytes:?}");
+            assert!(!is_dynamic(&bytes, machine()));
+        }
+    }
+
+    #[test]
+    fn files_that_break_off_are_survived() {
+        for length in (0..PROGRAM.len()).step_by(61) {
+            survive(&PROGRAM[..length]);
+        }
+    }
+
+    #[test]
+    fn every_number_of_the_headers_may_be_a_lie() {
+        // The header, and the table of segments behind it.
+        for at in 16..64 + 13 * 56 {
+            for lie in [0, 1, 0x7f, 0xff] {
+                let mut bytes = PROGRAM.clone();
+                bytes[at..at + 8].fill(lie);
+                survive(&bytes);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_in_a_file_can_harm(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..200)) {
+            let mut bytes = PROGRAM.clone();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            survive(&bytes);
+        }
+
+        #[test]
+        fn names_can_be_anything(at in 0_usize..4096, bytes in prop::collection::vec(any::<u8>(), 1..64)) {
+            let mut program = PROGRAM.clone();
+            let place = at.min(program.len() - bytes.len());
+            program[place..place + bytes.len()].copy_from_slice(&bytes);
+            survive(&program);
+        }
+    }
+}
