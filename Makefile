@@ -52,6 +52,7 @@ bench: PROFILE := release
 bench: build
 	@.ci/install-packages bench
 	benches/run
+	benches/emulation
 	benches/api
 	benches/jobs
 

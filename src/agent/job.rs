@@ -17,12 +17,14 @@ use super::{
     events::Events,
     fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
-    process, repos, squashfs, template, unpack, upload,
+    process,
+    programs::Programs,
+    repos, squashfs, template, unpack, upload,
 };
 use crate::{
     emulation::{binfmt, probe},
     records::{
-        ArtifactKind, Failure, Step,
+        ArtifactKind, EmulatedProgram, Execs, Failure, Step,
         protocol::{AgentFacts, JobDescription, Outcome, What},
     },
 };
@@ -198,7 +200,22 @@ impl Steps<'_> {
             emulator: self.job.emulator.as_ref(),
             has_tbz: outputs.facts.has_tbz,
         };
-        kiwi::prepare_root(request, self.events).await
+        let mut programs = Programs::default();
+        let built = kiwi::prepare_root(request, &mut programs, self.events).await;
+        if self.job.emulator.is_some() {
+            self.tell_execs(programs.execs(None)).await;
+        }
+        built
+    }
+
+    /// Tells what ran how, in the log and for the job's record.
+    async fn tell_execs(&self, execs: Execs) {
+        self.events.say(format!("programs of the image: {execs}")).await;
+        for EmulatedProgram { program, runs, cpu_ms } in &execs.most_expensive {
+            let text = format!("emulated: {program}, {runs} times, {cpu_ms} ms of CPU");
+            self.events.say(text).await;
+        }
+        self.events.send(What::Execs(execs)).await;
     }
 
     async fn package(&self, outputs: &Outputs) -> Result<Artifacts, Failure> {

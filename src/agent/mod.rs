@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod kiwi_config;
 pub mod outputs;
 pub mod process;
+pub mod programs;
 pub mod repos;
 pub mod squashfs;
 pub mod template;
