@@ -12,6 +12,8 @@ mod durability;
 mod listing;
 #[path = "s3/multipart.rs"]
 mod multipart;
+#[path = "s3/packages.rs"]
+mod packages;
 #[path = "s3/store.rs"]
 mod store;
 #[path = "s3/target.rs"]
@@ -50,6 +52,7 @@ macro_rules! relied_on {
             multipart::part_numbers_may_have_gaps
             multipart::parts_and_uploads_are_listed
             multipart::a_part_can_be_replaced
+            packages::packages_are_shared_by_their_digest
             store::an_image_from_upload_to_manifest
             store::a_changed_artifact_gets_no_manifest
             store::a_discarded_image_leaves_nothing
@@ -68,6 +71,7 @@ mod embedded {
     // Amazon does these; not every other service does.
     cases! { on_embedded:
         conformance::checksums_are_checked
+        packages::nothing_else_goes_under_a_packages_name
         multipart::wrong_parts_are_refused
         multipart::parts_may_be_left_out
         multipart::completing_twice

@@ -17,8 +17,8 @@ use super::fetch;
 use crate::records::{
     Failure,
     protocol::{
-        AgentFacts, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, Outcome, PROTOCOL, PartNumbers,
-        PartUrls, SentParts,
+        AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
+        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts,
     },
 };
 
@@ -124,6 +124,19 @@ impl Channel {
     pub async fn complete_upload(&self, upload: u32, sent: &SentParts) -> Result<(), Failure> {
         let route = format!("/uploads/{upload}/complete");
         self.call(Method::POST, &route, Some(sent), COMPLETED).await.map(drop)
+    }
+
+    /// Where packages can be got or shared, in the same order.
+    pub async fn find_packages(&self, packages: Vec<PackageFile>) -> Result<Vec<PackageUrl>, Failure> {
+        let mut urls = Vec::with_capacity(packages.len());
+        for some in packages.chunks(MOST_PACKAGES) {
+            let packages = some.to_vec();
+            let found: PackageUrls = self
+                .ask(Method::POST, "/packages", Some(&Packages { packages }), ANSWER)
+                .await?;
+            urls.extend(found.urls);
+        }
+        Ok(urls)
     }
 
     /// Says how the job went.

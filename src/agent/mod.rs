@@ -16,6 +16,7 @@ pub mod job;
 pub mod kernel;
 pub mod kiwi_config;
 pub mod outputs;
+pub mod packages;
 pub mod process;
 pub mod programs;
 pub mod repos;

@@ -19,7 +19,7 @@ use crate::{
     orchestrate::agents::{AgentCalls, Refusal},
     records::{
         Failure, JobId,
-        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, PartNumbers, SentParts},
+        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts},
     },
 };
 
@@ -37,6 +37,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/uploads", post(create_upload))
         .route("/uploads/{upload}/parts", post(get_part_urls))
         .route("/uploads/{upload}/complete", post(complete_upload))
+        .route("/packages", post(find_packages))
         .route("/finish", post(finish));
     Router::new()
         .nest("/agent/v1/jobs/{job}", routes)
@@ -74,6 +75,10 @@ async fn complete_upload(
     agent.call(&*calls, Call::CompleteUpload { upload, sent }).await
 }
 
+async fn find_packages(State(calls): Calls, agent: Agent, Body(packages): Body<Packages>) -> Response {
+    agent.call(&*calls, Call::FindPackages(packages)).await
+}
+
 async fn finish(State(calls): Calls, agent: Agent, Body(outcome): Body<Outcome>) -> Response {
     agent.call(&*calls, Call::Finish(outcome)).await
 }
@@ -91,6 +96,7 @@ impl Agent {
             Ok(Answer::Events(kept)) => Json(kept).into_response(),
             Ok(Answer::Upload(upload)) => Json(upload).into_response(),
             Ok(Answer::PartUrls(urls)) => Json(urls).into_response(),
+            Ok(Answer::Packages(urls)) => Json(urls).into_response(),
             Ok(Answer::Done) => StatusCode::NO_CONTENT.into_response(),
             Err(refusal) => refusal.into_response(),
         }

@@ -7,6 +7,7 @@
 pub mod embedded;
 mod job_objects;
 pub mod manifest;
+mod packages;
 pub(crate) mod percent;
 mod receive;
 mod sdk;

@@ -28,7 +28,7 @@ const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
 #[derive(Clone)]
 pub struct ArtifactStore {
     pub(super) client: Client,
-    presigner: Client,
+    pub(super) presigner: Client,
     recipes_bucket: String,
     images_bucket: String,
 }

@@ -22,8 +22,8 @@ use crate::{
         link::bucket_and_key,
         protocol::{
             Answer, Call, Compressor, Emulator, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
-            OpenUpload, PROTOCOL, PartUrls, RecipeSource, RecipeType, SentParts, SquashfsOptions, StoredPart, Stream,
-            What,
+            OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType, SentParts,
+            SquashfsOptions, StoredPart, Stream, What,
         },
         run::{How, Refused, RunUpload, StepTime},
     },
@@ -76,6 +76,10 @@ impl AgentCalls for Orchestrator {
                 Ok(Answer::PartUrls(PartUrls { urls }))
             }
             Call::CompleteUpload { upload, sent } => self.complete_upload(&stored, upload, &sent).await,
+            Call::FindPackages(Packages { packages }) => {
+                let urls = self.artifacts.package_urls(packages, URL_VALID).await?;
+                Ok(Answer::Packages(PackageUrls { urls }))
+            }
             Call::Finish(outcome) => match outcome.failure {
                 None => self.finish(&stored).await,
                 Some(failure) => {

@@ -28,8 +28,8 @@ use crate::{
     records::{
         Failure, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{
-            Answer, Call, Event, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, PROTOCOL, PartUrls,
-            SentParts,
+            Answer, Call, Event, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, PROTOCOL, PackageUrls,
+            Packages, PartUrls, SentParts,
         },
     },
     sandbox::doors::{self, AGENT_SOCKET},
@@ -110,6 +110,10 @@ impl AgentCalls for JobServer {
                 Ok(Answer::PartUrls(PartUrls { urls }))
             }
             Call::CompleteUpload { upload, sent } => self.complete(upload, sent).await.map(|()| Answer::Done),
+            Call::FindPackages(Packages { packages }) => {
+                let urls = self.store.package_urls(packages, URL_VALID).await?;
+                Ok(Answer::Packages(PackageUrls { urls }))
+            }
             Call::Finish(outcome) => {
                 let artifacts = self.uploads().completed.values().cloned().collect();
                 let ended = Said::Finished(outcome.failure.map_or(Ok(artifacts), Err));

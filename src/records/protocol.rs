@@ -8,6 +8,7 @@
 //!  POST /agent/v1/jobs/{job}/uploads                    CreateUpload     OpenUpload
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/parts     GetPartUrls      PartUrls
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/complete  CompleteUpload   204
+//!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
 //! ```
 //!
@@ -22,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::JobId;
 
 pub use call::{
-    Answer, Call, EventBatch, EventsKept, JobQuery, NewUpload, OpenUpload, Outcome, PartNumbers, PartReceipt, PartUrls,
-    SentParts, StoredPart,
+    Answer, Call, EventBatch, EventsKept, JobQuery, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile,
+    PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart,
 };
 pub use event::{Event, Stream, What};
 pub use job::{
@@ -41,6 +42,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(0xcbf2_9ce4_8422_2325, include_bytes!("protocol.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/call.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/event.rs"));
+    let hash = fnv1a(hash, include_bytes!("twins.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))
 };
 

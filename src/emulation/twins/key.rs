@@ -71,7 +71,7 @@ pub fn write_key(out: &mut [u8], build_id: &[u8], size: u64, modified: i64) -> O
         at += 1;
         let digits = (64 - number.leading_zeros()).div_ceil(4).max(1);
         for digit in (0..digits).rev() {
-            *out.get_mut(at)? = hex_digit((number >> (4 * digit)) as u8 & 15);
+            *out.get_mut(at)? = hex_digit(((number >> (4 * digit)) & 15) as u8);
             at += 1;
         }
     }

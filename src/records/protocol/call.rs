@@ -30,6 +30,8 @@ pub enum Call {
         /// What was sent.
         sent: SentParts,
     },
+    /// Which of these packages did other jobs share? Answered by [`Answer::Packages`], in the same order.
+    FindPackages(Packages),
     /// The job is over for the agent. Answered by [`Answer::Done`], after which the agent exits.
     Finish(Outcome),
 }
@@ -45,6 +47,8 @@ pub enum Answer {
     Upload(OpenUpload),
     /// One presigned PUT address per part asked for.
     PartUrls(PartUrls),
+    /// Where each package can be got or shared.
+    Packages(PackageUrls),
     /// It is done.
     Done,
 }
@@ -137,6 +141,47 @@ pub struct PartReceipt {
     pub etag: String,
     /// MD5 of the part, lower-case hexadecimal.
     pub md5: String,
+}
+
+/// Packages of a distribution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packages {
+    /// At most [`MOST_PACKAGES`].
+    pub packages: Vec<PackageFile>,
+}
+
+/// How many packages can be asked for at once.
+pub const MOST_PACKAGES: usize = 5000;
+
+/// A package as its repository's signed index has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageFile {
+    /// Of the file, lower-case hexadecimal.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Where packages can be got or shared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageUrls {
+    /// One each.
+    pub urls: Vec<PackageUrl>,
+}
+
+/// A presigned address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PackageUrl {
+    /// The package is there: GET.
+    Get(String),
+    /// It is not: PUT, with these headers, by whoever has it.
+    Put {
+        /// The address.
+        url: String,
+        /// Names and values.
+        headers: Vec<(String, String)>,
+    },
 }
 
 /// How the job went, as far as the agent knows.

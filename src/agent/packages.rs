@@ -1,0 +1,88 @@
+//! Packages that jobs share: what another job fetched need not come from the distribution's mirror again.
+//!
+//! A package is known by its SHA-256, which comes from the repository's signed index, and what the server has of it is
+//! checked against that. So it does not matter who put it there.
+
+use std::path::{Path, PathBuf};
+
+use futures::StreamExt;
+use reqwest::Client;
+use sha2::{Digest, Sha256};
+
+use super::channel::Channel;
+use crate::records::{
+    Failure,
+    protocol::{PackageFile, PackageUrl},
+};
+
+/// How many packages move at a time.
+const AT_ONCE: usize = 4;
+
+/// A package, and where it is or is to be.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    /// What it is.
+    pub file: PackageFile,
+    /// Its path in the sandbox.
+    pub path: PathBuf,
+}
+
+/// Gets those packages that other jobs have shared, and returns the others, to be fetched from where they come from.
+/// With the way to share each, if it can be.
+///
+/// A server that cannot help now is no failure: everything is returned then.
+pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(Shared, Option<PackageUrl>)> {
+    let files = wanted.iter().map(|shared| shared.file.clone()).collect();
+    let Ok(urls) = channel.find_packages(files).await else {
+        return wanted.into_iter().map(|shared| (shared, None)).collect();
+    };
+    let got = wanted.into_iter().zip(urls).map(async |(shared, url)| match url {
+        PackageUrl::Get(url) => {
+            let there = download(http, &url, &shared).await;
+            (!there).then_some((shared, None))
+        }
+        put @ PackageUrl::Put { .. } => Some((shared, Some(put))),
+    });
+    futures::stream::iter(got)
+        .buffered(AT_ONCE)
+        .filter_map(std::future::ready)
+        .collect()
+        .await
+}
+
+/// Shares packages that were fetched. What cannot be shared now is shared by the next job.
+pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
+    let sent = fetched.into_iter().map(async |(shared, put)| {
+        let PackageUrl::Put { url, headers } = put else { return };
+        let Ok(bytes) = tokio::fs::read(&shared.path).await else {
+            return;
+        };
+        let request = headers
+            .iter()
+            .fold(http.put(url), |request, (name, value)| request.header(name, value));
+        let _ = request.body(bytes).send().await;
+    });
+    futures::stream::iter(sent)
+        .buffer_unordered(AT_ONCE)
+        .collect::<()>()
+        .await;
+}
+
+/// Whether the package is there now, and is what it should be.
+async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
+    let answer = http.get(url).send().await.and_then(reqwest::Response::error_for_status);
+    let Ok(answer) = answer else { return false };
+    if answer.content_length() != Some(shared.file.size) {
+        return false;
+    }
+    let Ok(bytes) = answer.bytes().await else { return false };
+    hex::encode(Sha256::digest(&bytes)) == shared.file.sha256 && write(&shared.path, &bytes).await.is_ok()
+}
+
+/// The file appears when it is whole.
+async fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let partial = path.with_extension("partial");
+    let failed = |error: std::io::Error| Failure::io("cannot store a package", &error);
+    tokio::fs::write(&partial, bytes).await.map_err(failed)?;
+    tokio::fs::rename(&partial, path).await.map_err(failed)
+}

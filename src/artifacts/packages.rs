@@ -1,0 +1,101 @@
+//! Packages of distributions that jobs fetched for their twins, shared between jobs: objects named by their SHA-256.
+//!
+//! A job reads one by a presigned address, and adds one by an address that is good for that content only, since S3
+//! checks the digest in it. Whoever reads checks again, so a store that does not check costs time and no more.
+
+use std::time::Duration;
+
+use aws_sdk_s3::presigning::PresigningConfig;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+
+use super::{
+    ArtifactStore,
+    sdk::{failure, presign_failure},
+};
+use crate::records::{
+    Failure,
+    protocol::{MOST_PACKAGES, PackageFile, PackageUrl},
+};
+
+/// Where they are, in the bucket for recipes.
+const PREFIX: &str = "packages/";
+
+/// The largest package that is shared, in bytes.
+const LARGEST: u64 = 512 * 1024 * 1024;
+
+/// How many objects are asked for at a time.
+const AT_ONCE: usize = 16;
+
+/// After this a package is fetched anew; repositories move on, and most packages with them.
+const KEPT: Duration = Duration::from_hours(30 * 24);
+
+impl ArtifactStore {
+    /// Where each package can be read, or written when it is not there; in the same order.
+    ///
+    /// # Errors
+    ///
+    /// `upload_invalid` for what is no SHA-256, for a package that is too large, and for too many of them.
+    pub async fn package_urls(&self, packages: Vec<PackageFile>, valid: Duration) -> Result<Vec<PackageUrl>, Failure> {
+        if packages.len() > MOST_PACKAGES {
+            let detail = format!("{} packages are more than {MOST_PACKAGES}", packages.len());
+            return Err(Failure::new("upload_invalid", detail));
+        }
+        let urls = packages.into_iter().map(|package| self.package_url(package, valid));
+        let urls: Vec<_> = futures::stream::iter(urls).buffered(AT_ONCE).try_collect().await?;
+        // Whoever adds clears away; otherwise there would never be an end to it.
+        if urls.iter().any(|url| matches!(url, PackageUrl::Put { .. }))
+            && let Err(failure) = self.drop_old_packages(Timestamp::now()).await
+        {
+            tracing::warn!("old packages stay for now: {failure}");
+        }
+        Ok(urls)
+    }
+
+    async fn package_url(&self, package: PackageFile, valid: Duration) -> Result<PackageUrl, Failure> {
+        let digest = hex::decode(&package.sha256).ok().filter(|digest| digest.len() == 32);
+        let Some(digest) = digest.filter(|_| package.size <= LARGEST) else {
+            let detail = format!(
+                "{} of {} bytes is no package to be shared",
+                package.sha256, package.size
+            );
+            return Err(Failure::new("upload_invalid", detail));
+        };
+        let (bucket, key) = (self.recipes_bucket(), format!("{PREFIX}{}", hex::encode(&digest)));
+        if self.exists(bucket, &key).await? {
+            return self.presign_get(bucket, &key, valid).await.map(PackageUrl::Get);
+        }
+        let what = format!("cannot presign s3://{bucket}/{key}");
+        let valid = PresigningConfig::expires_in(valid).map_err(|error| presign_failure(&what, &error))?;
+        let put = self
+            .presigner
+            .put_object()
+            .bucket(bucket)
+            .key(key)
+            .content_length(package.size.cast_signed())
+            .checksum_sha256(BASE64_STANDARD.encode(digest));
+        let request = put.presigned(valid).await.map_err(|error| failure(&what, &error))?;
+        Ok(PackageUrl::Put {
+            url: request.uri().to_owned(),
+            // Every client says the length by itself.
+            headers: request
+                .headers()
+                .filter(|(name, _)| !name.eq_ignore_ascii_case("content-length"))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        })
+    }
+
+    /// Removes packages that have been there for long. Returns how many.
+    pub async fn drop_old_packages(&self, now: Timestamp) -> Result<usize, Failure> {
+        let mut dropped = 0;
+        for object in self.list(self.recipes_bucket(), PREFIX).await? {
+            if now.duration_since(object.modified).unsigned_abs() > KEPT {
+                self.delete(self.recipes_bucket(), &object.key).await?;
+                dropped += 1;
+            }
+        }
+        Ok(dropped)
+    }
+}
