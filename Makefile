@@ -67,6 +67,7 @@ bench: PROFILE := release
 bench: build
 	@.ci/install-packages bench
 	benches/run
+	benches/emulation
 	benches/api
 	benches/jobs
 

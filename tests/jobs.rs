@@ -231,6 +231,16 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
         (&"emulated".into(), &"success".into())
     );
     assert_eq!(status["twins"], "full", "{status:#}");
+    let execs = &status["execs"];
+    assert!(execs["emulated"].as_u64().unwrap() > 0, "{status:#}");
+    let programs = execs["most_expensive"].as_array().unwrap();
+    let shell = programs.iter().find(|program| program["program"] == "/bin/sh");
+    assert!(shell.unwrap()["runs"].as_u64().unwrap() > 0, "{execs:#}");
+    assert!(
+        programs.iter().any(|program| program["cpu_ms"].as_u64().unwrap() > 0),
+        "{execs:#}"
+    );
+    assert!(ran.stderr.contains("programs   0 as native twins, "), "{}", ran.stderr);
     // That the rule was lowered is said.
     assert!(
         status["reason"].as_str().unwrap().contains("host's own kernel"),

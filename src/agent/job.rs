@@ -17,14 +17,16 @@ use super::{
     events::Events,
     fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
-    process, repos, squashfs, template,
-    twins::{Counts, Twins},
+    process,
+    programs::Programs,
+    repos, squashfs, template,
+    twins::Twins,
     unpack, upload,
 };
 use crate::{
     emulation::{binfmt, probe, twins::join},
     records::{
-        ArtifactKind, Execs, Failure, Step, TwinLevel,
+        ArtifactKind, EmulatedProgram, Execs, Failure, Step, TwinLevel,
         protocol::{AgentFacts, Emulator, JobDescription, Outcome, What},
     },
 };
@@ -216,22 +218,6 @@ impl Steps<'_> {
     }
 
     async fn build(&self, outputs: &Outputs, emulator: Option<&Emulator>) -> Result<(), Failure> {
-        let twins = Twins::of_job(self.job, outputs, self.events);
-        let built = self.build_root(outputs, emulator).await;
-        let Some(twins) = twins else { return built };
-        let cleaned = blocking(move || twins.finish()).await;
-        built?;
-        let Counts { twins, emulated } = cleaned?;
-        let execs = Execs {
-            twins,
-            emulated,
-            most_expensive: Vec::new(),
-        };
-        self.events.send(What::Execs(execs)).await;
-        Ok(())
-    }
-
-    async fn build_root(&self, outputs: &Outputs, emulator: Option<&Emulator>) -> Result<(), Failure> {
         let request = kiwi::PrepareRoot {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
@@ -239,7 +225,28 @@ impl Steps<'_> {
             emulator,
             has_tbz: outputs.facts.has_tbz,
         };
-        kiwi::prepare_root(request, self.events).await
+        let twins = Twins::of_job(self.job, outputs, self.events);
+        let mut programs = Programs::default();
+        let built = kiwi::prepare_root(request, &mut programs, self.events).await;
+        let counted = match twins {
+            Some(twins) => blocking(move || twins.finish()).await,
+            None => Ok(None),
+        };
+        if emulator.is_some() {
+            let counted = counted.as_ref().ok().copied().flatten();
+            self.tell_execs(programs.execs(counted)).await;
+        }
+        built.and(counted.map(drop))
+    }
+
+    /// Tells what ran how, in the log and for the job's record.
+    async fn tell_execs(&self, execs: Execs) {
+        self.events.say(format!("programs of the image: {execs}")).await;
+        for EmulatedProgram { program, runs, cpu_ms } in &execs.most_expensive {
+            let text = format!("emulated: {program}, {runs} times, {cpu_ms} ms of CPU");
+            self.events.say(text).await;
+        }
+        self.events.send(What::Execs(execs)).await;
     }
 
     async fn package(&self, outputs: &Outputs) -> Result<Artifacts, Failure> {

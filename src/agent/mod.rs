@@ -18,6 +18,7 @@ pub mod kiwi_config;
 pub mod outputs;
 pub mod packages;
 pub mod process;
+pub mod programs;
 pub mod repos;
 pub mod squashfs;
 pub mod template;

@@ -67,6 +67,11 @@ pub struct Execs {
     pub most_expensive: Vec<EmulatedProgram>,
 }
 
+impl Execs {
+    /// How many programs are named at most.
+    pub const MOST_EXPENSIVE: usize = 10;
+}
+
 impl fmt::Display for Execs {
     /// How many of each kind, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -30,6 +30,7 @@ pub mod issuer;
 pub mod repository;
 pub mod serve;
 pub mod squashfs;
+pub mod tree;
 
 const KILN: &str = env!("CARGO_BIN_EXE_kiln");
 pub const KILN_AGENT: &str = "kiln-agent";

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    Counts, Settings,
+    Settings,
     apt::{self, Apt, Index},
     mount::{self, MountPoint},
     packages::{Dpkg, Host, Id, Packages},
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     agent::events::Events,
     emulation::twins::{
+        counts,
         table::Table,
         world::{self, Census, World},
     },
@@ -41,7 +42,9 @@ pub(super) enum Request {
         reply: Sender<Option<PathBuf>>,
     },
     /// The root is built. The answer says that nothing of the twins is in it.
-    End { reply: Sender<io::Result<Counts>> },
+    End {
+        reply: Sender<io::Result<Option<(u64, u64)>>>,
+    },
 }
 
 /// How far the lists of packages for the host are.
@@ -279,13 +282,13 @@ impl Keeper {
             .say_blocking(&format!("no native twins from here on: {why}"));
     }
 
-    fn end(mut self) -> io::Result<Counts> {
+    fn end(mut self) -> io::Result<Option<(u64, u64)>> {
         if let Lists::Coming(_, update) = &mut self.lists {
             let _ = update.kill();
             let _ = update.wait();
         }
         let Some(Open { world, mount_point, .. }) = self.open else {
-            return Ok(Counts::default());
+            return Ok(None);
         };
         let Census {
             programs,
@@ -313,6 +316,6 @@ impl Keeper {
             }
         }
         mount_point.remove()?;
-        Counts::read(&world.mounted().join(mount::counts()))
+        counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
 }
