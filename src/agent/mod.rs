@@ -21,6 +21,7 @@ pub mod process;
 pub mod repos;
 pub mod squashfs;
 pub mod template;
+pub mod twins;
 pub mod unpack;
 pub mod upload;
 pub mod watch;

@@ -4,6 +4,7 @@
 //! sandbox's `binfmt_misc` calls for every foreign program; it runs the twin of exactly that file if there is one, and
 //! the emulator otherwise.
 
+pub mod join;
 pub mod key;
 pub mod layout;
 pub mod table;
@@ -17,7 +18,7 @@ mod gather;
 #[cfg(feature = "agent")]
 mod pairs;
 #[cfg(feature = "agent")]
-mod root;
+pub(crate) mod root;
 #[cfg(feature = "agent")]
 mod shelf;
 #[cfg(feature = "agent")]

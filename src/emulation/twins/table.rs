@@ -116,3 +116,88 @@ fn matches(pattern: &str, text: &str) -> bool {
             .is_some_and(|text| (0..=text.len()).any(|at| text.get(at..).is_some_and(|text| matches(rest, text)))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(path: &str, package: &str) -> Option<TwinLevel> {
+        Table::built_in().unwrap().level_of(path, package)
+    }
+
+    #[test]
+    fn every_kind_of_program_has_its_level() {
+        for (path, package, expected) in [
+            ("/usr/bin/gzip", "gzip", Some(TwinLevel::Tools)),
+            ("/usr/bin/sha256sum", "coreutils", Some(TwinLevel::Tools)),
+            ("/usr/bin/bash", "bash", Some(TwinLevel::Shell)),
+            ("/usr/bin/readlink", "coreutils", Some(TwinLevel::Shell)),
+            ("/usr/bin/coreutils", "coreutils-single", Some(TwinLevel::Shell)),
+            ("/usr/bin/perl", "perl-base", Some(TwinLevel::Full)),
+            ("/usr/bin/dpkg-deb", "dpkg", Some(TwinLevel::Full)),
+            ("/usr/bin/ldapsearch", "ldap-utils", Some(TwinLevel::Full)),
+            (
+                "/usr/lib/aarch64-linux-gnu/perl-base/auto/POSIX/POSIX.so",
+                "perl-base",
+                Some(TwinLevel::Full),
+            ),
+        ] {
+            assert_eq!(level(path, package), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_must_stay_emulated_does() {
+        for (path, package) in [
+            ("/usr/bin/uname", "coreutils"),
+            ("/usr/bin/lscpu", "util-linux"),
+            ("/usr/bin/getconf", "libc-bin"),
+            ("/usr/sbin/ldconfig", "libc-bin"),
+            ("/usr/bin/aarch64-linux-gnu-gcc-12", "gcc-12"),
+            ("/usr/bin/c++filt", "binutils-aarch64-linux-gnu"),
+            ("/usr/bin/tcc", "tcc"),
+            ("/usr/bin/cc", "my-compiler"),
+            ("/usr/bin/qemu-x86_64", "qemu-user"),
+            ("/bin/busybox", "busybox"),
+            ("/usr/bin/systemd-detect-virt", "systemd"),
+        ] {
+            assert_eq!(level(path, package), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn probes_are_those_of_the_program() {
+        let table = Table::built_in().unwrap();
+        let bash: Vec<_> = table.probes("/usr/bin/bash").collect();
+        assert_eq!(bash.len(), 1);
+        assert!(bash[0][1].contains("MACHTYPE"));
+        assert_eq!(table.probes("/usr/bin/gpgconf").count(), 2);
+        assert_eq!(table.probes("/usr/bin/sed").count(), 0);
+    }
+
+    #[test]
+    fn every_rule_is_reached_and_says_why() {
+        let table = Table::built_in().unwrap();
+        let (last, others) = table.rules.split_last().unwrap();
+        assert_eq!(
+            (last.from, last.programs.as_slice()),
+            (From::Full, ["*".to_owned()].as_slice())
+        );
+        for rule in others {
+            assert!(
+                rule.why.len() > 20 && !(rule.programs.is_empty() && rule.packages.is_empty()),
+                "{rule:?}"
+            );
+            assert!(
+                !rule.programs.iter().chain(&rule.packages).any(|pattern| pattern == "*"),
+                "{rule:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        assert!(matches("ldconfig*", "ldconfig.real") && matches("*-tcc", "i386-tcc") && matches("a*b*c", "a-b-b-c"));
+        assert!(!matches("ld", "ldd") && !matches("*-tcc", "tcc") && !matches("a*b", "ab-"));
+    }
+}

@@ -7,7 +7,7 @@ use iced_x86::{Code, ConstantOffsets, Decoder, DecoderOptions, Instruction, OpKi
 use super::{
     Untold,
     image::{Image, Part},
-    references::Move,
+    references::{Move, Uses},
 };
 use crate::arch::Arch;
 
@@ -24,16 +24,16 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// The length that this instruction puts into a register, and where the file has it.
-    fn length(&self) -> Option<(usize, usize)> {
-        let length =
-            (self.instruction.code() == Code::Mov_r32_imm32).then(|| self.instruction.immediate32() as usize)?;
-        Some((length, self.at + self.offsets.immediate_offset()))
+    /// Where the file has `length`, if this instruction puts it into a register.
+    fn length_at(&self, length: u64) -> Option<usize> {
+        let is_length =
+            self.instruction.code() == Code::Mov_r32_imm32 && u64::from(self.instruction.immediate32()) == length;
+        is_length.then(|| self.at + self.offsets.immediate_offset())
     }
 }
 
 /// Calls `each` with all instructions of `part` in turn.
-fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded) -> Result<(), Untold>) -> Result<(), Untold> {
+fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded)) {
     let code = &file[part.bytes.clone()];
     let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -45,90 +45,89 @@ fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded) -> Result<(), 
             instruction,
             offsets,
             at,
-        })?;
+        });
     }
-    Ok(())
 }
 
-/// Turns the instructions that point to the strings of `moves`, and adds to `turned` how many there were of each.
-///
-/// # Errors
-///
-/// When an instruction reads the text itself: the compiler then copies it piece by piece.
-pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move], turned: &mut [usize]) -> Result<(), Untold> {
+/// What an instruction has to do with one of the strings.
+enum Use {
+    /// It takes the address, which the file has at `at`.
+    Pointer { index: usize, address: u64, at: usize },
+    /// It reads text, up to an address.
+    Read { index: usize, until: u64 },
+}
+
+/// Turns the instructions that point to the strings of `moves`, with the lengths beside them, and adds to `uses`.
+pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move], uses: &mut [Uses]) {
     let mut edits: Vec<(usize, [u8; 4])> = Vec::new();
     for part in &image.code {
         let mut recent: VecDeque<Decoded> = VecDeque::new();
-        // Strings whose address was just taken: how many instructions ago, their length, and by how much it grows.
-        let mut taken: Vec<(usize, usize, usize)> = Vec::new();
+        // Strings whose address was just taken: how many instructions ago, their length, and what it becomes.
+        let mut taken: Vec<(usize, u64, u64)> = Vec::new();
         decode(file, part, |decoded| {
-            for (age, length, growth) in &mut taken {
+            for (age, length, new) in &mut taken {
                 *age += 1;
-                if let Some((found, at)) = decoded.length()
-                    && found == *length
-                {
-                    edits.push((at, new_length(*length, *growth)));
-                }
+                edits.extend(decoded.length_at(*length).map(|at| (at, low_half(*new))));
             }
             taken.retain(|(age, ..)| *age < WINDOW);
-            if let Some((index, address, at)) = pointer(&decoded, image.fixed, moves)? {
-                let one = &moves[index];
-                let to = one.moved(address).unwrap_or(address);
-                let value = if decoded.instruction.is_ip_rel_memory_operand() {
-                    to.wrapping_sub(decoded.instruction.next_ip())
-                } else {
-                    to
-                };
-                edits.push((at, low_half(value)));
-                turned[index] += 1;
-                let length = usize::try_from(one.end - address).unwrap_or(usize::MAX);
-                for (found, at) in recent.iter().filter_map(Decoded::length) {
-                    if found == length {
-                        edits.push((at, new_length(length, one.growth)));
-                    }
+            match use_of(&decoded, image.fixed, moves) {
+                Some(Use::Pointer { index, address, at }) => {
+                    let one = &moves[index];
+                    let to = one.moved(address).unwrap_or(address);
+                    let is_relative = decoded.instruction.is_ip_rel_memory_operand();
+                    let from = if is_relative { decoded.instruction.next_ip() } else { 0 };
+                    edits.push((at, low_half(to.wrapping_sub(from))));
+                    uses[index].turned += 1;
+                    let length = one.end - address;
+                    let new = length + one.growth();
+                    edits.extend(
+                        recent
+                            .iter()
+                            .filter_map(|before| before.length_at(length))
+                            .map(|at| (at, low_half(new))),
+                    );
+                    taken.push((0, length, new));
                 }
-                taken.push((0, length, one.growth));
+                Some(Use::Read { index, until }) => {
+                    let known = &mut uses[index].read_until;
+                    *known = (*known).max(Some(until));
+                }
+                None => {}
             }
             recent.push_back(decoded);
             if recent.len() > WINDOW {
                 recent.pop_front();
             }
-            Ok(())
-        })?;
+        });
     }
     for (at, bytes) in edits {
         file[at..at + 4].copy_from_slice(&bytes);
     }
-    Ok(())
 }
 
-/// Which of `moves` the instruction points to, the address, and where the file has it.
-fn pointer(decoded: &Decoded, fixed: bool, moves: &[Move]) -> Result<Option<(usize, u64, usize)>, Untold> {
+fn use_of(decoded: &Decoded, fixed: bool, moves: &[Move]) -> Option<Use> {
     let instruction = &decoded.instruction;
     let place = |address: u64| moves.iter().position(|one| one.from.contains(&address));
     if instruction.is_ip_rel_memory_operand() {
         let address = instruction.ip_rel_memory_address();
         if instruction.code() == Code::Lea_r64_m {
             let at = decoded.at + decoded.offsets.displacement_offset();
-            return Ok(place(address).map(|index| (index, address, at)));
+            return place(address).map(|index| Use::Pointer { index, address, at });
         }
-        if moves.iter().any(|one| (one.from.end - 1..one.end).contains(&address)) {
-            return Err(Untold::new("an instruction reads a name piece by piece"));
-        }
-    } else if fixed && (0..instruction.op_count()).any(|operand| is_address_sized(instruction.op_kind(operand))) {
+        let until = address.checked_add(instruction.memory_size().size() as u64)?;
+        let index = moves.iter().position(|one| one.is_within(&(address..until)))?;
+        return Some(Use::Read { index, until });
+    }
+    if fixed && (0..instruction.op_count()).any(|operand| is_address_sized(instruction.op_kind(operand))) {
         let address = u64::from(instruction.immediate32());
         let at = decoded.at + decoded.offsets.immediate_offset();
-        return Ok(place(address).map(|index| (index, address, at)));
+        return place(address).map(|index| Use::Pointer { index, address, at });
     }
-    Ok(None)
+    None
 }
 
 fn is_address_sized(kind: OpKind) -> bool {
     matches!(kind, OpKind::Immediate32 | OpKind::Immediate32to64)
-}
-
-fn new_length(length: usize, growth: usize) -> [u8; 4] {
-    low_half((length + growth) as u64)
 }
 
 /// The low 32 bits, as they stand in a file.
@@ -143,7 +142,7 @@ fn low_half(value: u64) -> [u8; 4] {
 ///
 /// # Errors
 ///
-/// When the code is not x86_64's, the target's name has another length, or the name is nowhere.
+/// When the code is not x86_64's, or the target's name has another length.
 pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
     let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
     if host != Arch::X86_64 || old.len() != new.len() || old[4..] != new[4..] {
@@ -161,11 +160,7 @@ pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Ar
             {
                 places.push(at);
             }
-            Ok(())
-        })?;
-    }
-    if places.is_empty() {
-        return Err(Untold::new("the name of the architecture is not where it is expected"));
+        });
     }
     for at in &places {
         file[*at..at + 4].copy_from_slice(&new[..4]);

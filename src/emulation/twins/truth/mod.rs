@@ -60,6 +60,10 @@ pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target:
     }
     if rule.constants {
         told += instructions::change_name(twin, &image, host, target)?;
+        // Other compilers make it a string.
+        if told == 0 {
+            return Err(Untold::new("the name of the architecture is not where it is expected"));
+        }
     }
     Ok(told)
 }

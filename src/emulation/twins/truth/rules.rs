@@ -15,7 +15,6 @@ pub(super) struct Rule {
 const SPEAKERS: &[&str] = &[
     // $MACHTYPE and $HOSTTYPE, and the like of other shells
     "bash",
-    "zsh*",
     "tcsh",
     "fish",
     // @INC, Config, -v; sys.implementation, sysconfig, suffixes of modules; and so on
@@ -29,8 +28,6 @@ const SPEAKERS: &[&str] = &[
     "libruby*",
     "lua*",
     "liblua*",
-    "tclsh*",
-    "libtcl*",
     "php*",
     // the architecture of packages
     "dpkg*",
@@ -38,16 +35,13 @@ const SPEAKERS: &[&str] = &[
     "libapt-*",
     "rpm*",
     "librpm*",
-    // AWKLIBPATH in the environment, MAKE_HOST, LD_PRELOAD for the child, directories that they list
-    "gawk*",
+    // MAKE_HOST, LD_PRELOAD for the child, directories that they list
     "make",
     "stdbuf",
-    "pkgconf",
-    "pkg-config",
-    "libpkgconf*",
     "gpgconf",
     // --version
     "curl",
+    "git",
     "libcurl*",
     "lvm",
     "liblvm2cmd*",

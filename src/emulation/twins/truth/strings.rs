@@ -139,14 +139,16 @@ pub(super) fn write(twin: &mut Vec<u8>, image: &Image, changes: Vec<Change>, hos
     let mut content = Vec::new();
     let mut moves = Vec::new();
     for change in longer {
+        let to = content.len() as u64;
+        content.extend_from_slice(&change.new);
+        content.push(0);
         moves.push(references::Move {
             from: change.address..change.address + change.name as u64 + 1,
             end: change.address + change.bytes.len() as u64,
-            to: content.len() as u64,
-            growth: change.new.len() - change.bytes.len(),
+            to,
+            at: change.bytes.start,
+            new: change.new,
         });
-        content.extend_from_slice(&change.new);
-        content.push(0);
     }
     let base = append_segment(twin, &content)?;
     for one in &mut moves {
