@@ -145,25 +145,39 @@ fn low_half(value: u64) -> [u8; 4] {
 /// When the code is not x86_64's, or the target's name has another length.
 pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
     let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
-    if host != Arch::X86_64 || old.len() != new.len() || old[4..] != new[4..] {
-        return Err(Untold::new(
-            "the name of the architecture is part of the code and cannot be replaced there",
-        ));
+    if host == Arch::X86_64
+        && old.len() == new.len()
+        && let (Some((old, end)), Some((new, new_end))) = (old.split_first_chunk(), new.split_first_chunk())
+        && end == new_end
+    {
+        return Ok(replace_operand(file, image, *old, *new));
     }
+    Err(Untold::new(
+        "the name of the architecture is part of the code and cannot be replaced there",
+    ))
+}
+
+/// Keeps librpm from taking the x86_64 level that it finds by `CPUID` for the name of the machine. What is left is
+/// what `uname` says. Returns how many places were changed; before rpm 4.19 there are none.
+pub(super) fn hide_cpu_level(file: &mut [u8], image: &Image) -> usize {
+    // The features of level 2 in ECX: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT. No CPU has all of the others, too.
+    const LEVEL_2: u32 = 0x0098_2201;
+    replace_operand(file, image, LEVEL_2.to_le_bytes(), [0xff; 4])
+}
+
+/// Replaces the operand `old` in all instructions that have it. Returns how many there were.
+fn replace_operand(file: &mut [u8], image: &Image, old: [u8; 4], new: [u8; 4]) -> usize {
     let mut places = Vec::new();
     for part in &image.code {
         decode(file, part, |decoded| {
             let at = decoded.at + decoded.offsets.immediate_offset();
-            if decoded.offsets.has_immediate()
-                && decoded.offsets.immediate_size() >= 4
-                && file.get(at..at + 4) == Some(&old[..4])
-            {
+            if decoded.offsets.immediate_size() >= old.len() && file.get(at..at + old.len()) == Some(&old) {
                 places.push(at);
             }
         });
     }
     for at in &places {
-        file[*at..at + 4].copy_from_slice(&new[..4]);
+        file[*at..*at + new.len()].copy_from_slice(&new);
     }
-    Ok(places.len())
+    places.len()
 }

@@ -65,6 +65,9 @@ pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target:
             return Err(Untold::new("the name of the architecture is not where it is expected"));
         }
     }
+    if rule.cpu_level && host == Arch::X86_64 {
+        told += instructions::hide_cpu_level(twin, &image);
+    }
     Ok(told)
 }
 

@@ -9,6 +9,8 @@ pub(super) struct Rule {
     pub gconv: bool,
     /// Debian's name of the host where the compiler made it an operand of an instruction.
     pub constants: bool,
+    /// The level of x86_64 that librpm measures.
+    pub cpu_level: bool,
 }
 
 /// Files of these names tell in strings what they were built for. A `*` at the end stands for anything.
@@ -31,10 +33,7 @@ const SPEAKERS: &[&str] = &[
     "php*",
     // the architecture of packages
     "dpkg*",
-    "apt*",
     "libapt-*",
-    "rpm*",
-    "librpm*",
     // MAKE_HOST, LD_PRELOAD for the child, directories that they list
     "make",
     "stdbuf",
@@ -54,6 +53,7 @@ pub(super) fn rule_of(path: &str) -> Option<Rule> {
         strings: directory == "/usr/lib/apt/methods" || SPEAKERS.iter().any(|pattern| matches(pattern, name)),
         gconv: name.starts_with("libc.so.6") || name.starts_with("libc-2."),
         constants: name.starts_with("libapt-pkg.so"),
+        cpu_level: name.starts_with("librpm.so"),
     };
     (rule != Rule::default()).then_some(rule)
 }
