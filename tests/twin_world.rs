@@ -13,3 +13,5 @@ mod changes;
 mod debian;
 #[path = "twin_world/hostile.rs"]
 mod hostile;
+#[path = "twin_world/joined.rs"]
+mod joined;

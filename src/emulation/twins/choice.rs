@@ -1,6 +1,9 @@
 //! Which twins can run now, given all files of both architectures that are known.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::Path,
+};
 
 use super::elf::Kind;
 
@@ -55,7 +58,7 @@ const INTERPRETERS: [(&str, &str); 3] = [("/perl", "perl"), ("/python", "python"
 
 /// Whether a file at `path` is something that an interpreter loads.
 pub fn is_interpreters(path: &str) -> bool {
-    path.ends_with(".so") && INTERPRETERS.iter().any(|(dir, _)| path.contains(dir))
+    Path::new(path).extension().is_some_and(|end| end == "so") && INTERPRETERS.iter().any(|(dir, _)| path.contains(dir))
 }
 
 /// What is to be in the directory of twins.
