@@ -24,7 +24,7 @@ const QUESTIONS: [&str; 14] = [
     "perl -MSocket -MFcntl -MList::Util=sum -e 'print sum(1, 2), inet_ntoa(INADDR_LOOPBACK), LOCK_EX'",
     "perl -e 'print \"$_=$ENV{$_}\\n\" for grep !/^KILN_TWINS$/, sort keys %ENV; system q(env | grep -v KILN_TWINS=)'",
     "perl -e 'use DynaLoader; print defined DynaLoader::dl_load_file($ARGV[0])' /lib/*/security/pam_unix.so",
-    "perl -e 'print DynaLoader::dl_load_file(q(/nowhere.so)) // DynaLoader::dl_error()'",
+    "perl -e 'use DynaLoader; print DynaLoader::dl_load_file(q(/nowhere.so)) // DynaLoader::dl_error()'",
     "ls -l /usr/bin | sed 's/  */ /g' | sort | sha256sum",
     "printf '#!/usr/bin/perl -w\\nprint \"$0 @ARGV\\\\n\"; print <STDIN>' > /tmp/script; chmod +x /tmp/script; cat /tmp/script | /tmp/script 1 '2 3'",
     "cat /nowhere; echo $?; (exit 7); echo $?; nowhere; echo $?",
