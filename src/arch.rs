@@ -71,6 +71,17 @@ impl Arch {
         }
     }
 
+    /// Debian's name of directories for libraries of this architecture (multiarch), below `/usr/lib`.
+    pub const fn multiarch(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64-linux-gnu",
+            Arch::Aarch64 => "aarch64-linux-gnu",
+            Arch::Ppc64le => "powerpc64le-linux-gnu",
+            Arch::S390x => "s390x-linux-gnu",
+            Arch::Riscv64 => "riscv64-linux-gnu",
+        }
+    }
+
     /// The OCI image specification's name, which is Go's `GOARCH`.
     pub const fn oci(self) -> &'static str {
         match self {

@@ -22,6 +22,7 @@ pub mod programs;
 pub mod repos;
 pub mod squashfs;
 pub mod template;
+pub mod twins;
 pub mod unpack;
 pub mod upload;
 pub mod watch;

@@ -1,0 +1,87 @@
+//! Counting what ran how, for the job's record.
+
+use core::{
+    ffi::CStr,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, fstat, openat},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
+
+use crate::{layout, text};
+
+const PATH: &CStr = text::terminated(&text::with_end::<{ layout::COUNTS.len() + 1 }>(layout::COUNTS));
+
+/// What the file holds: execs of twins, and execs under the emulator.
+#[repr(C)]
+struct Counters {
+    twins: AtomicU64,
+    emulated: AtomicU64,
+}
+
+/// The job's counters, shared by all its processes; without the file nothing is counted.
+pub struct Counts(Option<NonNull<Counters>>);
+
+impl Counts {
+    /// Those of the root that this process is in.
+    pub fn open() -> Self {
+        Self(map())
+    }
+
+    /// A twin is about to run: nobody can count it afterwards.
+    pub fn twin(&self) {
+        self.add(|counters| &counters.twins, 1);
+    }
+
+    /// The twin that was counted did not run.
+    pub fn no_twin(&self) {
+        // Counters wrap around.
+        self.add(|counters| &counters.twins, u64::MAX);
+    }
+
+    /// The emulator runs.
+    pub fn emulated(&self) {
+        self.add(|counters| &counters.emulated, 1);
+    }
+
+    fn add(&self, which: impl Fn(&Counters) -> &AtomicU64, number: u64) {
+        if let Some(counters) = self.0 {
+            // SAFETY: it is mapped as long as `self` lives, and whole, as `map` saw.
+            which(unsafe { counters.as_ref() }).fetch_add(number, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        if let Some(counters) = self.0 {
+            // SAFETY: nothing refers to it any more.
+            let _ = unsafe { munmap(counters.as_ptr().cast(), size_of::<Counters>()) };
+        }
+    }
+}
+
+fn map() -> Option<NonNull<Counters>> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(CWD, PATH, flags, Mode::empty()).ok()?;
+    // Memory behind the end of a file cannot be touched.
+    let size = usize::try_from(fstat(&file).ok()?.st_size).ok()?;
+    if size < size_of::<Counters>() {
+        return None;
+    }
+    // SAFETY: new memory, wherever the kernel likes. The descriptor may go; the mapping stays.
+    let memory = unsafe {
+        mmap(
+            ptr::null_mut(),
+            size_of::<Counters>(),
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            &file,
+            0,
+        )
+    };
+    NonNull::new(memory.ok()?.cast())
+}

@@ -1,0 +1,203 @@
+//! Which programs may run as twins, from which level on, and how their answers are tried: `qemu/twins.toml`.
+
+use serde::Deserialize;
+
+use crate::records::{Failure, TwinLevel};
+
+/// The table compiled into this program.
+const TABLE: &str = include_str!("../../../qemu/twins.toml");
+
+/// Which programs may run as twins.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    #[serde(rename = "rule")]
+    rules: Vec<Rule>,
+    #[serde(rename = "probe")]
+    probes: Vec<Probe>,
+}
+
+/// One decision and its reason. The first rule that names a program holds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    /// None is never.
+    from: From,
+    why: String,
+    #[serde(default)]
+    programs: Vec<String>,
+    #[serde(default)]
+    packages: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum From {
+    Never,
+    Tools,
+    Shell,
+    Full,
+}
+
+/// Questions that a twin must answer as the emulated program does.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Probe {
+    programs: Vec<String>,
+    ask: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// The table that this program was built with.
+    ///
+    /// # Errors
+    ///
+    /// `twins_table` when it is broken; a test keeps it whole.
+    pub fn built_in() -> Result<Self, Failure> {
+        toml::from_str(TABLE).map_err(|error| Failure::new("twins_table", format!("qemu/twins.toml: {error}")))
+    }
+
+    /// The lowest level at which the program or module at `path` of `package` runs as a twin. None is never.
+    ///
+    /// `path` is absolute, in the root. Shared libraries are not asked about: they belong to the programs that load
+    /// them.
+    pub fn level_of(&self, path: &str, package: &str) -> Option<TwinLevel> {
+        match self.rule(path, package)?.from {
+            From::Never => None,
+            From::Tools => Some(TwinLevel::Tools),
+            From::Shell => Some(TwinLevel::Shell),
+            From::Full => Some(TwinLevel::Full),
+        }
+    }
+
+    /// Why the table decides about `path` as it does. None when no rule names it, which means never.
+    pub fn why(&self, path: &str, package: &str) -> Option<&str> {
+        self.rule(path, package).map(|rule| rule.why.as_str())
+    }
+
+    /// Questions to put to the twin of `path` and to the emulated program, in the same root and environment: the
+    /// arguments of each run. Exit status, output and errors must be equal, or the program has no twin.
+    ///
+    /// No program is harmed when a question makes no sense to its version: both then fail in the same way.
+    pub fn probes(&self, path: &str) -> impl Iterator<Item = &[String]> {
+        let name = base_name(path);
+        let probes = self
+            .probes
+            .iter()
+            .filter(move |probe| is_among(name, path, &probe.programs));
+        probes.flat_map(|probe| probe.ask.iter().map(Vec::as_slice))
+    }
+
+    fn rule(&self, path: &str, package: &str) -> Option<&Rule> {
+        let name = base_name(path);
+        self.rules.iter().find(|rule| {
+            is_among(name, path, &rule.programs) || rule.packages.iter().any(|pattern| matches(pattern, package))
+        })
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Patterns with a slash name paths, others base names.
+fn is_among(name: &str, path: &str, patterns: &[String]) -> bool {
+    patterns
+        .iter()
+        .any(|pattern| matches(pattern, if pattern.contains('/') { path } else { name }))
+}
+
+/// Whether `text` is `pattern`, in which `*` stands for anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, rest)) => text
+            .strip_prefix(before)
+            .is_some_and(|text| (0..=text.len()).any(|at| text.get(at..).is_some_and(|text| matches(rest, text)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(path: &str, package: &str) -> Option<TwinLevel> {
+        Table::built_in().unwrap().level_of(path, package)
+    }
+
+    #[test]
+    fn every_kind_of_program_has_its_level() {
+        for (path, package, expected) in [
+            ("/usr/bin/gzip", "gzip", Some(TwinLevel::Tools)),
+            ("/usr/bin/sha256sum", "coreutils", Some(TwinLevel::Tools)),
+            ("/usr/bin/bash", "bash", Some(TwinLevel::Shell)),
+            ("/usr/bin/readlink", "coreutils", Some(TwinLevel::Shell)),
+            ("/usr/bin/coreutils", "coreutils-single", Some(TwinLevel::Shell)),
+            ("/usr/bin/perl", "perl-base", Some(TwinLevel::Full)),
+            ("/usr/bin/dpkg-deb", "dpkg", Some(TwinLevel::Full)),
+            ("/usr/bin/ldapsearch", "ldap-utils", Some(TwinLevel::Full)),
+            (
+                "/usr/lib/aarch64-linux-gnu/perl-base/auto/POSIX/POSIX.so",
+                "perl-base",
+                Some(TwinLevel::Full),
+            ),
+        ] {
+            assert_eq!(level(path, package), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_must_stay_emulated_does() {
+        for (path, package) in [
+            ("/usr/bin/uname", "coreutils"),
+            ("/usr/bin/lscpu", "util-linux"),
+            ("/usr/bin/getconf", "libc-bin"),
+            ("/usr/sbin/ldconfig", "libc-bin"),
+            ("/usr/bin/aarch64-linux-gnu-gcc-12", "gcc-12"),
+            ("/usr/bin/c++filt", "binutils-aarch64-linux-gnu"),
+            ("/usr/bin/tcc", "tcc"),
+            ("/usr/bin/cc", "my-compiler"),
+            ("/usr/bin/qemu-x86_64", "qemu-user"),
+            ("/bin/busybox", "busybox"),
+            ("/usr/bin/systemd-detect-virt", "systemd"),
+        ] {
+            assert_eq!(level(path, package), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn probes_are_those_of_the_program() {
+        let table = Table::built_in().unwrap();
+        let bash: Vec<_> = table.probes("/usr/bin/bash").collect();
+        assert_eq!(bash.len(), 1);
+        assert!(bash[0][1].contains("MACHTYPE"));
+        assert_eq!(table.probes("/usr/bin/gpgconf").count(), 2);
+        assert_eq!(table.probes("/usr/bin/sed").count(), 0);
+    }
+
+    #[test]
+    fn every_rule_is_reached_and_says_why() {
+        let table = Table::built_in().unwrap();
+        let (last, others) = table.rules.split_last().unwrap();
+        assert_eq!(
+            (last.from, last.programs.as_slice()),
+            (From::Full, ["*".to_owned()].as_slice())
+        );
+        for rule in others {
+            assert!(
+                rule.why.len() > 20 && !(rule.programs.is_empty() && rule.packages.is_empty()),
+                "{rule:?}"
+            );
+            assert!(
+                !rule.programs.iter().chain(&rule.packages).any(|pattern| pattern == "*"),
+                "{rule:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        assert!(matches("ldconfig*", "ldconfig.real") && matches("*-tcc", "i386-tcc") && matches("a*b*c", "a-b-b-c"));
+        assert!(!matches("ld", "ldd") && !matches("*-tcc", "tcc") && !matches("a*b", "ab-"));
+    }
+}

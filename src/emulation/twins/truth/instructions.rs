@@ -1,0 +1,169 @@
+//! x86_64 code: where strings are pointed to, how long the compiler knew them to be, and names that became operands.
+
+use std::collections::VecDeque;
+
+use iced_x86::{Code, ConstantOffsets, Decoder, DecoderOptions, Instruction, OpKind};
+
+use super::{
+    Untold,
+    image::{Image, Part},
+    references::{Move, Uses},
+};
+use crate::arch::Arch;
+
+/// Between the instruction that takes a string's address and the one that takes its length lie at most this many:
+/// both are arguments of the same call.
+const WINDOW: usize = 6;
+
+/// An instruction and where it is.
+struct Decoded {
+    instruction: Instruction,
+    offsets: ConstantOffsets,
+    /// Its offset in the file.
+    at: usize,
+}
+
+impl Decoded {
+    /// Where the file has `length`, if this instruction puts it into a register.
+    fn length_at(&self, length: u64) -> Option<usize> {
+        let is_length =
+            self.instruction.code() == Code::Mov_r32_imm32 && u64::from(self.instruction.immediate32()) == length;
+        is_length.then(|| self.at + self.offsets.immediate_offset())
+    }
+}
+
+/// Calls `each` with all instructions of `part` in turn.
+fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded)) {
+    let code = &file[part.bytes.clone()];
+    let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        let at = part.bytes.start + decoder.position();
+        decoder.decode_out(&mut instruction);
+        let offsets = decoder.get_constant_offsets(&instruction);
+        each(Decoded {
+            instruction,
+            offsets,
+            at,
+        });
+    }
+}
+
+/// What an instruction has to do with one of the strings.
+enum Use {
+    /// It takes the address, which the file has at `at`.
+    Pointer { index: usize, address: u64, at: usize },
+    /// It reads text, up to an address.
+    Read { index: usize, until: u64 },
+}
+
+/// Turns the instructions that point to the strings of `moves`, with the lengths beside them, and adds to `uses`.
+pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move], uses: &mut [Uses]) {
+    let mut edits: Vec<(usize, [u8; 4])> = Vec::new();
+    for part in &image.code {
+        let mut recent: VecDeque<Decoded> = VecDeque::new();
+        // Strings whose address was just taken: how many instructions ago, their length, and what it becomes.
+        let mut taken: Vec<(usize, u64, u64)> = Vec::new();
+        decode(file, part, |decoded| {
+            for (age, length, new) in &mut taken {
+                *age += 1;
+                edits.extend(decoded.length_at(*length).map(|at| (at, low_half(*new))));
+            }
+            taken.retain(|(age, ..)| *age < WINDOW);
+            match use_of(&decoded, image.fixed, moves) {
+                Some(Use::Pointer { index, address, at }) => {
+                    let one = &moves[index];
+                    let to = one.moved(address).unwrap_or(address);
+                    let is_relative = decoded.instruction.is_ip_rel_memory_operand();
+                    let from = if is_relative { decoded.instruction.next_ip() } else { 0 };
+                    edits.push((at, low_half(to.wrapping_sub(from))));
+                    uses[index].turned += 1;
+                    let length = one.end - address;
+                    let new = length + one.growth();
+                    edits.extend(
+                        recent
+                            .iter()
+                            .filter_map(|before| before.length_at(length))
+                            .map(|at| (at, low_half(new))),
+                    );
+                    taken.push((0, length, new));
+                }
+                Some(Use::Read { index, until }) => {
+                    let known = &mut uses[index].read_until;
+                    *known = (*known).max(Some(until));
+                }
+                None => {}
+            }
+            recent.push_back(decoded);
+            if recent.len() > WINDOW {
+                recent.pop_front();
+            }
+        });
+    }
+    for (at, bytes) in edits {
+        file[at..at + 4].copy_from_slice(&bytes);
+    }
+}
+
+fn use_of(decoded: &Decoded, fixed: bool, moves: &[Move]) -> Option<Use> {
+    let instruction = &decoded.instruction;
+    let place = |address: u64| moves.iter().position(|one| one.from.contains(&address));
+    if instruction.is_ip_rel_memory_operand() {
+        let address = instruction.ip_rel_memory_address();
+        if instruction.code() == Code::Lea_r64_m {
+            let at = decoded.at + decoded.offsets.displacement_offset();
+            return place(address).map(|index| Use::Pointer { index, address, at });
+        }
+        let until = address.checked_add(instruction.memory_size().size() as u64)?;
+        let index = moves.iter().position(|one| one.is_within(&(address..until)))?;
+        return Some(Use::Read { index, until });
+    }
+    if fixed && (0..instruction.op_count()).any(|operand| is_address_sized(instruction.op_kind(operand))) {
+        let address = u64::from(instruction.immediate32());
+        let at = decoded.at + decoded.offsets.immediate_offset();
+        return place(address).map(|index| Use::Pointer { index, address, at });
+    }
+    None
+}
+
+fn is_address_sized(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Immediate32 | OpKind::Immediate32to64)
+}
+
+/// The low 32 bits, as they stand in a file.
+fn low_half(value: u64) -> [u8; 4] {
+    let [a, b, c, d, ..] = value.to_le_bytes();
+    [a, b, c, d]
+}
+
+/// Changes Debian's name of the host where it is an operand: compilers write a text as short as `amd64` in two moves.
+///
+/// Returns how many there were.
+///
+/// # Errors
+///
+/// When the code is not x86_64's, or the target's name has another length.
+pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
+    let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
+    if host != Arch::X86_64 || old.len() != new.len() || old[4..] != new[4..] {
+        return Err(Untold::new(
+            "the name of the architecture is part of the code and cannot be replaced there",
+        ));
+    }
+    let mut places = Vec::new();
+    for part in &image.code {
+        decode(file, part, |decoded| {
+            let at = decoded.at + decoded.offsets.immediate_offset();
+            if decoded.offsets.has_immediate()
+                && decoded.offsets.immediate_size() >= 4
+                && file.get(at..at + 4) == Some(&old[..4])
+            {
+                places.push(at);
+            }
+        });
+    }
+    for at in &places {
+        file[*at..at + 4].copy_from_slice(&new[..4]);
+    }
+    Ok(places.len())
+}

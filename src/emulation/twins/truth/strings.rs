@@ -1,0 +1,228 @@
+//! Strings with a name of the host in them, and what the target's build says in their place.
+
+use std::ops::Range;
+
+use super::{
+    Untold,
+    image::{Image, append_segment},
+    references,
+};
+use crate::{arch::Arch, emulation::twins::layout};
+
+/// Strings are looked at no further than this before a name in them.
+const LONGEST_BEGINNING: usize = 1024;
+/// A triplet's vendor: `pc`, `unknown`, `redhat`.
+const LONGEST_VENDOR: usize = 32;
+
+/// The names that strings are searched for.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The host's name and the target's, the most particular first.
+    pairs: Vec<(&'static str, &'static str)>,
+    /// What a triplet such as `x86_64-pc-linux-gnu` begins with, on either side.
+    cpu: (&'static str, &'static str),
+}
+
+impl Names {
+    pub fn new(host: Arch, target: Arch) -> Self {
+        let cpu = |arch: Arch| arch.multiarch().split_once('-').map_or(arch.name(), |(cpu, _)| cpu);
+        Self {
+            pairs: vec![
+                (host.multiarch(), target.multiarch()),
+                (host.name(), target.name()),
+                (host.debian(), target.debian()),
+            ],
+            cpu: (cpu(host), cpu(target)),
+        }
+    }
+
+    /// What `original` says where the host's build says `text`, which has its first name at `at`.
+    fn translate(&self, text: &[u8], at: usize, original: &[u8]) -> Option<Vec<u8>> {
+        let known = self
+            .pairs
+            .iter()
+            .filter(|(old, _)| text[at..].starts_with(old.as_bytes()));
+        let mut candidates = known.map(|(old, new)| replace(text, old.as_bytes(), new.as_bytes()));
+        candidates
+            .find(|candidate| says(original, &candidate[at..]))
+            .or_else(|| self.translate_triplet(text, at, original))
+    }
+
+    /// The vendor of a triplet may differ, too: `x86_64-pc-linux-gnu` is `aarch64-unknown-linux-gnu` to configure.
+    fn translate_triplet(&self, text: &[u8], at: usize, original: &[u8]) -> Option<Vec<u8>> {
+        let after_cpu = text[at..].strip_prefix(self.cpu.0.as_bytes())?.strip_prefix(b"-")?;
+        let system = &after_cpu[after_cpu.iter().position(|byte| *byte == b'-')?..];
+        let cpu = [self.cpu.1.as_bytes(), b"-"].concat();
+        let mut ends = [system, b"\0"].concat();
+        let found = occurrences(original, &cpu).find_map(|begin| {
+            let rest = &original[begin + cpu.len()..];
+            let vendor = rest.iter().take(LONGEST_VENDOR).position(|byte| *byte == b'-')?;
+            let is_word = rest[..vendor].iter().all(u8::is_ascii_alphanumeric);
+            (is_word && rest[vendor..].starts_with(&ends)).then(|| &rest[..vendor])
+        })?;
+        ends.pop();
+        Some([&text[..at], &cpu, found, &ends].concat())
+    }
+}
+
+/// A string that is to be another one.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// Where it is mapped. Bytes that look like text but belong to something else may come before it.
+    address: u64,
+    /// Where it is in the file, without the NUL.
+    bytes: Range<usize>,
+    /// Offset of the name in it.
+    name: usize,
+    /// What it becomes.
+    new: Vec<u8>,
+}
+
+/// The strings of `twin` that are others in `original`.
+pub(super) fn find(twin: &[u8], image: &Image, original: &[u8], names: &Names) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::new();
+    for part in &image.constants {
+        let bytes = &twin[part.bytes.clone()];
+        let mut done = 0;
+        while let Some(at) = names
+            .pairs
+            .iter()
+            .filter_map(|(old, _)| position(&bytes[done..], old.as_bytes()))
+            .min()
+        {
+            let at = done + at;
+            let earliest = done.max(at.saturating_sub(LONGEST_BEGINNING));
+            let begin = bytes[earliest..at]
+                .iter()
+                .rposition(|byte| !is_text(*byte))
+                .map_or(earliest, |no| earliest + no + 1);
+            let Some(length) = bytes[at..].iter().position(|byte| *byte == 0) else {
+                break;
+            };
+            let text = &bytes[begin..at + length];
+            done = at + length;
+            if is_said_too(original, text, at - begin) {
+                continue;
+            }
+            if let Some(new) = names.translate(text, at - begin, original) {
+                changes.push(Change {
+                    address: part.address + begin as u64,
+                    bytes: part.bytes.start + begin..part.bytes.start + done,
+                    name: at - begin,
+                    new,
+                });
+            }
+        }
+    }
+    changes
+}
+
+/// Writes `changes` into `twin`. Returns how many there were.
+pub(super) fn write(twin: &mut Vec<u8>, image: &Image, changes: Vec<Change>, host: Arch) -> Result<usize, Untold> {
+    let count = changes.len();
+    let (longer, others): (Vec<_>, Vec<_>) = changes
+        .into_iter()
+        .partition(|change| change.new.len() > change.bytes.len());
+    for change in others {
+        let (text, rest) = twin[change.bytes].split_at_mut(change.new.len());
+        text.copy_from_slice(&change.new);
+        rest.fill(0);
+    }
+    if longer.is_empty() {
+        return Ok(count);
+    }
+    if host != Arch::X86_64 {
+        return Err(Untold::new(
+            "a string grows, and only x86_64 instructions can be turned to another place",
+        ));
+    }
+    let mut content = Vec::new();
+    let mut moves = Vec::new();
+    for change in longer {
+        let to = content.len() as u64;
+        content.extend_from_slice(&change.new);
+        content.push(0);
+        moves.push(references::Move {
+            from: change.address..change.address + change.name as u64 + 1,
+            end: change.address + change.bytes.len() as u64,
+            to,
+            at: change.bytes.start,
+            new: change.new,
+        });
+    }
+    let base = append_segment(twin, &content)?;
+    for one in &mut moves {
+        one.to += base;
+    }
+    references::turn(twin, image, &moves)?;
+    Ok(count)
+}
+
+/// Makes libc load character set converters from the directory of twins. The path keeps its length by slashes.
+pub(super) fn move_gconv(twin: &mut [u8], image: &Image) -> Result<usize, Untold> {
+    const NAME: &[u8] = b"/gconv";
+    let mut moved = 0;
+    for part in &image.constants {
+        let bytes = &mut twin[part.bytes.clone()];
+        let places: Vec<usize> = occurrences(bytes, NAME).collect();
+        for at in places {
+            let begin = bytes[..at].iter().rposition(|byte| *byte == 0).map_or(0, |no| no + 1);
+            let directory = &mut bytes[begin..at];
+            if !directory.starts_with(b"/usr/lib") && !directory.starts_with(b"/lib") {
+                continue;
+            }
+            if directory.len() < layout::LIB.len() {
+                return Err(Untold::new(
+                    "the path of character set converters is too short to be replaced",
+                ));
+            }
+            let (lib, slashes) = directory.split_at_mut(layout::LIB.len());
+            lib.copy_from_slice(layout::LIB.as_bytes());
+            slashes.fill(b'/');
+            moved += 1;
+        }
+    }
+    if moved == 0 {
+        return Err(Untold::new("libc has no path of character set converters"));
+    }
+    Ok(moved)
+}
+
+/// Whether `original` has `text`, too, from the name at `at` on and with the same before it.
+fn is_said_too(original: &[u8], text: &[u8], at: usize) -> bool {
+    let tail = [&text[at..], b"\0"].concat();
+    let before = text[..at].last();
+    occurrences(original, &tail).any(|found| {
+        let there = found.checked_sub(1).map(|index| &original[index]);
+        there == before || before.is_none() && there.is_none_or(|byte| !is_text(*byte))
+    })
+}
+
+/// Whether `original` has a string that ends in `tail`.
+fn says(original: &[u8], tail: &[u8]) -> bool {
+    occurrences(original, &[tail, b"\0"].concat()).next().is_some()
+}
+
+fn is_text(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~' | b'\n' | b'\t')
+}
+
+fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, wanted)
+}
+
+fn occurrences<'a>(bytes: &'a [u8], wanted: &'a [u8]) -> impl Iterator<Item = usize> + use<'a> {
+    memchr::memmem::find_iter(bytes, wanted)
+}
+
+fn replace(text: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut done = 0;
+    for at in occurrences(text, old) {
+        out.extend_from_slice(&text[done..at]);
+        out.extend_from_slice(new);
+        done = at + old.len();
+    }
+    out.extend_from_slice(&text[done..]);
+    out
+}
