@@ -9,7 +9,9 @@ use std::path::Path;
 
 use serde_json::Value;
 use support::{
-    Kiln, Recipe, foreign, squashfs, tool,
+    Kiln, Recipe, foreign,
+    repository::Repository,
+    squashfs, tool,
     tree::{self, Tree, Unlike},
 };
 
@@ -22,6 +24,18 @@ const UNLIKE: &[Unlike] = &[
     },
     Unlike {
         path: "/var/log/alternatives.log",
+        why: "has the time in each line",
+    },
+    Unlike {
+        path: "/var/lib/rpm/rpmdb.sqlite",
+        why: "has the time at which each package was installed",
+    },
+    Unlike {
+        path: "/var/lib/zypp/AutoInstalled",
+        why: "has the time in its first line",
+    },
+    Unlike {
+        path: "/var/log/zypp/history",
         why: "has the time in each line",
     },
 ];
@@ -54,6 +68,21 @@ fn compare(recipe: &Recipe, arguments: &[&str]) {
 fn debian_minimal_is_the_same_with_twins() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
     compare(&Recipe::copy_of("debian-minimal"), &[]);
+}
+
+#[test]
+fn an_rpm_root_is_the_same_with_twins() {
+    needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
+    let repository = Repository::shell();
+    let set = format!("{}/{}", repository.set(), foreign());
+    compare(&Recipe::copy_of("rpm-shell"), &[&set]);
+}
+
+#[test]
+#[ignore = "takes half an hour; benches/emulation runs it"]
+fn debian_compute_is_the_same_with_twins() {
+    needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
+    compare(&Recipe::copy_of("debian-compute"), &[]);
 }
 
 /// A tree with something of each kind.
