@@ -11,6 +11,8 @@ PROFILE ?= release
 CARGO_PROFILE := $(if $(filter release,$(PROFILE)),--release,)
 HOST_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 OUT := target/$(PROFILE)
+STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --target $(HOST_TARGET) --target-dir target/agent
+COMPANIONS := $(if $(filter x86_64-% aarch64-%,$(HOST_TARGET)),kiln-exec)
 
 .PHONY: build agent packages demo test lint bench clean
 
@@ -18,12 +20,23 @@ OUT := target/$(PROFILE)
 build: agent
 	cargo build --locked $(CARGO_PROFILE) --bin kiln
 
-## agent: the static program that runs inside sandboxes
+## agent: the static program that runs inside sandboxes, and what lies beside it
 # Its own target directory: other features and flags would otherwise rebuild everything at each change of side.
-agent: packages
-	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile agent --bin kiln-agent \
-	    --no-default-features --features agent-program --target $(HOST_TARGET) --target-dir target/agent
+agent: packages answers $(COMPANIONS)
+	$(STATIC) --profile agent --bin kiln-agent --no-default-features --features agent-program
 	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/kiln-agent $(OUT)/kiln-agent
+
+# Goes in front of the emulator. It has a little assembly, for the hosts that most sites have.
+.PHONY: kiln-exec
+kiln-exec: packages
+	$(STATIC) --profile exec --package kiln-exec
+	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/exec/kiln-exec $(OUT)/kiln-exec
+
+# Loaded into native twins of the image's programs.
+.PHONY: answers
+answers: packages
+	cargo build --locked --profile agent --package kiln-answers --target $(HOST_TARGET) --target-dir target/agent
+	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/libanswers.so $(OUT)/answers.so
 
 ## packages: what builds need from Debian
 packages:
@@ -42,9 +55,11 @@ test:
 	.ci/test
 
 lint: packages
-	cargo fmt --check
+	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --no-default-features --features agent-program -- -D warnings
+	cargo clippy --locked --package kiln-answers --profile agent -- -D warnings
+	cargo clippy --locked --package kiln-exec --profile exec -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 ## bench: measured figures, as ratios
@@ -52,6 +67,7 @@ bench: PROFILE := release
 bench: build
 	@.ci/install-packages bench
 	benches/run
+	benches/emulation
 	benches/api
 	benches/jobs
 

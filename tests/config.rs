@@ -278,6 +278,9 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         foreign = "vm"                                   # default
         loopback_ports = []                              # default
 
+        [emulation]
+        twins = "full"                                   # default
+
         [capacity]
         #jobs =                                          # not set
         #memory =                                        # not set

@@ -57,11 +57,13 @@ const COMMANDS: &str = "
 recipes list
 recipes create --name foo --linux-distribution sles15 --recipe-type kiwi-ng
 recipes create --name foo --recipe-type kiwi-ng --linux-distribution sles15 --arch aarch64 --require-dkms True --link-type s3 --link-path s3://ims/recipes/r.tgz --link-etag abc --template-dictionary-key A,B --template-dictionary-value x,y
-recipes create --name foo --recipe-type packer --linux-distribution centos7 --require-dkms False
+recipes create --name foo --recipe-type packer --linux-distribution centos7 --require-dkms False --twins tools
 recipes create --name foo --recipe-type kiwi-ng --linux-distribution sles15 --arch = 'aarch64'
 recipes describe ID
 recipes update ID --arch x86_64 --template-dictionary-key USS_VERSION --template-dictionary-value 1.1.2-1-cos-3.1
 recipes update ID --link-path s3://ims/r --link-type s3 --link-etag '' --require-dkms no
+recipes update ID --twins shell
+recipes update ID --twins default
 recipes delete ID
 recipes deleteall
 images list
@@ -89,7 +91,7 @@ remote-build-nodes status list
 remote-build-nodes status describe x3000c1s10b1n0
 jobs list
 jobs create --job-type create --image-root-archive-name img --artifact-id ID --public-key-id KEY_ID
-jobs create --job-type create --image-root-archive-name img --artifact-id ID --public-key-id KEY_ID --enable-debug True --require-dkms False --build-env-size 15 --kernel-file-name vmlinuz --initrd-file-name initrd.img --kernel-parameters-file-name params
+jobs create --job-type create --image-root-archive-name img --artifact-id ID --public-key-id KEY_ID --enable-debug True --require-dkms False --twins off --build-env-size 15 --kernel-file-name vmlinuz --initrd-file-name initrd.img --kernel-parameters-file-name params
 jobs create --job-type customize --image-root-archive-name img --artifact-id ID --public-key-id KEY_ID --ssh-containers-name customize --ssh-containers-jail True
 jobs create --job-type customize --image-root-archive-name img --artifact-id ID --public-key-id KEY_ID --ssh-containers-jail False --job-mem-size 4
 jobs describe ID

@@ -230,6 +230,17 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
         (&status["how"], &status["state"]),
         (&"emulated".into(), &"success".into())
     );
+    assert_eq!(status["twins"], "full", "{status:#}");
+    let execs = &status["execs"];
+    assert!(execs["emulated"].as_u64().unwrap() > 0, "{status:#}");
+    let programs = execs["most_expensive"].as_array().unwrap();
+    let shell = programs.iter().find(|program| program["program"] == "/bin/sh");
+    assert!(shell.unwrap()["runs"].as_u64().unwrap() > 0, "{execs:#}");
+    assert!(
+        programs.iter().any(|program| program["cpu_ms"].as_u64().unwrap() > 0),
+        "{execs:#}"
+    );
+    assert!(ran.stderr.contains("programs   0 as native twins, "), "{}", ran.stderr);
     // That the rule was lowered is said.
     assert!(
         status["reason"].as_str().unwrap().contains("host's own kernel"),
@@ -237,6 +248,43 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
     );
     let log = site.run(&["jobs", "logs", job["id"].as_str().unwrap()]).ok().stdout;
     assert!(log.lines().any(|line| line.ends_with(foreign())), "{log}");
+    site.server.stop();
+}
+
+#[test]
+fn the_level_of_twins_is_the_jobs_or_the_recipes_or_the_servers() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let variables = [
+        ("KILN__ISOLATION__FOREIGN", "namespace"),
+        ("KILN__EMULATION__TWINS", "tools"),
+    ];
+    let site = Site::start(Repository::foreign(), &variables);
+    let recipe = site.recipe(&Recipe::with_script("sleep 1000"), &["--arch", foreign()]);
+    let mut known: Vec<String> = Vec::new();
+    for (recipes, jobs, is) in [
+        (None, None, "tools"),
+        (Some("shell"), None, "shell"),
+        (Some("shell"), Some("off"), "off"),
+        (Some("default"), None, "tools"),
+    ] {
+        if let Some(level) = recipes {
+            site.json(&["recipes", "update", &recipe, "--twins", level]);
+        }
+        let mut create = vec!["jobs", "create", "--job-type", "create", "--artifact-id", &recipe];
+        create.extend(["--public-key-id", &site.key, "--image-root-archive-name", "image"]);
+        create.extend(jobs.iter().flat_map(|level| ["--twins", level]));
+        let job = site.json(&create)["id"].as_str().unwrap().to_owned();
+        assert_eq!(site.status(&job)["twins"], is, "{recipes:?} {jobs:?}");
+        site.run(&["jobs", "cancel", &job]).ok();
+        // What is done again is done in the same way.
+        let again = site.json(&["jobs", "retry", &job])["id"].as_str().unwrap().to_owned();
+        assert_eq!(site.status(&again)["twins"], is, "{recipes:?} {jobs:?}");
+        site.run(&["jobs", "cancel", &again]).ok();
+        known.extend([job, again]);
+    }
+    for job in known {
+        site.settled(&job);
+    }
     site.server.stop();
 }
 

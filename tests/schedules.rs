@@ -192,6 +192,7 @@ async fn add_recipe(store: &SharedStore) -> RecipeId {
         arch: kiln::arch::Arch::X86_64,
         require_dkms: false,
         template_dictionary: None,
+        twins: None,
         deleted: None,
     };
     store.insert(&recipe, &[]).await.unwrap();

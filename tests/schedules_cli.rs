@@ -46,7 +46,7 @@ list
 list --name nightly --sort -name --limit 3
 describe ID
 create --recipe RECIPE --cron '0 2 * * *' --timezone Europe/Berlin --name nightly-{date}
-create --recipe RECIPE --cron '0 2 * * *' --name nightly --image-name {recipe}-{n} --public-key-id ID --missed-runs all --missed-runs-limit 5 --overlap replace --build-env-size 15 --job-mem-size 4 --kernel-file-name vmlinuz --initrd-file-name initrd.img --kernel-parameters-file-name p --require-dkms no --paused
+create --recipe RECIPE --cron '0 2 * * *' --name nightly --image-name {recipe}-{n} --public-key-id ID --missed-runs all --missed-runs-limit 5 --overlap replace --build-env-size 15 --job-mem-size 4 --kernel-file-name vmlinuz --initrd-file-name initrd.img --kernel-parameters-file-name p --require-dkms no --twins shell --paused
 update ID --cron '*/30 * * * *' --timezone UTC --name other --recipe RECIPE
 update ID --overlap queue --unset public-key-id,build-env-size
 pause ID

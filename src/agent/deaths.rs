@@ -1,4 +1,4 @@
-//! What the agent makes of programs that died under the emulator.
+//! What the agent hears of programs that ran or died under the emulator.
 
 use std::{
     io,
@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     events::Events,
+    programs::Programs,
     watch::{self, Death, Report},
 };
 use crate::records::{Failure, protocol::Emulator};
@@ -38,10 +39,10 @@ pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Com
     Ok((watched, UnixStream::from_std(ours)?))
 }
 
-/// Says of each death that it happened, and collects them all until the watcher ends.
-pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<Vec<Death>> {
+/// Says of each death that it happened, and collects everything until the watcher ends.
+pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<Death>, Programs)> {
     tokio::spawn(async move {
-        let mut deaths = Vec::new();
+        let (mut deaths, mut programs) = (Vec::new(), Programs::default());
         let mut lines = BufReader::new(reports).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             match serde_json::from_str(&line) {
@@ -49,6 +50,7 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<Vec<Dea
                     events.say(format!("emulator fault: {}", told(&death))).await;
                     deaths.push(death);
                 }
+                Ok(Report::Programs(ran)) => programs.merge(ran),
                 Ok(Report::Blind(why)) => {
                     let text = format!("warning: programs that crash under the emulator go unnoticed: {why}");
                     events.say(text).await;
@@ -56,7 +58,7 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<Vec<Dea
                 Err(_) => break,
             }
         }
-        deaths
+        (deaths, programs)
     })
 }
 

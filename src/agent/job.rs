@@ -17,13 +17,17 @@ use super::{
     events::Events,
     fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
-    process, repos, squashfs, template, unpack, upload,
+    process,
+    programs::Programs,
+    repos, squashfs, template,
+    twins::Twins,
+    unpack, upload,
 };
 use crate::{
-    emulation::{binfmt, probe},
+    emulation::{binfmt, probe, twins::join},
     records::{
-        ArtifactKind, Failure, Step,
-        protocol::{AgentFacts, JobDescription, Outcome, What},
+        ArtifactKind, EmulatedProgram, Execs, Failure, Step, TwinLevel,
+        protocol::{AgentFacts, Emulator, JobDescription, Outcome, What},
     },
 };
 
@@ -83,6 +87,13 @@ async fn work(channel: &Channel, events: &Events) -> Result<(), Failure> {
     steps.run().await
 }
 
+/// What later steps need of the first.
+struct Prepared {
+    http: reqwest::Client,
+    /// What runs the image's programs, when the machine itself does not.
+    emulator: Option<Emulator>,
+}
+
 struct Steps<'a> {
     job: &'a JobDescription,
     channel: &'a Channel,
@@ -92,7 +103,7 @@ struct Steps<'a> {
 impl Steps<'_> {
     async fn run(&self) -> Result<(), Failure> {
         let scratch = Path::new(SCRATCH);
-        let http = self.step(Step::Prepare, self.prepare(scratch)).await?;
+        let Prepared { http, emulator } = self.step(Step::Prepare, self.prepare(scratch)).await?;
         let mut outputs = match self.job.from {
             Some(from) => Outputs::of_another_attempt(scratch, from)?,
             None => Outputs::none(scratch),
@@ -105,7 +116,7 @@ impl Steps<'_> {
                 Step::Fetch => outputs.facts.recipe = self.step(step, self.fetch(&http, &outputs)).await?,
                 Step::Template => self.step(step, self.template(&facts.recipe)).await?,
                 Step::Repos => outputs.facts.has_tbz = self.step(step, self.repos(&http, &facts.recipe)).await?,
-                Step::Build => self.step(step, self.build(&outputs)).await?,
+                Step::Build => self.step(step, self.build(&outputs, emulator.as_ref())).await?,
                 Step::Package => outputs.facts.artifacts = self.step(step, self.package(&outputs)).await?,
                 Step::Upload => self.step(step, self.upload(&http, &facts.artifacts)).await?,
             }
@@ -125,30 +136,46 @@ impl Steps<'_> {
         Ok(done)
     }
 
-    async fn prepare(&self, scratch: &Path) -> Result<reqwest::Client, Failure> {
+    async fn prepare(&self, scratch: &Path) -> Result<Prepared, Failure> {
         if let Some(bundle) = &self.job.ca_bundle {
             fs_err::write(CA_BUNDLE, bundle)
                 .map_err(|error| Failure::io("cannot trust the site's authorities", &error))?;
         }
         kiwi::prepare_package_managers(self.job.arch)?;
-        match &self.job.emulator {
-            Some(emulator) => {
-                binfmt::register(&emulator.binfmt)?;
-                probe::probe(self.job.arch, scratch)?;
-                self.events
-                    .say(format!(
-                        "{} programs run under {}",
-                        self.job.arch, emulator.binfmt.interpreter
-                    ))
-                    .await;
-            }
-            None => {
-                self.events
-                    .say(format!("{} is this machine's own architecture", self.job.arch))
-                    .await;
+        let emulator = if let Some(emulator) = &self.job.emulator {
+            Some(self.register(emulator, scratch).await?)
+        } else {
+            self.events
+                .say(format!("{} is this machine's own architecture", self.job.arch))
+                .await;
+            None
+        };
+        let http = fetch::http_client(self.job.ca_bundle.as_deref())?;
+        Ok(Prepared { http, emulator })
+    }
+
+    /// Has the kernel run programs of the image's architecture. Returns what runs them.
+    async fn register(&self, plain: &Emulator, scratch: &Path) -> Result<Emulator, Failure> {
+        let mut emulator = plain.clone();
+        if self.job.twins != TwinLevel::Off {
+            match join::join_in_sandbox(&plain.binfmt.interpreter) {
+                Ok(joined) => emulator.binfmt.interpreter = joined,
+                // Twins make a build quicker; it is the same build without them.
+                Err(failure) => {
+                    let text = format!("warning: everything is emulated, there are no native twins: {failure}");
+                    self.events.say(text).await;
+                }
             }
         }
-        fetch::http_client(self.job.ca_bundle.as_deref())
+        binfmt::register(&emulator.binfmt)?;
+        probe::probe(self.job.arch, scratch)?;
+        self.events
+            .say(format!(
+                "{} programs run under {}",
+                self.job.arch, emulator.binfmt.interpreter
+            ))
+            .await;
+        Ok(emulator)
     }
 
     /// Returns where the recipe is.
@@ -190,15 +217,36 @@ impl Steps<'_> {
         Ok(facts.has_tbz)
     }
 
-    async fn build(&self, outputs: &Outputs) -> Result<(), Failure> {
+    async fn build(&self, outputs: &Outputs, emulator: Option<&Emulator>) -> Result<(), Failure> {
         let request = kiwi::PrepareRoot {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
             arch: self.job.arch,
-            emulator: self.job.emulator.as_ref(),
+            emulator,
             has_tbz: outputs.facts.has_tbz,
         };
-        kiwi::prepare_root(request, self.events).await
+        let twins = Twins::of_job(self.job, outputs, self.events);
+        let mut programs = Programs::default();
+        let built = kiwi::prepare_root(request, &mut programs, self.events).await;
+        let counted = match twins {
+            Some(twins) => blocking(move || twins.finish()).await,
+            None => Ok(None),
+        };
+        if emulator.is_some() {
+            let counted = counted.as_ref().ok().copied().flatten();
+            self.tell_execs(programs.execs(counted)).await;
+        }
+        built.and(counted.map(drop))
+    }
+
+    /// Tells what ran how, in the log and for the job's record.
+    async fn tell_execs(&self, execs: Execs) {
+        self.events.say(format!("programs of the image: {execs}")).await;
+        for EmulatedProgram { program, runs, cpu_ms } in &execs.most_expensive {
+            let text = format!("emulated: {program}, {runs} times, {cpu_ms} ms of CPU");
+            self.events.say(text).await;
+        }
+        self.events.send(What::Execs(execs)).await;
     }
 
     async fn package(&self, outputs: &Outputs) -> Result<Artifacts, Failure> {

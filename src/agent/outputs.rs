@@ -89,6 +89,11 @@ impl Outputs {
         self.scratch.join("root")
     }
 
+    /// Where native twins are while the root is made.
+    pub fn twins(&self) -> PathBuf {
+        self.scratch.join("twins")
+    }
+
     /// Where the recipe archive goes, and where it is unpacked.
     pub fn recipe(&self) -> (PathBuf, PathBuf) {
         (self.scratch.join("recipe.archive"), self.scratch.join("recipe"))
@@ -111,7 +116,7 @@ impl Outputs {
         self.finished(before(step))?;
         let products = match step {
             Step::Fetch => vec![self.recipe().0, self.recipe().1],
-            Step::Build => vec![self.root()],
+            Step::Build => vec![self.root(), self.twins()],
             Step::Package => vec![self.packages().0, self.packages().1],
             Step::Prepare | Step::Template | Step::Repos | Step::Upload => Vec::new(),
         };

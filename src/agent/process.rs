@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     deaths,
     events::{Events, line},
+    programs::Programs,
     watch::Death,
 };
 use crate::records::{
@@ -33,6 +34,8 @@ pub struct Finished {
     pub tail: Vec<String>,
     /// Programs that died under the emulator while it ran, whatever became of the tool itself.
     pub deaths: Vec<Death>,
+    /// What ran under the emulator meanwhile.
+    pub programs: Programs,
 }
 
 impl Finished {
@@ -67,10 +70,10 @@ pub async fn run(
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let missing = |error: std::io::Error| Failure::new("tool_missing", format!("cannot run {program}: {error}"));
     events.say(shown(&command)).await;
-    let mut deaths = None;
+    let mut reports = None;
     if let Some(emulator) = emulator {
-        let (watched, reports) = deaths::watched(&command, emulator).map_err(missing)?;
-        deaths = Some(deaths::collect(reports, events.clone()));
+        let (watched, told) = deaths::watched(&command, emulator).map_err(missing)?;
+        reports = Some(deaths::collect(told, events.clone()));
         command = watched;
     } else {
         command.stdin(Stdio::null());
@@ -105,14 +108,15 @@ pub async fn run(
         .wait()
         .await
         .map_err(|error| Failure::io(format!("lost {program}"), &error))?;
-    let deaths = match deaths {
+    let (deaths, programs) = match reports {
         Some(collected) => collected.await.unwrap_or_default(),
-        None => Vec::new(),
+        None => Default::default(),
     };
     Ok(Finished {
         status,
         tail: tail.into(),
         deaths,
+        programs,
     })
 }
 

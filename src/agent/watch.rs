@@ -2,7 +2,8 @@
 //!
 //! A program that a signal ends under the emulator is a fault of the emulation, and scripts like to hide it. No script
 //! can hide it from a tracer: `kiln-agent watch EMULATOR PROGRAM ARGUMENT…` starts a program and follows it and all
-//! that it starts. System calls are not looked at; a process stops only when it begins, gets a signal, or ends.
+//! that it starts. System calls are not looked at; a process stops only when it begins, gets a signal, or ends. Of those
+//! that end under the emulator it adds up how much CPU time they took.
 
 use std::{
     collections::BTreeSet,
@@ -22,6 +23,8 @@ use nix::{
     unistd::{ForkResult, Pid, dup2_stdin, execvp, fork, pipe2},
 };
 use serde::{Deserialize, Serialize};
+
+use super::programs::Programs;
 
 /// The hidden subcommand of the agent.
 pub const COMMAND: &str = "watch";
@@ -46,6 +49,8 @@ const LONGEST_COMMAND: usize = 200;
 pub enum Report {
     /// A program died under the emulator.
     Death(Death),
+    /// What ran under the emulator; once, at the end.
+    Programs(Programs),
     /// Deaths cannot be seen here, for this reason; the program runs unwatched.
     Blind(String),
 }
@@ -102,12 +107,17 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
         reports,
         emulator,
         known: BTreeSet::new(),
+        threaded: BTreeSet::new(),
+        programs: Programs::default(),
     };
     if let Err(errno) = seize(child) {
         watcher.tell(&Report::Blind(format!("this kernel lets nobody trace: {errno}")));
     }
     drop(go_in);
-    watcher.follow(child)
+    let ended = watcher.follow(child);
+    let programs = std::mem::take(&mut watcher.programs);
+    watcher.tell(&Report::Programs(programs));
+    ended
 }
 
 /// In the child: waits until it is watched, then becomes the program.
@@ -128,6 +138,11 @@ struct Watcher {
     emulator: Option<(u64, u64)>,
     /// Processes whose death was told; every thread of a process dies its own.
     known: BTreeSet<i32>,
+    /// Threads of processes that have several, as all that are emulated do: the emulator has one of its own. The others,
+    /// most of which live for a millisecond, are not worth a look at their end.
+    threaded: BTreeSet<i32>,
+    /// What has ended under the emulator.
+    programs: Programs,
 }
 
 impl Watcher {
@@ -158,27 +173,40 @@ impl Watcher {
             // Stopped by somebody else, it is to stay so until that somebody continues it.
             libc::PTRACE_EVENT_STOP if group_stop => go_on(libc::PTRACE_LISTEN, pid, 0),
             event => {
-                if event == libc::PTRACE_EVENT_EXIT {
-                    self.look_at_end(pid);
+                match event {
+                    libc::PTRACE_EVENT_CLONE => self.note_thread(pid),
+                    libc::PTRACE_EVENT_EXIT => self.look_at_end(pid),
+                    _ => {}
                 }
                 go_on(libc::PTRACE_CONT, pid, 0);
             }
         }
     }
 
+    /// Notes that a thread made another one.
+    fn note_thread(&mut self, pid: Pid) {
+        let made = event_message(pid).and_then(|made| i32::try_from(made).ok());
+        self.threaded.insert(pid.as_raw());
+        self.threaded.extend(made);
+    }
+
     /// Looks at a process that is about to end, while it still has its memory and files.
     fn look_at_end(&mut self, pid: Pid) {
-        let Some(signal) = ending_signal(pid).filter(|signal| FAULTS.contains(signal)) else {
+        let fault = ending_signal(pid).filter(|signal| FAULTS.contains(signal));
+        if !self.threaded.remove(&pid.as_raw()) && fault.is_none() {
             return;
-        };
+        }
         let exe = fs_err::metadata(format!("/proc/{pid}/exe")).map(|found| (found.dev(), found.ino()));
         if self.emulator.is_none() || exe.ok() != self.emulator {
             return;
         }
         let process = process_of(pid);
-        if self.known.insert(process) {
-            let words = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let (program, command) = called(&words);
+        let words = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let (program, command) = called(&words);
+        self.programs.note(&program, process == pid.as_raw(), cpu_ns_of(pid));
+        if let Some(signal) = fault
+            && self.known.insert(process)
+        {
             self.tell(&Report::Death(Death {
                 pid: process,
                 program,
@@ -206,6 +234,13 @@ fn process_of(thread: Pid) -> i32 {
         .unwrap_or(thread.as_raw())
 }
 
+/// CPU time of a thread, nanoseconds. What came before its last exec is included.
+fn cpu_ns_of(thread: Pid) -> u64 {
+    let stat = fs_err::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
+    let running = stat.split_ascii_whitespace().next();
+    running.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// The program of an emulated process and how it was called, from the arguments of the emulator. The kernel puts two
 /// before those of the program: its own name and the program's path.
 fn called(words: &[u8]) -> (String, String) {
@@ -214,12 +249,18 @@ fn called(words: &[u8]) -> (String, String) {
         .split(|byte| *byte == 0)
         .map(String::from_utf8_lossy);
     let program = words.nth(1).unwrap_or_default().into_owned();
-    let mut command = words.collect::<Vec<_>>().join(" ").trim_end().replace('\n', " ");
-    if command.len() > LONGEST_COMMAND {
-        command.truncate(command.floor_char_boundary(LONGEST_COMMAND));
-        command.push('…');
+    let command = words.collect::<Vec<_>>().join(" ").trim_end().to_owned();
+    (cut(program), cut(command))
+}
+
+/// In one line of a bearable length.
+fn cut(text: String) -> String {
+    let mut text = text.replace('\n', " ");
+    if text.len() > LONGEST_COMMAND {
+        text.truncate(text.floor_char_boundary(LONGEST_COMMAND));
+        text.push('…');
     }
-    (program, command)
+    text
 }
 
 /// The next process that stopped or ended, and its status. Not by `nix`, which knows no real-time signals.
@@ -252,14 +293,19 @@ fn go_on(request: libc::c_uint, pid: Pid, signal: i32) {
 }
 
 /// The signal that ends a process which stopped on its way out.
-#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
 fn ending_signal(pid: Pid) -> Option<Signal> {
-    let mut status: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one long to `status`, which lives during the call.
-    let done = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid.as_raw(), 0, &raw mut status) };
-    let status = i32::try_from(status).ok().filter(|_| done == 0)?;
+    let status = i32::try_from(event_message(pid)?).ok()?;
     let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))?;
     Signal::try_from(signal).ok()
+}
+
+/// What the kernel says of the event that a process stopped for.
+#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
+fn event_message(pid: Pid) -> Option<libc::c_ulong> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one long to `message`, which lives during the call.
+    let done = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid.as_raw(), 0, &raw mut message) };
+    (done == 0).then_some(message)
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use uuid::Uuid;
 use super::problem::{Problem, Result};
 use crate::{
     arch::Arch,
-    records::{JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, names::check_name},
+    records::{
+        JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, TwinLevel, names::check_name,
+    },
 };
 
 /// What is wrong with a field: a list of texts, or an object of such lists.
@@ -266,6 +268,11 @@ pub(super) fn one_of<T: Copy>(all: &'static [T], name: fn(T) -> &'static str) ->
 /// An architecture, by its own name only: what is stored is what was sent.
 pub(super) fn arch(value: &Value) -> Parsed<Arch> {
     one_of(&Arch::ALL, Arch::name)(value)
+}
+
+/// A level of twins.
+pub(super) fn twins(value: &Value) -> Parsed<TwinLevel> {
+    one_of(&TwinLevel::ALL, TwinLevel::name)(value)
 }
 
 /// A recipe's type.

@@ -1,22 +1,35 @@
 //! `kiln-agent`: the process inside a sandbox. It is static, so that it runs in any root file system, and learns on its
-//! standard input, in one line, where its server is and which job is its own.
+//! standard input, in one line, where its server is and which job is its own. Called `chroot` it is that.
 
 use std::{
     io::{BufRead, Write},
+    path::Path,
     process::ExitCode,
 };
 
 use kiln::{
-    agent::{job, watch},
+    agent::{
+        job,
+        twins::{chroot, probe},
+        watch,
+    },
     records::{Failure, protocol::AgentFacts},
 };
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    if Path::new(&name).file_name() == Some(chroot::NAME.as_ref()) {
+        let error = chroot::main(arguments);
+        let _ = writeln!(std::io::stderr(), "{}: {error}", chroot::NAME);
+        // As chroot itself does when it fails.
+        return ExitCode::from(125);
+    }
     let ended = match arguments.next() {
         Some(word) if word == watch::COMMAND => watch::main(arguments)
             .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
             .map_err(|error| Failure::io("cannot watch", &error)),
+        Some(word) if word == probe::COMMAND => Err(Failure::io("cannot run it in the root", &probe::main(arguments))),
         _ => run().map(|()| ExitCode::SUCCESS),
     };
     match ended {

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{printer::Printer, progress::Progress, toolbox};
+use super::{printer::Printer, progress::Progress, toolbox, values::twins};
 use crate::{
     api,
     arch::Arch,
@@ -25,7 +25,7 @@ use crate::{
         run::{self, Failed, Image, Request, Site},
     },
     records::{
-        Failure,
+        EmulatedProgram, Failure, TwinLevel,
         protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
     },
     sandbox::{Limits, namespace::NamespaceDriver},
@@ -66,6 +66,10 @@ pub(super) struct BuildArguments {
     /// Keep the sandbox's files, the root among them, and say where they are.
     #[arg(long)]
     keep: bool,
+
+    /// Which tools of the image may run as native twins in an emulated build [default: full, or what [emulation] says].
+    #[arg(long, value_name = "LEVEL", value_parser = twins())]
+    twins: Option<TwinLevel>,
 
     /// Compressor of the squashfs.
     #[arg(long, value_enum, default_value_t = CompressorName::Zstd)]
@@ -157,7 +161,7 @@ impl BuildArguments {
             toolbox = toolbox::ensure(config, printer, None) => toolbox?,
             () = cancelled.cancelled() => return Err(interrupted()),
         };
-        let requests = self.requests(recipe, recipe_type, &archs)?;
+        let requests = self.requests(recipe, recipe_type, &archs, config)?;
         for request in &requests {
             printer.note(&request.placement.why);
         }
@@ -224,6 +228,7 @@ impl BuildArguments {
         recipe: RecipeArchive,
         recipe_type: RecipeType,
         archs: &[Arch],
+        config: &Config,
     ) -> Result<Vec<Request>, Failure> {
         let bytes = bytes::Bytes::from(recipe.bytes);
         let default_values: BTreeMap<String, String> = host::apt_mirror()
@@ -248,6 +253,7 @@ impl BuildArguments {
                 } else {
                     TemplateMode::Strict
                 },
+                twins: self.twins.unwrap_or(config.emulation.twins),
                 squashfs: SquashfsOptions {
                     compressor: self.compression.into(),
                     level: self.compression_level,
@@ -284,6 +290,14 @@ impl BuildArguments {
                 "{name:<16} {size:>10}  sha256 {}",
                 artifact.digests.sha256
             ));
+        }
+        if let Some(execs) = &image.execs {
+            printer.result(format_args!("programs   {execs}"));
+            if printer.is_verbose() {
+                for EmulatedProgram { program, runs, cpu_ms } in &execs.most_expensive {
+                    printer.note(format_args!("emulated   {program}: {runs} times, {cpu_ms} ms of CPU"));
+                }
+            }
         }
         printer.result(format_args!("log        {}", image.log.display()));
         if self.keep {

@@ -5,7 +5,7 @@ use crate::{
     arch::Arch,
     client::{Data, JobProgress, News, collection::JOBS},
     records::{
-        Failure, Step,
+        Execs, Failure, Step,
         protocol::{Event, Stream, What},
     },
 };
@@ -32,6 +32,15 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
     if let Some(image) = status.text("image").filter(|_| status.text("state") == Some("success")) {
         session.show(&session.client.get(&[JOBS.path, &[id]].concat()).await?)?;
         printer.note(format_args!("image      {image}"));
+        let execs = status.get("execs");
+        if let (Some(twins), Some(emulated)) = (execs.number("twins"), execs.number("emulated")) {
+            let execs = Execs {
+                twins,
+                emulated,
+                most_expensive: Vec::new(),
+            };
+            printer.note(format_args!("programs   {execs}"));
+        }
         return Ok(());
     }
     printer.note(format_args!("log        kiln jobs logs {id}"));

@@ -9,14 +9,14 @@ use super::{
     job_progress,
     records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
-    values::{Body, boolean, item, job_type, same_length, step},
+    values::{Body, boolean, item, job_type, same_length, step, twins},
 };
 use crate::{
     client::{
         Data,
         collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
     },
-    records::{Failure, JobType, Step},
+    records::{Failure, JobType, Step, TwinLevel},
 };
 
 #[derive(Debug, Subcommand)]
@@ -104,6 +104,10 @@ pub(super) struct CreateJob {
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
 
+    /// Which tools may run as native twins if the build is emulated [default: the recipe's, else the server's].
+    #[arg(long, value_name = "LEVEL", value_parser = twins())]
+    twins: Option<TwinLevel>,
+
     /// Show how the job gets on, and wait for its end.
     #[arg(long)]
     follow: bool,
@@ -133,7 +137,8 @@ impl JobsCommand {
                     .set("enable_debug", job.enable_debug)
                     .set("build_env_size", job.build_env_size)
                     .set("job_mem_size", job.job_mem_size)
-                    .set("require_dkms", job.require_dkms);
+                    .set("require_dkms", job.require_dkms)
+                    .set("twins", job.twins.map(TwinLevel::name));
                 let body = body.into_value();
                 if !job.follow {
                     return create(session, &JOBS, &body).await;

@@ -4,19 +4,22 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use reqwest::Method;
+use serde_json::Value;
 
 use super::{
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
     upload::{Objects, create_filled, upload},
-    values::{Body, LinkOptions, TemplateOptions, arch, boolean, linux_distribution, recipe_type},
+    values::{
+        Body, LinkOptions, TemplateOptions, arch, boolean, linux_distribution, recipe_type, twins, twins_or_default,
+    },
 };
 use crate::{
     arch::Arch,
     client::{Upload, collection::RECIPES},
     compression::Compression,
     orchestrate::recipe::RecipeArchive,
-    records::{Failure, LinuxDistribution, RecipeType},
+    records::{Failure, LinuxDistribution, RecipeType, TwinLevel},
 };
 
 #[derive(Debug, Subcommand)]
@@ -53,6 +56,10 @@ pub(super) struct CreateRecipe {
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
 
+    /// Which tools may run as native twins in its emulated builds [default: as the server says].
+    #[arg(long, value_name = "LEVEL", value_parser = twins())]
+    twins: Option<TwinLevel>,
+
     /// Upload this directory, packed, or this archive, as the recipe.
     #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["link_path", "link_etag", "link_type"])]
     from: Option<PathBuf>,
@@ -77,6 +84,10 @@ pub(super) struct UpdateRecipe {
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
 
+    /// Which tools may run as native twins in its emulated builds; `default`: as the server says.
+    #[arg(long, value_name = "LEVEL", value_parser = twins_or_default())]
+    twins: Option<Value>,
+
     #[command(flatten)]
     link: LinkOptions,
 
@@ -97,6 +108,7 @@ impl RecipesCommand {
                     .set("link", change.link.link())
                     .set("arch", change.arch.map(Arch::name))
                     .set("require_dkms", change.require_dkms)
+                    .set("twins", change.twins)
                     .set("template_dictionary", change.template.dictionary()?)
                     .into_change()?;
                 let found = session.client.find(&RECIPES, &change.which.id).await?;
@@ -115,6 +127,7 @@ impl CreateRecipe {
             .set("link", self.link.link())
             .set("arch", self.arch.map(Arch::name))
             .set("require_dkms", self.require_dkms)
+            .set("twins", self.twins.map(TwinLevel::name))
             .set("template_dictionary", self.template.dictionary()?);
         Ok(body)
     }

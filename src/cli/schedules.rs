@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
-    values::{Body, boolean, missed_runs, overlap},
+    values::{Body, boolean, missed_runs, overlap, twins},
 };
 use crate::{
     client::{
@@ -18,7 +18,7 @@ use crate::{
         collection::{PUBLIC_KEYS, RECIPES, RUNS, SCHEDULES},
     },
     records::{
-        Failure,
+        Failure, TwinLevel,
         schedule::{MOST_MISSED, MissedRuns, Overlap},
     },
 };
@@ -156,6 +156,10 @@ struct JobArguments {
     /// Whether jobs need a kernel of their own [default: the recipe's].
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
+
+    /// Which tools may run as native twins in emulated builds [default: the recipe's, else the server's].
+    #[arg(long, value_name = "LEVEL", value_parser = twins())]
+    twins: Option<TwinLevel>,
 }
 
 #[derive(Debug, Args)]
@@ -177,6 +181,7 @@ fn option() -> impl TypedValueParser<Value = String> {
         "build-env-size",
         "job-mem-size",
         "require-dkms",
+        "twins",
     ])
 }
 
@@ -262,7 +267,8 @@ impl JobArguments {
             .set("kernel_parameters_file_name", self.kernel_parameters_file_name)
             .set("build_env_size", self.build_env_size)
             .set("job_mem_size", self.job_mem_size)
-            .set("require_dkms", self.require_dkms))
+            .set("require_dkms", self.require_dkms)
+            .set("twins", self.twins.map(TwinLevel::name)))
     }
 }
 

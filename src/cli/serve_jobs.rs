@@ -70,6 +70,7 @@ impl JobService {
             doors_dir,
             doors: ports,
             isolation: config.isolation.clone(),
+            emulation: config.emulation.clone(),
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),
             feed,

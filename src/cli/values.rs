@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     arch::Arch,
     records::{
-        Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step,
+        Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
         schedule::{MissedRuns, Overlap},
     },
 };
@@ -46,8 +46,22 @@ one_of!(linux_distribution, LinuxDistribution);
 one_of!(job_type, JobType);
 one_of!(job_status, JobStatus);
 one_of!(step, Step);
+one_of!(
+    /// Which tools may run as native twins.
+    twins,
+    TwinLevel
+);
 one_of!(missed_runs, MissedRuns);
 one_of!(overlap, Overlap);
+
+/// Which tools may run as native twins, or null for what is usual.
+pub(super) fn twins_or_default() -> impl TypedValueParser<Value = Value> {
+    let names = TwinLevel::ALL.map(TwinLevel::name).into_iter().chain(["default"]);
+    PossibleValuesParser::new(names).map(|name| match name.as_str() {
+        "default" => Value::Null,
+        _ => Value::String(name),
+    })
+}
 
 /// One item of a list with commas.
 pub(super) fn item() -> impl TypedValueParser<Value = String> {

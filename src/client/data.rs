@@ -43,6 +43,14 @@ impl Data {
         }
     }
 
+    /// The number of the member of that name, if it is a whole one.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        match self.get(name) {
+            Data::Number(number) => number.as_u64(),
+            _ => None,
+        }
+    }
+
     /// The items of a list; none of anything else.
     pub fn into_items(self) -> Vec<Data> {
         match self {

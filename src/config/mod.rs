@@ -23,9 +23,9 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, ForeignIsolation, IsolationSettings,
-        JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings,
-        StoreSettings, WatchSettings,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
+        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings,
+        ServerSettings, StoreSettings, WatchSettings,
     },
     source::Origin,
 };
@@ -52,6 +52,7 @@ const SECTIONS: &[Section] = &[
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
     IsolationSettings::SECTION,
+    EmulationSettings::SECTION,
     CapacitySettings::SECTION,
     WatchSettings::SECTION,
     RemoteBuildNodeSettings::SECTION,
@@ -82,6 +83,8 @@ pub struct Config {
     pub jobs: JobSettings,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// How images of other architectures are built.
+    pub emulation: EmulationSettings,
     /// What this host gives to jobs.
     pub capacity: CapacitySettings,
     /// When jobs are given up.
@@ -109,6 +112,7 @@ struct Values {
     oidc: OidcSettings,
     jobs: JobSettings,
     isolation: IsolationSettings,
+    emulation: EmulationSettings,
     capacity: CapacitySettings,
     watch: WatchSettings,
     remote_build_nodes: RemoteBuildNodeSettings,
@@ -227,6 +231,7 @@ impl Config {
             oidc: values.oidc,
             jobs: values.jobs,
             isolation: values.isolation,
+            emulation: values.emulation,
             capacity: values.capacity,
             watch: values.watch,
             remote_build_nodes: values.remote_build_nodes,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     artifacts::Secret,
+    records::TwinLevel,
     settings,
     settings::{Addresses, Period, Size},
 };
@@ -141,6 +142,16 @@ settings! {
         /// Ports of the host's loopback that jobs may reach, as for a package repository there. Everything else there is
         /// out of their reach.
         loopback_ports: Vec<u16> = Vec::new();
+    }
+}
+
+settings! {
+    /// How images of other architectures than the host's are built.
+    ["emulation"]
+    pub struct EmulationSettings {
+        /// Which tools of an image may run as native twins while it is built: `off`, `tools`, `shell` or `full`. Recipes
+        /// and jobs can say otherwise; docs/emulation.md says more.
+        twins: TwinLevel = TwinLevel::Full;
     }
 }
 

@@ -72,6 +72,7 @@ impl Stored for Recipe {
             arch: arch(members)?,
             require_dkms: members.flag_or("require_dkms", true)?,
             template_dictionary: template_dictionary(members)?,
+            twins: None,
             deleted: None,
         })
     }

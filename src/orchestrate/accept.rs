@@ -8,7 +8,7 @@ use crate::{
     arch::Arch,
     config::{ForeignIsolation, IsolationSettings},
     records::{
-        Failure, Job, JobId, JobStatus, JobType, Moment, Recipe, Run, Step,
+        Failure, Job, JobId, JobStatus, JobType, Moment, Recipe, Run, Step, TwinLevel,
         protocol::{BootFiles, TemplateMode},
         run::{How, Plan, Refused, ResumeFrom, Used},
     },
@@ -25,6 +25,8 @@ pub struct NewRun {
     pub recipe: Option<Recipe>,
     /// Whether it was asked for, or follows from the recipe, that it gets a kernel of its own.
     pub own_kernel: bool,
+    /// Which tools may run as native twins, as the request says or else the recipe; none means as this server does.
+    pub twins: Option<TwinLevel>,
     /// What it asks for.
     pub asked: Asked,
     /// Who asks.
@@ -69,6 +71,7 @@ impl Orchestrator {
                 .map(|entry| (entry.key, entry.value))
                 .collect(),
             template_mode: TemplateMode::Strict,
+            twins: new.twins.unwrap_or(self.emulation.twins),
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),
                 initrd: job.initrd_file_name.clone(),

@@ -18,7 +18,7 @@ use crate::{
     emulation::binfmt::emulation_of,
     host,
     records::{
-        Failure, JobId, LogLine, Moment, Run, Step, TwinLevel, Upload,
+        Execs, Failure, JobId, LogLine, Moment, Run, Step, Upload,
         link::bucket_and_key,
         protocol::{
             Answer, Call, Compressor, Emulator, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
@@ -141,7 +141,7 @@ impl Orchestrator {
             default_values: mirror.into_iter().collect(),
             template_mode: plan.template_mode,
             emulator: emulator(plan.how, job.arch)?,
-            twins: TwinLevel::Off,
+            twins: plan.twins,
             squashfs: SquashfsOptions {
                 compressor: Compressor::Zstd,
                 level: None,
@@ -162,15 +162,20 @@ impl Orchestrator {
         let mut lines = Vec::with_capacity(batch.events.len());
         let mut changes = Vec::new();
         for event in &batch.events {
-            match event.what {
+            match &event.what {
                 What::StepStarted(begun) => {
-                    step = Some(begun);
-                    changes.push(Change::Began(begun));
+                    step = Some(*begun);
+                    changes.push(Change::Began(*begun));
                 }
                 What::StepFinished { step, wall_ms, cpu_ms } => {
-                    changes.push(Change::Ended(StepTime { step, wall_ms, cpu_ms }));
+                    changes.push(Change::Ended(StepTime {
+                        step: *step,
+                        wall_ms: *wall_ms,
+                        cpu_ms: *cpu_ms,
+                    }));
                 }
-                What::Log { .. } | What::Progress { .. } | What::Execs(_) => {}
+                What::Execs(execs) => changes.push(Change::Ran(execs.clone())),
+                What::Log { .. } | What::Progress { .. } => {}
             }
             lines.push(line(event, step));
         }
@@ -191,6 +196,7 @@ impl Orchestrator {
                     match change {
                         Change::Began(step) => run.begin_step(*step),
                         Change::Ended(time) => run.end_step(*time),
+                        Change::Ran(execs) => run.note_execs(execs.clone()),
                     }
                 }
                 Ok(())
@@ -292,6 +298,7 @@ impl Orchestrator {
 enum Change {
     Began(Step),
     Ended(StepTime),
+    Ran(Execs),
 }
 
 fn nth(run: &Run, number: u32) -> Result<(usize, &RunUpload), Refusal> {

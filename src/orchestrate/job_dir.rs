@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::place::HowName;
 use crate::{
     arch::Arch,
-    records::{Failure, ImageId, JobId, Step, protocol::Stream},
+    records::{Execs, Failure, ImageId, JobId, Step, protocol::Stream},
     sandbox::namespace::make_private_dir,
 };
 
@@ -42,6 +42,9 @@ pub struct JobRecord {
     pub begun: Timestamp,
     /// When it ended.
     pub ended: Option<Timestamp>,
+    /// What ran how, once the root of an emulated job is built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execs: Option<Execs>,
     /// What became of it.
     pub state: JobState,
 }
@@ -205,6 +208,7 @@ mod tests {
             recipe_sha256: String::new(),
             begun: Timestamp::UNIX_EPOCH,
             ended: None,
+            execs: None,
             state: JobState::Running,
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::live::Live;
 use crate::{
     artifacts::ArtifactStore,
-    config::{CapacitySettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
     records::{
         Failure, JobId, LogLine, Moment, Run, ServerId,
         run::{Refused, State, is_infrastructure},
@@ -45,6 +45,8 @@ pub struct Parts {
     pub doors: Vec<u16>,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// How emulated jobs are carried out that do not say.
+    pub emulation: EmulationSettings,
     /// What this host gives.
     pub capacity: CapacitySettings,
     /// When jobs are given up.

@@ -27,7 +27,7 @@ use crate::{
     artifacts::ArtifactStore,
     host,
     records::{
-        Failure, ImageId, JobId, Link, Step, UploadedArtifact,
+        Execs, Failure, ImageId, JobId, Link, Step, TwinLevel, UploadedArtifact,
         protocol::{
             AgentFacts, BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
             TemplateMode, What,
@@ -78,6 +78,8 @@ pub struct Request {
     pub default_values: BTreeMap<String, String>,
     /// What to do about template names without a value.
     pub template_mode: TemplateMode,
+    /// Which tools may run as native twins if it is emulated.
+    pub twins: TwinLevel,
     /// How the root is packed.
     pub squashfs: SquashfsOptions,
     /// Which files of `/boot` are delivered.
@@ -103,6 +105,8 @@ pub struct Image {
     pub manifest: Link,
     /// Its artifacts.
     pub artifacts: Vec<UploadedArtifact>,
+    /// What ran how, if it was emulated.
+    pub execs: Option<Execs>,
     /// The whole log, on this machine.
     pub log: PathBuf,
 }
@@ -156,6 +160,7 @@ pub async fn run(
         recipe_sha256: request.recipe_sha256.clone(),
         begun: Timestamp::now(),
         ended: None,
+        execs: None,
         state: JobState::Running,
     };
     let (job, image) = (record.id, record.image);
@@ -203,6 +208,7 @@ pub async fn run(
         arch: request.arch,
         manifest,
         artifacts,
+        execs: dir.record.execs.clone(),
         log,
     })
 }
@@ -309,7 +315,7 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         values: request.values.clone(),
         default_values: request.default_values.clone(),
         template_mode: request.template_mode,
-        twins: crate::records::TwinLevel::Off,
+        twins: request.twins,
         emulator: match &request.placement.how {
             How::Native => None,
             How::Emulated(emulation) => Some(Emulator {
@@ -373,7 +379,11 @@ impl Log<'_> {
                 (Stream::Agent, format!("done in {wall_ms} ms, {cpu_ms} ms of CPU"))
             }
             What::Log { stream, text } => (*stream, text.clone()),
-            What::Progress { .. } | What::Execs(_) => return Ok(()),
+            What::Execs(execs) => {
+                self.dir.record.execs = Some(execs.clone());
+                return Ok(());
+            }
+            What::Progress { .. } => return Ok(()),
         };
         self.dir.write_line(event.time, self.step, stream, &text)
     }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     arch::Arch,
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
-    config::{CapacitySettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
     records::{
         Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
         protocol::{AgentFacts, Call, EventBatch},
@@ -146,6 +146,7 @@ impl Site {
             doors_dir: "/none".into(),
             doors: Vec::new(),
             isolation: IsolationSettings::default(),
+            emulation: EmulationSettings::default(),
             capacity: CapacitySettings::default(),
             watch,
             feed: Arc::default(),

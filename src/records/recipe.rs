@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Link, Moment, RecipeId};
+use super::{Link, Moment, RecipeId, TwinLevel};
 use crate::arch::Arch;
 
 /// A recipe: what to build, and for which architecture.
@@ -29,6 +29,10 @@ pub struct Recipe {
     pub require_dkms: bool,
     /// Values for the recipe's templates, in the order given. Null where a client said null.
     pub template_dictionary: Option<Vec<TemplateValue>>,
+    /// Which tools may run as native twins in its emulated builds. Kiln's own word: absent unless somebody said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "server", schema(nullable = false))]
+    pub twins: Option<TwinLevel>,
     /// When it was deleted; only in the collection of deleted recipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]

@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, Upload, UploadedArtifact,
+    Execs, Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, TwinLevel, Upload, UploadedArtifact,
     protocol::{BootFiles, TemplateMode},
 };
 
@@ -43,6 +43,9 @@ pub struct Run {
     pub uploads: Vec<RunUpload>,
     /// What it used at most.
     pub used: Option<Used>,
+    /// What ran how, once this try's root is built, if it is emulated.
+    #[serde(default)]
+    pub execs: Option<Execs>,
     /// When this try was launched.
     pub launched: Option<Moment>,
     /// When the job ended.
@@ -90,12 +93,20 @@ pub struct Plan {
     pub values: Vec<(String, String)>,
     /// What happens to template names without a value.
     pub template_mode: TemplateMode,
+    /// Which tools may run as native twins if it is emulated. Plans of servers that had no twins do not say.
+    #[serde(default = "no_twins")]
+    pub twins: TwinLevel,
     /// Which files of `/boot` are delivered.
     pub boot: BootFiles,
     /// What it goes on from, if it does not begin anew.
     pub resume: Option<ResumeFrom>,
     /// Who asked for it, if that is known.
     pub who: Option<String>,
+}
+
+/// What servers that had no twins meant.
+fn no_twins() -> TwinLevel {
+    TwinLevel::Off
 }
 
 /// What a job goes on from.
@@ -189,6 +200,7 @@ impl Run {
             steps: Vec::new(),
             uploads: Vec::new(),
             used: None,
+            execs: None,
             launched: None,
             ended: None,
             kept: false,
@@ -237,6 +249,7 @@ impl Run {
         self.state = State::Queued;
         self.attempt += 1;
         (self.owner, self.token, self.launched, self.step) = (None, None, None, None);
+        self.execs = None;
         self.steps.clear();
         self.uploads.clear();
         Ok(())
@@ -295,6 +308,13 @@ impl Run {
         if !self.steps.iter().any(|known| known.step == time.step) {
             self.steps.push(time);
         }
+    }
+
+    /// Notes what ran how in this try.
+    pub fn note_execs(&mut self, mut execs: Execs) {
+        // What comes out of a sandbox does not decide how large a record is.
+        execs.most_expensive.truncate(Execs::MOST_EXPENSIVE);
+        self.execs = Some(execs);
     }
 
     /// Notes what was measured; what was more before stays.
@@ -401,6 +421,7 @@ mod tests {
             recipe: String::new(),
             values: Vec::new(),
             template_mode: TemplateMode::Strict,
+            twins: TwinLevel::Full,
             boot: BootFiles {
                 kernel: String::new(),
                 initrd: String::new(),

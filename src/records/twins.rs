@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Which tools of the image may run as native twins while it is built. Each level includes those before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum TwinLevel {
     /// None: everything is emulated.
     Off,
@@ -24,7 +25,7 @@ impl TwinLevel {
     pub const ALL: [Self; 4] = [Self::Off, Self::Tools, Self::Shell, Self::Full];
 
     /// Its name.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Tools => "tools",
@@ -56,6 +57,7 @@ impl FromStr for TwinLevel {
 
 /// What ran how while an image of a foreign architecture was built.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Execs {
     /// Programs of the image that were started as their native twins.
     pub twins: u64,
@@ -65,8 +67,21 @@ pub struct Execs {
     pub most_expensive: Vec<EmulatedProgram>,
 }
 
+impl Execs {
+    /// How many programs are named at most.
+    pub const MOST_EXPENSIVE: usize = 10;
+}
+
+impl fmt::Display for Execs {
+    /// How many of each kind, in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} as native twins, {} emulated", self.twins, self.emulated)
+    }
+}
+
 /// All emulated runs of one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct EmulatedProgram {
     /// Its path in the image.
     pub program: String,

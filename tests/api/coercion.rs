@@ -328,6 +328,8 @@ async fn enumerations_take_their_own_words_only() {
             "sles12 sles15 centos7 debian opensuse rhel rocky ubuntu",
         ),
         ("/v3/recipes", "arch", "x86_64 aarch64 ppc64le s390x riscv64"),
+        ("/v3/recipes", "twins", "off tools shell full"),
+        ("/v3/jobs", "twins", "off tools shell full"),
         ("/v3/images", "arch", "x86_64 aarch64 ppc64le s390x riscv64"),
         ("/v3/jobs", "job_type", "create customize"),
     ] {

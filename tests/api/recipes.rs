@@ -186,6 +186,32 @@ async fn members_are_replaced() {
 }
 
 #[tokio::test]
+async fn a_level_of_twins_is_there_from_when_it_is_said_until_it_is_taken_back() {
+    let api = Server::shared();
+    let made = api.make("/v3/recipes", minimal()).await;
+    assert!(made.get("twins").is_none(), "clients of IMS do not know it: {made}");
+    let path = format!("/v3/recipes/{}", id_of(&made));
+    for level in ["off", "tools", "shell", "full"] {
+        let patched = api.patch(&path, json!({ "twins": level })).await.is(200).json();
+        assert_eq!(patched["twins"], level);
+        // Another change leaves it.
+        api.patch(&path, json!({"arch": "aarch64"})).await.is(200);
+        assert_eq!(api.read(&path).await["twins"], level);
+    }
+    api.patch(&path, json!({ "twins": null })).await.is(200);
+    assert!(api.read(&path).await.get("twins").is_none());
+
+    let mut body = minimal();
+    body["twins"] = json!("shell");
+    let id = id_of(&api.make("/v3/recipes", body).await);
+    api.delete(&format!("/v3/recipes/{id}")).await.is(204);
+    assert_eq!(api.read(&format!("/v3/deleted/recipes/{id}")).await["twins"], "shell");
+    let undelete = json!({"operation": "undelete"});
+    api.patch(&format!("/v3/deleted/recipes/{id}"), undelete).await.is(204);
+    assert_eq!(api.read(&format!("/v3/recipes/{id}")).await["twins"], "shell");
+}
+
+#[tokio::test]
 async fn a_null_dictionary_stays_null_until_it_is_replaced() {
     let api = Server::shared();
     let mut body = minimal();

@@ -120,6 +120,7 @@ pub fn recipe(name: &str) -> Recipe {
                 value: String::new(),
             },
         ]),
+        twins: None,
         deleted: None,
     }
 }

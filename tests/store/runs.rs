@@ -2,7 +2,7 @@
 
 use kiln::{
     records::{
-        Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step,
+        Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
         protocol::{BootFiles, TemplateMode},
         run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
     },
@@ -34,6 +34,7 @@ fn run() -> Run {
         recipe: "s3://ims/r".to_owned(),
         values: vec![("a".to_owned(), "nul \0 and \u{1f600}".to_owned())],
         template_mode: TemplateMode::Strict,
+        twins: TwinLevel::Shell,
         boot: BootFiles {
             kernel: "k".to_owned(),
             initrd: "i".to_owned(),
@@ -47,6 +48,16 @@ fn run() -> Run {
         }),
         who: None,
     })
+}
+
+/// A run that a server wrote which knew nothing of twins.
+#[test]
+fn runs_of_earlier_servers_are_read() {
+    let mut row = serde_json::to_value(run()).unwrap();
+    row.as_object_mut().unwrap().remove("execs").unwrap();
+    row["plan"].as_object_mut().unwrap().remove("twins").unwrap();
+    let read: Run = serde_json::from_value(row).unwrap();
+    assert_eq!((read.plan.twins, read.execs), (TwinLevel::Off, None));
 }
 
 fn now() -> Moment {

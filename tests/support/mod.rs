@@ -30,9 +30,12 @@ pub mod issuer;
 pub mod repository;
 pub mod serve;
 pub mod squashfs;
+pub mod tree;
 
 const KILN: &str = env!("CARGO_BIN_EXE_kiln");
 pub const KILN_AGENT: &str = "kiln-agent";
+pub const KILN_EXEC: &str = "kiln-exec";
+pub const ANSWERS: &str = "answers.so";
 pub const HOST: &str = std::env::consts::ARCH;
 
 /// The repository's own directory.
@@ -96,14 +99,14 @@ pub fn not_root() -> Option<String> {
     (!Uid::effective().is_root()).then(|| "this test must be run by root".to_owned())
 }
 
-/// Copies of kiln and its agent, so that a build of the project during the tests changes nothing. Fails with advice
+/// Copies of kiln, its agent and what lies beside that, so that a build of the project during the tests changes nothing. Fails with advice
 /// when the static agent was not put beside kiln, as plain `cargo test` does not.
 fn programs() -> &'static Path {
     static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(KILN).parent().unwrap();
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("bin-", env!("CARGO_CRATE_NAME")));
         fs_err::create_dir_all(&dir).unwrap();
-        for name in ["kiln", KILN_AGENT] {
+        for name in ["kiln", KILN_AGENT, KILN_EXEC, ANSWERS] {
             let (from, to) = (built.join(name), dir.join(name));
             assert!(
                 from.exists(),

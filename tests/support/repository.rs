@@ -1,4 +1,5 @@
-//! The RPM repository of `recipes/rpm-minimal`, made once per test program and architecture, served over HTTP.
+//! The RPM repositories of `recipes/rpm-minimal` and `recipes/rpm-shell`, made once per test program and architecture, served
+//! over HTTP.
 
 use std::{
     io::{BufRead, BufReader},
@@ -59,13 +60,19 @@ pub struct Repository {
 impl Repository {
     /// For the host's architecture.
     pub fn native() -> Self {
-        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made(HOST));
+        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-minimal", HOST));
         Self::serve(&DIR)
     }
 
     /// For the other one.
     pub fn foreign() -> Self {
-        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made(foreign()));
+        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-minimal", foreign()));
+        Self::serve(&DIR)
+    }
+
+    /// Of `recipes/rpm-shell`: a directory for each architecture.
+    pub fn shell() -> Self {
+        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-shell", ""));
         Self::serve(&DIR)
     }
 
@@ -89,19 +96,22 @@ impl Repository {
     }
 }
 
-/// The directory of a repository in cargo's directory for tests, made anew when its script changed.
-fn made(arch: &str) -> PathBuf {
+/// The directory of a recipe's repository in cargo's directory for tests, made anew when its script changed; for one
+/// architecture, or for all when the script does not ask for one.
+fn made(recipe: &str, arch: &str) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap();
-    let script = source_dir().join("recipes/rpm-minimal/make-repo.sh");
+    let script = source_dir().join("recipes").join(recipe).join("make-repo.sh");
     let text = fs_err::read_to_string(&script).unwrap();
     let top = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (dir, mark) = (top.join(format!("rpm-{arch}")), top.join(format!("rpm-{arch}.made-by")));
+    let name = format!("{recipe}-{arch}");
+    let (dir, mark) = (top.join(&name), top.join(format!("{name}.made-by")));
     if fs_err::read_to_string(&mark).is_ok_and(|made_by| made_by == text) {
         return dir;
     }
     let _ = fs_err::remove_dir_all(&dir);
-    let output = Command::new("bash").arg(&script).arg(&dir).arg(arch).output().unwrap();
+    let arch = (!arch.is_empty()).then_some(arch);
+    let output = Command::new("bash").arg(&script).arg(&dir).args(arch).output().unwrap();
     assert!(
         output.status.success(),
         "{}: {}",

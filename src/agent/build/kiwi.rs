@@ -9,6 +9,7 @@ use crate::{
         cause,
         events::Events,
         process::{self, Finished},
+        programs::Programs,
     },
     arch::Arch,
     records::{Failure, protocol::Emulator},
@@ -45,12 +46,12 @@ pub struct PrepareRoot<'a> {
     pub has_tbz: bool,
 }
 
-/// Makes the root that a recipe describes.
+/// Makes the root that a recipe describes. What runs under the emulator meanwhile is added to `programs`, however it ends.
 ///
 /// # Errors
 ///
 /// `build_failed`, or a more telling code, with the first cause that kiwi's output names.
-pub async fn prepare_root(request: PrepareRoot<'_>, events: &Events) -> Result<(), Failure> {
+pub async fn prepare_root(request: PrepareRoot<'_>, programs: &mut Programs, events: &Events) -> Result<(), Failure> {
     let mut command = Command::new(KIWI);
     // The detailed log on standard output is the only place where kiwi shows what the tools that it runs say.
     command.args(["--logfile", "stdout", "--debug"]);
@@ -70,31 +71,43 @@ pub async fn prepare_root(request: PrepareRoot<'_>, events: &Events) -> Result<(
     command
         .env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
-    run(command, request.emulator, events)
+    run(command, request.emulator, programs, events)
         .await?
         .check(|kiwi| cause(&kiwi.tail))?;
-    run_image_script(request.root, request.emulator, events).await
+    run_image_script(request.root, request.emulator, programs, events).await
 }
 
 /// Runs the recipe's `images.sh`, which kiwi calls when it makes an image of the root, a step that we do not take.
-async fn run_image_script(root: &Path, emulator: Option<&Emulator>, events: &Events) -> Result<(), Failure> {
+async fn run_image_script(
+    root: &Path,
+    emulator: Option<&Emulator>,
+    programs: &mut Programs,
+    events: &Events,
+) -> Result<(), Failure> {
     if !root.join("image/images.sh").is_file() {
         return Ok(());
     }
     let mut command = Command::new("chroot");
     command.arg(root).args(["bash", "/image/images.sh"]);
-    run(command, emulator, events).await?.check(|script| {
+    run(command, emulator, programs, events).await?.check(|script| {
         Failure::new("script_failed", format!("images.sh failed: {}", script.status))
             .hint("the script's own output stands before this line in the log")
     })
 }
 
 /// Runs a tool that runs programs of the root.
-async fn run(mut command: Command, emulator: Option<&Emulator>, events: &Events) -> Result<Finished, Failure> {
+async fn run(
+    mut command: Command,
+    emulator: Option<&Emulator>,
+    programs: &mut Programs,
+    events: &Events,
+) -> Result<Finished, Failure> {
     if let Some(emulator) = emulator {
         command.env("QEMU_CPU", &emulator.cpu);
     }
-    process::run(command, emulator, events, |_| false).await
+    let mut finished = process::run(command, emulator, events, |_| false).await?;
+    programs.merge(std::mem::take(&mut finished.programs));
+    Ok(finished)
 }
 
 /// Why kiwi failed: the cause that its output names, else its own last error.

@@ -18,7 +18,10 @@ use crate::{
         v3::id,
     },
     orchestrate::{Ended, Orchestrator, Resume},
-    records::{Failure, Job, JobId, Moment, Step, run::StepTime},
+    records::{
+        Execs, Failure, Job, JobId, Moment, Step, TwinLevel,
+        run::{How, StepTime},
+    },
     store::StoredRun,
 };
 
@@ -40,6 +43,8 @@ pub(in crate::api) struct JobProgress {
     progress: Option<StepProgress>,
     /// `native` or `emulated`.
     how: &'static str,
+    /// Which tools may run as native twins; null of a native job.
+    twins: Option<TwinLevel>,
     /// What keeps it apart from everything else.
     isolation: &'static str,
     /// Which try this is, from 1.
@@ -48,6 +53,8 @@ pub(in crate::api) struct JobProgress {
     needs: JobNeeds,
     /// What it used at most so far.
     used: Option<JobUse>,
+    /// What ran how, once the root of an emulated job is built.
+    execs: Option<Execs>,
     /// Steps of this try that ended well.
     steps: Vec<StepTime>,
     /// Why it failed.
@@ -141,6 +148,7 @@ impl JobProgress {
             step: run.step,
             progress: progress.map(|(done, total)| StepProgress { done, total }),
             how: run.plan.how.name(),
+            twins: (run.plan.how == How::Emulated).then_some(run.plan.twins),
             isolation: "namespace",
             attempt: run.attempt,
             needs: JobNeeds {
@@ -154,6 +162,7 @@ impl JobProgress {
                 disk_bytes: used.disk,
                 cpu_ms: used.cpu_ms,
             }),
+            execs: run.execs.clone(),
             steps: run.steps.clone(),
             error: run.failure().cloned().map(
                 |Failure {

@@ -65,6 +65,7 @@ pub(super) fn with(mut schedule: Schedule, body: Value, is_new: bool) -> Result<
     let initrd = fields.nullable("initrd_file_name", file);
     let parameters = fields.nullable("kernel_parameters_file_name", file);
     let require_dkms = fields.nullable("require_dkms", fields::boolean);
+    let twins = fields.nullable("twins", fields::twins);
     let missed_runs = fields.optional("missed_runs", one_of(&MissedRuns::ALL, MissedRuns::name));
     let missed_runs_limit = fields.optional("missed_runs_limit", missed_runs_limit);
     let overlap = fields.optional("overlap", one_of(&Overlap::ALL, Overlap::name));
@@ -87,6 +88,7 @@ pub(super) fn with(mut schedule: Schedule, body: Value, is_new: bool) -> Result<
     set(&mut options.initrd_file_name, initrd?);
     set(&mut options.kernel_parameters_file_name, parameters?);
     set(&mut options.require_dkms, require_dkms?);
+    set(&mut options.twins, twins?);
     set(&mut schedule.missed_runs, missed_runs?);
     set(&mut schedule.missed_runs_limit, missed_runs_limit?);
     set(&mut schedule.overlap, overlap?);

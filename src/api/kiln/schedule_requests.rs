@@ -4,7 +4,10 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::records::schedule::{MissedRuns, Overlap};
+use crate::records::{
+    TwinLevel,
+    schedule::{MissedRuns, Overlap},
+};
 
 /// What makes a schedule.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -45,6 +48,8 @@ pub(super) struct ScheduleCreate {
     kernel_parameters_file_name: Option<String>,
     /// Whether jobs need a kernel of their own.
     require_dkms: Option<bool>,
+    /// Which tools may run as native twins in emulated builds.
+    twins: Option<TwinLevel>,
     /// What happens to runs that were missed; `once` if it is not given.
     #[schema(nullable = false)]
     missed_runs: Option<MissedRuns>,
@@ -98,6 +103,8 @@ pub(super) struct ScheduleUpdate {
     kernel_parameters_file_name: Option<String>,
     /// Whether jobs need a kernel of their own.
     require_dkms: Option<bool>,
+    /// Which tools may run as native twins in emulated builds.
+    twins: Option<TwinLevel>,
     /// What happens to runs that were missed.
     #[schema(nullable = false)]
     missed_runs: Option<MissedRuns>,

@@ -18,7 +18,7 @@ use crate::{
     orchestrate::{Asked, NewRun},
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType,
+        RecipeType, TwinLevel,
         job::{Connection, SshContainer},
         names::check_file_name,
         schedule::ScheduledJob,
@@ -63,6 +63,9 @@ pub(in crate::api) struct JobCreate {
     /// Whether the job needs a kernel of its own.
     #[schema(nullable = false)]
     require_dkms: Option<bool>,
+    /// Which tools may run as native twins if the build is emulated; as the recipe says, else the server, unless said.
+    #[schema(nullable = false)]
+    twins: Option<TwinLevel>,
 }
 
 /// A shell that a job shall have.
@@ -93,6 +96,7 @@ pub(in crate::api) struct Request {
     kernel_parameters_file_name: Option<String>,
     ssh_containers: Vec<(Option<String>, bool)>,
     require_dkms: Option<bool>,
+    twins: Option<TwinLevel>,
 }
 
 pub(super) fn read(body: Value) -> Result<Request> {
@@ -115,6 +119,7 @@ pub(super) fn read(body: Value) -> Result<Request> {
     let kernel_parameters_file_name = fields.optional("kernel_parameters_file_name", file);
     let ssh_containers = fields.nullable("ssh_containers", |value| fields::list(value, ssh_container));
     let require_dkms = fields.optional("require_dkms", fields::boolean);
+    let twins = fields.optional("twins", fields::twins);
     fields.finish()?;
     Ok(Request {
         job_type: job_type?,
@@ -129,6 +134,7 @@ pub(super) fn read(body: Value) -> Result<Request> {
         kernel_parameters_file_name: kernel_parameters_file_name?,
         ssh_containers: ssh_containers?.flatten().unwrap_or_default(),
         require_dkms: require_dkms?,
+        twins: twins?,
     })
 }
 
@@ -156,6 +162,7 @@ impl From<&ScheduledJob> for Request {
             kernel_parameters_file_name: options.kernel_parameters_file_name,
             ssh_containers: Vec::new(),
             require_dkms: options.require_dkms,
+            twins: options.twins,
         }
     }
 }
@@ -205,9 +212,11 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
     // As in IMS, a job for aarch64 always says so.
     let require_dkms = arch == Arch::Aarch64 || own_kernel;
     let gib = |size: u32| u64::from(size) << 30;
+    let twins = request.twins.or(from.as_ref().and_then(|recipe| recipe.twins));
     let run = NewRun {
         recipe: from,
         own_kernel,
+        twins,
         asked: Asked {
             disk: request.build_env_size.map(gib),
             memory: request.job_mem_size.map(gib),

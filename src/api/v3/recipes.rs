@@ -16,7 +16,7 @@ use crate::{
         problem::{Problem, Result},
     },
     arch::Arch,
-    records::{Link, LinuxDistribution, Moment, Recipe, RecipeId, RecipeType, TemplateValue},
+    records::{Link, LinuxDistribution, Moment, Recipe, RecipeId, RecipeType, TemplateValue, TwinLevel},
     store::{Collection, Side},
 };
 
@@ -42,6 +42,8 @@ pub(in crate::api) struct RecipeCreate {
     require_dkms: Option<bool>,
     /// Values for the recipe's templates.
     template_dictionary: Option<Vec<TemplateValue>>,
+    /// Which tools may run as native twins in its emulated builds; null: as the server says.
+    twins: Option<TwinLevel>,
 }
 
 /// What can be changed of a recipe.
@@ -61,6 +63,8 @@ pub(in crate::api) struct RecipeUpdate {
     /// Values for the recipe's templates, in place of all it has.
     #[schema(nullable = false)]
     template_dictionary: Option<Vec<TemplateValue>>,
+    /// Which tools may run as native twins in its emulated builds; null: as the server says.
+    twins: Option<TwinLevel>,
 }
 
 /// List the recipes.
@@ -86,6 +90,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
     let arch = fields.optional("arch", fields::arch);
     let require_dkms = fields.optional("require_dkms", fields::boolean);
     let template_dictionary = fields.nullable("template_dictionary", fields::template_dictionary);
+    let twins = fields.nullable("twins", fields::twins);
     fields.finish()?;
 
     let recipe = Recipe {
@@ -98,6 +103,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
         arch: arch?.unwrap_or(Arch::X86_64),
         require_dkms: require_dkms?.unwrap_or(true),
         template_dictionary: template_dictionary?.unwrap_or_else(|| Some(Vec::new())),
+        twins: twins?.flatten(),
         deleted: None,
     };
     let mut objects = Vec::new();
@@ -132,12 +138,14 @@ pub(in crate::api) async fn update(
     let arch = fields.optional("arch", fields::arch);
     let require_dkms = fields.optional("require_dkms", fields::boolean);
     let template_dictionary = fields.optional("template_dictionary", fields::template_dictionary);
+    let twins = fields.nullable("twins", fields::twins);
     fields.finish()?;
     let change = Changes {
         link: link?,
         arch: arch?,
         require_dkms: require_dkms?,
         template_dictionary: template_dictionary?,
+        twins: twins?,
     };
     Ok(Json(super::change(&api, &*api.store, current, &change).await?))
 }
@@ -147,6 +155,9 @@ struct Changes {
     arch: Option<Arch>,
     require_dkms: Option<bool>,
     template_dictionary: Option<Vec<TemplateValue>>,
+    /// None leaves it as it is; none within forgets it.
+    #[expect(clippy::option_option, reason = "absent and null are different things here")]
+    twins: Option<Option<TwinLevel>>,
 }
 
 impl Change<Recipe> for Changes {
@@ -160,6 +171,7 @@ impl Change<Recipe> for Changes {
         }
         recipe.arch = self.arch.unwrap_or(recipe.arch);
         recipe.require_dkms = self.require_dkms.unwrap_or(recipe.require_dkms);
+        recipe.twins = self.twins.unwrap_or(recipe.twins);
         if let Some(values) = &self.template_dictionary {
             recipe.template_dictionary = Some(values.clone());
         }

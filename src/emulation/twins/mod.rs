@@ -4,8 +4,25 @@
 //! sandbox's `binfmt_misc` calls for every foreign program; it runs the twin of exactly that file if there is one, and
 //! the emulator otherwise.
 
+pub mod counts;
+pub mod join;
 pub mod key;
 pub mod layout;
 pub mod table;
+
+#[cfg(feature = "agent")]
+mod choice;
+#[cfg(feature = "agent")]
+mod elf;
+#[cfg(feature = "agent")]
+mod gather;
+#[cfg(feature = "agent")]
+mod pairs;
+#[cfg(feature = "agent")]
+pub(crate) mod root;
+#[cfg(feature = "agent")]
+mod shelf;
 #[cfg(feature = "agent")]
 pub mod truth;
+#[cfg(feature = "agent")]
+pub mod world;

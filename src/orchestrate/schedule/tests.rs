@@ -117,6 +117,7 @@ impl Site {
             arch: Arch::Aarch64,
             require_dkms: false,
             template_dictionary: None,
+            twins: None,
             deleted: None,
         };
         store.insert(&recipe, &[]).await.unwrap();

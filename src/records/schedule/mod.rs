@@ -17,7 +17,7 @@ pub mod timing;
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId};
+use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, TwinLevel};
 pub use timing::Timing;
 
 /// The most missed runs that can be made up for.
@@ -82,6 +82,8 @@ pub struct JobOptions {
     pub kernel_parameters_file_name: Option<String>,
     /// Whether jobs need a kernel of their own.
     pub require_dkms: Option<bool>,
+    /// Which tools may run as native twins in emulated builds.
+    pub twins: Option<TwinLevel>,
 }
 
 /// A job to be made.

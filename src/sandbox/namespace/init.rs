@@ -26,7 +26,7 @@ use super::{
     HOST_COMMAND_DIR,
     files::Files,
     kernel::{Kernel, Linux},
-    mounts::{AGENT, JOBLESS_LAYERS, Sources, furnish},
+    mounts::{AGENT, COMPANIONS, JOBLESS_LAYERS, Sources, furnish},
     plan::{AgentTask, Plan, Task},
 };
 use crate::records::{Failure, protocol::AgentFacts};
@@ -42,6 +42,7 @@ pub(super) struct Opened {
 struct OpenedSources {
     toolbox: OwnedFd,
     agent: OwnedFd,
+    companions: Vec<(&'static str, OwnedFd)>,
     doors: OwnedFd,
 }
 
@@ -57,6 +58,9 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
         Ok(OpenedSources {
             toolbox: handle(&agent.toolbox)?,
             agent: handle(&copy)?,
+            companions: companions(&agent.agent)
+                .map(|(name, path)| handle(&path).map(|file| (name, file)))
+                .collect::<Result<_, Failure>>()?,
             doors: handle(&agent.doors)?,
         })
     };
@@ -64,6 +68,14 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
         dir: handle(&plan.dir)?,
         sources: plan.agent().map(sources).transpose()?,
     })
+}
+
+/// What lies beside the agent and goes into the sandbox with it.
+fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    COMPANIONS
+        .into_iter()
+        .map(|name| (name, agent.with_file_name(name)))
+        .filter(|(_, path)| path.exists())
 }
 
 /// Makes a copy of a program that may be run by everybody and read by its owner only, who is nobody inside. The kernel
@@ -93,6 +105,11 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
                 toolbox: link_to(&sources.toolbox),
                 disk: link_to(&opened.dir),
                 agent: link_to(&sources.agent),
+                companions: sources
+                    .companions
+                    .iter()
+                    .map(|(name, file)| (*name, link_to(file)))
+                    .collect(),
                 doors: link_to(&sources.doors),
             };
             let name = &agent.name;

@@ -5,7 +5,7 @@
 //! /proc        of the sandbox's own process namespace
 //! /sys         empty
 //! /dev         null zero full random urandom tty, own pts and shm; nothing else
-//! /run         tmpfs; /run/agent is the agent, /run/kiln the server's sockets
+//! /run         tmpfs; /run/agent is the agent, /run/kiln the server's sockets, and what lies beside the agent
 //! /tmp         in the job's own layer, so on disk
 //! /scratch     the job's disk space
 //! ```
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::MsFlags;
 
 use super::kernel::Kernel;
-use crate::records::Failure;
+use crate::{emulation::twins::join::PRELUDE, records::Failure};
 
 /// Where the sandbox is put together before it becomes `/`. It is a tmpfs over the host's `/tmp`, seen by this
 /// namespace only; every system has that directory and everybody may enter it.
@@ -26,6 +26,10 @@ pub const SCRATCH: &str = "/scratch";
 
 /// Where the agent is inside its sandbox.
 pub const AGENT: &str = "/run/agent";
+
+/// Programs for the agent that lie beside it on the host; each is in `/run` under its own name. A host without native
+/// twins has none.
+pub const COMPANIONS: [&str; 2] = [PRELUDE, "answers.so"];
 
 /// Where the server's sockets are inside its sandboxes.
 pub const DOORS: &str = "/run/kiln";
@@ -45,6 +49,8 @@ pub(super) struct Sources {
     pub(super) disk: PathBuf,
     /// The agent's file.
     pub(super) agent: PathBuf,
+    /// Those of [`COMPANIONS`] that are there, with their names.
+    pub(super) companions: Vec<(&'static str, PathBuf)>,
     /// The directory with the server's sockets. It is the directory that is bound, so that the sockets of a server that
     /// was restarted are seen too.
     pub(super) doors: PathBuf,
@@ -140,10 +146,19 @@ pub(super) fn furnish(
 
     kernel.mount("kiln", &inside("/run"), "tmpfs", safe, "mode=0755")?;
     kernel.mkdir(&inside("/run/lock"))?;
-    kernel.write(&inside(AGENT), "")?;
     let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
-    kernel.mount(&text(&sources.agent), &inside(AGENT), "", bind, "")?;
-    kernel.mount("", &inside(AGENT), "", read_only, "")?;
+    let mut programs = vec![(inside(AGENT), &sources.agent)];
+    programs.extend(
+        sources
+            .companions
+            .iter()
+            .map(|(name, path)| (inside("/run").join(name), path)),
+    );
+    for (place, program) in programs {
+        kernel.write(&place, "")?;
+        kernel.mount(&text(program), &place, "", bind, "")?;
+        kernel.mount("", &place, "", read_only, "")?;
+    }
     kernel.mkdir(&inside(DOORS))?;
     kernel.mount(&text(&sources.doors), &inside(DOORS), "", bind, "")?;
     kernel.mount("", &inside(DOORS), "", read_only | MsFlags::MS_NOEXEC, "")?;
@@ -204,6 +219,7 @@ mod tests {
             toolbox: "/proc/self/fd/5".into(),
             disk: "/proc/self/fd/6".into(),
             agent: "/proc/self/fd/7".into(),
+            companions: vec![("kiln-exec", "/proc/self/fd/9".into())],
             doors: "/proc/self/fd/8".into(),
         };
         furnish(&mut recorder, &sources, "test", "kiln-test", "nameserver 192.0.2.1\n").unwrap();
@@ -239,6 +255,7 @@ mod tests {
             toolbox: "/a".into(),
             disk: "/b".into(),
             agent: "/c".into(),
+            companions: Vec::new(),
             doors: PathBuf::new(),
         };
         let mut kernel = Refuses(0);

@@ -1,0 +1,222 @@
+//! The functions that programs call in place of the C library's.
+//!
+//! `open` and its like take a mode only when they make a file. Here it is taken and passed on always: where there is
+//! none, that hands on a register that nobody reads.
+
+use core::{
+    ffi::{c_char, c_int, c_uint, c_void},
+    mem::transmute,
+    ptr::null_mut,
+};
+
+use crate::{
+    facts, modules,
+    next::{ENOENT, ENOSYS, Next, errno, set_errno},
+    paths,
+    text::Text,
+};
+
+/// `struct utsname` of Linux: six names of this size.
+const NAME: usize = 65;
+const MACHINE: usize = 4 * NAME;
+
+/// Calls `call` with `path`, or with the path that is meant.
+///
+/// # Safety
+///
+/// `path` is null or a text that ends with a zero byte.
+unsafe fn with_path<T>(path: *const c_char, call: impl Fn(*const c_char) -> T, has_failed: impl Fn(&T) -> bool) -> T {
+    // SAFETY: the caller's.
+    let bytes = unsafe { paths::bytes_of(path) }.unwrap_or_default();
+    if bytes.starts_with(b"/proc/")
+        && let Some(result) = with_other(bytes, paths::in_place_of, &call)
+    {
+        return result;
+    }
+    let result = call(path);
+    if has_failed(&result)
+        && errno() == ENOENT
+        && let Some(result) = with_other(bytes, paths::of_target, &call)
+    {
+        return result;
+    }
+    result
+}
+
+/// Calls `call` with the other path of `path`, if it has one. It takes room for a path on the stack, which is small in
+/// some signal handlers, so it must stay a function of its own.
+#[cold]
+#[inline(never)]
+fn with_other<T>(path: &[u8], other: fn(&[u8]) -> Option<Text>, call: impl Fn(*const c_char) -> T) -> Option<T> {
+    other(path).map(|other| call(other.as_ptr()))
+}
+
+/// Defines functions that open the file at a path.
+macro_rules! opening {
+    ($($static:ident = fn $name:ident [$($before:ident: $before_type:ty)?] path [$($after:ident: $after_type:ty),*] -> $result:ty, $failure:expr;)*) => {
+        $(
+            static $static: Next = {
+                const NAME: &str = concat!(stringify!($name), "\0");
+                match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                    Ok(name) => Next::new(name),
+                    Err(_) => unreachable!(),
+                }
+            };
+
+            /// As in the C library, of the file that is meant.
+            ///
+            /// # Safety
+            ///
+            /// As in the C library.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($before: $before_type,)? path: *const c_char $(, $after: $after_type)*) -> $result {
+                type Function = unsafe extern "C" fn($($before_type,)? *const c_char $(, $after_type)*) -> $result;
+                let address = $static.address();
+                if address.is_null() {
+                    set_errno(ENOSYS);
+                    return $failure;
+                }
+                // SAFETY: this is the C library's function of that name.
+                let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+                let failure: $result = $failure;
+                // SAFETY: the caller's.
+                unsafe { with_path(path, |path| next($($before,)? path $(, $after)*), |result| *result == failure) }
+            }
+        )*
+
+        /// Looks up everything that is called here. Later would be too late: the loader takes locks for it.
+        pub fn look_up() {
+            for next in [$(&$static,)* &UNAME, &READLINK, &READLINKAT, &READLINK_CHK, &READLINKAT_CHK, &DLOPEN] {
+                next.address();
+            }
+        }
+    };
+}
+
+opening! {
+    OPEN = fn open [] path [flags: c_int, mode: c_uint] -> c_int, -1;
+    OPEN64 = fn open64 [] path [flags: c_int, mode: c_uint] -> c_int, -1;
+    OPEN_2 = fn __open_2 [] path [flags: c_int] -> c_int, -1;
+    OPEN64_2 = fn __open64_2 [] path [flags: c_int] -> c_int, -1;
+    OPENAT = fn openat [dir: c_int] path [flags: c_int, mode: c_uint] -> c_int, -1;
+    OPENAT64 = fn openat64 [dir: c_int] path [flags: c_int, mode: c_uint] -> c_int, -1;
+    OPENAT_2 = fn __openat_2 [dir: c_int] path [flags: c_int] -> c_int, -1;
+    OPENAT64_2 = fn __openat64_2 [dir: c_int] path [flags: c_int] -> c_int, -1;
+    FOPEN = fn fopen [] path [mode: *const c_char] -> *mut c_void, null_mut();
+    FOPEN64 = fn fopen64 [] path [mode: *const c_char] -> *mut c_void, null_mut();
+}
+
+static UNAME: Next = Next::new(c"uname");
+static READLINK: Next = Next::new(c"readlink");
+static READLINKAT: Next = Next::new(c"readlinkat");
+static READLINK_CHK: Next = Next::new(c"__readlink_chk");
+static READLINKAT_CHK: Next = Next::new(c"__readlinkat_chk");
+static DLOPEN: Next = Next::new(c"dlopen");
+
+/// Puts the path of the program into `buffer`, as `readlink` does. None when it is not this program's link.
+///
+/// # Safety
+///
+/// `path` is null or a text that ends with a zero byte; `buffer` has room for `size` bytes.
+unsafe fn own_link(path: *const c_char, buffer: *mut c_char, size: usize) -> Option<isize> {
+    // SAFETY: the caller's.
+    let bytes = unsafe { paths::bytes_of(path) }?;
+    let own = facts::EXE.get();
+    if own.is_empty() || !paths::is_own_program(bytes) {
+        return None;
+    }
+    let length = own.len().min(size);
+    // SAFETY: there is room, and the program's path is in memory of this library.
+    unsafe { buffer.copy_from_nonoverlapping(own.as_ptr().cast(), length) };
+    isize::try_from(length).ok()
+}
+
+/// Defines functions that read a link.
+macro_rules! reading_links {
+    ($($static:ident = fn $name:ident [$($before:ident: $before_type:ty)?] link [$($after:ident: $after_type:ty)?];)*) => {
+        $(
+            /// As in the C library, but for the link to the program itself.
+            ///
+            /// # Safety
+            ///
+            /// As in the C library.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(
+                $($before: $before_type,)? path: *const c_char, buffer: *mut c_char, size: usize $(, $after: $after_type)?
+            ) -> isize {
+                type Function =
+                    unsafe extern "C" fn($($before_type,)? *const c_char, *mut c_char, usize $(, $after_type)?) -> isize;
+                // SAFETY: the caller's.
+                if let Some(length) = unsafe { own_link(path, buffer, size) } {
+                    return length;
+                }
+                let address = $static.address();
+                if address.is_null() {
+                    set_errno(ENOSYS);
+                    return -1;
+                }
+                // SAFETY: this is the C library's function of that name.
+                let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+                // SAFETY: the caller's.
+                unsafe { next($($before,)? path, buffer, size $(, $after)?) }
+            }
+        )*
+    };
+}
+
+reading_links! {
+    READLINK = fn readlink [] link [];
+    READLINKAT = fn readlinkat [dir: c_int] link [];
+    READLINK_CHK = fn __readlink_chk [] link [room: usize];
+    READLINKAT_CHK = fn __readlinkat_chk [dir: c_int] link [room: usize];
+}
+
+/// As in the C library, but for the machine's name, which is the target's.
+///
+/// # Safety
+///
+/// As in the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uname(names: *mut c_char) -> c_int {
+    type Function = unsafe extern "C" fn(*mut c_char) -> c_int;
+    let address = UNAME.address();
+    if address.is_null() {
+        set_errno(ENOSYS);
+        return -1;
+    }
+    // SAFETY: this is the C library's function of that name.
+    let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the caller's.
+    let result = unsafe { next(names) };
+    let machine = facts::machine();
+    if result == 0 && !machine.is_empty() && machine.len() < NAME {
+        // SAFETY: the kernel has written all six names, so there is room for them.
+        unsafe {
+            let place = names.add(MACHINE);
+            place.write_bytes(0, NAME);
+            place.copy_from_nonoverlapping(machine.as_ptr().cast(), machine.len());
+        }
+    }
+    result
+}
+
+/// As in the C library; a module of the target is its twin.
+///
+/// # Safety
+///
+/// As in the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    type Function = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    let address = DLOPEN.address();
+    if address.is_null() {
+        return null_mut();
+    }
+    // SAFETY: this is the C library's function of that name.
+    let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the caller's.
+    let module = unsafe { paths::bytes_of(path) }.and_then(modules::in_place_of);
+    let path = module.as_ref().map_or(path, Text::as_ptr);
+    // SAFETY: the caller's.
+    unsafe { next(path, flags) }
+}

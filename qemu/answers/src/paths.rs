@@ -1,0 +1,65 @@
+//! Paths that mean something else to a twin than to the kernel.
+
+use core::ffi::{CStr, c_char};
+
+use rustix::fs::{Access, access};
+
+use crate::{
+    facts, layout,
+    text::{Text, find},
+};
+
+/// The bytes of a path that a program gave. None for a null pointer, which the C library is to judge.
+///
+/// # Safety
+///
+/// `path` is null or a text that ends with a zero byte, for as long as the result is used.
+pub unsafe fn bytes_of<'a>(path: *const c_char) -> Option<&'a [u8]> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    Some(unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Whether `path` is the kernel's link to the program of this process.
+pub fn is_own_program(path: &[u8]) -> bool {
+    let Some(whose) = path.strip_prefix(b"/proc/").and_then(|rest| rest.strip_suffix(b"/exe")) else {
+        return false;
+    };
+    whose == b"self" || whose == b"thread-self" || number(whose) == Some(rustix::process::getpid().as_raw_pid())
+}
+
+fn number(digits: &[u8]) -> Option<i32> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The file that is to be opened in place of the one at `path`.
+pub fn in_place_of(path: &[u8]) -> Option<Text> {
+    let other = match path {
+        b"/proc/cpuinfo" => layout::CPUINFO.as_bytes(),
+        _ if is_own_program(path) => facts::EXE.get(),
+        _ => return None,
+    };
+    let mut text = Text::new();
+    text.push(other)?;
+    access(text.as_c_str()?, Access::EXISTS).ok()?;
+    Some(text)
+}
+
+/// `path` with the target's multiarch name in place of the host's. None when the host's is not in it.
+pub fn of_target(path: &[u8]) -> Option<Text> {
+    let (host, target) = (facts::host_directory(), facts::target_directory());
+    let mut text = Text::new();
+    let mut rest = path;
+    while let Some(at) = find(rest, host) {
+        text.push(rest.get(..at)?)?;
+        text.push(target)?;
+        rest = rest.get(at + host.len()..)?;
+    }
+    if text.bytes().is_empty() {
+        return None;
+    }
+    text.push(rest)?;
+    Some(text)
+}

@@ -1,0 +1,86 @@
+//! What happens before the program's own code runs.
+
+use core::{
+    ffi::{CStr, c_char, c_int},
+    ptr,
+};
+
+use crate::{facts, next, overrides};
+
+/// Variables that `kiln-exec` puts before all others: the program's path, and the process's name.
+const EXE: &[u8] = b"KILN_EXE=";
+const COMM: &[u8] = b"KILN_COMM=";
+
+type Constructor = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char);
+
+/// The loader calls what is listed here when everything is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: Constructor = begin;
+
+extern "C" fn begin(_: c_int, _: *mut *mut c_char, variables: *mut *mut c_char) {
+    // SAFETY: the loader gives the process's variables, which end with a null pointer.
+    unsafe { take(variables) };
+    // Another constructor may have set a variable, by which they moved.
+    // SAFETY: there is one thread.
+    let now = unsafe { next::environ };
+    if !ptr::eq(now, variables) {
+        // SAFETY: as above.
+        unsafe { take(now) };
+    }
+    facts::read_target();
+    overrides::look_up();
+}
+
+/// Takes Kiln's variables from the list, in place: whoever holds its address sees them no more, and no child does.
+///
+/// # Safety
+///
+/// `variables` is null or a list of texts that ends with a null pointer.
+unsafe fn take(variables: *mut *mut c_char) {
+    let mut count = 0;
+    // SAFETY: the list has a null pointer at its end, at which this ends.
+    while let Some(variable) = unsafe { text_at(variables, count) } {
+        let bytes = variable.to_bytes();
+        if let Some(path) = bytes.strip_prefix(EXE) {
+            facts::EXE.fill(|all| {
+                let room = all.get_mut(..path.len());
+                room.map_or(0, |room| {
+                    room.copy_from_slice(path);
+                    path.len()
+                })
+            });
+        } else if let Some(name) = variable.to_bytes_with_nul().strip_prefix(COMM) {
+            // A name that the kernel refuses is not worth a program.
+            let _ = CStr::from_bytes_with_nul(name).map(rustix::thread::set_name);
+        } else {
+            break;
+        }
+        count += 1;
+    }
+    if count == 0 {
+        return;
+    }
+    for at in 0.. {
+        // SAFETY: as above; what is written lies before what is read.
+        let variable = unsafe { *variables.add(at + count) };
+        // SAFETY: as above.
+        unsafe { *variables.add(at) = variable };
+        if variable.is_null() {
+            break;
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`take`]; `at` is not beyond the end of the list.
+unsafe fn text_at<'a>(list: *mut *mut c_char, at: usize) -> Option<&'a CStr> {
+    if list.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let text = unsafe { *list.add(at) };
+    // SAFETY: the caller's.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}

@@ -1,0 +1,82 @@
+//! Whether the program has a twin that may run in its place.
+
+use core::{ffi::CStr, mem::MaybeUninit};
+
+use rustix::{
+    fd::BorrowedFd,
+    fs::{Access, AtFlags, CWD, accessat, fstat},
+};
+
+use crate::{
+    kernel::read_head,
+    key::{HEAD, LONGEST_KEY, build_id, write_key},
+    layout,
+    stack::{Stack, Text},
+};
+
+/// Bytes of a twin's path with the zero at its end.
+pub const LONGEST_PATH: usize = layout::BIN.len() + LONGEST_KEY + 1;
+
+/// Libraries that a root's owner wants in every process are the target's, so they need the emulator.
+const PRELOAD: &CStr = c"/etc/ld.so.preload";
+
+/// A twin that may run.
+pub struct Choice<'a> {
+    /// Descriptor of the program's file.
+    pub program: BorrowedFd<'static>,
+    /// The program's path, as it was called.
+    pub path: Text,
+    /// What the program is told as its own name.
+    pub name: Text,
+    /// The program's other arguments.
+    pub arguments: &'static [Text],
+    /// The twin's path.
+    pub twin: &'a CStr,
+}
+
+/// The twin to run, whose path is put into `path`.
+pub fn twin_of<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Choice<'a>> {
+    let [_, program_path, name, arguments @ ..] = stack.arguments else {
+        return None;
+    };
+    if !stack.keeps_name() || stack.is_secure() || stack.environment.iter().any(|variable| forbids(*variable)) {
+        return None;
+    }
+    let program = stack.program()?;
+    let twin = find(program, path)?;
+    if accessat(CWD, PRELOAD, Access::EXISTS, AtFlags::empty()).is_ok() {
+        return None;
+    }
+    Some(Choice {
+        program,
+        path: *program_path,
+        name: *name,
+        arguments,
+        twin,
+    })
+}
+
+/// Whether an environment variable asks for what only the target's loader or the emulator can do. `QEMU_CPU` is set by
+/// Kiln for everything.
+fn forbids(variable: Text) -> bool {
+    variable.starts_with(b"LD_")
+        || (variable.starts_with(b"QEMU_") && !variable.starts_with(b"QEMU_CPU="))
+        || variable.is(layout::SWITCH, b"off")
+}
+
+/// The path of the twin of exactly this file, if it is there and may be run. Modules, which are there too, may not.
+fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH]) -> Option<&'a CStr> {
+    let mut room = [MaybeUninit::uninit(); HEAD];
+    let id = build_id(read_head(program, &mut room)?)?;
+    let state = fstat(program).ok()?;
+
+    let (directory, name) = path.split_at_mut_checked(layout::BIN.len())?;
+    for (to, from) in directory.iter_mut().zip(layout::BIN.bytes()) {
+        *to = from;
+    }
+    // The array is longer than the longest key and was full of zeros, so a zero ends it.
+    write_key(name, id, u64::try_from(state.st_size).ok()?, state.st_mtime)?;
+    let path = CStr::from_bytes_until_nul(path).ok()?;
+    accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).ok()?;
+    Some(path)
+}

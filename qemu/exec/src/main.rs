@@ -1,0 +1,50 @@
+//! `kiln-exec`: decides, each time that a program of the image is started, whether it runs as its native twin or under
+//! the emulator.
+//!
+//! It is no program of its own. Kiln puts it in front of the emulator's entry point, and the sandbox's `binfmt_misc`
+//! starts the joined file. Without a twin it goes on to the emulator's own entry point with everything as the kernel
+//! left it, so whatever runs under the plain emulator runs here in just the same way: in nested roots, with other
+//! credentials, from files that are deleted or may not be read. With a twin it becomes that, by a second `execve`.
+//!
+//! Since it is loaded as a part of another program, it has neither writable data nor relocations. It allocates nothing
+//! on the way to the emulator, and nothing in it can panic.
+
+#![no_std]
+#![no_main]
+
+mod counts;
+mod decide;
+mod kernel;
+#[path = "../../../src/emulation/twins/key.rs"]
+#[allow(dead_code, reason = "shared with Kiln")]
+mod key;
+#[path = "../../../src/emulation/twins/layout.rs"]
+#[allow(dead_code, reason = "shared with Kiln")]
+mod layout;
+mod stack;
+mod start;
+mod text;
+mod twin;
+
+/// Becomes the twin if there is one; otherwise returns.
+fn run(stack: &stack::Stack) {
+    let mut path = [0; decide::LONGEST_PATH];
+    let choice = decide::twin_of(stack, &mut path);
+    let counts = counts::Counts::open();
+    if let Some(choice) = choice {
+        counts.twin();
+        twin::become_it(stack, &choice);
+        counts.no_twin();
+    }
+    counts.emulated();
+}
+
+unsafe extern "C" {
+    /// It is nowhere: the program links only if the compiler sees that nothing panics.
+    safe fn kiln_exec_must_not_panic() -> !;
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    kiln_exec_must_not_panic()
+}

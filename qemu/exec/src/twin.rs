@@ -1,0 +1,150 @@
+//! Becoming the twin.
+
+use core::{ffi::CStr, ptr};
+
+use rustix::{
+    fd::AsRawFd,
+    fs::{CWD, readlinkat_raw},
+    io::{FdFlags, fcntl_getfd, fcntl_setfd},
+    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+};
+
+use crate::{
+    decide::Choice,
+    kernel::{self, LONGEST_NAME},
+    layout,
+    stack::Stack,
+    text,
+};
+
+const LOADER: &CStr = text::terminated(&text::with_end::<{ layout::LOADER.len() + 1 }>(layout::LOADER));
+const LIB: &CStr = text::terminated(&text::with_end::<{ layout::LIB.len() + 1 }>(layout::LIB));
+const ANSWERS: &CStr = text::terminated(&text::with_end::<{ layout::ANSWERS.len() + 1 }>(layout::ANSWERS));
+
+/// What the loader is told before the program: its own name, then these, with the holes filled.
+const LOADER_WORDS: usize = 9;
+
+/// Variables that go before the program's own and that the library of answers takes out again: which file the program
+/// is, and what its process is called.
+const OWN_VARIABLES: usize = 2;
+
+const EXE: &[u8] = b"KILN_EXE=";
+const COMM: &[u8] = b"KILN_COMM=";
+
+/// `PATH_MAX`; a longer path can be neither opened nor read.
+const LONGEST_PATH: usize = 4096;
+
+/// `/proc/self/fd/` and a number.
+const LONGEST_LINK: usize = 32;
+
+/// Strings that are made here.
+#[repr(C)]
+struct Strings {
+    exe: [u8; EXE.len() + LONGEST_PATH + 1],
+    /// Its two parts lie behind each other.
+    comm: ([u8; COMM.len()], [u8; LONGEST_NAME]),
+    link: [u8; LONGEST_LINK],
+}
+
+/// Executes the twin. Returns only if that does not work, with everything as it was before.
+pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
+    // Pointers to arguments and environment, each list with a null pointer at its end, behind the strings. The kernel
+    // hands out zeroed memory.
+    let words = LOADER_WORDS + choice.arguments.len() + 1 + OWN_VARIABLES + stack.environment.len() + 1;
+    let size = size_of::<Strings>().next_multiple_of(align_of::<*const u8>()) + words * size_of::<*const u8>();
+    // SAFETY: new memory, wherever the kernel likes.
+    let Ok(memory) = (unsafe {
+        mmap_anonymous(
+            ptr::null_mut(),
+            size,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }) else {
+        return;
+    };
+    // SAFETY: the memory is large enough for both, zeroed, aligned to a page, and nobody else's; zeros are valid values.
+    let (strings, lists) = unsafe {
+        let lists = memory
+            .byte_add(size_of::<Strings>().next_multiple_of(align_of::<*const u8>()))
+            .cast::<*const u8>();
+        (
+            &mut *memory.cast::<Strings>(),
+            core::slice::from_raw_parts_mut(lists, words),
+        )
+    };
+    describe(choice, strings);
+    let mut slots = lists.iter_mut();
+    let mut put = |pointer: *const u8| {
+        if let Some(slot) = slots.next() {
+            *slot = pointer;
+        }
+    };
+
+    for word in [LOADER, c"--argv0"] {
+        put(word.as_ptr().cast());
+    }
+    put(choice.name.as_ptr());
+    for word in [
+        c"--inhibit-cache",
+        c"--library-path",
+        LIB,
+        c"--preload",
+        ANSWERS,
+        choice.twin,
+    ] {
+        put(word.as_ptr().cast());
+    }
+    choice.arguments.iter().for_each(|argument| put(argument.as_ptr()));
+    put(ptr::null());
+    put(strings.exe.as_ptr());
+    put((&raw const strings.comm).cast());
+    stack.environment.iter().for_each(|variable| put(variable.as_ptr()));
+
+    let environment = LOADER_WORDS + choice.arguments.len() + 1;
+    if let Ok(flags) = fcntl_getfd(choice.program)
+        && fcntl_setfd(choice.program, flags | FdFlags::CLOEXEC).is_ok()
+    {
+        // SAFETY: both lists end with a null pointer, and all strings with a zero.
+        unsafe { kernel::execve(LOADER, lists.as_ptr(), lists.as_ptr().add(environment)) };
+        // The emulator reads the program from it.
+        let _ = fcntl_setfd(choice.program, flags);
+    }
+    // SAFETY: nothing refers to it any more. The emulator must not find less room than usual.
+    let _ = unsafe { munmap(memory, size) };
+}
+
+/// Writes what the twin says of itself: not its own file and name, but those of the program that it stands for.
+fn describe(choice: &Choice<'_>, strings: &mut Strings) {
+    let Strings { exe, comm, link } = strings;
+    write(exe, EXE.iter().copied());
+    write(
+        link,
+        b"/proc/self/fd/"
+            .iter()
+            .copied()
+            .chain(digits(choice.program.as_raw_fd())),
+    );
+    let path = exe.get_mut(EXE.len()..EXE.len() + LONGEST_PATH).unwrap_or_default();
+    let link = CStr::from_bytes_until_nul(link).unwrap_or_default();
+    if readlinkat_raw(CWD, link, &mut *path).is_err() {
+        // Without /proc there is only what the caller said.
+        write(path, choice.path.bytes());
+    }
+    write(&mut comm.0, COMM.iter().copied());
+    kernel::process_name(&mut comm.1);
+}
+
+fn write(to: &mut [u8], bytes: impl Iterator<Item = u8>) {
+    to.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+}
+
+/// A descriptor's number in decimal.
+fn digits(number: i32) -> impl Iterator<Item = u8> {
+    let number = number.unsigned_abs();
+    (0..10_u32)
+        .rev()
+        .map(move |place| (place, number.checked_div(10_u32.pow(place)).unwrap_or(0)))
+        .skip_while(|(place, rest)| *rest == 0 && *place > 0)
+        .map(|(_, rest)| b'0' + (rest % 10) as u8)
+}

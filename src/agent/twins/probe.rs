@@ -1,0 +1,164 @@
+//! Asking programs of the root what they say, emulated and as twins.
+
+use std::{
+    ffi::{CString, OsString},
+    io::{self, Read, pipe},
+    os::unix::{ffi::OsStringExt, process::ExitStatusExt},
+    path::Path,
+    process::{Command, Stdio},
+    sync::Mutex,
+    thread,
+};
+
+use nix::unistd::{chdir, chroot, execve};
+
+use super::mount;
+use crate::emulation::twins::{
+    layout,
+    table::Table,
+    world::{Trial, World},
+};
+
+/// The hidden subcommand of the agent that runs one program in the root.
+pub const COMMAND: &str = "in-root";
+
+/// Ends the environment among the subcommand's arguments.
+const END: &str = "--";
+
+/// Seconds that one question may take. An emulated interpreter needs one or two, on a busy machine ten.
+const PATIENCE: &str = "60";
+
+/// A longer answer is cut.
+const LONGEST_ANSWER: u64 = 1 << 20;
+
+/// Questions that are asked side by side.
+const ASKERS: usize = 2;
+
+/// What both kinds of runs find in their environment.
+const ENVIRONMENT: [&str; 3] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"];
+
+/// The subcommand: `arguments` are the root, the directory of twins, the environment in the order in which the program
+/// is to find it, `--`, and the program with its arguments. Returns only when it cannot be run.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> io::Error {
+    fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+        let mut next = || arguments.next().ok_or(io::ErrorKind::InvalidInput);
+        let (root, world) = (next()?, next()?);
+        let words: Vec<CString> = arguments
+            .map(|word| CString::new(word.into_vec()))
+            .collect::<Result<_, _>>()?;
+        let mut halves = words.splitn(2, |word| word.to_bytes() == END.as_bytes());
+        let environment = halves.next().unwrap_or_default();
+        let command = halves.next().unwrap_or_default();
+        let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
+        mount::enter(Path::new(&root), Path::new(&world))?;
+        chroot(root.as_os_str())?;
+        chdir("/")?;
+        match execve(program, command, environment)? {}
+    }
+    match run(arguments) {
+        Ok(()) => io::ErrorKind::Other.into(),
+        Err(error) => error,
+    }
+}
+
+/// What a program said, both streams as they came, and how it ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    status: i32,
+    text: Vec<u8>,
+}
+
+/// Where programs are asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) root: &'a Path,
+    pub(super) world: &'a Path,
+}
+
+impl Place<'_> {
+    fn run(self, environment: &[&str], command: &[&str]) -> io::Result<Said> {
+        let (mut reader, writer) = pipe()?;
+        let mut timeout = Command::new("timeout");
+        timeout.args(["--signal=KILL", PATIENCE]).arg(std::env::current_exe()?);
+        timeout.arg(COMMAND).arg(self.root).arg(self.world);
+        timeout.args(environment).args(ENVIRONMENT).arg(END).args(command);
+        timeout.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let mut child = timeout.spawn()?;
+        // It holds the ends for writing.
+        drop(timeout);
+        let mut text = Vec::new();
+        reader.by_ref().take(LONGEST_ANSWER).read_to_end(&mut text)?;
+        drop(reader);
+        let status = child.wait()?.into_raw();
+        Ok(Said { status, text })
+    }
+
+    fn emulated(self, command: &[&str]) -> io::Result<Said> {
+        self.run(&[&format!("{}=off", layout::SWITCH)], command)
+    }
+
+    /// `/proc/cpuinfo` as the emulator shows it. None while the root has nothing to read it with.
+    pub(super) fn cpuinfo(self) -> Option<Vec<u8>> {
+        let said = self.emulated(&["/bin/cat", "/proc/cpuinfo"]).ok()?;
+        (said.status == 0 && !said.text.is_empty()).then_some(said.text)
+    }
+
+    /// Whether a twin says what the emulated program says.
+    fn is_equal(self, trial: &Trial, questions: &[&[String]]) -> io::Result<bool> {
+        let name = trial.path.rsplit('/').next().unwrap_or_default();
+        // As `kiln-exec` starts it, in this order.
+        let environment = [&*format!("KILN_EXE={}", trial.path), &*format!("KILN_COMM={name}")];
+        let twin = trial.twin.to_string_lossy();
+        let loader = [
+            layout::LOADER,
+            "--argv0",
+            &trial.path,
+            "--inhibit-cache",
+            "--library-path",
+            layout::LIB,
+            "--preload",
+            layout::ANSWERS,
+            &*twin,
+        ];
+        for question in questions {
+            let question: Vec<&str> = question.iter().map(String::as_str).collect();
+            let emulated = self.emulated(&[&[&*trial.path], &*question].concat())?;
+            let native = self.run(&environment, &[&loader, &*question].concat())?;
+            if emulated != native {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tries programs, and tells the world which of them may be used. Returns the paths of those that may not.
+    pub(super) fn try_all(self, world: &mut World, table: &Table, trials: Vec<Trial>) -> io::Result<Vec<String>> {
+        let queue = Mutex::new(trials);
+        let judged = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..ASKERS {
+                scope.spawn(|| {
+                    loop {
+                        let next = queue.lock().ok().and_then(|mut queue| queue.pop());
+                        let Some(trial) = next else { return };
+                        let questions: Vec<_> = table.probes(&trial.path).collect();
+                        let equal = self.is_equal(&trial, &questions).unwrap_or(false);
+                        if let Ok(mut judged) = judged.lock() {
+                            judged.push((trial, equal));
+                        }
+                    }
+                });
+            }
+        });
+        let mut different = Vec::new();
+        for (trial, equal) in judged.into_inner().unwrap_or_default() {
+            if equal {
+                world.accept(&trial.key).map_err(io::Error::other)?;
+            } else {
+                world.refuse(&trial.key).map_err(io::Error::other)?;
+                different.push(trial.path);
+            }
+        }
+        Ok(different)
+    }
+}

@@ -1,0 +1,331 @@
+//! Keeping the twins in step with the root while it is built.
+//!
+//! A thread of its own looks at what apt has fetched and dpkg has unpacked, several times a second, and before anybody
+//! enters the root. Packages are fetched for the host as soon as the target's are there, mostly while kiwi or apt is
+//! still busy with those; they become twins when their files are in the root, unchanged.
+
+use std::{
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::Child,
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Settings,
+    apt::{self, Apt, Index},
+    mount::{self, MountPoint},
+    packages::{Host, Packages},
+    probe::Place,
+    unchanged::unchanged,
+};
+use crate::{
+    agent::events::Events,
+    emulation::twins::{
+        counts,
+        table::Table,
+        world::{self, Census, World},
+    },
+    records::Failure,
+};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What is asked of the thread.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// Somebody is about to enter `root` and waits for the directory of twins to mount there.
+    Enter {
+        root: PathBuf,
+        reply: Sender<Option<PathBuf>>,
+    },
+    /// The root is built. The answer says that nothing of the twins is in it.
+    End {
+        reply: Sender<io::Result<Option<(u64, u64)>>>,
+    },
+}
+
+/// How far the lists of packages for the host are.
+#[derive(Debug)]
+enum Lists {
+    /// kiwi has not set up its sources yet.
+    Waiting,
+    Coming(Apt, Child),
+    Here(Apt, Index),
+    /// There will be none; the log says why.
+    Never,
+}
+
+/// The thread's own.
+pub(super) struct Keeper {
+    settings: Settings,
+    events: Events,
+    lists: Lists,
+    packages: Packages,
+    table: Table,
+    /// Since the first time that somebody entered the root.
+    open: Option<Open>,
+    tally: Tally,
+}
+
+/// What there is once the root is.
+#[derive(Debug)]
+struct Open {
+    world: World,
+    mount_point: MountPoint,
+    has_cpuinfo: bool,
+}
+
+/// For the log.
+#[derive(Debug, Default)]
+struct Tally {
+    packages: usize,
+    /// Packages that the host's repositories do not have.
+    without: Vec<String>,
+    /// Programs without a twin, and why.
+    refused: Vec<String>,
+    busy: Duration,
+}
+
+impl Keeper {
+    pub(super) fn new(settings: Settings, table: Table, events: Events) -> Self {
+        let packages = Packages::new(&settings.root, settings.target, settings.dir.join("host"));
+        Self {
+            settings,
+            events,
+            lists: Lists::Waiting,
+            packages,
+            table,
+            open: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Works until it is told to end.
+    pub(super) fn run(mut self, requests: &Receiver<Request>) {
+        loop {
+            match requests.recv_timeout(PAUSE) {
+                Ok(Request::Enter { root, reply }) => {
+                    // Who does not wait for the answer needs none.
+                    let _ = reply.send(self.enter(&root));
+                }
+                Ok(Request::End { reply }) => {
+                    let _ = reply.send(self.end());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => self.pass(false),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// The directory of twins for a root that somebody is about to enter.
+    fn enter(&mut self, root: &Path) -> Option<PathBuf> {
+        if fs_err::canonicalize(root).ok() != fs_err::canonicalize(&self.settings.root).ok() {
+            return None;
+        }
+        if self.open.is_none() && !matches!(self.lists, Lists::Never) {
+            match self.open_root() {
+                Ok(open) => self.open = Some(open),
+                Err(error) => self.give_up(&error.to_string()),
+            }
+        }
+        self.pass(true);
+        self.open.as_ref().map(|open| open.world.mounted().to_owned())
+    }
+
+    fn open_root(&self) -> Result<Open, Failure> {
+        let Settings {
+            root,
+            target,
+            host,
+            level,
+            dir,
+            answers,
+        } = &self.settings;
+        let dir = dir.join("world");
+        let failed = |error: io::Error| Failure::io("cannot prepare the root for them", &error);
+        fs_err::create_dir(&dir).map_err(failed)?;
+        let world = World::open(&dir, root, answers, *host, *target, self.table.clone(), *level)?;
+        let mount_point = MountPoint::make(root).map_err(failed)?;
+        Ok(Open {
+            world,
+            mount_point,
+            has_cpuinfo: false,
+        })
+    }
+
+    /// Brings everything up to date. With `wait`, what is on its way is waited for.
+    fn pass(&mut self, wait: bool) {
+        let begun = Instant::now();
+        if let Err(error) = self.try_pass(wait) {
+            self.give_up(&error.to_string());
+        }
+        self.tally.busy += begun.elapsed();
+    }
+
+    fn try_pass(&mut self, wait: bool) -> io::Result<()> {
+        self.bring_lists(wait)?;
+        let Lists::Here(apt, index) = &self.lists else {
+            return Ok(());
+        };
+        self.packages.look();
+        let (count, without) = self.packages.fetch(apt, index)?;
+        self.tally.packages += count;
+        let shown = without.into_iter().map(|(name, version)| format!("{name} {version}"));
+        self.tally.without.extend(shown);
+        let offers = self.compare(wait)?;
+        if !offers.is_empty() {
+            self.offer(&offers)?;
+        }
+        Ok(())
+    }
+
+    fn bring_lists(&mut self, wait: bool) -> io::Result<()> {
+        if matches!(self.lists, Lists::Waiting) && apt::kiwi_is_ready() {
+            let apt = Apt::new(self.settings.dir.join("apt"), self.settings.host)?;
+            let update = apt.start_update()?;
+            self.lists = Lists::Coming(apt, update);
+        }
+        let Lists::Coming(_, update) = &mut self.lists else {
+            return Ok(());
+        };
+        let status = if wait { Some(update.wait()?) } else { update.try_wait()? };
+        let Some(status) = status else { return Ok(()) };
+        let mut said = String::new();
+        if let Some(mut errors) = update.stderr.take() {
+            errors.read_to_string(&mut said)?;
+        }
+        if !status.success() {
+            return Err(io::Error::other(
+                said.lines().next().unwrap_or("apt-get update failed").to_owned(),
+            ));
+        }
+        if let Lists::Coming(apt, _) = std::mem::replace(&mut self.lists, Lists::Never) {
+            let index = apt.index()?;
+            self.lists = Lists::Here(apt, index);
+        }
+        Ok(())
+    }
+
+    /// Packages with files in the root that were not there before. Before somebody enters it (`all`), packages that dpkg
+    /// does not know yet are looked at, too: the first ones are unpacked without it.
+    fn compare(&mut self, all: bool) -> io::Result<Vec<world::Package>> {
+        let mut offers = Vec::new();
+        let Some(open) = &mut self.open else {
+            return Ok(offers);
+        };
+        for name in self.packages.changed(all) {
+            let versions = || self.packages.known.iter().filter(|((known, _), _)| *known == name);
+            // Versions of one package have files in common. The one that is installed has all of its own.
+            let mut installed = (String::new(), Vec::new());
+            for ((_, version), package) in versions() {
+                let files = unchanged(&self.settings.root, &package.sums, self.settings.target)?;
+                if files.len() >= installed.1.len() {
+                    installed = (version.clone(), files);
+                }
+            }
+            let was_there = versions().any(|(_, package)| !package.paired.is_empty());
+            let (version, files) = installed;
+            let mut is_new = false;
+            for ((known, other), package) in &mut self.packages.known {
+                if *known == name {
+                    let paired = if *other == version { files.clone() } else { Vec::new() };
+                    is_new |= !paired.is_empty() && paired != package.paired;
+                    package.paired = paired;
+                }
+            }
+            let host = self.packages.known.get(&(name.clone(), version.clone()));
+            match host.map(|package| &package.host) {
+                Some(Host::At(host)) if !files.is_empty() => {
+                    if is_new {
+                        let host = host.clone();
+                        offers.push(world::Package {
+                            name,
+                            version,
+                            files,
+                            host,
+                        });
+                    }
+                }
+                _ if was_there => open.world.remove(&name).map_err(io::Error::other)?,
+                _ => {}
+            }
+        }
+        Ok(offers)
+    }
+
+    fn offer(&mut self, offers: &[world::Package]) -> io::Result<()> {
+        let Some(Open { world, has_cpuinfo, .. }) = &mut self.open else {
+            return Ok(());
+        };
+        let added = world.add(offers).map_err(io::Error::other)?;
+        let mounted = world.mounted().to_owned();
+        let place = Place {
+            root: &self.settings.root,
+            world: &mounted,
+        };
+        if !*has_cpuinfo && let Some(text) = place.cpuinfo() {
+            world.put_cpuinfo(&text).map_err(io::Error::other)?;
+            *has_cpuinfo = true;
+        }
+        let different = place.try_all(world, &self.table, added.trials)?;
+        self.tally.refused.extend(
+            added
+                .refused
+                .into_iter()
+                .map(|refused| format!("{} ({})", refused.path, refused.why)),
+        );
+        self.tally.refused.extend(
+            different
+                .into_iter()
+                .map(|path| format!("{path} (it answers otherwise)")),
+        );
+        Ok(())
+    }
+
+    fn give_up(&mut self, why: &str) {
+        self.lists = Lists::Never;
+        self.events
+            .say_blocking(&format!("no native twins from here on: {why}"));
+    }
+
+    fn end(mut self) -> io::Result<Option<(u64, u64)>> {
+        if let Lists::Coming(_, update) = &mut self.lists {
+            let _ = update.kill();
+            let _ = update.wait();
+        }
+        let Some(Open { world, mount_point, .. }) = self.open else {
+            return Ok(None);
+        };
+        let Census {
+            programs,
+            modules,
+            libraries,
+            ..
+        } = world.census();
+        let Tally {
+            packages,
+            without,
+            refused,
+            busy,
+        } = &self.tally;
+        let host = self.settings.host;
+        self.events.say_blocking(&format!(
+            "native twins: {programs} programs, {modules} modules and {libraries} libraries of {packages} packages, made in {:.1} s",
+            busy.as_secs_f64()
+        ));
+        for (what, names) in [
+            (format!("emulated, since {host} has no equal package"), without),
+            ("emulated, since their twins are refused".to_owned(), refused),
+        ] {
+            if !names.is_empty() {
+                self.events.say_blocking(&format!("{what}: {}", names.join(", ")));
+            }
+        }
+        mount_point.remove()?;
+        counts::read(&world.mounted().join(mount::counts())).map(Some)
+    }
+}

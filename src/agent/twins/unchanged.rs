@@ -1,0 +1,95 @@
+//! Which files of a package are in the root as the package has them.
+
+use std::{
+    io::{self, Read},
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
+
+use md5::{Digest, Md5};
+
+use super::deb::Sum;
+use crate::{arch::Arch, emulation::twins::root::Root};
+
+/// Bytes at the beginning of an ELF file up to its machine.
+const HEAD: usize = 20;
+
+/// Programs, modules and libraries for `arch` in `root` that are still what the package `sums` is of made them, by
+/// their paths in the root without links. Others were edited, replaced or diverted, are not there yet, or are gone.
+pub(super) fn unchanged(root: &Path, sums: &[Sum], arch: Arch) -> io::Result<Vec<PathBuf>> {
+    let opened = Root::open(root)?;
+    let top = fs_err::canonicalize(root)?;
+    let files = sums.iter().filter(|sum| may_be_program(&sum.path));
+    Ok(files.filter_map(|sum| is_unchanged(&opened, &top, sum, arch)).collect())
+}
+
+fn is_unchanged(root: &Root, top: &Path, sum: &Sum, arch: Arch) -> Option<PathBuf> {
+    let (mut file, _) = root.file(Path::new(&sum.path)).ok()??;
+    let mut head = [0; HEAD];
+    file.read_exact(&mut head).ok()?;
+    if !is_program_for(&head, arch) {
+        return None;
+    }
+    let mut md5 = Md5::new();
+    md5.update(head);
+    let mut piece = vec![0; 128 * 1024];
+    loop {
+        match file.read(&mut piece).ok()? {
+            0 => break,
+            read => md5.update(&piece[..read]),
+        }
+    }
+    if md5.finalize().as_slice() != sum.md5 {
+        return None;
+    }
+    let found = fs_err::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    Some(Path::new("/").join(found.strip_prefix(top).ok()?))
+}
+
+/// Whether the file begins as an executable or a shared object for `arch` does.
+fn is_program_for(head: &[u8; HEAD], arch: Arch) -> bool {
+    let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    head.starts_with(b"\x7fELF\x02\x01") && [2, 3].contains(&number(16)) && number(18) == arch.elf_machine()
+}
+
+/// Whether a program, a module or a library could have this path. Most files of a package could not, and need not be
+/// read.
+pub(super) fn may_be_program(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let no_program = |dir| path.contains(dir);
+    if ["share/", "lib/modules/", "include/", "boot/", "etc/"]
+        .iter()
+        .any(no_program)
+    {
+        return false;
+    }
+    let in_dir = |dir: &&str| path.split('/').any(|part| part == *dir);
+    ["bin", "sbin", "games"].iter().any(in_dir)
+        || name.split('.').skip(1).any(|part| part == "so")
+        || (!name.contains('.') && ["lib", "lib64", "libexec"].iter().any(in_dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_tell_what_may_be_a_program() {
+        for (path, may) in [
+            ("bin/bash", true),
+            ("usr/bin/perl5.36.0", true),
+            ("lib/aarch64-linux-gnu/libc.so.6", true),
+            ("usr/lib/apt/methods/http", true),
+            (
+                "usr/lib/python3.11/lib-dynload/_ssl.cpython-311-aarch64-linux-gnu.so",
+                true,
+            ),
+            ("usr/lib/python3.11/ast.py", false),
+            ("lib/modules/6.1.0/kernel/fs/nfs/nfs.ko", false),
+            ("usr/share/doc/bash/copyright", false),
+            ("boot/vmlinuz-6.1.0-1-arm64", false),
+        ] {
+            assert_eq!(may_be_program(path), may, "{path}");
+        }
+    }
+}

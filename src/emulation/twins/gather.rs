@@ -1,0 +1,315 @@
+//! What a pair of packages has for the directory of twins: files that both builds have, and the host's libraries.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fs::{File, Metadata},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    choice::{Item, Library, Verdict, is_interpreters},
+    elf::{self, Elf, Kind},
+    key,
+    pairs::{counterparts, data_name, is_in_library_directory, loader_name, moved_data},
+    root::Root,
+    table::Table,
+    truth,
+    world::{Package, Refused},
+};
+use crate::{arch::Arch, records::TwinLevel};
+
+/// Larger files are not made to say anything: the target's file may be anything.
+const LARGEST_TOLD: u64 = 256 << 20;
+
+/// Tells which files of packages are to be published.
+#[derive(Debug)]
+pub struct Gatherer {
+    /// The image's root.
+    pub root: Root,
+    /// The architecture of twins.
+    pub host: Arch,
+    /// The architecture of the image.
+    pub target: Arch,
+    /// Which programs may have twins.
+    pub table: Table,
+    /// Up to which level.
+    pub level: TwinLevel,
+}
+
+/// What one package has.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// Native files.
+    pub items: Vec<Found>,
+    /// Other files that native libraries read: name in the directory of twins, content.
+    pub data: Vec<(String, Vec<u8>)>,
+    /// Paths in the root of modules for interpreters that have no native build.
+    pub orphans: Vec<String>,
+}
+
+/// A native file.
+#[derive(Debug)]
+pub struct Found {
+    /// What is known of it.
+    pub item: Item,
+    /// Its bytes, when they are not those of the host's package.
+    pub content: Option<Vec<u8>>,
+}
+
+/// Files of the host's package by path, and why some are no use.
+type Natives = BTreeMap<String, Result<Elf, String>>;
+
+/// A file of the root, under all its names, and its counterpart.
+struct Pair<'a> {
+    elf: &'a Elf,
+    original: File,
+    paths: Vec<String>,
+    origins: Vec<&'a str>,
+}
+
+impl Gatherer {
+    /// Reads both builds of `package`. Files that cannot be twins though both builds have them are `refused`.
+    ///
+    /// # Errors
+    ///
+    /// When the host's package cannot be read. The root's files are somebody else's: what cannot be read has no twin.
+    pub fn gather(&self, package: &Package, refused: &mut Vec<Refused>) -> io::Result<Gathered> {
+        let mut gathered = Gathered::default();
+        let mut natives = Natives::new();
+        for origin in files_below(&package.host)? {
+            let place = package.host.join(&origin);
+            if let Some(name) = data_name(&origin) {
+                gathered.data.push((name, moved_data(&origin, fs_err::read(place)?)));
+            } else if !origin.contains("/glibc-hwcaps/") {
+                // Variants for newer processors would only take the name of the one that runs everywhere.
+                let native = self.native(&origin, &place)?;
+                natives.extend(native.map(|native| (origin, native)));
+            }
+        }
+        let mut alone: BTreeSet<&str> = natives.keys().map(String::as_str).collect();
+        for (key, pair) in self.pairs(package, &natives, refused) {
+            for origin in &pair.origins {
+                alone.remove(origin);
+            }
+            gathered.items.extend(self.paired(package, key, pair, refused)?);
+        }
+        for origin in alone {
+            // What would have to be changed waits for the file that says how.
+            if let Some(Ok(elf)) = natives.get(origin)
+                && elf.soname.is_some()
+                && !truth::concerns(&self.counterpart(origin))
+            {
+                gathered.items.push(self.alone(package, origin, elf));
+            }
+        }
+        let told: HashSet<&String> = gathered.items.iter().flat_map(|found| &found.item.paths).collect();
+        gathered.orphans = self
+            .modules(&package.files)
+            .filter(|path| !told.contains(path))
+            .collect();
+        Ok(gathered)
+    }
+
+    /// Those of `files` that interpreters load.
+    pub fn modules(&self, files: &[PathBuf]) -> impl Iterator<Item = String> {
+        files
+            .iter()
+            .filter_map(|path| path.to_str())
+            .filter(|path| is_interpreters(path) && matches!(self.original(path), Ok(Some(_))))
+            .map(str::to_owned)
+    }
+
+    /// Where the target's package has the file that the host's has at `origin`.
+    fn counterpart(&self, origin: &str) -> String {
+        format!("/{}", origin.replace(self.host.multiarch(), self.target.multiarch()))
+    }
+
+    /// What a file of the host's package is. None when it is nothing that is linked dynamically.
+    fn native(&self, origin: &str, place: &Path) -> io::Result<Option<Result<Elf, String>>> {
+        let (file, _) = fs_err::File::open(place)?.into_parts();
+        let mut elf = match Elf::read(&file, self.host.elf_machine()) {
+            Ok(None) => return Ok(None),
+            Ok(Some(elf)) => elf,
+            Err(broken) => return Ok(Some(Err(format!("the host's file is broken: {broken}")))),
+        };
+        if elf.kind == Kind::Shared && elf.soname.is_none() && is_in_library_directory(origin, self.host) {
+            elf.soname = Some(origin.rsplit('/').next().unwrap_or(origin).to_owned());
+        }
+        let checked = match elf.soname.as_deref() {
+            Some(name) if name.contains('/') || ["", ".", ".."].contains(&name) => Err("its name is a path".to_owned()),
+            Some("libc.so.6") => is_new_enough(&file),
+            _ => Ok(()),
+        };
+        Ok(Some(checked.map(|()| elf)))
+    }
+
+    /// The files of the root that have counterparts, by key.
+    fn pairs<'a>(
+        &self,
+        package: &'a Package,
+        natives: &'a Natives,
+        refused: &mut Vec<Refused>,
+    ) -> BTreeMap<String, Pair<'a>> {
+        let mut pairs: BTreeMap<String, Pair<'a>> = BTreeMap::new();
+        for path in package.files.iter().filter_map(|path| path.to_str()) {
+            let mut found =
+                counterparts(path, self.target, self.host).filter_map(|origin| natives.get_key_value(&origin));
+            let Some((origin, native)) = found.next() else { continue };
+            let Ok(Some((original, head, status))) = self.original(path) else {
+                continue;
+            };
+            let elf = match native {
+                Ok(elf) => elf,
+                Err(why) => {
+                    refused.push(Refused::new(path, why));
+                    continue;
+                }
+            };
+            let Some(key) = key_of(&head, &status) else {
+                refused.push(Refused::new(path, "it has no build-id"));
+                continue;
+            };
+            let pair = pairs.entry(key).or_insert_with(|| Pair {
+                elf,
+                original,
+                paths: Vec::new(),
+                origins: Vec::new(),
+            });
+            pair.paths.push(path.to_owned());
+            pair.origins.push(origin);
+        }
+        pairs
+    }
+
+    /// Opens a file of the root and reads its beginning. None when it is nothing that is linked dynamically.
+    fn original(&self, path: &str) -> io::Result<Option<(File, Vec<u8>, Metadata)>> {
+        let Some((file, status)) = self.root.file(Path::new(path))? else {
+            return Ok(None);
+        };
+        let mut head = Vec::with_capacity(key::HEAD);
+        (&file).take(key::HEAD as u64).read_to_end(&mut head)?;
+        Ok(elf::is_dynamic(&head, self.target.elf_machine()).then_some((file, head, status)))
+    }
+
+    /// A file that both builds have. None when it cannot be made to say what the original says.
+    fn paired(
+        &self,
+        package: &Package,
+        key: String,
+        pair: Pair<'_>,
+        refused: &mut Vec<Refused>,
+    ) -> io::Result<Option<Found>> {
+        let Pair {
+            elf,
+            original,
+            paths,
+            origins,
+        } = pair;
+        let Some(origin) = origins.first() else { return Ok(None) };
+        let mut found = self.alone(package, origin, elf);
+        found.item.verdict = self.verdict(package, &paths, elf);
+        if found.item.verdict != Verdict::Refused
+            && let Some(path) = paths.iter().find(|path| truth::concerns(path))
+        {
+            let mut twin = fs_err::read(package.host.join(origin))?;
+            match self.tell(path, &mut twin, original) {
+                Ok(0) => {}
+                Ok(_) => found.content = Some(twin),
+                Err(why) => {
+                    refused.push(Refused::new(path, &why));
+                    return Ok(None);
+                }
+            }
+        }
+        // The loader itself is no twin: who runs it by its name asks about programs of the target.
+        found.item.key = (elf.soname.as_deref() != Some(loader_name(self.host))).then_some(key);
+        found.item.paths = paths;
+        Ok(Some(found))
+    }
+
+    /// A file of the host's package as it is.
+    fn alone(&self, package: &Package, origin: &str, elf: &Elf) -> Found {
+        let library = elf.soname.as_ref().map(|name| Library {
+            name: name.clone(),
+            is_public: is_in_library_directory(origin, self.host),
+        });
+        let item = Item {
+            package: package.name.clone(),
+            paths: Vec::new(),
+            origin: origin.to_owned(),
+            key: None,
+            kind: elf.kind,
+            library,
+            needed: elf.needed.clone(),
+            verdict: Verdict::Fine,
+        };
+        Found { item, content: None }
+    }
+
+    fn verdict(&self, package: &Package, paths: &[String], elf: &Elf) -> Verdict {
+        let level_of = |path: &String| self.table.level_of(path, &package.name);
+        let is_allowed = match elf {
+            Elf {
+                kind: Kind::Program, ..
+            } => paths
+                .iter()
+                .all(|path| level_of(path).is_some_and(|level| level <= self.level)),
+            // Modules belong to whatever loads them, at every level.
+            Elf { soname: None, .. } => paths.iter().all(|path| level_of(path).is_some()),
+            _ => true,
+        };
+        let is_tried = elf.kind == Kind::Program && paths.iter().any(|path| self.table.probes(path).next().is_some());
+        match (is_allowed, is_tried) {
+            (false, _) => Verdict::Refused,
+            (true, true) => Verdict::Untried,
+            (true, false) => Verdict::Fine,
+        }
+    }
+
+    /// Makes `twin` say what `original`, the file at `path`, says. Returns how many answers were changed.
+    fn tell(&self, path: &str, twin: &mut Vec<u8>, original: File) -> Result<usize, String> {
+        let mut bytes = Vec::new();
+        let size = original.take(LARGEST_TOLD).read_to_end(&mut bytes);
+        if size.map_err(|error| error.to_string())? as u64 == LARGEST_TOLD {
+            return Err("it is too large to be read".to_owned());
+        }
+        truth::tell(path, twin, &bytes, self.host, self.target).map_err(|untold| untold.to_string())
+    }
+}
+
+/// The key of the file that begins with `head`. None when it has no build-id.
+fn key_of(head: &[u8], status: &Metadata) -> Option<String> {
+    let mut key = [0; key::LONGEST_KEY];
+    let length = key::write_key(&mut key, key::build_id(head)?, status.size(), status.mtime())?;
+    Some(String::from_utf8_lossy(key.get(..length)?).into_owned())
+}
+
+/// Whether the C library `file` is glibc 2.34 or newer. Its loader takes what twins are started with, and `answers.so`
+/// finds everything that it calls without a further library.
+fn is_new_enough(file: &File) -> Result<(), String> {
+    match elf::defines(file, "dlsym") {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the C library is older than glibc 2.34".to_owned()),
+        Err(broken) => Err(format!("the host's C library is broken: {broken}")),
+    }
+}
+
+/// The regular files in `top` and below, as paths relative to it. Names that are no text are left out.
+fn files_below(top: &Path) -> io::Result<Vec<String>> {
+    let mut files = Vec::new();
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs_err::read_dir(top.join(&dir))? {
+            let entry = entry?;
+            let (path, kind) = (dir.join(entry.file_name()), entry.file_type()?);
+            if kind.is_dir() {
+                dirs.push(path);
+            } else if kind.is_file() {
+                files.extend(path.into_os_string().into_string());
+            }
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,395 @@
+//! The directory of twins: made while the root grows, from pairs of packages.
+//!
+//! A twin is published when every library that it needs is there, and taken away when one goes. Publishing is a rename,
+//! so that programs which start meanwhile see a file wholly or not at all.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    choice::{Choice, Id, Item, Verdict},
+    elf::Kind,
+    gather::{Found, Gatherer},
+    layout, pairs,
+    root::Root,
+    shelf::Shelf,
+    table::Table,
+    truth,
+};
+use crate::{
+    arch::Arch,
+    records::{Failure, TwinLevel},
+};
+
+/// A package that is installed in the root, and the host's build of it.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its version, which both builds have.
+    pub version: String,
+    /// Files of the target's build: absolute paths in the root, where the files are as the package brought them.
+    pub files: Vec<PathBuf>,
+    /// The directory into which the host's build was unpacked. Files are linked from there where that can be done.
+    pub host: PathBuf,
+}
+
+/// What came of adding packages.
+#[derive(Debug, Default)]
+pub struct Added {
+    /// Programs to be compared with the emulated ones before they are used.
+    pub trials: Vec<Trial>,
+    /// Files that cannot be twins though both builds have them.
+    pub refused: Vec<Refused>,
+}
+
+/// A program that has something to say of itself. It is published by [`World::accept`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trial {
+    /// Its key.
+    pub key: String,
+    /// Its path in the root.
+    pub path: String,
+    /// Its package.
+    pub package: String,
+    /// The twin's path, seen from inside the root.
+    pub twin: PathBuf,
+}
+
+/// A file that has no twin, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Its path in the root.
+    pub path: String,
+    /// The cause, in one line.
+    pub why: String,
+}
+
+impl Refused {
+    pub(super) fn new(path: &str, why: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// How many files there are of each sort.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Programs that run as twins.
+    pub programs: usize,
+    /// Files that twins load by path.
+    pub modules: usize,
+    /// Shared libraries.
+    pub libraries: usize,
+    /// Programs that are yet to be tried.
+    pub trials: usize,
+}
+
+/// The directory of twins of one root.
+#[derive(Debug)]
+pub struct World {
+    shelf: Shelf,
+    gatherer: Gatherer,
+    loader: &'static str,
+    versions: HashMap<String, String>,
+    items: BTreeMap<Id, Item>,
+    /// What is published.
+    shown: Choice,
+    /// Tables of character sets and the like below `lib/`, with their packages.
+    data: BTreeMap<String, String>,
+    /// Modules that have no native build, by package.
+    orphans: HashMap<String, BTreeSet<String>>,
+    /// Libraries that nothing asks for any more. They go with the next change, so that programs which are just being
+    /// started still find them.
+    stale: Vec<String>,
+    next: Id,
+}
+
+impl World {
+    /// Makes an empty directory of twins in `dir`, for the image whose root is `root`.
+    ///
+    /// `dir` must be empty and outside the root; it should be on the file system of the host's packages. `answers` is
+    /// the library `answers.so`.
+    ///
+    /// # Errors
+    ///
+    /// `no_twins` when programs of `host` cannot stand for those of `target`: caches that tools write in their own word
+    /// order and size would be wrong.
+    pub fn open(
+        dir: &Path,
+        root: &Path,
+        answers: &Path,
+        host: Arch,
+        target: Arch,
+        table: Table,
+        level: TwinLevel,
+    ) -> Result<Self, Failure> {
+        if host.is_big_endian() || target.is_big_endian() {
+            let detail = format!("programs of {host} and {target} write numbers in different orders");
+            return Err(Failure::new("no_twins", detail));
+        }
+        let io = |error: io::Error| Failure::io("cannot make the directory of twins", &error);
+        let shelf = Shelf::new(dir).map_err(io)?;
+        for name in ["bin", "lib", "lib/gconv", "lib/gconv/gconv-modules.d", "trial"] {
+            shelf.make_dir(name).map_err(io)?;
+        }
+        let (answers, facts) = (fs_err::read(answers).map_err(io)?, truth::facts(host, target));
+        let files: [(&str, &[u8], u32); 3] = [
+            (layout::ANSWERS, &answers, 0o644),
+            (layout::TARGET, facts.as_bytes(), 0o644),
+            // Every user counts.
+            (layout::COUNTS, &[0; 16], 0o666),
+        ];
+        for (name, bytes, mode) in files {
+            shelf.publish_bytes(below_mount(name), bytes, mode).map_err(io)?;
+        }
+        Ok(Self {
+            shelf,
+            gatherer: Gatherer {
+                root: Root::open(root).map_err(io)?,
+                host,
+                target,
+                table,
+                level,
+            },
+            loader: pairs::loader_name(host),
+            versions: HashMap::new(),
+            items: BTreeMap::new(),
+            shown: Choice::default(),
+            data: BTreeMap::new(),
+            orphans: HashMap::new(),
+            stale: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// The directory to be mounted at [`layout::MOUNT`] in the root.
+    pub fn mounted(&self) -> &Path {
+        self.shelf.mounted()
+    }
+
+    /// What programs are to read in place of the host's `/proc/cpuinfo`.
+    pub fn put_cpuinfo(&self, text: &[u8]) -> Result<(), Failure> {
+        let written = self.shelf.publish_bytes(below_mount(layout::CPUINFO), text, 0o644);
+        written.map_err(|error| Failure::io("cannot write the target's cpuinfo", &error))
+    }
+
+    /// Adds packages, or further files of packages that were added before. A package of another version replaces the
+    /// one that there was, without a moment in which its libraries are missing.
+    ///
+    /// # Errors
+    ///
+    /// When the directory of twins cannot be written. Broken files are refused instead.
+    pub fn add(&mut self, packages: &[Package]) -> Result<Added, Failure> {
+        let mut added = Added::default();
+        for package in packages {
+            let add = self.add_one(package, &mut added.refused);
+            add.map_err(|error| Failure::io(format!("cannot make twins of {}", package.name), &error))?;
+        }
+        self.publish(&mut added.trials)?;
+        Ok(added)
+    }
+
+    /// Tells of a package that has no build for the host in its version, or of further files of it. Nothing of it is
+    /// published, and interpreters that have modules in it are emulated.
+    pub fn add_emulated(&mut self, package: &str, files: &[PathBuf]) -> Result<(), Failure> {
+        let modules = self.gatherer.modules(files).collect::<Vec<_>>();
+        self.orphans.entry(package.to_owned()).or_default().extend(modules);
+        self.publish(&mut Vec::new())
+    }
+
+    /// Forgets a package that is no longer in the root, and takes away whatever needs its libraries.
+    pub fn remove(&mut self, package: &str) -> Result<(), Failure> {
+        let forget = self.forget(package, &HashSet::new());
+        forget.map_err(|error| Failure::io(format!("cannot remove the twins of {package}"), &error))?;
+        self.publish(&mut Vec::new())
+    }
+
+    /// Publishes a program whose answers are those of the emulated one.
+    pub fn accept(&mut self, key: &str) -> Result<(), Failure> {
+        self.judge(key, Verdict::Accepted)
+    }
+
+    /// Takes a program away for good.
+    pub fn refuse(&mut self, key: &str) -> Result<(), Failure> {
+        self.judge(key, Verdict::Refused)
+    }
+
+    /// What is published.
+    pub fn census(&self) -> Census {
+        let is_program = |id: &&Id| self.items.get(*id).is_some_and(|item| item.kind == Kind::Program);
+        let programs = self.shown.bin.values().filter(is_program).count();
+        Census {
+            programs,
+            modules: self.shown.bin.len() - programs,
+            libraries: self.shown.lib.len(),
+            trials: self.shown.trial.len(),
+        }
+    }
+
+    /// Names of libraries that files wait for.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        self.shown.missing.iter().map(String::as_str)
+    }
+
+    /// Interpreters that stay emulated, each with a module that has no twin.
+    pub fn held_back(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.shown
+            .held
+            .iter()
+            .map(|(path, module)| (path.as_str(), module.as_str()))
+    }
+
+    fn add_one(&mut self, package: &Package, refused: &mut Vec<Refused>) -> io::Result<()> {
+        let found = self.gatherer.gather(package, refused)?;
+        let version = self.versions.insert(package.name.clone(), package.version.clone());
+        if version.is_some_and(|version| version != package.version) {
+            let data = found.data.iter().map(|(name, _)| name.as_str()).collect();
+            self.forget(&package.name, &data)?;
+            self.versions.insert(package.name.clone(), package.version.clone());
+        }
+        // Files of which the native build came later are none any more.
+        let orphans = self.orphans.entry(package.name.clone()).or_default();
+        orphans.retain(|path| !found.items.iter().any(|found| found.item.paths.contains(path)));
+        orphans.extend(found.orphans);
+        let known = self.origins_of(&package.name);
+        for Found { mut item, content } in found.items {
+            if let Some(id) = known.get(&item.origin)
+                && let Some(old) = self.items.get(id)
+            {
+                if item.key.is_none() || (old.key == item.key && item.paths.iter().all(|path| old.paths.contains(path)))
+                {
+                    continue;
+                }
+                if old.key == item.key {
+                    item.paths.extend(old.paths.iter().cloned());
+                    item.verdict = item.verdict.max(old.verdict);
+                }
+                self.items.remove(id);
+                self.shelf.discard(*id)?;
+            }
+            let id = self.next;
+            self.next += 1;
+            // Only what has an x bit is ever started.
+            let is_loader = item.library.as_ref().is_some_and(|library| library.name == self.loader);
+            let mode = if item.kind == Kind::Program || is_loader {
+                0o755
+            } else {
+                0o644
+            };
+            match content {
+                Some(bytes) => self.shelf.keep_bytes(id, &bytes, mode)?,
+                None => self.shelf.keep(id, &package.host.join(&item.origin), mode)?,
+            }
+            self.items.insert(id, item);
+        }
+        for (name, bytes) in found.data {
+            self.shelf.publish_bytes(&name, &bytes, 0o644)?;
+            self.data.insert(name, package.name.clone());
+        }
+        Ok(())
+    }
+
+    fn origins_of(&self, package: &str) -> HashMap<String, Id> {
+        let items = self.items.iter().filter(|(_, item)| item.package == package);
+        items.map(|(id, item)| (item.origin.clone(), *id)).collect()
+    }
+
+    /// Forgets a package but for the data that is going to be replaced.
+    fn forget(&mut self, package: &str, replaced: &HashSet<&str>) -> io::Result<()> {
+        self.versions.remove(package);
+        self.orphans.remove(package);
+        let items: Vec<Id> = self.origins_of(package).into_values().collect();
+        for id in items {
+            self.items.remove(&id);
+            self.shelf.discard(id)?;
+        }
+        let is_gone = |name: &str, owner: &str| owner == package && !replaced.contains(name);
+        for (name, _) in self.data.extract_if(.., |name, owner| is_gone(name, owner)) {
+            self.shelf.withdraw(&name)?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, key: &str, verdict: Verdict) -> Result<(), Failure> {
+        for item in self.items.values_mut().filter(|item| item.key.as_deref() == Some(key)) {
+            if item.verdict != Verdict::Refused {
+                item.verdict = verdict;
+            }
+        }
+        self.publish(&mut Vec::new())
+    }
+
+    /// Makes the directory show what can run now.
+    fn publish(&mut self, trials: &mut Vec<Trial>) -> Result<(), Failure> {
+        let orphans = self.orphans.values().flatten().map(String::as_str);
+        let wanted = Choice::among(&self.items, orphans, self.loader);
+        let show = self.show(&wanted);
+        show.map_err(|error| Failure::io("cannot publish twins", &error))?;
+        for (key, id) in &wanted.trial {
+            if self.shown.trial.get(key) != Some(id)
+                && let Some(item) = self.items.get(id)
+            {
+                trials.push(Trial {
+                    key: key.clone(),
+                    path: item.paths.first().cloned().unwrap_or_default(),
+                    package: item.package.clone(),
+                    twin: Path::new(layout::TRIAL).join(key),
+                });
+            }
+        }
+        self.shown = wanted;
+        Ok(())
+    }
+
+    fn show(&mut self, wanted: &Choice) -> io::Result<()> {
+        for name in std::mem::take(&mut self.stale) {
+            if !wanted.lib.contains_key(&name) {
+                self.shelf.withdraw(&in_lib(&name))?;
+            }
+        }
+        // Programs go before their libraries, and come after them.
+        let programs = [
+            (layout::BIN, &self.shown.bin, &wanted.bin),
+            (layout::TRIAL, &self.shown.trial, &wanted.trial),
+        ];
+        for (dir, shown, wanted) in programs {
+            for key in shown.keys().filter(|key| !wanted.contains_key(*key)) {
+                self.shelf.withdraw(&in_dir(dir, key))?;
+            }
+        }
+        for (name, id) in &wanted.lib {
+            if self.shown.lib.get(name) != Some(id) {
+                self.shelf.publish(*id, &in_lib(name))?;
+                if name == self.loader {
+                    self.shelf.publish(*id, below_mount(layout::LOADER))?;
+                }
+            }
+        }
+        for (dir, shown, wanted) in programs {
+            for (key, id) in wanted.iter().filter(|(key, id)| shown.get(*key) != Some(id)) {
+                self.shelf.publish(*id, &in_dir(dir, key))?;
+            }
+        }
+        let gone = self.shown.lib.keys().filter(|name| !wanted.lib.contains_key(*name));
+        self.stale.extend(gone.cloned());
+        Ok(())
+    }
+}
+
+fn below_mount(path: &str) -> &str {
+    path.trim_start_matches(layout::MOUNT).trim_matches('/')
+}
+
+fn in_dir(dir: &str, name: &str) -> String {
+    format!("{}/{name}", below_mount(dir))
+}
+
+fn in_lib(name: &str) -> String {
+    in_dir(layout::LIB, name)
+}

@@ -1,0 +1,145 @@
+//! Small foreign roots of real Debian packages, and native twins of what is in them.
+
+use std::{
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+};
+
+use kiln::{arch::Arch, emulation::twins::key};
+use tempfile::TempDir;
+
+use super::support;
+
+/// What stands for the library that answers for the target: of that, only what `kiln-exec` has to do with.
+const ANSWERS: &str = r#"
+extern char **environ;
+int prctl(int, ...);
+__attribute__((constructor)) static void start(void) {
+    const char *name = environ[1] + sizeof "KILN_COMM=" - 1;
+    prctl(15, name);
+    environ += 2;
+}
+"#;
+
+/// The program that is tested, as `make agent` builds it.
+pub fn kiln_exec() -> PathBuf {
+    support::kiln_program().with_file_name(support::KILN_EXEC)
+}
+
+/// The toolbox's emulator of the foreign architecture.
+pub fn emulator() -> PathBuf {
+    support::toolbox_tree().join(format!("usr/bin/qemu-{}", support::foreign()))
+}
+
+/// A directory for a test's roots that everybody may enter.
+pub fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// Where the unpacked packages of both architectures are; made once.
+fn packages() -> &'static Path {
+    static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kiln-exec-packages");
+        let missing = [host(), target()]
+            .map(Arch::debian)
+            .into_iter()
+            .filter(|arch| !dir.join(arch).exists());
+        let missing: Vec<_> = missing.collect();
+        let output = Command::new("bash")
+            .arg(support::source_dir().join("tests/kiln_exec/packages.sh"))
+            .arg(&dir)
+            .args(&missing)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        dir
+    });
+    &DIR
+}
+
+fn host() -> Arch {
+    support::HOST.parse().unwrap()
+}
+
+fn target() -> Arch {
+    support::foreign().parse().unwrap()
+}
+
+/// A root of one run of the corpus, which changes it.
+#[derive(Debug)]
+pub struct Root(TempDir);
+
+impl Root {
+    pub fn new(parent: &Path) -> Self {
+        let dir = TempDir::new_in(parent).unwrap();
+        fs_err::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let from = packages().join(target().debian()).join(".");
+        run(Command::new("cp")
+            .arg("-a")
+            .arg("--reflink=auto")
+            .arg(from)
+            .arg(dir.path()));
+        Self(dir)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Gives each program of the root its twin.
+    pub fn add_twins(&self) {
+        let native = packages().join(host().debian());
+        let world = self.path().join(".kiln");
+        fs_err::create_dir_all(world.join("bin")).unwrap();
+        let mut twins = 0;
+        for entry in fs_err::read_dir(self.path().join("usr/bin")).unwrap() {
+            let target = entry.unwrap().path();
+            let twin = native.join("usr/bin").join(target.file_name().unwrap());
+            if let Some(key) = key_of(&target).filter(|_| twin.is_file()) {
+                fs_err::copy(twin, world.join("bin").join(key)).unwrap();
+                twins += 1;
+            }
+        }
+        assert!(twins > 90, "{twins}");
+        let libraries = native.join(format!("usr/lib/{}-linux-gnu", support::HOST));
+        run(Command::new("cp").arg("-a").arg(&libraries).arg(world.join("lib")));
+        let loader = if support::HOST == "aarch64" {
+            "ld-linux-aarch64.so.1"
+        } else {
+            "ld-linux-x86-64.so.2"
+        };
+        fs_err::copy(libraries.join(loader), world.join("loader")).unwrap();
+        let source = world.join("answers.c");
+        fs_err::write(&source, ANSWERS).unwrap();
+        run(Command::new("cc")
+            .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+            .arg(world.join("answers.so"))
+            .arg(source));
+        let counts = world.join("counts");
+        fs_err::write(&counts, [0; 16]).unwrap();
+        fs_err::set_permissions(counts, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+}
+
+/// The key of a program; none of what is no regular file or has no build-id.
+fn key_of(path: &Path) -> Option<String> {
+    let state = fs_err::symlink_metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let content = fs_err::read(path).unwrap();
+    let mut name = [0; key::LONGEST_KEY];
+    let id = key::build_id(&content[..content.len().min(key::HEAD)])?;
+    let length = key::write_key(&mut name, id, state.len(), state.mtime()).unwrap();
+    Some(String::from_utf8(name[..length].to_vec()).unwrap())
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

@@ -1,0 +1,78 @@
+//! A root of another architecture is built by native twins of its programs, and nothing of them is in the image.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
+
+mod support;
+
+use support::{HOST, Kiln, Recipe, foreign, squashfs};
+
+/// What the recipe's script sees of the twins, one fact a line.
+const SCRIPT: &str = r#"#!/bin/bash
+set -eu
+before=$(ls /.kiln/bin | wc -l)
+if touch /.kiln/bin/mine 2>/dev/null; then echo "fact writable"; fi
+apt-get -q -y install ed
+# The agent looks several times a second.
+for second in 1 2 3 4 5 6 7 8 9 10; do
+    after=$(ls /.kiln/bin | wc -l)
+    [ "$after" = "$before" ] || break
+    sleep 1
+done
+echo "fact grown $((after - before))"
+printf 'a\nfact edited\n.\n,p\nQ\n' | ed -s
+echo "fact machine $(uname -m)"
+apt-get clean
+rm -rf /var/lib/apt/lists/*
+"#;
+
+#[test]
+fn a_foreign_root_is_built_by_twins_and_holds_nothing_of_them() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let recipe = Recipe::copy_of("debian-minimal").with("config.sh", SCRIPT);
+    let (kiln, out) = (Kiln::new(), tempfile::tempdir().unwrap());
+    let output = out.path().to_str().unwrap();
+    kiln.run([
+        "build",
+        recipe.path(),
+        "--arch",
+        foreign(),
+        "--twins",
+        "full",
+        "--output",
+        output,
+    ])
+    .ok();
+
+    let job = &kiln.jobs()[0];
+    let log = kiln.log(job);
+    let count = |kind: &str| job["execs"][kind].as_u64().unwrap();
+    assert!(count("twins") > 10 * count("emulated"), "{}", job["execs"]);
+    for fact in ["fact edited".to_owned(), format!("fact machine {}", foreign())] {
+        assert!(log.contains(&fact), "{fact}: {log}");
+    }
+    assert!(
+        !log.contains("fact writable"),
+        "the root's programs can change the twins"
+    );
+    // One program: `ed` is a script's own installation.
+    assert!(log.contains("fact grown 1\n"), "{log}");
+    assert!(!log.contains("no native twins"), "{log}");
+
+    let list = squashfs::list(&out.path().join(foreign()).join("rootfs"));
+    let left: Vec<_> = list.keys().filter(|path| path.starts_with("/.kiln")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    kiln.assert_clean();
+}
+
+#[test]
+fn a_native_root_has_no_twins() {
+    needs!(support::no_namespaces());
+    let recipe = Recipe::copy_of("debian-minimal");
+    let kiln = Kiln::new();
+    kiln.run(["build", recipe.path(), "--arch", HOST, "--twins", "full"])
+        .ok();
+    let job = &kiln.jobs()[0];
+    assert!(job["execs"].is_null(), "{job}");
+    assert!(!kiln.log(job).contains("twins"));
+}
