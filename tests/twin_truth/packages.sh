@@ -26,6 +26,7 @@ for package in "$apt/packages/"*.deb; do
     dpkg-deb --fsys-tarfile "$package" |
         tar -x -C "$root" --keep-directory-symlink --exclude='./usr/share/doc' --exclude='./usr/share/locale'
 done
-mkdir -p "$root/etc" "$root/proc" "$root/.kiln/bin"
+mkdir -p "$root/dev" "$root/etc" "$root/proc" "$root/.kiln/bin"
+: >"$root/dev/null"
 echo 'äöü ÄÖÜ' >"$root/etc/text"
 mv "$root" "$directory/$arch"

@@ -171,7 +171,7 @@ mod tests {
         let bash: Vec<_> = table.probes("/usr/bin/bash").collect();
         assert_eq!(bash.len(), 1);
         assert!(bash[0][1].contains("MACHTYPE"));
-        assert_eq!(table.probes("/usr/bin/gpgconf").count(), 2);
+        assert_eq!(table.probes("/usr/bin/iconv").count(), 2);
         assert_eq!(table.probes("/usr/bin/sed").count(), 0);
     }
 

@@ -138,32 +138,127 @@ fn low_half(value: u64) -> [u8; 4] {
 
 /// Changes Debian's name of the host where it is an operand: compilers write a text as short as `amd64` in two moves.
 ///
-/// Returns how many there were.
+/// Returns how many there were. Other compilers make it a string.
 ///
 /// # Errors
 ///
-/// When the code is not x86_64's, or the target's name has another length.
+/// When there are some, and the target's name has another length.
 pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
     let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
-    if host != Arch::X86_64 || old.len() != new.len() || old[4..] != new[4..] {
+    let (Some((old, old_end)), Some((new, new_end))) = (old.split_first_chunk(), new.split_first_chunk()) else {
+        return Ok(0);
+    };
+    if old_end == new_end {
+        return Ok(replace_operand(file, image, *old, *new));
+    }
+    if replace_operand(file, image, *old, *old) > 0 {
         return Err(Untold::new(
-            "the name of the architecture is part of the code and cannot be replaced there",
+            "the name of the architecture is part of the code, and has another length there",
         ));
     }
+    Ok(0)
+}
+
+/// Keeps librpm from taking the x86_64 level that it finds by `CPUID` for the name of the machine. What is left is
+/// what `uname` says. Returns how many places were changed; before rpm 4.19 there are none.
+pub(super) fn hide_cpu_level(file: &mut [u8], image: &Image) -> usize {
+    // The features of level 2 in ECX: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT. No CPU has all of the others, too.
+    const LEVEL_2: u32 = 0x0098_2201;
+    replace_operand(file, image, LEVEL_2.to_le_bytes(), [0xff; 4])
+}
+
+/// Replaces the operand `old` in all instructions that have it. Returns how many there were.
+fn replace_operand(file: &mut [u8], image: &Image, old: [u8; 4], new: [u8; 4]) -> usize {
     let mut places = Vec::new();
     for part in &image.code {
         decode(file, part, |decoded| {
             let at = decoded.at + decoded.offsets.immediate_offset();
-            if decoded.offsets.has_immediate()
-                && decoded.offsets.immediate_size() >= 4
-                && file.get(at..at + 4) == Some(&old[..4])
-            {
+            if decoded.offsets.immediate_size() >= old.len() && file.get(at..at + old.len()) == Some(&old) {
                 places.push(at);
             }
         });
     }
     for at in &places {
-        file[*at..at + 4].copy_from_slice(&new[..4]);
+        file[*at..*at + new.len()].copy_from_slice(&new);
     }
-    Ok(places.len())
+    places.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text is at 0x2000, has 36 characters of which the fifth is another one, and becomes one longer.
+    fn one_move() -> [Move; 1] {
+        [Move {
+            from: 0x2000..0x2005,
+            end: 0x2024,
+            to: 0x9000,
+            at: 0x2000,
+            new: vec![b'x'; 37],
+        }]
+    }
+
+    fn turned(mut code: Vec<u8>, fixed: bool) -> (Vec<u8>, Uses) {
+        let image = Image {
+            constants: Vec::new(),
+            code: vec![Part {
+                address: 0x1000,
+                bytes: 0..code.len(),
+            }],
+            data: Vec::new(),
+            relocations: Vec::new(),
+            fixed,
+        };
+        let mut uses = [Uses::default()];
+        turn(&mut code, &image, &one_move(), &mut uses);
+        let [uses] = uses;
+        (code, uses)
+    }
+
+    /// `lea rsi, [rip + distance]`.
+    fn lea(distance: u32) -> Vec<u8> {
+        [&[0x48, 0x8d, 0x35][..], &distance.to_le_bytes()].concat()
+    }
+
+    /// `mov edx, value`.
+    fn mov(value: u32) -> Vec<u8> {
+        [&[0xba][..], &value.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn an_address_and_the_length_beside_it_are_turned() {
+        let (code, uses) = turned([lea(0x2000 - 0x1007), mov(36)].concat(), false);
+        assert_eq!(code, [lea(0x9000 - 0x1007), mov(37)].concat());
+        assert_eq!((uses.turned, uses.read_until), (1, None));
+        let (code, _) = turned([mov(36), lea(0x2000 - 0x100c)].concat(), false);
+        assert_eq!(code, [mov(37), lea(0x9000 - 0x100c)].concat());
+    }
+
+    #[test]
+    fn a_length_far_away_or_another_number_stays() {
+        let nops = vec![0x90; WINDOW + 1];
+        let (code, _) = turned([lea(0x2000 - 0x1007), mov(35), nops.clone(), mov(36)].concat(), false);
+        assert_eq!(code, [lea(0x9000 - 0x1007), mov(35), nops, mov(36)].concat());
+    }
+
+    #[test]
+    fn what_points_behind_the_difference_stays() {
+        let (code, uses) = turned(lea(0x2006 - 0x1007), false);
+        assert_eq!((code, uses), (lea(0x2006 - 0x1007), Uses::default()));
+    }
+
+    #[test]
+    fn text_that_is_read_is_seen() {
+        // movdqa xmm0, [rip + distance]
+        let load = [&[0x66, 0x0f, 0x6f, 0x05][..], &(0x2000_u32 - 0x1008).to_le_bytes()].concat();
+        let (_, uses) = turned(load, false);
+        assert_eq!((uses.turned, uses.read_until), (0, Some(0x2010)));
+    }
+
+    #[test]
+    fn numbers_are_addresses_only_where_addresses_are_fixed() {
+        assert_eq!(turned(mov(0x2000), true).0, mov(0x9000));
+        assert_eq!(turned(mov(0x2000), false).0, mov(0x2000));
+    }
 }

@@ -17,7 +17,7 @@ mod rules;
 mod strings;
 
 use crate::arch::Arch;
-use {image::Image, strings::Names};
+use {image::Image, rules::Answer, strings::Names};
 
 /// Why a program cannot be made to say what its emulated original says. It then has no twin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +34,7 @@ impl Untold {
 ///
 /// Files for which this is false can be linked into the directory of twins as they are.
 pub fn concerns(path: &str) -> bool {
-    rules::rule_of(path).is_some()
+    !rules::answers_of(path).is_empty()
 }
 
 /// Makes `twin`, the host's build of the file at `path`, say what `original`, the target's build, says.
@@ -46,24 +46,24 @@ pub fn concerns(path: &str) -> bool {
 ///
 /// When an answer is not where it is expected. `twin` is then half changed and must not be used.
 pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target: Arch) -> Result<usize, Untold> {
-    let Some(rule) = rules::rule_of(path) else {
+    let answers = rules::answers_of(path);
+    if answers.is_empty() {
         return Ok(0);
-    };
+    }
     let image = Image::read(twin)?;
     let mut told = 0;
-    if rule.strings {
-        let names = Names::new(host, target);
-        told += strings::write(twin, &image, strings::find(twin, &image, original, &names), host)?;
-    }
-    if rule.gconv {
-        told += strings::move_gconv(twin, &image)?;
-    }
-    if rule.constants {
-        told += instructions::change_name(twin, &image, host, target)?;
-        // Other compilers make it a string.
-        if told == 0 {
-            return Err(Untold::new("the name of the architecture is not where it is expected"));
-        }
+    for answer in answers {
+        told += match answer {
+            Answer::Strings => {
+                let changes = strings::find(twin, &image, original, &Names::new(host, target));
+                strings::write(twin, &image, changes, host)?
+            }
+            Answer::Converters => strings::move_gconv(twin, &image)?,
+            // These are x86_64 instructions.
+            Answer::Operands | Answer::CpuLevel if host != Arch::X86_64 => 0,
+            Answer::Operands => instructions::change_name(twin, &image, host, target)?,
+            Answer::CpuLevel => instructions::hide_cpu_level(twin, &image),
+        };
     }
     Ok(told)
 }

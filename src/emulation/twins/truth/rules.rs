@@ -1,14 +1,16 @@
 //! Which files say something of their own, and in which form.
 
-/// What is changed in a file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Rule {
+/// Something in a file that is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
     /// Strings with the host's name.
-    pub strings: bool,
+    Strings,
     /// The directory of character set converters, which are code of the host and lie beside the twins.
-    pub gconv: bool,
+    Converters,
     /// Debian's name of the host where the compiler made it an operand of an instruction.
-    pub constants: bool,
+    Operands,
+    /// The level of x86_64 that librpm measures.
+    CpuLevel,
 }
 
 /// Files of these names tell in strings what they were built for. A `*` at the end stands for anything.
@@ -31,10 +33,7 @@ const SPEAKERS: &[&str] = &[
     "php*",
     // the architecture of packages
     "dpkg*",
-    "apt*",
     "libapt-*",
-    "rpm*",
-    "librpm*",
     // MAKE_HOST, LD_PRELOAD for the child, directories that they list
     "make",
     "stdbuf",
@@ -47,15 +46,20 @@ const SPEAKERS: &[&str] = &[
     "liblvm2cmd*",
 ];
 
-/// The rule for the file at `path`. None when it is used as it is.
-pub(super) fn rule_of(path: &str) -> Option<Rule> {
+/// What is changed in the file at `path`. Nothing where it is used as it is.
+pub(super) fn answers_of(path: &str) -> &'static [Answer] {
     let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let rule = Rule {
-        strings: directory == "/usr/lib/apt/methods" || SPEAKERS.iter().any(|pattern| matches(pattern, name)),
-        gconv: name.starts_with("libc.so.6") || name.starts_with("libc-2."),
-        constants: name.starts_with("libapt-pkg.so"),
-    };
-    (rule != Rule::default()).then_some(rule)
+    if name.starts_with("libc.so.6") || name.starts_with("libc-2.") {
+        &[Answer::Converters]
+    } else if name.starts_with("librpm.so") {
+        &[Answer::CpuLevel]
+    } else if name.starts_with("libapt-pkg.so") {
+        &[Answer::Strings, Answer::Operands]
+    } else if directory == "/usr/lib/apt/methods" || SPEAKERS.iter().any(|pattern| matches(pattern, name)) {
+        &[Answer::Strings]
+    } else {
+        &[]
+    }
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -78,16 +82,16 @@ mod tests {
             "/usr/lib64/libpython3.13.so.1.0",
             "/usr/lib/apt/methods/http",
         ] {
-            assert!(rule_of(path).is_some_and(|rule| rule.strings), "{path}");
+            assert_eq!(answers_of(path), [Answer::Strings], "{path}");
         }
-        assert!(rule_of("/usr/lib/aarch64-linux-gnu/libc.so.6").is_some_and(|rule| rule.gconv && !rule.strings));
+        assert_eq!(answers_of("/usr/lib/aarch64-linux-gnu/libc.so.6"), [Answer::Converters]);
         for path in [
             "/usr/bin/sed",
             "/usr/bin/bashbug",
             "/usr/lib/aarch64-linux-gnu/libcap.so.2",
             "bin",
         ] {
-            assert_eq!(rule_of(path), None, "{path}");
+            assert_eq!(answers_of(path), [], "{path}");
         }
     }
 }

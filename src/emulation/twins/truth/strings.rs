@@ -30,6 +30,7 @@ impl Names {
             pairs: vec![
                 (host.multiarch(), target.multiarch()),
                 (host.name(), target.name()),
+                (cpu(host), cpu(target)),
                 (host.debian(), target.debian()),
             ],
             cpu: (cpu(host), cpu(target)),
@@ -190,11 +191,13 @@ pub(super) fn move_gconv(twin: &mut [u8], image: &Image) -> Result<usize, Untold
 
 /// Whether `original` has `text`, too, from the name at `at` on and with the same before it.
 fn is_said_too(original: &[u8], text: &[u8], at: usize) -> bool {
-    let tail = [&text[at..], b"\0"].concat();
-    let before = text[..at].last();
+    // More may be no text at all, but what happens to lie before it.
+    const ENOUGH: usize = 4;
+    let begin = at.saturating_sub(ENOUGH);
+    let tail = [&text[begin..], b"\0"].concat();
     occurrences(original, &tail).any(|found| {
-        let there = found.checked_sub(1).map(|index| &original[index]);
-        there == before || before.is_none() && there.is_none_or(|byte| !is_text(*byte))
+        let before = found.checked_sub(1).map(|index| original[index]);
+        begin > 0 || before.is_none_or(|byte| !is_text(byte))
     })
 }
 
@@ -225,4 +228,53 @@ fn replace(text: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     }
     out.extend_from_slice(&text[done..]);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(text: &str, original: &[u8]) -> Option<String> {
+        let names = Names::new(Arch::X86_64, Arch::Ppc64le);
+        let at = text.find("x86_64").or_else(|| text.find("amd64")).unwrap();
+        let new = names.translate(text.as_bytes(), at, original)?;
+        Some(String::from_utf8(new).unwrap())
+    }
+
+    #[test]
+    fn the_targets_build_decides_what_is_said() {
+        let original =
+            b"/usr/lib/powerpc64le-linux-gnu/perl\0(ppc64el)\0powerpc64le\0powerpc64le-unknown-linux-gnu) %s\n\0";
+        for (text, expected) in [
+            (
+                "/usr/lib/x86_64-linux-gnu/perl",
+                Some("/usr/lib/powerpc64le-linux-gnu/perl"),
+            ),
+            ("x86_64", Some("powerpc64le")),
+            ("1.2 (amd64)", Some("1.2 (ppc64el)")),
+            (
+                "curl (x86_64-pc-linux-gnu) %s\n",
+                Some("curl (powerpc64le-unknown-linux-gnu) %s\n"),
+            ),
+            ("/usr/lib/x86_64-linux-gnu/python", None),
+            ("x86_64-pc-linux-musl", None),
+        ] {
+            assert_eq!(translated(text, original).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_both_say_is_no_answer() {
+        let original = b"i386\0x86_64\0aarch64\0built for aarch64 on x86_64\0";
+        assert!(is_said_too(original, b"x86_64", 0));
+        assert!(is_said_too(original, b"for aarch64 on x86_64", 15));
+        assert!(!is_said_too(original, b"for x86_64", 4));
+        assert!(!is_said_too(b"for x86_64\0", b"x86_64", 0));
+    }
+
+    #[test]
+    fn every_name_in_a_text_is_replaced() {
+        assert_eq!(replace(b"/a/x:/b/x:", b"x", b"yy"), b"/a/yy:/b/yy:");
+        assert_eq!(replace(b"", b"x", b"y"), b"");
+    }
 }
