@@ -138,7 +138,7 @@ fn only_what_fits_is_joined() {
     assert!(refused(&support::source_dir().join("Cargo.toml"), &exec).contains("no 64-bit ELF"));
 
     join(&emulator, &exec, &joined).unwrap();
-    // It has no second note behind its segments to give away for ever.
+    // It gave away another note than that of its build-id.
     let head = fs_err::read(&joined).unwrap();
     assert!(
         key::build_id(&head[..key::HEAD]).is_some(),

@@ -1,5 +1,6 @@
 //! The directory of twins, made of Debian's own packages and used by native programs in a foreign root.
 
+#![cfg(all(feature = "server", feature = "agent"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -12,3 +13,5 @@ mod changes;
 mod debian;
 #[path = "twin_world/hostile.rs"]
 mod hostile;
+#[path = "twin_world/joined.rs"]
+mod joined;

@@ -218,7 +218,6 @@ impl Steps<'_> {
     }
 
     async fn build(&self, outputs: &Outputs, emulator: Option<&Emulator>) -> Result<(), Failure> {
-        let twins = Twins::of_job(self.job, outputs, self.events);
         let request = kiwi::PrepareRoot {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
@@ -226,17 +225,18 @@ impl Steps<'_> {
             emulator,
             has_tbz: outputs.facts.has_tbz,
         };
+        let twins = Twins::of_job(self.job, outputs, self.events);
         let mut programs = Programs::default();
         let built = kiwi::prepare_root(request, &mut programs, self.events).await;
-        let cleaned = match twins {
-            Some(twins) => blocking(move || twins.finish()).await.map(Some),
+        let counted = match twins {
+            Some(twins) => blocking(move || twins.finish()).await,
             None => Ok(None),
         };
         if emulator.is_some() {
-            let counts = cleaned.as_ref().ok().copied().flatten();
-            self.tell_execs(programs.execs(counts)).await;
+            let counted = counted.as_ref().ok().copied().flatten();
+            self.tell_execs(programs.execs(counted)).await;
         }
-        built.and(cleaned.map(drop))
+        built.and(counted.map(drop))
     }
 
     /// Tells what ran how, in the log and for the job's record.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::twins::Counts;
 use crate::records::{EmulatedProgram, Execs};
 
 /// Programs that are told apart. A build runs a few hundred; a recipe that makes up names gets no more memory for it.
@@ -54,15 +53,10 @@ impl Programs {
         }
     }
 
-    /// What the job's record says. Where execs were not counted, since there are no twins, each emulated process is taken
-    /// for one.
-    pub fn execs(self, counts: Option<Counts>) -> Execs {
-        let uncounted = Counts {
-            twins: 0,
-            emulated: self.processes,
-        };
-        let counted = counts.filter(|counts| *counts != Counts::default());
-        let Counts { twins, emulated } = counted.unwrap_or(uncounted);
+    /// What the job's record says. `counted` are the execs of twins and of emulated programs, where those were counted;
+    /// elsewhere nothing but emulated processes can be told, each of which is taken for one exec.
+    pub fn execs(self, counted: Option<(u64, u64)>) -> Execs {
+        let (twins, emulated) = counted.unwrap_or((0, self.processes));
         let mut programs: Vec<_> = self.by_path.into_iter().collect();
         programs.sort_by(|(one, a), (other, b)| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| one.cmp(other)));
         programs.truncate(Execs::MOST_EXPENSIVE);
@@ -104,11 +98,8 @@ mod tests {
             (second.program.as_str(), second.runs, second.cpu_ms),
             ("/bin/30", 1, 30)
         );
-        let counts = Counts { twins: 7, emulated: 8 };
-        let counted = kiwi.clone().execs(Some(counts));
+        let counted = kiwi.execs(Some((7, 8)));
         assert_eq!((counted.twins, counted.emulated), (7, 8));
-        let nothing_counted = kiwi.execs(Some(Counts::default()));
-        assert_eq!((nothing_counted.twins, nothing_counted.emulated), (0, 31));
     }
 
     #[test]

@@ -18,14 +18,15 @@ use kiln::{
 };
 use tempfile::TempDir;
 
-use crate::support::foreign;
+use crate::support::{ANSWERS, foreign, kiln_program};
 
 /// What the root is made of, with all that they depend on.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "bash",
     "coreutils",
     "dash",
     "grep",
+    "libc-bin",
     "libpam-modules",
     "perl-base",
     "sed",
@@ -116,8 +117,7 @@ impl Debian {
     /// An empty directory of twins.
     pub fn world(&self) -> World {
         let dir = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
-        let answers = Path::new(env!("CARGO_BIN_EXE_kiln")).with_file_name("answers.so");
-        assert!(answers.exists(), "{} is not there: run `make test`", answers.display());
+        let answers = kiln_program().with_file_name(ANSWERS);
         let table = Table::built_in().unwrap();
         World::open(
             &dir,

@@ -3,15 +3,15 @@
 use core::{
     ffi::CStr,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::AtomicU64,
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, fstat, openat},
+    fs::{OFlags, fstat},
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
-use crate::{layout, text};
+use crate::{kernel::File, layout, text};
 
 const PATH: &CStr = text::terminated(&text::with_end::<{ layout::COUNTS.len() + 1 }>(layout::COUNTS));
 
@@ -50,7 +50,7 @@ impl Counts {
     fn add(&self, which: impl Fn(&Counters) -> &AtomicU64, number: u64) {
         if let Some(counters) = self.0 {
             // SAFETY: it is mapped as long as `self` lives, and whole, as `map` saw.
-            which(unsafe { counters.as_ref() }).fetch_add(number, Ordering::Relaxed);
+            fetch_add(which(unsafe { counters.as_ref() }), number);
         }
     }
 }
@@ -66,9 +66,9 @@ impl Drop for Counts {
 
 fn map() -> Option<NonNull<Counters>> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = openat(CWD, PATH, flags, Mode::empty()).ok()?;
+    let file = File::open(PATH, flags)?;
     // Memory behind the end of a file cannot be touched.
-    let size = usize::try_from(fstat(&file).ok()?.st_size).ok()?;
+    let size = usize::try_from(fstat(file.descriptor()).ok()?.st_size).ok()?;
     if size < size_of::<Counters>() {
         return None;
     }
@@ -79,9 +79,35 @@ fn map() -> Option<NonNull<Counters>> {
             size_of::<Counters>(),
             ProtFlags::READ | ProtFlags::WRITE,
             MapFlags::SHARED,
-            &file,
+            file.descriptor(),
             0,
         )
     };
     NonNull::new(memory.ok()?.cast())
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+fn fetch_add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, core::sync::atomic::Ordering::Relaxed);
+}
+
+/// With the instructions that all such processors have. The compiler would call a function that looks into writable
+/// data for newer ones.
+#[cfg(target_arch = "aarch64")]
+fn fetch_add(counter: &AtomicU64, number: u64) {
+    // SAFETY: it changes this one word, as an atomic may be changed.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "ldxr {value}, [{counter}]",
+            "add {value}, {value}, {number}",
+            "stxr {failed:w}, {value}, [{counter}]",
+            "cbnz {failed:w}, 2b",
+            counter = in(reg) counter.as_ptr(),
+            number = in(reg) number,
+            value = out(reg) _,
+            failed = out(reg) _,
+            options(nostack),
+        );
+    }
 }

@@ -5,10 +5,10 @@ use core::{ffi::CStr, mem::MaybeUninit};
 use rustix::{
     fd::BorrowedFd,
     fs::{Access, AtFlags, CWD, accessat, fstat},
-    io::pread,
 };
 
 use crate::{
+    kernel::read_head,
     key::{HEAD, LONGEST_KEY, build_id, write_key},
     layout,
     stack::{Stack, Text},
@@ -66,9 +66,8 @@ fn forbids(variable: Text) -> bool {
 
 /// The path of the twin of exactly this file, if it is there and may be run. Modules, which are there too, may not.
 fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH]) -> Option<&'a CStr> {
-    let mut head = [MaybeUninit::uninit(); HEAD];
-    let (head, _) = pread(program, &mut head, 0).ok()?;
-    let id = build_id(head)?;
+    let mut room = [MaybeUninit::uninit(); HEAD];
+    let id = build_id(read_head(program, &mut room)?)?;
     let state = fstat(program).ok()?;
 
     let (directory, name) = path.split_at_mut_checked(layout::BIN.len())?;

@@ -1,7 +1,13 @@
-//! The system calls that `rustix` has not: it keeps what only C libraries need to itself, and has names of processes as
-//! allocated strings only.
+//! The system calls that `rustix` has not: it keeps what only C libraries need to itself, has names of processes as
+//! allocated strings only, and would panic when the kernel returned nonsense.
 
-use core::{arch::asm, ffi::CStr};
+use core::{arch::asm, ffi::CStr, mem::MaybeUninit, slice};
+
+use rustix::{
+    fd::{AsRawFd, BorrowedFd},
+    fs::{CWD, OFlags},
+    io::close,
+};
 
 /// Longest name of a process, with the zero at its end (`TASK_COMM_LEN`).
 pub const LONGEST_NAME: usize = 16;
@@ -10,30 +16,33 @@ pub const LONGEST_NAME: usize = 16;
 const NUMBERS: Numbers = Numbers {
     execve: 59,
     prctl: 157,
-    exit_group: 231,
+    openat: 257,
+    pread64: 17,
 };
 #[cfg(target_arch = "aarch64")]
 const NUMBERS: Numbers = Numbers {
     execve: 221,
     prctl: 167,
-    exit_group: 94,
+    openat: 56,
+    pread64: 67,
 };
 
 /// The kernel's numbers of calls.
 struct Numbers {
     execve: usize,
     prctl: usize,
-    exit_group: usize,
+    openat: usize,
+    pread64: usize,
 }
 
 const PR_GET_NAME: usize = 16;
 
-/// A system call with three arguments.
+/// A system call with up to four arguments.
 ///
 /// # Safety
 ///
 /// That of the call.
-unsafe fn call(number: usize, one: usize, two: usize, three: usize) -> isize {
+unsafe fn call(number: usize, [one, two, three, four]: [usize; 4]) -> isize {
     let result;
     // SAFETY: the kernel's convention: all other registers stay as they are.
     unsafe {
@@ -44,6 +53,7 @@ unsafe fn call(number: usize, one: usize, two: usize, three: usize) -> isize {
             in("rdi") one,
             in("rsi") two,
             in("rdx") three,
+            in("r10") four,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
@@ -55,6 +65,7 @@ unsafe fn call(number: usize, one: usize, two: usize, three: usize) -> isize {
             inlateout("x0") one => result,
             in("x1") two,
             in("x2") three,
+            in("x3") four,
             options(nostack),
         );
     }
@@ -71,9 +82,12 @@ pub unsafe fn execve(path: &CStr, arguments: *const *const u8, environment: *con
     let _error = unsafe {
         call(
             NUMBERS.execve,
-            path.as_ptr().addr(),
-            arguments.expose_provenance(),
-            environment.expose_provenance(),
+            [
+                path.as_ptr().expose_provenance(),
+                arguments.expose_provenance(),
+                environment.expose_provenance(),
+                0,
+            ],
         )
     };
 }
@@ -81,13 +95,47 @@ pub unsafe fn execve(path: &CStr, arguments: *const *const u8, environment: *con
 /// Puts this process's name, with a zero at its end, into `name`.
 pub fn process_name(name: &mut [u8; LONGEST_NAME]) {
     // SAFETY: the kernel writes that many bytes. There is no error.
-    unsafe { call(NUMBERS.prctl, PR_GET_NAME, name.as_mut_ptr().expose_provenance(), 0) };
+    unsafe {
+        call(
+            NUMBERS.prctl,
+            [PR_GET_NAME, name.as_mut_ptr().expose_provenance(), 0, 0],
+        )
+    };
 }
 
-/// Ends the process.
-pub fn exit(code: u8) -> ! {
-    loop {
-        // SAFETY: it takes no pointers, and does not return.
-        unsafe { call(NUMBERS.exit_group, usize::from(code), 0, 0) };
+/// What a file begins with: as much as there is room for.
+pub fn read_head<'a>(file: BorrowedFd<'_>, room: &'a mut [MaybeUninit<u8>]) -> Option<&'a [u8]> {
+    let (number, begin) = (file.as_raw_fd().cast_unsigned() as usize, room.as_mut_ptr());
+    // SAFETY: the kernel writes no more than there is room for.
+    let result = unsafe { call(NUMBERS.pread64, [number, begin.expose_provenance(), room.len(), 0]) };
+    let length = usize::try_from(result).ok()?;
+    // SAFETY: so many bytes were written.
+    Some(unsafe { slice::from_raw_parts(begin.cast(), length) })
+}
+
+/// An open file.
+pub struct File(i32);
+
+impl File {
+    /// Opens a file that exists.
+    pub fn open(path: &CStr, flags: OFlags) -> Option<Self> {
+        let (directory, flags) = (CWD.as_raw_fd().cast_unsigned() as usize, flags.bits() as usize);
+        // SAFETY: the path lives during the call.
+        let result = unsafe { call(NUMBERS.openat, [directory, path.as_ptr().expose_provenance(), flags, 0]) };
+        let number = u32::try_from(result).ok()?;
+        i32::try_from(number).ok().map(Self)
+    }
+
+    /// Its descriptor.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as `self` lives.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: nothing else closes it.
+        unsafe { close(self.0) };
     }
 }

@@ -12,8 +12,8 @@
 //! says why, and programs are emulated.
 
 use std::{
-    io::{self, Read},
-    path::{Path, PathBuf},
+    io,
+    path::PathBuf,
     sync::mpsc::{self, Sender},
     thread,
 };
@@ -99,12 +99,13 @@ impl Twins {
         Ok(Self { requests, dir })
     }
 
-    /// Ends it: nothing of the twins is in the root after that. Blocks.
+    /// Ends it: nothing of the twins is in the root after that. Returns how often programs of the root were started as
+    /// twins and under the emulator, if anybody entered the root. Blocks.
     ///
     /// # Errors
     ///
     /// When the root could not be cleaned of them.
-    pub fn finish(self) -> Result<Counts, Failure> {
+    pub fn finish(self) -> Result<Option<(u64, u64)>, Failure> {
         let failed = |error: io::Error| Failure::io("cannot remove the native twins from the root", &error);
         let (reply, ended) = mpsc::channel();
         // A thread that has crashed drops both ends, and may have left the mount point behind.
@@ -113,27 +114,5 @@ impl Twins {
         let counts = ended.recv().unwrap_or_else(crashed).map_err(failed)?;
         fs_err::remove_dir_all(&self.dir).map_err(failed)?;
         Ok(counts)
-    }
-}
-
-/// How often programs of the root were started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// As native twins.
-    pub twins: u64,
-    /// Under the emulator.
-    pub emulated: u64,
-}
-
-impl Counts {
-    /// Reads the counters that programs of the root have changed.
-    fn read(file: &Path) -> io::Result<Self> {
-        let mut counts = [[0; 8]; 2];
-        let mut file = fs_err::File::open(file)?;
-        for count in &mut counts {
-            file.read_exact(count)?;
-        }
-        let [twins, emulated] = counts.map(u64::from_ne_bytes);
-        Ok(Self { twins, emulated })
     }
 }

@@ -1,7 +1,7 @@
 //! Packages that are, or are about to be, in the root, and their counterparts for the host.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ffi::OsString,
     io,
     os::fd::{AsRawFd, OwnedFd},
@@ -40,7 +40,7 @@ pub(super) struct Package {
     pub(super) sums: Vec<Sum>,
     pub(super) host: Host,
     /// What dpkg knew when it was last compared with the root.
-    pub(super) compared: Option<Dpkg>,
+    compared: Option<Dpkg>,
     /// Its files that were handed to the world of twins.
     pub(super) paired: Vec<PathBuf>,
 }
@@ -58,7 +58,7 @@ pub(super) enum Host {
 
 /// What dpkg in the root knows of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dpkg {
+enum Dpkg {
     /// Nothing: it is not there, or was unpacked without dpkg.
     Unknown,
     /// When it was unpacked last.
@@ -183,18 +183,32 @@ impl Packages {
         unpacked.ok().map(|()| into)
     }
 
-    /// What dpkg in the root knows of a package. It writes the list of files once they are all in their places.
-    pub(super) fn dpkg(&self, (name, _): &Id) -> Dpkg {
+    /// Names of packages that may have come into the root, changed or gone since this was last asked. Those that dpkg does
+    /// not know are among them only if `all` are asked for.
+    pub(super) fn changed(&mut self, all: bool) -> BTreeSet<String> {
+        let mut changed = BTreeSet::new();
         let Ok(root) = Root::open(&self.root) else {
-            return Dpkg::Unknown;
+            return changed;
         };
-        let names = [format!("{name}.list"), format!("{name}:{}.list", self.target.debian())];
-        let found = |name: &String| {
-            let (_, found) = root.file(&Path::new("var/lib/dpkg/info").join(name)).ok()??;
-            found.modified().ok()
-        };
-        names.iter().find_map(found).map_or(Dpkg::Unknown, Dpkg::Unpacked)
+        for ((name, _), package) in &mut self.known {
+            let dpkg = dpkg(&root, name, self.target);
+            if package.compared != Some(dpkg) && (all || dpkg != Dpkg::Unknown) {
+                package.compared = Some(dpkg);
+                changed.insert(name.clone());
+            }
+        }
+        changed
     }
+}
+
+/// What dpkg in the root knows of a package. It writes the list of files once they are all in their places.
+fn dpkg(root: &Root, name: &str, target: Arch) -> Dpkg {
+    let names = [format!("{name}.list"), format!("{name}:{}.list", target.debian())];
+    let found = |name: &String| {
+        let (_, found) = root.file(&Path::new("var/lib/dpkg/info").join(name)).ok()??;
+        found.modified().ok()
+    };
+    names.iter().find_map(found).map_or(Dpkg::Unknown, Dpkg::Unpacked)
 }
 
 /// Opens a directory below `top`, on the way to which there is no link.

@@ -13,16 +13,17 @@ use std::{
 };
 
 use super::{
-    Counts, Settings,
+    Settings,
     apt::{self, Apt, Index},
     mount::{self, MountPoint},
-    packages::{Dpkg, Host, Id, Packages},
+    packages::{Host, Packages},
     probe::Place,
     unchanged::unchanged,
 };
 use crate::{
     agent::events::Events,
     emulation::twins::{
+        counts,
         table::Table,
         world::{self, Census, World},
     },
@@ -41,7 +42,9 @@ pub(super) enum Request {
         reply: Sender<Option<PathBuf>>,
     },
     /// The root is built. The answer says that nothing of the twins is in it.
-    End { reply: Sender<io::Result<Counts>> },
+    End {
+        reply: Sender<io::Result<Option<(u64, u64)>>>,
+    },
 }
 
 /// How far the lists of packages for the host are.
@@ -211,34 +214,44 @@ impl Keeper {
     /// does not know yet are looked at, too: the first ones are unpacked without it.
     fn compare(&mut self, all: bool) -> io::Result<Vec<world::Package>> {
         let mut offers = Vec::new();
-        let Some(open) = &mut self.open else { return Ok(offers) };
-        let ids: Vec<Id> = self.packages.known.keys().cloned().collect();
-        for id in ids {
-            let dpkg = self.packages.dpkg(&id);
-            let Some(package) = self.packages.known.get_mut(&id) else {
-                continue;
-            };
-            let Host::At(host) = &package.host else { continue };
-            if package.compared == Some(dpkg) || (dpkg == Dpkg::Unknown && !all) {
-                continue;
+        let Some(open) = &mut self.open else {
+            return Ok(offers);
+        };
+        for name in self.packages.changed(all) {
+            let versions = || self.packages.known.iter().filter(|((known, _), _)| *known == name);
+            // Versions of one package have files in common. The one that is installed has all of its own.
+            let mut installed = (String::new(), Vec::new());
+            for ((_, version), package) in versions() {
+                let files = unchanged(&self.settings.root, &package.sums, self.settings.target)?;
+                if files.len() >= installed.1.len() {
+                    installed = (version.clone(), files);
+                }
             }
-            package.compared = Some(dpkg);
-            let files = unchanged(&self.settings.root, &package.sums, self.settings.target)?;
-            if files == package.paired {
-                continue;
+            let was_there = versions().any(|(_, package)| !package.paired.is_empty());
+            let (version, files) = installed;
+            let mut is_new = false;
+            for ((known, other), package) in &mut self.packages.known {
+                if *known == name {
+                    let paired = if *other == version { files.clone() } else { Vec::new() };
+                    is_new |= !paired.is_empty() && paired != package.paired;
+                    package.paired = paired;
+                }
             }
-            package.paired.clone_from(&files);
-            let (name, version) = id;
-            if files.is_empty() {
-                open.world.remove(&name).map_err(io::Error::other)?;
-            } else {
-                let host = host.clone();
-                offers.push(world::Package {
-                    name,
-                    version,
-                    files,
-                    host,
-                });
+            let host = self.packages.known.get(&(name.clone(), version.clone()));
+            match host.map(|package| &package.host) {
+                Some(Host::At(host)) if !files.is_empty() => {
+                    if is_new {
+                        let host = host.clone();
+                        offers.push(world::Package {
+                            name,
+                            version,
+                            files,
+                            host,
+                        });
+                    }
+                }
+                _ if was_there => open.world.remove(&name).map_err(io::Error::other)?,
+                _ => {}
             }
         }
         Ok(offers)
@@ -279,13 +292,13 @@ impl Keeper {
             .say_blocking(&format!("no native twins from here on: {why}"));
     }
 
-    fn end(mut self) -> io::Result<Counts> {
+    fn end(mut self) -> io::Result<Option<(u64, u64)>> {
         if let Lists::Coming(_, update) = &mut self.lists {
             let _ = update.kill();
             let _ = update.wait();
         }
         let Some(Open { world, mount_point, .. }) = self.open else {
-            return Ok(Counts::default());
+            return Ok(None);
         };
         let Census {
             programs,
@@ -313,6 +326,6 @@ impl Keeper {
             }
         }
         mount_point.remove()?;
-        Counts::read(&world.mounted().join(mount::counts()))
+        counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
 }

@@ -1,6 +1,9 @@
 //! Which twins can run now, given all files of both architectures that are known.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::Path,
+};
 
 use super::elf::Kind;
 
@@ -50,6 +53,14 @@ pub enum Verdict {
     Refused,
 }
 
+/// Where interpreters have modules, and what the names of those interpreters begin with.
+const INTERPRETERS: [(&str, &str); 3] = [("/perl", "perl"), ("/python", "python"), ("/ruby", "ruby")];
+
+/// Whether a file at `path` is something that an interpreter loads.
+pub fn is_interpreters(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|end| end == "so") && INTERPRETERS.iter().any(|(dir, _)| path.contains(dir))
+}
+
 /// What is to be in the directory of twins.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Choice {
@@ -61,13 +72,32 @@ pub struct Choice {
     pub trial: BTreeMap<String, Id>,
     /// Names of libraries that are asked for and that nobody has.
     pub missing: BTreeSet<String>,
+    /// Interpreters that are emulated because a module has no twin, each with one such module.
+    pub held: BTreeMap<String, String>,
+}
+
+impl Item {
+    /// One of its paths, and the module that keeps it back.
+    fn held_back<'a>(&self, lacking: &BTreeMap<&str, &'a str>) -> Option<(&str, &'a str)> {
+        if self.kind != Kind::Program {
+            return None;
+        }
+        self.paths.iter().find_map(|path| {
+            let name = path.rsplit('/').next()?;
+            let (_, module) = lacking
+                .iter()
+                .find(|(interpreter, _)| name.starts_with(**interpreter))?;
+            Some((path.as_str(), *module))
+        })
+    }
 }
 
 impl Choice {
     /// Takes every file all of whose libraries are there, and theirs.
     ///
-    /// `loader` is the name of the dynamic loader, without which nothing can run.
-    pub fn among(items: &BTreeMap<Id, Item>, loader: &str) -> Self {
+    /// `loader` is the name of the dynamic loader, without which nothing can run. `orphans` are modules of the root that
+    /// have no native build: an emulated interpreter could load them, a native one cannot.
+    pub fn among<'a>(items: &'a BTreeMap<Id, Item>, orphans: impl Iterator<Item = &'a str>, loader: &str) -> Self {
         let libraries = libraries_of(items);
         let mut choice = Self::default();
         if !libraries.contains_key(loader) {
@@ -80,11 +110,19 @@ impl Choice {
             .filter(|(_, id)| complete.contains(*id))
             .map(|(name, id)| ((*name).to_owned(), *id))
             .collect();
+        let waiting = items.iter().filter(|(id, item)| {
+            let is_usable = complete.contains(*id) && item.verdict != Verdict::Refused;
+            item.kind == Kind::Shared && item.library.is_none() && !is_usable
+        });
+        let modules = waiting.flat_map(|(_, item)| item.paths.iter().map(String::as_str));
+        let lacking = interpreters_of(modules.chain(orphans));
         let mut refused = HashSet::new();
         for (id, item) in items {
             let Some(key) = &item.key else { continue };
             if item.verdict == Verdict::Refused {
                 refused.insert(key);
+            } else if let Some((path, module)) = item.held_back(&lacking) {
+                choice.held.insert(path.to_owned(), module.to_owned());
             } else if complete.contains(id) {
                 let published = if item.verdict == Verdict::Untried {
                     &mut choice.trial
@@ -124,6 +162,16 @@ impl Choice {
         }
         complete
     }
+}
+
+/// What the names of interpreters begin with whose modules these are, each with one of them.
+fn interpreters_of<'a>(modules: impl Iterator<Item = &'a str>) -> BTreeMap<&'static str, &'a str> {
+    modules
+        .filter(|path| is_interpreters(path))
+        .flat_map(|path| INTERPRETERS.iter().map(move |(dir, name)| (path, *dir, *name)))
+        .filter(|(path, dir, _)| path.contains(dir))
+        .map(|(path, _, name)| (name, path))
+        .collect()
 }
 
 /// The library that each name means. Public ones come first; among others of one name nobody could tell which a
@@ -180,7 +228,7 @@ mod tests {
     }
 
     fn among(items: impl IntoIterator<Item = Item>) -> Choice {
-        Choice::among(&(0..).zip(items).collect(), LOADER)
+        Choice::among(&(0..).zip(items).collect(), [].into_iter(), LOADER)
     }
 
     fn keys(names: &BTreeMap<String, Id>) -> Vec<&str> {
@@ -262,5 +310,32 @@ mod tests {
         ]);
         assert_eq!(keys(&choice.bin), ["c"]);
         assert_eq!(keys(&choice.trial), ["b"]);
+    }
+
+    #[test]
+    fn an_interpreter_waits_for_its_modules() {
+        let named = |path: &str, item: Item| Item {
+            paths: vec![path.to_owned()],
+            ..item
+        };
+        let items: BTreeMap<Id, Item> = (0..)
+            .zip([
+                item(None, Some(LOADER), &[]),
+                named("/usr/bin/python3.11", program("python", &[])),
+                named("/usr/bin/perl", program("perl", &[])),
+                named("/usr/bin/cat", program("cat", &[])),
+                named(
+                    "/usr/lib/python3/dist-packages/numpy/x.so",
+                    item(Some("x"), None, &["gone"]),
+                ),
+                named("/usr/lib/perl5/y.so", item(Some("y"), None, &[])),
+            ])
+            .collect();
+        let choice = Choice::among(&items, [].into_iter(), LOADER);
+        assert_eq!(keys(&choice.bin), ["cat", "perl", "y"]);
+        assert_eq!(choice.held.keys().collect::<Vec<_>>(), ["/usr/bin/python3.11"]);
+        let choice = Choice::among(&items, ["/usr/lib/perl5/z.so"].into_iter(), LOADER);
+        assert_eq!(keys(&choice.bin), ["cat", "y"]);
+        assert_eq!(choice.held["/usr/bin/perl"], "/usr/lib/perl5/z.so");
     }
 }

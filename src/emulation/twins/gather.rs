@@ -1,7 +1,7 @@
 //! What a pair of packages has for the directory of twins: files that both builds have, and the host's libraries.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs::{File, Metadata},
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    choice::{Item, Library, Verdict},
+    choice::{Item, Library, Verdict, is_interpreters},
     elf::{self, Elf, Kind},
     key,
     pairs::{counterparts, data_name, is_in_library_directory, loader_name, moved_data},
@@ -45,6 +45,8 @@ pub struct Gathered {
     pub items: Vec<Found>,
     /// Other files that native libraries read: name in the directory of twins, content.
     pub data: Vec<(String, Vec<u8>)>,
+    /// Paths in the root of modules for interpreters that have no native build.
+    pub orphans: Vec<String>,
 }
 
 /// A native file.
@@ -102,7 +104,21 @@ impl Gatherer {
                 gathered.items.push(self.alone(package, origin, elf));
             }
         }
+        let told: HashSet<&String> = gathered.items.iter().flat_map(|found| &found.item.paths).collect();
+        gathered.orphans = self
+            .modules(&package.files)
+            .filter(|path| !told.contains(path))
+            .collect();
         Ok(gathered)
+    }
+
+    /// Those of `files` that interpreters load.
+    pub fn modules(&self, files: &[PathBuf]) -> impl Iterator<Item = String> {
+        files
+            .iter()
+            .filter_map(|path| path.to_str())
+            .filter(|path| is_interpreters(path) && matches!(self.original(path), Ok(Some(_))))
+            .map(str::to_owned)
     }
 
     /// Where the target's package has the file that the host's has at `origin`.

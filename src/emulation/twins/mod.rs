@@ -4,6 +4,7 @@
 //! sandbox's `binfmt_misc` calls for every foreign program; it runs the twin of exactly that file if there is one, and
 //! the emulator otherwise.
 
+pub mod counts;
 pub mod join;
 pub mod key;
 pub mod layout;

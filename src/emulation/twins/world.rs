@@ -4,7 +4,7 @@
 //! so that programs which start meanwhile see a file wholly or not at all.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
     path::{Path, PathBuf},
 };
@@ -102,6 +102,8 @@ pub struct World {
     shown: Choice,
     /// Tables of character sets and the like below `lib/`, with their packages.
     data: BTreeMap<String, String>,
+    /// Modules that have no native build, by package.
+    orphans: HashMap<String, BTreeSet<String>>,
     /// Libraries that nothing asks for any more. They go with the next change, so that programs which are just being
     /// started still find them.
     stale: Vec<String>,
@@ -160,6 +162,7 @@ impl World {
             items: BTreeMap::new(),
             shown: Choice::default(),
             data: BTreeMap::new(),
+            orphans: HashMap::new(),
             stale: Vec::new(),
             next: 0,
         })
@@ -190,6 +193,14 @@ impl World {
         }
         self.publish(&mut added.trials)?;
         Ok(added)
+    }
+
+    /// Tells of a package that has no build for the host in its version, or of further files of it. Nothing of it is
+    /// published, and interpreters that have modules in it are emulated.
+    pub fn add_emulated(&mut self, package: &str, files: &[PathBuf]) -> Result<(), Failure> {
+        let modules = self.gatherer.modules(files).collect::<Vec<_>>();
+        self.orphans.entry(package.to_owned()).or_default().extend(modules);
+        self.publish(&mut Vec::new())
     }
 
     /// Forgets a package that is no longer in the root, and takes away whatever needs its libraries.
@@ -226,6 +237,14 @@ impl World {
         self.shown.missing.iter().map(String::as_str)
     }
 
+    /// Interpreters that stay emulated, each with a module that has no twin.
+    pub fn held_back(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.shown
+            .held
+            .iter()
+            .map(|(path, module)| (path.as_str(), module.as_str()))
+    }
+
     fn add_one(&mut self, package: &Package, refused: &mut Vec<Refused>) -> io::Result<()> {
         let found = self.gatherer.gather(package, refused)?;
         let version = self.versions.insert(package.name.clone(), package.version.clone());
@@ -234,6 +253,10 @@ impl World {
             self.forget(&package.name, &data)?;
             self.versions.insert(package.name.clone(), package.version.clone());
         }
+        // Files of which the native build came later are none any more.
+        let orphans = self.orphans.entry(package.name.clone()).or_default();
+        orphans.retain(|path| !found.items.iter().any(|found| found.item.paths.contains(path)));
+        orphans.extend(found.orphans);
         let known = self.origins_of(&package.name);
         for Found { mut item, content } in found.items {
             if let Some(id) = known.get(&item.origin)
@@ -280,6 +303,7 @@ impl World {
     /// Forgets a package but for the data that is going to be replaced.
     fn forget(&mut self, package: &str, replaced: &HashSet<&str>) -> io::Result<()> {
         self.versions.remove(package);
+        self.orphans.remove(package);
         let items: Vec<Id> = self.origins_of(package).into_values().collect();
         for id in items {
             self.items.remove(&id);
@@ -303,7 +327,8 @@ impl World {
 
     /// Makes the directory show what can run now.
     fn publish(&mut self, trials: &mut Vec<Trial>) -> Result<(), Failure> {
-        let wanted = Choice::among(&self.items, self.loader);
+        let orphans = self.orphans.values().flatten().map(String::as_str);
+        let wanted = Choice::among(&self.items, orphans, self.loader);
         let show = self.show(&wanted);
         show.map_err(|error| Failure::io("cannot publish twins", &error))?;
         for (key, id) in &wanted.trial {

@@ -1,0 +1,110 @@
+//! Native programs as builds start them: by `kiln-exec` in front of the emulator. They say what the emulated ones say.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use kiln::emulation::{binfmt::emulation_of, twins::join::join};
+
+use crate::{
+    debian::{Debian, target},
+    needs,
+    support::{self, no_emulation, no_namespaces},
+};
+
+/// Shell scripts, each of which asks for something that only the architecture tells.
+const QUESTIONS: [&str; 14] = [
+    "uname -a; arch",
+    "echo $MACHTYPE $HOSTTYPE $OSTYPE $BASH",
+    "readlink /proc/self/exe; readlink /proc/$$/exe",
+    "cat /proc/self/comm; (exec -a other cat /proc/self/comm)",
+    "perl -MPOSIX -e 'print join \"|\", (POSIX::uname())[0, 4], $^X, $0'",
+    "perl -MConfig -e 'print \"$_ $Config{$_}\\n\" for sort keys %Config; print \"@INC\\n\"'",
+    "perl -MSocket -MFcntl -MList::Util=sum -e 'print sum(1, 2), inet_ntoa(INADDR_LOOPBACK), LOCK_EX'",
+    "perl -e 'print \"$_=$ENV{$_}\\n\" for grep !/^KILN_TWINS$/, sort keys %ENV; system q(env | grep -v KILN_TWINS=)'",
+    "perl -e 'use DynaLoader; print defined DynaLoader::dl_load_file($ARGV[0])' /lib/*/security/pam_unix.so",
+    "perl -e 'use DynaLoader; print DynaLoader::dl_load_file(q(/nowhere.so)) // DynaLoader::dl_error()'",
+    "ls -l /usr/bin | sed 's/  */ /g' | sort | sha256sum",
+    "printf '#!/usr/bin/perl -w\\nprint \"$0 @ARGV\\\\n\"; print <STDIN>' > /tmp/script; chmod +x /tmp/script; cat /tmp/script | /tmp/script 1 '2 3'",
+    "cat /nowhere; echo $?; (exit 7); echo $?; nowhere; echo $?",
+    "dpkg --print-architecture; date -u -d @0; printf 'a\\344' | iconv -f LATIN1 -t UTF-16LE | od -c",
+];
+
+/// Runs a shell script of the root. The sandbox's own `binfmt_misc` knows the `interpreter`.
+fn ask(debian: &Debian, world: &Path, interpreter: &Path, twins: &str, script: &str) -> Output {
+    let prepare = r#"
+        root=$0 world=$1 registration=$2 twins=$3 script=$4
+        mount -t proc proc /proc
+        mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+        printf %s "$registration" > /proc/sys/fs/binfmt_misc/register
+        mount --bind "$world" "$root/.kiln"
+        mount -t proc proc "$root/proc"
+        mount --rbind /dev "$root/dev"
+        exec env -i PATH=/usr/sbin:/usr/bin KILN_TWINS="$twins" chroot "$root" /bin/bash -c "$script""#;
+    let mut entry = emulation_of(target()).unwrap().entry;
+    entry.interpreter = interpreter.display().to_string();
+    Command::new("unshare")
+        .args([
+            "--map-root-user",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-ec",
+            prepare,
+        ])
+        .args([debian.root().as_os_str(), world.as_os_str()])
+        .args([&entry.registration(), twins, script])
+        .output()
+        .unwrap()
+}
+
+fn counts(world: &Path) -> [u64; 2] {
+    let bytes = fs_err::read(world.join("counts")).unwrap();
+    [0, 8].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()))
+}
+
+#[test]
+fn twins_say_what_the_emulated_programs_say() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    fs_err::create_dir_all(debian.root().join("tmp")).unwrap();
+    let mut world = debian.world();
+    for trial in world.add(&debian.packages).unwrap().trials {
+        world.accept(&trial.key).unwrap();
+    }
+    let emulator: PathBuf = support::toolbox_tree().join(format!("usr/bin/qemu-{}", target().name()));
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let joined = dir.path().join("joined");
+    join(
+        &emulator,
+        &support::kiln_program().with_file_name(support::KILN_EXEC),
+        &joined,
+    )
+    .unwrap();
+    let mounted = world.mounted();
+    for question in QUESTIONS {
+        let before = counts(mounted);
+        let emulated = ask(debian, mounted, &joined, "off", question);
+        let between = counts(mounted);
+        assert_eq!(between[0], before[0], "{question}");
+        let twin = ask(debian, mounted, &joined, "on", question);
+        assert!(counts(mounted)[0] > between[0], "{question}");
+        assert!(!twin.stdout.is_empty(), "{question}");
+        assert_eq!(
+            (
+                twin.status.code(),
+                String::from_utf8_lossy(&twin.stdout),
+                String::from_utf8_lossy(&twin.stderr)
+            ),
+            (
+                emulated.status.code(),
+                String::from_utf8_lossy(&emulated.stdout),
+                String::from_utf8_lossy(&emulated.stderr)
+            ),
+            "{question}"
+        );
+    }
+}
