@@ -250,11 +250,11 @@ fn called(words: &[u8]) -> (String, String) {
         .map(String::from_utf8_lossy);
     let program = words.nth(1).unwrap_or_default().into_owned();
     let command = words.collect::<Vec<_>>().join(" ").trim_end().to_owned();
-    (cut(program), cut(command))
+    (cut(&program), cut(&command))
 }
 
 /// In one line of a bearable length.
-fn cut(text: String) -> String {
+fn cut(text: &str) -> String {
     let mut text = text.replace('\n', " ");
     if text.len() > LONGEST_COMMAND {
         text.truncate(text.floor_char_boundary(LONGEST_COMMAND));
