@@ -239,17 +239,16 @@ impl Keeper {
             }
             let host = self.packages.known.get(&(name.clone(), version.clone()));
             match host.map(|package| &package.host) {
-                Some(Host::At(host)) if !files.is_empty() => {
-                    if is_new {
-                        let host = host.clone();
-                        offers.push(world::Package {
-                            name,
-                            version,
-                            files,
-                            host,
-                        });
-                    }
+                Some(Host::At(host)) if is_new => {
+                    let host = host.clone();
+                    offers.push(world::Package {
+                        name,
+                        version,
+                        files,
+                        host,
+                    });
                 }
+                Some(Host::At(_)) if !files.is_empty() => {}
                 _ if was_there => open.world.remove(&name).map_err(io::Error::other)?,
                 _ => {}
             }
