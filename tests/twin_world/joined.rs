@@ -5,7 +5,10 @@ use std::{
     process::{Command, Output},
 };
 
-use kiln::emulation::{binfmt::emulation_of, twins::join::join};
+use kiln::emulation::{
+    binfmt::emulation_of,
+    twins::{join::join, world::World},
+};
 
 use crate::{
     debian::{Debian, target},
@@ -66,10 +69,8 @@ fn counts(world: &Path) -> [u64; 2] {
     [0, 8].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()))
 }
 
-#[test]
-fn twins_say_what_the_emulated_programs_say() {
-    needs!(no_namespaces(), no_emulation());
-    let debian = Debian::shared();
+/// A root with everything that can have a twin, and the joined emulator.
+fn ready(debian: &Debian) -> (World, tempfile::TempDir, PathBuf) {
     fs_err::create_dir_all(debian.root().join("tmp")).unwrap();
     let mut world = debian.world();
     for trial in world.add(&debian.packages).unwrap().trials {
@@ -84,6 +85,47 @@ fn twins_say_what_the_emulated_programs_say() {
         &joined,
     )
     .unwrap();
+    (world, dir, joined)
+}
+
+#[test]
+fn a_module_without_a_twin_is_loaded_by_the_emulated_program() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    let (world, _dir, joined) = ready(debian);
+    let mounted = world.mounted();
+    // A copy is not the package's file, as modules from elsewhere are not.
+    let copy = "cd /usr/lib/*/perl-base; mkdir -p /opt/own/auto/List/Util /opt/own/List; \
+        cat auto/List/Util/Util.so > /opt/own/auto/List/Util/Util.so; cp List/Util.pm /opt/own/List;";
+    let sum = format!(
+        "{copy} exec perl -I/opt/own -MList::Util=sum -e 'print sum(1, 2), qq($INC{{\"List/Util.pm\"}} @ARGV)' 'a b' c"
+    );
+    let before = counts(mounted);
+    let ran = ask(debian, mounted, &joined, "on", &sum);
+    assert_eq!(
+        String::from_utf8_lossy(&ran.stdout),
+        "3/opt/own/List/Util.pm a b c",
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    let after = counts(mounted);
+    assert!(after[0] > before[0], "perl was a twin first");
+    assert_eq!(after[1], before[1] + 1);
+
+    // What it has said it does not say again.
+    let late = format!("{copy} perl -I/opt/own -e '$| = 1; print qq(once\\n); require List::Util'");
+    let ran = ask(debian, mounted, &joined, "on", &late);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "once\n");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(said.contains("/opt/own/auto/List/Util/Util.so"), "{said}");
+    assert_ne!(ran.status.code(), Some(0));
+}
+
+#[test]
+fn twins_say_what_the_emulated_programs_say() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    let (world, _dir, joined) = ready(debian);
     let mounted = world.mounted();
     for question in QUESTIONS {
         let before = counts(mounted);

@@ -5,7 +5,7 @@
 //! | `uname` | with the target's machine |
 //! | opening `/proc/cpuinfo` | with what the emulator shows |
 //! | `/proc/self/exe` | with the program's own path, not the loader's |
-//! | `dlopen` of a module of the target | with its twin |
+//! | `dlopen` of a module of the target | with its twin; without one, by starting the program over under the emulator, if it has written nothing yet |
 //! | opening a path with the host's multiarch name, which is compiled into the twin | with the target's, if there is no such file |
 //!
 //! It is linked with nothing. What it calls of the C library is looked up when it is loaded, in whatever version is
@@ -23,6 +23,7 @@ mod modules;
 mod next;
 mod overrides;
 mod paths;
+mod restart;
 mod start;
 mod text;
 

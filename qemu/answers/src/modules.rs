@@ -7,33 +7,59 @@ use rustix::{
 
 use crate::{key, layout, paths, text::Text};
 
-/// The file to be loaded in place of the one at `path`. None when that one is to be loaded, or to fail, itself.
-pub fn in_place_of(path: &[u8]) -> Option<Text> {
-    if !path.contains(&b'/') {
-        return None;
-    }
+/// Where an ELF file has its machine.
+const MACHINE: usize = 18;
+
+/// The machine that this library is for.
+const OWN_MACHINE: [u8; 2] = if cfg!(target_arch = "x86_64") {
+    [62, 0]
+} else {
+    [183, 0]
+};
+
+/// What a program gets when it loads a module.
+#[expect(clippy::large_enum_variant, reason = "there is no heap")]
+pub enum Module {
+    /// The file itself, which may as well not be there.
+    Itself,
+    /// This file in its place.
+    Other(Text),
+    /// Nothing: it is the target's, and has no twin.
+    Foreign,
+}
+
+/// What there is to load for the file at `path`.
+pub fn in_place_of(path: &[u8]) -> Module {
     let mut text = Text::new();
-    text.push(path)?;
+    if !path.contains(&b'/') || text.push(path).is_none() {
+        return Module::Itself;
+    }
     match twin_of(&text) {
-        Ok(twin) => twin,
+        Ok(module) => module,
         // A path that is compiled into the twin.
         Err(Errno::NOENT) => {
-            let text = paths::of_target(path)?;
-            twin_of(&text).ok()?.or(Some(text))
+            let Some(text) = paths::of_target(path) else {
+                return Module::Itself;
+            };
+            match twin_of(&text) {
+                Ok(Module::Itself) => Module::Other(text),
+                Ok(module) => module,
+                Err(_) => Module::Itself,
+            }
         }
-        Err(_) => None,
+        Err(_) => Module::Itself,
     }
 }
 
-/// The twin of the file at `path`, if it has one.
-fn twin_of(path: &Text) -> Result<Option<Text>, Errno> {
+/// What there is to load for the file at `path`, if there is such a file.
+fn twin_of(path: &Text) -> Result<Module, Errno> {
     let path = path.as_c_str().ok_or(Errno::INVAL)?;
     // A path may lead to anything: nothing here may wait.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = open(path, flags, Mode::empty())?;
     let status = fstat(&file)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-        return Ok(None);
+        return Ok(Module::Itself);
     }
     let mut head = [0; key::HEAD];
     let mut length = 0;
@@ -47,12 +73,22 @@ fn twin_of(path: &Text) -> Result<Option<Text>, Errno> {
             Err(error) => return Err(error),
         }
     }
-    let twin = head
-        .get(..length)
-        .and_then(key::build_id)
-        .and_then(|id| path_of(id, status.st_size.cast_unsigned(), status.st_mtime));
+    let head = head.get(..length).unwrap_or_default();
+    let twin = key::build_id(head).and_then(|id| path_of(id, status.st_size.cast_unsigned(), status.st_mtime));
     let is_there = |twin: &Text| twin.as_c_str().is_some_and(|twin| access(twin, Access::EXISTS).is_ok());
-    Ok(twin.filter(is_there))
+    Ok(match twin.filter(is_there) {
+        Some(twin) => Module::Other(twin),
+        None if is_foreign(head) => Module::Foreign,
+        None => Module::Itself,
+    })
+}
+
+/// Whether a file begins as a 64-bit little-endian ELF file for another machine than this one.
+fn is_foreign(head: &[u8]) -> bool {
+    head.starts_with(b"\x7fELF\x02\x01")
+        && head
+            .get(MACHINE..MACHINE + 2)
+            .is_some_and(|machine| machine != OWN_MACHINE)
 }
 
 fn path_of(build_id: &[u8], size: u64, modified: i64) -> Option<Text> {

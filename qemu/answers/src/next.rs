@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
     pub static mut environ: *mut *mut c_char;
     pub fn abort() -> !;
+    pub fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
 }
 
 /// A function of the C library by name.

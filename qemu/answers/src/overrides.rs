@@ -10,9 +10,10 @@ use core::{
 };
 
 use crate::{
-    facts, modules,
+    facts,
+    modules::{self, Module},
     next::{ENOENT, ENOSYS, Next, errno, set_errno},
-    paths,
+    paths, restart,
     text::Text,
 };
 
@@ -215,8 +216,15 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
     // SAFETY: this is the C library's function of that name.
     let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
     // SAFETY: the caller's.
-    let module = unsafe { paths::bytes_of(path) }.and_then(modules::in_place_of);
-    let path = module.as_ref().map_or(path, Text::as_ptr);
+    let module = unsafe { paths::bytes_of(path) }.map(modules::in_place_of);
+    let path = match &module {
+        Some(Module::Other(file)) => file.as_ptr(),
+        Some(Module::Foreign) => {
+            restart::emulated();
+            path
+        }
+        Some(Module::Itself) | None => path,
+    };
     // SAFETY: the caller's.
     unsafe { next(path, flags) }
 }

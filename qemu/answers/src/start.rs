@@ -5,7 +5,7 @@ use core::{
     ptr,
 };
 
-use crate::{facts, next, overrides};
+use crate::{facts, next, overrides, restart};
 
 /// Variables that `kiln-exec` puts before all others: the program's path, and the process's name.
 const EXE: &[u8] = b"KILN_EXE=";
@@ -18,9 +18,12 @@ type Constructor = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char);
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: Constructor = begin;
 
-extern "C" fn begin(_: c_int, _: *mut *mut c_char, variables: *mut *mut c_char) {
+extern "C" fn begin(_: c_int, arguments: *mut *mut c_char, variables: *mut *mut c_char) {
     // SAFETY: the loader gives the process's variables, which end with a null pointer.
-    unsafe { take(variables) };
+    if unsafe { take(variables) } > 0 {
+        // Where one was taken there is room for another.
+        restart::remember(arguments, variables);
+    }
     // Another constructor may have set a variable, by which they moved.
     // SAFETY: there is one thread.
     let now = unsafe { next::environ };
@@ -33,11 +36,12 @@ extern "C" fn begin(_: c_int, _: *mut *mut c_char, variables: *mut *mut c_char) 
 }
 
 /// Takes Kiln's variables from the list, in place: whoever holds its address sees them no more, and no child does.
+/// Returns how many they were.
 ///
 /// # Safety
 ///
 /// `variables` is null or a list of texts that ends with a null pointer.
-unsafe fn take(variables: *mut *mut c_char) {
+unsafe fn take(variables: *mut *mut c_char) -> usize {
     let mut count = 0;
     // SAFETY: the list has a null pointer at its end, at which this ends.
     while let Some(variable) = unsafe { text_at(variables, count) } {
@@ -59,7 +63,7 @@ unsafe fn take(variables: *mut *mut c_char) {
         count += 1;
     }
     if count == 0 {
-        return;
+        return 0;
     }
     for at in 0.. {
         // SAFETY: as above; what is written lies before what is read.
@@ -70,6 +74,7 @@ unsafe fn take(variables: *mut *mut c_char) {
             break;
         }
     }
+    count
 }
 
 /// # Safety
