@@ -52,9 +52,9 @@ fn build(recipe: &Recipe, arguments: &[&str]) -> (Tree, Value) {
     (tree::read(&root), kiln.jobs()[0]["execs"].clone())
 }
 
-/// Builds a recipe by plain emulation and with twins, and compares the trees.
+/// Builds a recipe by plain emulation and with twins, and compares the trees. Returns how many programs ran as twins.
 #[track_caller]
-fn compare(recipe: &Recipe, arguments: &[&str]) {
+fn compare(recipe: &Recipe, arguments: &[&str]) -> u64 {
     let count = |execs: &Value, kind| execs[kind].as_u64().unwrap();
     let (emulated, execs) = build(recipe, &[arguments, &["--twins", "off"]].concat());
     assert_eq!(count(&execs, "twins"), 0, "{execs:#}");
@@ -62,12 +62,14 @@ fn compare(recipe: &Recipe, arguments: &[&str]) {
     let (twinned, execs) = build(recipe, arguments);
     let differences = tree::differences(&emulated, &twinned, UNLIKE);
     assert!(differences.is_empty(), "{execs:#}\n{}", differences.join("\n"));
+    count(&execs, "twins")
 }
 
 #[test]
 fn debian_minimal_is_the_same_with_twins() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
-    compare(&Recipe::copy_of("debian-minimal"), &[]);
+    let twins = compare(&Recipe::copy_of("debian-minimal"), &[]);
+    assert!(twins > 1000, "only {twins} programs ran as twins");
 }
 
 #[test]
@@ -82,7 +84,8 @@ fn an_rpm_root_is_the_same_with_twins() {
 #[ignore = "takes half an hour; benches/emulation runs it"]
 fn debian_compute_is_the_same_with_twins() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
-    compare(&Recipe::copy_of("debian-compute"), &[]);
+    let twins = compare(&Recipe::copy_of("debian-compute"), &[]);
+    assert!(twins > 5000, "only {twins} programs ran as twins");
 }
 
 /// A tree with something of each kind.

@@ -67,7 +67,7 @@ pub(super) struct BuildArguments {
     #[arg(long)]
     keep: bool,
 
-    /// Which tools of the image may run as native twins in an emulated build [default: full, or what [emulation] says].
+    /// Which tools of the image may run as native twins in an emulated build [default: full, or what the configuration says].
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
 
