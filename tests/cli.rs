@@ -112,6 +112,9 @@ fn help_of_build() {
                   Also write the artifacts to DIR/ARCH
               --keep
                   Keep the sandbox's files, the root among them, and say where they are
+              --twins <LEVEL>
+                  Which tools of the image may run as native twins in an emulated build [default: full, or
+                  what the configuration says] [possible values: off, tools, shell, full]
               --compression <COMPRESSION>
                   Compressor of the squashfs [default: zstd] [possible values: zstd, gzip, xz, lz4]
               --compression-level <N>
