@@ -55,7 +55,7 @@ say "The toolbox, the root that builds run in: made once from Debian packages, i
 
 case $recipe in
 *debian-minimal*) takes="half a minute natively, 3 to 4 minutes emulated" ;;
-*debian-compute*) takes="3 to 4 minutes natively, 10 to 13 minutes emulated" ;;
+*debian-compute*) takes="about two minutes" ;;
 *) takes="how long depends on the recipe" ;;
 esac
 say "Building $recipe for $archs, at the same time, each in a sandbox of its own: $takes"

@@ -67,9 +67,7 @@ pub fn place(job: Arch, host: Arch) -> Result<Placement, Failure> {
     }
     Ok(Placement {
         how: How::Emulated(emulation_of(job)?),
-        why: format!(
-            "{job}: emulated (this host is {host}), in a sandbox of namespaces with a binfmt_misc of its own"
-        ),
+        why: format!("{job}: emulated (this host is {host}), in a sandbox of namespaces with a binfmt_misc of its own"),
     })
 }
 
