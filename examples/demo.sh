@@ -54,7 +54,7 @@ say "The toolbox, the root that builds run in: made once from Debian packages, i
 "$kiln" toolbox build
 
 case $recipe in
-*debian-minimal*) takes="half a minute natively, 3 to 4 minutes emulated" ;;
+*debian-minimal*) takes="less than a minute" ;;
 *debian-compute*) takes="about two minutes" ;;
 *) takes="how long depends on the recipe" ;;
 esac
