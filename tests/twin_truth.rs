@@ -15,6 +15,7 @@ use kiln::{
     arch::Arch,
     emulation::twins::{layout, truth},
 };
+use support::succeed;
 use walk::files_below;
 
 mod walk {
@@ -165,15 +166,6 @@ impl Root {
             .output()
             .unwrap()
     }
-}
-
-fn succeed(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 /// Strings that grow need x86_64's instructions; elsewhere such programs have no twin.

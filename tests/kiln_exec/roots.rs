@@ -10,7 +10,7 @@ use std::{
 use kiln::{arch::Arch, emulation::twins::key};
 use tempfile::TempDir;
 
-use super::support;
+use super::support::{self, succeed};
 
 /// What stands for the library that answers for the target: of that, only what `kiln-exec` has to do with.
 const ANSWERS: &str = r#"
@@ -78,11 +78,13 @@ impl Root {
         let dir = TempDir::new_in(parent).unwrap();
         fs_err::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let from = packages().join(target().debian()).join(".");
-        run(Command::new("cp")
-            .arg("-a")
-            .arg("--reflink=auto")
-            .arg(from)
-            .arg(dir.path()));
+        succeed(
+            Command::new("cp")
+                .arg("-a")
+                .arg("--reflink=auto")
+                .arg(from)
+                .arg(dir.path()),
+        );
         Self(dir)
     }
 
@@ -106,7 +108,7 @@ impl Root {
         }
         assert!(twins > 90, "{twins}");
         let libraries = native.join(format!("usr/lib/{}-linux-gnu", support::HOST));
-        run(Command::new("cp").arg("-a").arg(&libraries).arg(world.join("lib")));
+        succeed(Command::new("cp").arg("-a").arg(&libraries).arg(world.join("lib")));
         let loader = if support::HOST == "aarch64" {
             "ld-linux-aarch64.so.1"
         } else {
@@ -115,10 +117,12 @@ impl Root {
         fs_err::copy(libraries.join(loader), world.join("loader")).unwrap();
         let source = world.join("answers.c");
         fs_err::write(&source, ANSWERS).unwrap();
-        run(Command::new("cc")
-            .args(["-shared", "-fPIC", "-nostdlib", "-o"])
-            .arg(world.join("answers.so"))
-            .arg(source));
+        succeed(
+            Command::new("cc")
+                .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+                .arg(world.join("answers.so"))
+                .arg(source),
+        );
         let counts = world.join("counts");
         fs_err::write(&counts, [0; 16]).unwrap();
         fs_err::set_permissions(counts, std::fs::Permissions::from_mode(0o666)).unwrap();
@@ -133,13 +137,4 @@ fn key_of(path: &Path) -> Option<String> {
     let id = key::build_id(&content[..content.len().min(key::HEAD)])?;
     let length = key::write_key(&mut name, id, state.len(), state.mtime()).unwrap();
     Some(String::from_utf8(name[..length].to_vec()).unwrap())
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }

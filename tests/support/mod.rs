@@ -491,6 +491,17 @@ pub fn cgroups_of(job: &str) -> Vec<PathBuf> {
     candidates
 }
 
+/// Runs a command that has to succeed.
+#[track_caller]
+pub fn succeed(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
 /// Runs a command to its end.
 pub fn run(mut command: Command) -> Ran {
     let begun = Instant::now();

@@ -31,6 +31,7 @@ mod deb;
 mod mount;
 mod packages;
 pub mod probe;
+mod side_by_side;
 mod sync;
 mod unchanged;
 

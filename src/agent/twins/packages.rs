@@ -6,8 +6,6 @@ use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::Mutex,
-    thread,
     time::SystemTime,
 };
 
@@ -19,6 +17,7 @@ use nix::{
 use super::{
     apt::{Apt, Index},
     deb::{self, Sum},
+    side_by_side::side_by_side,
     unchanged::may_be_program,
 };
 use crate::{arch::Arch, emulation::twins::root::Root};
@@ -142,24 +141,10 @@ impl Packages {
             return Ok((0, Vec::new()));
         }
         let files = apt.download(index, &wanted)?;
-        let queue = Mutex::new(wanted.into_iter().zip(files).collect::<Vec<_>>());
-        let done = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..UNPACKERS {
-                scope.spawn(|| {
-                    loop {
-                        let next = queue.lock().ok().and_then(|mut queue| queue.pop());
-                        let Some((id, file)) = next else { return };
-                        let host = file.and_then(|file| self.unpack(&id, &file));
-                        if let Ok(mut done) = done.lock() {
-                            done.push((id, host));
-                        }
-                    }
-                });
-            }
-        });
+        let wanted: Vec<_> = wanted.into_iter().zip(files).collect();
+        let unpacked = side_by_side(wanted, UNPACKERS, |(id, file)| self.unpack(id, file.as_ref()?));
         let (mut count, mut without) = (0, Vec::new());
-        for (id, host) in done.into_inner().unwrap_or_default() {
+        for ((id, _), host) in unpacked {
             let Some(package) = self.known.get_mut(&id) else {
                 continue;
             };

@@ -6,13 +6,11 @@ use std::{
     os::unix::{ffi::OsStringExt, process::ExitStatusExt},
     path::Path,
     process::{Command, Stdio},
-    sync::Mutex,
-    thread,
 };
 
 use nix::unistd::{chdir, chroot, execve};
 
-use super::mount;
+use super::{mount, side_by_side::side_by_side};
 use crate::emulation::twins::{
     layout,
     table::Table,
@@ -133,25 +131,12 @@ impl Place<'_> {
 
     /// Tries programs, and tells the world which of them may be used. Returns the paths of those that may not.
     pub(super) fn try_all(self, world: &mut World, table: &Table, trials: Vec<Trial>) -> io::Result<Vec<String>> {
-        let queue = Mutex::new(trials);
-        let judged = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..ASKERS {
-                scope.spawn(|| {
-                    loop {
-                        let next = queue.lock().ok().and_then(|mut queue| queue.pop());
-                        let Some(trial) = next else { return };
-                        let questions: Vec<_> = table.probes(&trial.path).collect();
-                        let equal = self.is_equal(&trial, &questions).unwrap_or(false);
-                        if let Ok(mut judged) = judged.lock() {
-                            judged.push((trial, equal));
-                        }
-                    }
-                });
-            }
+        let judged = side_by_side(trials, ASKERS, |trial| {
+            let questions: Vec<_> = table.probes(&trial.path).collect();
+            self.is_equal(trial, &questions).unwrap_or(false)
         });
         let mut different = Vec::new();
-        for (trial, equal) in judged.into_inner().unwrap_or_default() {
+        for (trial, equal) in judged {
             if equal {
                 world.accept(&trial.key).map_err(io::Error::other)?;
             } else {
