@@ -17,7 +17,8 @@ use std::{
 use kiln::{
     records::{JobId, protocol::AgentFacts},
     sandbox::{
-        DiskLimit, Driver, Evidence, Limits, Network, SandboxSpec, SandboxState, Scratch, namespace::NamespaceDriver,
+        DiskLimit, Driver, Evidence, Kernel, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch,
+        namespace::NamespaceDriver, toolbox::Toolboxes,
     },
 };
 use nix::{
@@ -84,11 +85,8 @@ impl Place {
         let doors_dir = self.kiln.data().join(format!("doors-{job}"));
         fs_err::create_dir(&doors_dir).unwrap();
         fs_err::write(doors_dir.join("script"), script).unwrap();
-        let toolboxes = fs_err::read_dir(self.kiln.data().join("toolboxes")).unwrap();
-        let toolbox = toolboxes
-            .map(|entry| entry.unwrap().path().join("tree"))
-            .find(|tree| tree.exists())
-            .unwrap();
+        let toolboxes = Toolboxes::new(&self.kiln.data().join("toolboxes"), self.driver.clone()).unwrap();
+        let toolbox = toolboxes.find().unwrap();
         SandboxSpec {
             job,
             toolbox,
@@ -99,14 +97,17 @@ impl Place {
                 pids: 200,
                 disk: None,
             },
-            network: Network::Isolated,
+            kernel: Kernel::Shared,
+            network: Network::Isolated(Reach::default()),
             doors_dir,
             facts: AgentFacts {
+                gateway: None,
                 server: "unix:/run/kiln/agent.sock".to_owned(),
                 job,
                 token: "secret-of-the-job".to_owned(),
                 doors: Vec::new(),
             },
+            server_url: None,
             scratch_from: None,
         }
     }

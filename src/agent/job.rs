@@ -46,7 +46,7 @@ const SQUASHFS_MEMORY_MIB: u64 = 512;
 ///
 /// Why the agent ends without the server knowing how the job went.
 pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
-    doors::open(&facts.doors).await?;
+    doors::open(&facts.doors, facts.gateway).await?;
     let channel = Channel::new(facts)?;
     let events = Events::new(channel.clone());
     let outcome = tokio::select! {

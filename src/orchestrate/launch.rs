@@ -16,7 +16,10 @@ use crate::{
         protocol::AgentFacts,
         run::{Refused, State, Used},
     },
-    sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
+    sandbox::{
+        DiskLimit, Kernel, Limits as SandboxLimits, Network, Reach, SandboxSpec, SandboxState, Scratch,
+        doors::AGENT_SOCKET,
+    },
     store::StoredRun,
 };
 
@@ -163,7 +166,7 @@ impl Orchestrator {
         let needs = stored.run.plan.needs;
         let spec = SandboxSpec {
             job,
-            toolbox: toolbox.tree,
+            toolbox,
             agent: self.agent.clone(),
             limits: SandboxLimits {
                 memory: Some(needs.memory_limit),
@@ -174,14 +177,17 @@ impl Orchestrator {
                     inodes: u64::from(self.capacity.files_per_job),
                 }),
             },
-            network: Network::Isolated,
+            kernel: Kernel::Shared,
+            network: Network::Isolated(Reach::default()),
             doors_dir: self.doors_dir.clone(),
             facts: AgentFacts {
+                gateway: None,
                 server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
                 job,
                 token: secret,
                 doors: self.doors.clone(),
             },
+            server_url: None,
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
         match self.driver.start(&spec).await {

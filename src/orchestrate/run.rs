@@ -242,6 +242,7 @@ async fn build(
         agent: site.agent,
         doors_dir: &doors,
         facts: AgentFacts {
+            gateway: None,
             server: address,
             job,
             token,

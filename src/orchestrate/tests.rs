@@ -24,7 +24,7 @@ use crate::{
         run::State,
     },
     sandbox::{
-        Capacity, Driver, Evidence, SandboxSpec, SandboxState, Scratch, Usage,
+        Capacity, Driver, Evidence, Offers, SandboxSpec, SandboxState, Scratch, Usage,
         toolbox::{Facts, Toolbox},
     },
     settings::Period,
@@ -87,6 +87,14 @@ impl Driver for Place {
             inodes_free: 1 << 30,
             inodes_total: 1 << 30,
         })
+    }
+
+    async fn offers(&self) -> Offers {
+        Offers {
+            arch: Arch::host(),
+            shared_kernel: Ok(()),
+            own_kernel: Ok("a machine of the tests".to_owned()),
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 //! 401 and 410 mean that it has no business here (any more) and exits, 5xx that it tries again, all others that the job
 //! fails with that cause.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +67,9 @@ pub struct AgentFacts {
     pub token: String,
     /// Ports of the server's loopback that the sandbox may reach, each under its own number at 127.0.0.1.
     pub doors: Vec<u16>,
+    /// The address whose ports these are, where a sandbox cannot have the server's sockets: a virtual machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
 }
 
 impl fmt::Debug for AgentFacts {

@@ -6,9 +6,14 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::records::{Failure, JobId, protocol::AgentFacts};
+use super::toolbox::Toolbox;
+use crate::{
+    arch::Arch,
+    records::{Failure, JobId, protocol::AgentFacts},
+};
 
 /// Makes sandboxes in one place, and ends them.
 #[async_trait]
@@ -41,6 +46,31 @@ pub trait Driver: fmt::Debug + Send + Sync {
 
     /// What the place has.
     async fn capacity(&self) -> Result<Capacity, Failure>;
+
+    /// Which kernels it can give to a sandbox, tried out and not guessed. May take seconds; the answer is good for
+    /// minutes.
+    async fn offers(&self) -> Offers;
+}
+
+/// What a driver can make.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offers {
+    /// The CPU of the place.
+    pub arch: Arch,
+    /// Sandboxes on the place's own kernel; or why none.
+    pub shared_kernel: Result<(), Failure>,
+    /// Sandboxes in a virtual machine each: a word on which, such as `QEMU 7.2, KVM`; or why none.
+    pub own_kernel: Result<String, Failure>,
+}
+
+/// Whose kernel a sandbox runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// That of the place, apart from it by namespaces.
+    Shared,
+    /// Its own, in a virtual machine.
+    Own,
 }
 
 /// What a sandbox is made from.
@@ -48,18 +78,23 @@ pub trait Driver: fmt::Debug + Send + Sync {
 pub struct SandboxSpec {
     /// The job; it names the sandbox.
     pub job: JobId,
-    /// The unpacked toolbox.
-    pub toolbox: PathBuf,
+    /// What it has for a root.
+    pub toolbox: Toolbox,
     /// The static agent.
     pub agent: PathBuf,
     /// What it may use.
     pub limits: Limits,
+    /// Whose kernel it runs on.
+    pub kernel: Kernel,
     /// What it can reach.
     pub network: Network,
     /// Holds the sockets of the server (see [`Doors`](super::doors::Doors)); `/run/kiln` inside.
     pub doors_dir: PathBuf,
-    /// What the agent hears on its standard input.
+    /// What the agent hears on its standard input. Drivers whose sandboxes cannot have the server's sockets put another
+    /// `server` and `gateway` in their place.
     pub facts: AgentFacts,
+    /// Where a sandbox on another host, or in a virtual machine of the engine's, finds the server; none if nobody said.
+    pub server_url: Option<String>,
     /// Go on with the disk space that this job's sandbox left, which moves over.
     pub scratch_from: Option<JobId>,
 }
@@ -87,13 +122,22 @@ pub struct DiskLimit {
 }
 
 /// What a sandbox can reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     /// A network of its own, with a way out that does not lead to the host's loopback.
-    Isolated,
+    Isolated(Reach),
     /// The host's network, loopback and all.
     Host,
+}
+
+/// Where the way out of a network leads. Names can be asked for in any case.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Only to these, if it names any.
+    pub allow: Vec<IpNet>,
+    /// Never to these, whatever else is said.
+    pub deny: Vec<IpNet>,
 }
 
 /// How a sandbox is.

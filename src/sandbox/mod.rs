@@ -8,4 +8,7 @@ pub mod driver;
 pub mod namespace;
 pub mod toolbox;
 
-pub use driver::{Capacity, DiskLimit, Driver, Evidence, Limits, Network, SandboxSpec, SandboxState, Scratch, Usage};
+pub use driver::{
+    Capacity, DiskLimit, Driver, Evidence, Kernel, Limits, Network, Offers, Reach, SandboxSpec, SandboxState, Scratch,
+    Usage,
+};

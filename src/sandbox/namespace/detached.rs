@@ -14,9 +14,10 @@ use super::{
     remove_groups, socket_pair,
 };
 use crate::{
+    arch::Arch,
     host,
     records::{Failure, JobId},
-    sandbox::{Capacity, Driver, Evidence, Network, SandboxSpec, SandboxState, Scratch, Usage},
+    sandbox::{Capacity, Driver, Evidence, Network, Offers, SandboxSpec, SandboxState, Scratch, Usage},
 };
 
 /// How long a supervisor may take to end its sandbox before it is killed, and then how long that may take.
@@ -141,6 +142,14 @@ impl Driver for NamespaceDriver {
             inodes_total: disk.files(),
         })
     }
+
+    async fn offers(&self) -> Offers {
+        Offers {
+            arch: Arch::host(),
+            shared_kernel: Ok(()),
+            own_kernel: Err(Failure::new("no_vm", "this host offers no virtual machine")),
+        }
+    }
 }
 
 impl NamespaceDriver {
@@ -154,13 +163,13 @@ impl NamespaceDriver {
             dir: self.dir_of(sandbox.job),
             task: Task::RunAgent(Box::new(AgentTask {
                 name: sandbox.job.to_string(),
-                toolbox: sandbox.toolbox.clone(),
+                toolbox: sandbox.toolbox.tree.clone(),
                 agent: sandbox.agent.clone(),
                 doors: sandbox.doors_dir.clone(),
                 facts: sandbox.facts.clone(),
-                resolv_conf: resolv_conf(sandbox.network),
+                resolv_conf: resolv_conf(&sandbox.network),
                 limits: sandbox.limits,
-                network: sandbox.network,
+                network: sandbox.network.clone(),
                 life: Life::Detached,
             })),
         }
@@ -204,10 +213,10 @@ impl NamespaceDriver {
 }
 
 /// What `/etc/resolv.conf` says in a sandbox with this network.
-pub(super) fn resolv_conf(network: Network) -> String {
+pub(super) fn resolv_conf(network: &Network) -> String {
     let of_host = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
     match network {
-        Network::Isolated => network::resolv_conf(&of_host),
+        Network::Isolated(_) => network::resolv_conf(&of_host),
         Network::Host => of_host,
     }
 }

@@ -90,7 +90,8 @@ impl Plan {
 
     /// Whether the sandbox has a network of its own.
     pub(super) fn is_isolated(&self) -> bool {
-        self.agent().is_some_and(|agent| agent.network == Network::Isolated)
+        self.agent()
+            .is_some_and(|agent| matches!(agent.network, Network::Isolated(_)))
     }
 }
 
