@@ -12,6 +12,7 @@ pub mod digest;
 pub mod doors;
 pub mod events;
 pub mod fetch;
+pub mod guest;
 pub mod job;
 pub mod kernel;
 pub mod kiwi_config;

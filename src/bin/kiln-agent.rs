@@ -1,5 +1,6 @@
 //! `kiln-agent`: the process inside a sandbox. It is static, so that it runs in any root file system, and learns on its
-//! standard input, in one line, where its server is and which job is its own. Called `chroot` it is that.
+//! standard input, in one line, where its server is and which job is its own. Called `chroot` it is that, and called
+//! `init` the first process of a virtual machine.
 
 use std::{
     io::{BufRead, Write},
@@ -9,7 +10,7 @@ use std::{
 
 use kiln::{
     agent::{
-        job,
+        guest, job,
         twins::{chroot, probe},
         watch,
     },
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{}: {error}", chroot::NAME);
         // As chroot itself does when it fails.
         return ExitCode::from(125);
+    }
+    if Path::new(&name).file_name() == Some(guest::NAME.as_ref()) {
+        guest::main();
     }
     let ended = match arguments.next() {
         Some(word) if word == watch::COMMAND => watch::main(arguments)

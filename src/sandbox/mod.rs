@@ -5,6 +5,7 @@
 
 pub mod doors;
 pub mod driver;
+pub(crate) mod microvm;
 pub mod namespace;
 pub mod toolbox;
 

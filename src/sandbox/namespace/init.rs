@@ -24,18 +24,22 @@ use nix::{
 
 use super::{
     HOST_COMMAND_DIR,
+    entrance::Outlets,
     files::Files,
     kernel::{Kernel, Linux},
+    machine::{self, OpenedMachine, open_machine},
     mounts::{AGENT, COMPANIONS, JOBLESS_LAYERS, Sources, furnish},
     plan::{AgentTask, Plan, Task},
+    rights,
 };
-use crate::records::{Failure, protocol::AgentFacts};
+use crate::records::{Failure, guest::AGENT_ENVIRONMENT, protocol::AgentFacts};
 
 /// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
 #[derive(Debug)]
 pub(super) struct Opened {
     dir: OwnedFd,
     sources: Option<OpenedSources>,
+    machine: Option<OpenedMachine>,
 }
 
 #[derive(Debug)]
@@ -66,12 +70,13 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     };
     Ok(Opened {
         dir: handle(&plan.dir)?,
-        sources: plan.agent().map(sources).transpose()?,
+        sources: plan.agent().filter(|agent| agent.machine.is_none()).map(sources).transpose()?,
+        machine: plan.machine().map(|machine| open_machine(plan, machine)).transpose()?,
     })
 }
 
 /// What lies beside the agent and goes into the sandbox with it.
-fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+pub(super) fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
     COMPANIONS
         .into_iter()
         .map(|name| (name, agent.with_file_name(name)))
@@ -87,17 +92,21 @@ fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o711))
 }
 
-fn link_to(fd: &OwnedFd) -> PathBuf {
+pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
     // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
-/// Does the plan's task. Returns the exit code of its program. The agent says what it has to say on `stderr`, if there
-/// is one.
-pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Result<i32, Failure> {
+/// Does the plan's task. Returns the exit code of its program.
+pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
     // The directories made here become the sandbox's own; a user's stricter mask would lock others out of `/`.
     umask(Mode::from_bits_truncate(0o022));
+    if let (Some(machine), Some(opened), Some(control)) = (plan.machine(), &opened.machine, &outlets.control) {
+        let command = machine::prepare(&mut Linux, plan, machine, opened, control, outlets.stderr)?;
+        rights::drop_all()?;
+        return run_and_reap(command);
+    }
     match (&plan.task, &opened.sources) {
         (Task::RunAgent(agent), Some(sources)) => {
             clear_layers(&link_to(&opened.dir)).map_err(|error| Failure::io("cannot clear the sandbox", &error))?;
@@ -112,21 +121,21 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
                     .collect(),
                 doors: link_to(&sources.doors),
             };
-            let name = &agent.name;
-            let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
+            let hostname = agent.hostname();
             sethostname(&hostname)
                 .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
-            furnish(&mut Linux, &sources, name, &hostname, &agent.resolv_conf)?;
+            furnish(&mut Linux, &sources, &agent.name, &hostname, &agent.resolv_conf)?;
             let input = standard_input(&agent.facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
             let mut command = Command::new(AGENT);
             command
                 .env_clear()
-                .envs(ENVIRONMENT)
+                .envs(AGENT_ENVIRONMENT)
                 .current_dir("/")
                 .stdin(Stdio::from(input));
-            if let Some(stderr) = stderr {
+            if let Some(stderr) = outlets.stderr {
                 command.stderr(Stdio::from(stderr));
             }
+            rights::drop_network()?;
             run_and_reap(command)
         }
         (Task::RunHostCommand { argv, env }, _) => {
@@ -142,7 +151,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
         (Task::Empty, _) => empty(&link_to(&opened.dir))
             .map(|()| 0)
             .map_err(|error| Failure::io("cannot empty the sandbox", &error)),
-        (Task::RunAgent(_), None) => Err(Failure::new("sandbox_start", "the plan was not opened")),
+        (Task::RunAgent(_) | Task::TryMachine(_), _) => Err(Failure::new("sandbox_start", "the plan was not opened")),
     }
 }
 
@@ -165,14 +174,6 @@ fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
     std::fs::File::from(writer).write_all(text.as_bytes())?;
     Ok(reader)
 }
-
-/// The environment that the agent starts with, and nothing of the host's.
-const ENVIRONMENT: [(&str, &str); 4] = [
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("HOME", "/root"),
-    ("LANG", "C.UTF-8"),
-    ("TERM", "dumb"),
-];
 
 /// Shows a host program its own process table and, at a path that everybody can walk to, its directory.
 fn show_only_work_dir(dir: &OwnedFd) -> Result<(), Failure> {

@@ -20,6 +20,7 @@ use tokio::{
 
 pub use attached::{Handle, JobSandbox, Running};
 use files::Files;
+use machines::MachineParts;
 pub use idmap::IdMap;
 pub use mounts::{DOORS, SCRATCH};
 pub use plan::Report;
@@ -33,13 +34,18 @@ mod detached;
 mod disk;
 mod entrance;
 mod files;
+mod guest;
 mod idmap;
 mod init;
 mod kernel;
+mod machine;
+mod machines;
 mod meter;
 mod mounts;
 mod network;
 mod plan;
+mod relays;
+mod rights;
 pub mod supervisor;
 mod walk;
 mod watch;
@@ -57,6 +63,7 @@ pub struct NamespaceDriver {
     sandboxes: PathBuf,
     program: PathBuf,
     ids: IdMap,
+    machines: Option<MachineParts>,
 }
 
 async fn remove_groups(job: JobId) -> Result<(), Failure> {
@@ -76,6 +83,7 @@ impl NamespaceDriver {
             sandboxes: sandboxes.to_owned(),
             program: program.to_owned(),
             ids: IdMap::of_this_user()?,
+            machines: None,
         })
     }
 
