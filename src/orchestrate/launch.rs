@@ -40,20 +40,33 @@ impl Orchestrator {
                 self.start_soon(stored);
             }
         }
-        let queue: Vec<_> = open
+        let now = Moment::now();
+        let (resting, ready): (Vec<_>, Vec<_>) = open
             .iter()
             .filter(|stored| stored.run.state == State::Queued)
             // What a job goes on from is on one host only.
             .filter(|stored| stored.run.resumes().is_none_or(|resume| resume.server == self.id))
+            .partition(|stored| stored.run.rest(now).is_some());
+        // Who rests holds nobody up.
+        let resting = resting.into_iter().filter_map(|stored| {
+            let seconds = stored.run.rest(now)?.as_secs() + 1;
+            Some((
+                stored.job.id,
+                format!("its last try failed; the next begins in {seconds} s"),
+            ))
+        });
+        let queue: Vec<_> = ready
+            .into_iter()
             .map(|stored| (stored.job.id, stored.run.plan.needs))
             .collect();
         if queue.is_empty() {
-            self.state().waiting.clear();
+            self.state().waiting = resting.collect();
             return Ok(());
         }
         if let Some(reason) = self.no_toolbox() {
             self.toolbox_wanted.notify_one();
-            self.state().waiting = queue.into_iter().map(|(job, _)| (job, reason.clone())).collect();
+            let waiting = queue.into_iter().map(|(job, _)| (job, reason.clone()));
+            self.state().waiting = waiting.chain(resting).collect();
             return Ok(());
         }
         let held: Vec<_> = open
@@ -83,6 +96,7 @@ impl Orchestrator {
                 }
             }
         }
+        waiting.extend(resting);
         self.state().waiting = waiting;
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::{
     config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
     records::{
         Failure, JobId, LogLine, Moment, Run, ServerId,
-        run::{Refused, State, is_infrastructure},
+        run::{Refused, State, is_infrastructure, rest_after},
     },
     sandbox::{Driver, toolbox::Toolbox},
     store::{LogFeed, SharedStore, StoreError, StoredRun},
@@ -165,6 +165,7 @@ impl Orchestrator {
     pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
         let most = self.watch.attempts.max(1);
         let again = is_infrastructure(&failure) && attempt < most;
+        let rest = rest_after(attempt, self.watch.retry_pause.duration());
         let changed = self
             .change(job, |run, now| {
                 if run.attempt != attempt {
@@ -173,7 +174,7 @@ impl Orchestrator {
                         arrow: "fail",
                     });
                 }
-                if again && run.retry().is_ok() {
+                if again && run.retry(now.plus(rest)).is_ok() {
                     return Ok(());
                 }
                 run.fail(failure.clone(), now)
@@ -185,7 +186,10 @@ impl Orchestrator {
             self.say(job, format!("error: {failure}")).await;
         } else {
             tracing::warn!(job.id = %job, attempt, code = failure.code, "the job is tried again: {failure}");
-            let text = format!("try {attempt} of {most} ended: {failure}; the job is tried again");
+            let text = format!(
+                "try {attempt} of {most} ended: {failure}; the job is tried again in {} s",
+                rest.as_secs()
+            );
             self.say(job, text).await;
         }
         Ok(())

@@ -64,7 +64,7 @@ impl Orchestrator {
         if owner == self.id {
             return Ok(true);
         }
-        let alive = self.store.servers_since(minus(Moment::now(), SERVER_GONE)).await?;
+        let alive = self.store.servers_since(Moment::now().minus(SERVER_GONE)).await?;
         Ok(!alive.contains(&owner))
     }
 
@@ -217,9 +217,4 @@ impl Orchestrator {
         .await?;
         Ok(false)
     }
-}
-
-fn minus(moment: Moment, duration: Duration) -> Moment {
-    let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
-    Moment::from_micros(moment.micros().saturating_sub(micros))
 }

@@ -253,6 +253,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     let site = Site::new().await;
     let server = site.server(WatchSettings {
         attempts: 2,
+        retry_pause: Period::seconds(0),
         ..WatchSettings::default()
     });
     let job = site.launched(&server).await;
@@ -283,6 +284,23 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     server.orchestrator.settle_once().await.unwrap();
     assert!(server.place.list().await.unwrap().is_empty());
     assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
+}
+
+#[tokio::test]
+async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let first = site.launched(&server).await;
+    server.place.ends(first);
+    server.orchestrator.watch_once().await.unwrap();
+    let second = site.launched(&server).await;
+    assert_eq!(site.state(first).await, State::Queued);
+    assert_eq!(site.state(second).await, State::Launching);
+    let (_, reason) = server.orchestrator.waiting(first).unwrap();
+    assert!(
+        reason.starts_with("its last try failed; the next begins in "),
+        "{reason}"
+    );
 }
 
 #[tokio::test]
@@ -319,7 +337,10 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     let site = Site::new().await;
     let (gone, other) = (
         site.server(WatchSettings::default()),
-        site.server(WatchSettings::default()),
+        site.server(WatchSettings {
+            retry_pause: Period::seconds(0),
+            ..WatchSettings::default()
+        }),
     );
     gone.orchestrator.settle_once().await.unwrap();
     let job = site.launched(&gone).await;

@@ -13,12 +13,24 @@
 //! that has no such arrow, so `Success` and `Failed` stay what they are. What IMS's clients see, [`JobStatus`], follows
 //! from the state and the step ([`Run::status`]) and never goes back, even when a job is tried again.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
     Execs, Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, TwinLevel, Upload, UploadedArtifact,
     protocol::{BootFiles, TemplateMode},
 };
+
+/// The longest rest between two tries of a job.
+const LONGEST_REST: Duration = Duration::from_mins(10);
+
+/// How long a job rests after this try, the first of which is 1: `first`, and twice as long each time.
+pub fn rest_after(attempt: u32, first: Duration) -> Duration {
+    first
+        .saturating_mul(1 << attempt.saturating_sub(1).min(16))
+        .min(LONGEST_REST)
+}
 
 /// Kiln's own half of a job; IMS's half is [`Job`](super::Job).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +60,9 @@ pub struct Run {
     pub execs: Option<Execs>,
     /// When this try was launched.
     pub launched: Option<Moment>,
+    /// When the next try may be launched, while one that failed is rested from.
+    #[serde(default)]
+    pub retry_at: Option<Moment>,
     /// When the job ended.
     pub ended: Option<Moment>,
     /// Whether the files of the sandbox are kept, so that another job can go on from them.
@@ -202,6 +217,7 @@ impl Run {
             used: None,
             execs: None,
             launched: None,
+            retry_at: None,
             ended: None,
             kept: false,
             recipe_sha256: None,
@@ -215,6 +231,7 @@ impl Run {
         self.only_from("launch", |state| matches!(state, State::Queued))?;
         self.owner = Some(owner);
         self.launched = Some(now);
+        self.retry_at = None;
         self.state = State::Launching;
         Ok(())
     }
@@ -241,13 +258,14 @@ impl Run {
         Ok(())
     }
 
-    /// Launching, Running → Queued, for another try: what failed was the place, not the recipe.
-    pub fn retry(&mut self) -> Result<(), Refused> {
+    /// Launching, Running → Queued, for another try from this moment on: what failed was the place, not the recipe.
+    pub fn retry(&mut self, at: Moment) -> Result<(), Refused> {
         self.only_from("be tried again", |state| {
             matches!(state, State::Launching | State::Running)
         })?;
         self.state = State::Queued;
         self.attempt += 1;
+        self.retry_at = Some(at);
         (self.owner, self.token, self.launched, self.step) = (None, None, None, None);
         self.execs = None;
         self.steps.clear();
@@ -291,6 +309,13 @@ impl Run {
             (_, Some(Step::Build)) => JobStatus::BuildingImage,
         };
         if before.may_become(now) { now } else { before }
+    }
+
+    /// How long it still rests before its next try. A clock that was set back makes nobody wait for ever.
+    pub fn rest(&self, now: Moment) -> Option<Duration> {
+        let micros = self.retry_at?.micros().checked_sub(now.micros())?;
+        let rest = Duration::from_micros(u64::try_from(micros).ok()?);
+        (!rest.is_zero() && rest <= LONGEST_REST).then_some(rest)
     }
 
     /// What this try goes on from. A second one begins anew: what the first left may be what it failed of.
@@ -464,13 +489,28 @@ mod tests {
             Arrow::Start => run.start(),
             Arrow::Finish => run.finish(),
             Arrow::Commit => run.commit(now),
-            Arrow::Retry => run.retry(),
+            Arrow::Retry => run.retry(now),
             Arrow::Fail => run.fail(Failure::new("sandbox_lost", "gone"), now),
             Arrow::Step(step) => {
                 run.begin_step(step);
                 Ok(())
             }
         }
+    }
+
+    #[test]
+    fn rests_are_longer_each_time_and_end_whatever_the_clock_does() {
+        let first = Duration::from_secs(5);
+        let rests: Vec<_> = (1..=4).map(|attempt| rest_after(attempt, first).as_secs()).collect();
+        assert_eq!(rests, [5, 10, 20, 40]);
+        assert_eq!(rest_after(u32::MAX, first), LONGEST_REST);
+
+        let mut run = run();
+        let now = Moment::from_micros(1 << 50);
+        run.retry_at = Some(now.plus(first));
+        assert_eq!(run.rest(now), Some(first));
+        assert_eq!(run.rest(now.plus(first)), None);
+        assert_eq!(run.rest(Moment::from_micros(0)), None);
     }
 
     proptest! {
