@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 
-use super::live::Live;
+use super::{live::Live, places::Places};
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
@@ -31,8 +31,8 @@ pub struct Parts {
     pub store: SharedStore,
     /// Objects.
     pub artifacts: ArtifactStore,
-    /// Makes sandboxes.
-    pub driver: Arc<dyn Driver>,
+    /// Where jobs run.
+    pub places: Places,
     /// The static agent.
     pub agent: PathBuf,
     /// The toolbox, as far as it is made.
@@ -62,6 +62,8 @@ pub struct Orchestrator {
     /// Wakes the loops.
     pub(super) wake: Wake,
     state: Mutex<InMemory>,
+    /// Held while a job is given its place.
+    pub(super) placing: tokio::sync::Mutex<()>,
 }
 
 impl Deref for Orchestrator {
@@ -86,6 +88,7 @@ pub enum ToolboxState {
 /// One bell for each loop.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
+    pub(super) places: Notify,
     pub(super) launch: Notify,
     pub(super) watch: Notify,
     pub(super) commit: Notify,
@@ -112,7 +115,17 @@ impl Orchestrator {
             parts,
             wake: Wake::default(),
             state: Mutex::default(),
+            placing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// What makes a job's sandbox.
+    ///
+    /// # Errors
+    ///
+    /// `place_unknown` when the configuration no longer has the job's place.
+    pub(super) fn driver_of(&self, run: &Run) -> Result<&Arc<dyn Driver>, Failure> {
+        self.places.driver(run.plan.place.as_deref())
     }
 
     /// Why a job waits, and its place in the queue, from 1.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::{
-    Parts, ToolboxState,
+    Parts, Places, ToolboxState,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
 };
@@ -24,7 +24,7 @@ use crate::{
         run::State,
     },
     sandbox::{
-        Capacity, Driver, Evidence, Offers, SandboxSpec, SandboxState, Scratch, Usage,
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         toolbox::{Facts, Toolbox},
     },
     settings::Period,
@@ -89,12 +89,26 @@ impl Driver for Place {
         })
     }
 
-    async fn offers(&self) -> Offers {
-        Offers {
-            arch: Arch::host(),
-            shared_kernel: Ok(()),
-            own_kernel: Ok("a machine of the tests".to_owned()),
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Namespace,
+            Kernel::Own => DriverKind::Microvm,
         }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Ok(Arch::host())
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        Ok(Machine {
+            what: "a machine of the tests".to_owned(),
+            accelerated: true,
+        })
     }
 }
 
@@ -147,7 +161,7 @@ impl Site {
             id: ServerId::new(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            driver: place.clone(),
+            places: Places::new(place.clone(), Arch::host(), Vec::new()),
             agent: "/none".into(),
             toolbox: receiver,
             toolbox_wanted: Arc::default(),

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Execs, Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, TwinLevel, Upload, UploadedArtifact,
-    protocol::{BootFiles, TemplateMode},
+    protocol::{BootFiles, SandboxFacts, TemplateMode},
 };
 
 /// The longest rest between two tries of a job.
@@ -55,6 +55,9 @@ pub struct Run {
     pub uploads: Vec<RunUpload>,
     /// What it used at most.
     pub used: Option<Used>,
+    /// What this try's sandbox is, as its agent found it.
+    #[serde(default)]
+    pub found: Option<SandboxFacts>,
     /// What ran how, once this try's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
@@ -96,6 +99,15 @@ pub enum State {
 /// What was decided when the job was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Where it runs; none until it is known what the places offer.
+    #[serde(default = "local")]
+    pub place: Option<String>,
+    /// What makes its sandbox there.
+    #[serde(default)]
+    pub driver: DriverKind,
+    /// Whether it gets a kernel of its own even if its architecture is the place's.
+    #[serde(default)]
+    pub own_kernel: bool,
     /// How the programs of the image's architecture run.
     pub how: How,
     /// One sentence that says where and why.
@@ -117,6 +129,15 @@ pub struct Plan {
     pub resume: Option<ResumeFrom>,
     /// Who asked for it, if that is known.
     pub who: Option<String>,
+}
+
+/// The place that every server has: its own host.
+pub const LOCAL: &str = "local";
+
+/// What servers that knew no other place meant.
+#[expect(clippy::unnecessary_wraps, reason = "that is the field's type")]
+fn local() -> Option<String> {
+    Some(LOCAL.to_owned())
 }
 
 /// What servers that had no twins meant.
@@ -143,6 +164,60 @@ pub enum How {
     Native,
     /// By user-mode emulation.
     Emulated,
+}
+
+/// What makes sandboxes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriverKind {
+    /// Namespaces of the host's kernel.
+    #[default]
+    Namespace,
+    /// QEMU, with a virtual machine for each job.
+    Microvm,
+    /// A container engine, with a container for each job.
+    Docker,
+    /// A container engine with Kata, with a virtual machine for each job.
+    Kata,
+}
+
+/// Whose kernel a sandbox runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// That of the place, apart from it by namespaces.
+    Shared,
+    /// Its own, in a virtual machine.
+    Own,
+}
+
+impl DriverKind {
+    /// Its name, as in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Microvm => "microvm",
+            Self::Docker => "docker",
+            Self::Kata => "kata",
+        }
+    }
+
+    /// Whose kernel its sandboxes run on.
+    pub fn kernel(self) -> Kernel {
+        match self {
+            Self::Namespace | Self::Docker => Kernel::Shared,
+            Self::Microvm | Self::Kata => Kernel::Own,
+        }
+    }
+
+    /// What keeps its sandboxes apart from everything else, as in the API.
+    pub fn isolation(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Docker => "container",
+            Self::Microvm | Self::Kata => "vm",
+        }
+    }
 }
 
 /// What a job needs of a place.
@@ -215,6 +290,7 @@ impl Run {
             steps: Vec::new(),
             uploads: Vec::new(),
             used: None,
+            found: None,
             execs: None,
             launched: None,
             retry_at: None,
@@ -224,6 +300,14 @@ impl Run {
             log: None,
             settled: false,
         }
+    }
+
+    /// Queued, still: this is where it will run, decided now or anew.
+    pub fn place(&mut self, place: &str, driver: DriverKind, how: How, why: &str) -> Result<(), Refused> {
+        self.only_from("be placed", |state| matches!(state, State::Queued))?;
+        (self.plan.place, self.plan.driver) = (Some(place.to_owned()), driver);
+        (self.plan.how, self.plan.why) = (how, why.to_owned());
+        Ok(())
     }
 
     /// Queued → Launching: this server has set aside what the job needs.
@@ -267,7 +351,7 @@ impl Run {
         self.attempt += 1;
         self.retry_at = Some(at);
         (self.owner, self.token, self.launched, self.step) = (None, None, None, None);
-        self.execs = None;
+        (self.found, self.execs) = (None, None);
         self.steps.clear();
         self.uploads.clear();
         Ok(())
@@ -321,6 +405,11 @@ impl Run {
     /// What this try goes on from. A second one begins anew: what the first left may be what it failed of.
     pub fn resumes(&self) -> Option<ResumeFrom> {
         self.plan.resume.filter(|_| self.attempt == 1)
+    }
+
+    /// Notes what its sandbox is.
+    pub fn note_sandbox(&mut self, found: SandboxFacts) {
+        self.found = Some(found);
     }
 
     /// Notes that a step began.
@@ -440,6 +529,9 @@ mod tests {
 
     fn run() -> Run {
         Run::new(Plan {
+            place: local(),
+            driver: DriverKind::Namespace,
+            own_kernel: false,
             how: How::Native,
             why: String::new(),
             needs: Needs::default(),

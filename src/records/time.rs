@@ -24,6 +24,7 @@ impl Moment {
     }
 
     /// So much later, or at the end of time.
+    #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(
             self.0
@@ -32,6 +33,7 @@ impl Moment {
     }
 
     /// So much earlier, or at the beginning of time.
+    #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Self(
             self.0
