@@ -15,7 +15,7 @@ use super::{
     channel::{Channel, Ending},
     doors,
     events::Events,
-    fetch, kiwi_config,
+    evidence, fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
     process,
     programs::Programs,
@@ -150,6 +150,8 @@ impl Steps<'_> {
                 .await;
             None
         };
+        let found = evidence::gather(self.job.emulator.as_ref());
+        self.events.send(What::Sandbox(found)).await;
         let http = fetch::http_client(self.job.ca_bundle.as_deref())?;
         Ok(Prepared { http, emulator })
     }

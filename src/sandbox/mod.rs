@@ -15,6 +15,7 @@ pub mod toolbox;
 
 #[cfg(feature = "server")]
 pub use driver::{
-    Capacity, DiskLimit, Driver, Evidence, Kernel, Limits, Network, Offers, Reach, SandboxSpec, SandboxState, Scratch,
-    Usage,
+    Capacity, DiskLimit, Driver, Evidence, Limits, Machine, Network, Reach, SandboxSpec, SandboxState, Scratch, Usage,
 };
+
+pub use crate::records::run::{DriverKind, Kernel};

@@ -17,7 +17,9 @@ use crate::{
     arch::Arch,
     host,
     records::{Failure, JobId},
-    sandbox::{Capacity, Driver, Evidence, Network, Offers, SandboxSpec, SandboxState, Scratch, Usage},
+    sandbox::{
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
+    },
 };
 
 /// How long a supervisor may take to end its sandbox before it is killed, and then how long that may take.
@@ -143,12 +145,23 @@ impl Driver for NamespaceDriver {
         })
     }
 
-    async fn offers(&self) -> Offers {
-        Offers {
-            arch: Arch::host(),
-            shared_kernel: Ok(()),
-            own_kernel: Err(Failure::new("no_vm", "this host offers no virtual machine")),
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Namespace,
+            Kernel::Own => DriverKind::Microvm,
         }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Ok(Arch::host())
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        Err(Failure::new("no_vm", "this host offers no virtual machine"))
     }
 }
 
