@@ -26,6 +26,7 @@ pub mod arch;
 pub mod compression;
 pub mod emulation;
 pub mod records;
+pub mod sandbox;
 
 #[cfg(feature = "agent")]
 pub mod agent;
@@ -52,8 +53,6 @@ mod near;
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod remote_nodes;
-#[cfg(feature = "server")]
-pub mod sandbox;
 #[cfg(feature = "server")]
 pub mod settings;
 #[cfg(feature = "server")]

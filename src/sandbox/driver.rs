@@ -3,12 +3,13 @@
 //! A sandbox belongs to a job and is found by it. Nothing about it is kept in memory: a server that was restarted sees
 //! what the one before it started.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use super::room::Usage;
 use super::toolbox::Toolbox;
 use crate::{
     arch::Arch,
@@ -176,21 +177,6 @@ pub struct Evidence {
     pub warning: Option<String>,
     /// The last lines that the agent and the driver's own processes said on standard error.
     pub last_words: Vec<String>,
-}
-
-/// What a sandbox uses. What cannot be measured here is 0.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Bytes of memory, at most so far; what the kernel keeps of files counts too.
-    pub memory_peak: u64,
-    /// CPU time so far.
-    pub cpu: Duration,
-    /// Bytes on disk, at most so far.
-    pub disk: u64,
-    /// Files, directories and links on disk, at most so far.
-    pub inodes: u64,
-    /// How often the kernel killed a process for want of memory so far.
-    pub oom_kills: u64,
 }
 
 /// What becomes of a sandbox's disk space.

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::idmap::IdMap;
 use crate::{
     records::{Failure, protocol::AgentFacts},
-    sandbox::{Limits, Network, Usage},
+    sandbox::{Limits, Network, Usage, room::IdMap},
 };
 
 /// One errand of a supervisor.
