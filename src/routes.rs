@@ -135,7 +135,12 @@ fn with_netlink<T>(work: impl AsyncFnOnce(&Handle) -> Result<T, rtnetlink::Error
         let connection = tokio::spawn(connection);
         let done = work(&handle).await;
         connection.abort();
-        done.map_err(|error| Failure::new("no_network", format!("the kernel refuses the sandbox's network: {error}")))
+        done.map_err(|error| {
+            Failure::new(
+                "no_network",
+                format!("the kernel refuses the sandbox's network: {error}"),
+            )
+        })
     })
 }
 
@@ -152,25 +157,24 @@ mod tests {
     #[test]
     fn what_is_denied_wins_over_what_is_allowed_wherever_they_meet() {
         assert_eq!(of(&[], &[]), [""; 0]);
-        assert_eq!(of(&[], &["169.254.169.254/32", "fd00::/8"]), [
-            "Prohibited 169.254.169.254/32"
-        ]);
-        assert_eq!(of(&["10.1.0.0/16", "192.0.2.7/24"], &["10.0.0.0/8"]), [
-            "Through 192.0.2.0/24",
-            "Prohibited 10.0.0.0/8",
-            "Prohibited 0.0.0.0/0"
-        ]);
-        assert_eq!(of(&["10.0.0.0/8"], &["10.1.0.0/16"]), [
-            "Through 10.0.0.0/8",
-            "Prohibited 10.1.0.0/16",
-            "Prohibited 0.0.0.0/0"
-        ]);
+        assert_eq!(
+            of(&[], &["169.254.169.254/32", "fd00::/8"]),
+            ["Prohibited 169.254.169.254/32"]
+        );
+        assert_eq!(
+            of(&["10.1.0.0/16", "192.0.2.7/24"], &["10.0.0.0/8"]),
+            ["Through 192.0.2.0/24", "Prohibited 10.0.0.0/8", "Prohibited 0.0.0.0/0"]
+        );
+        assert_eq!(
+            of(&["10.0.0.0/8"], &["10.1.0.0/16"]),
+            ["Through 10.0.0.0/8", "Prohibited 10.1.0.0/16", "Prohibited 0.0.0.0/0"]
+        );
         assert_eq!(of(&["10.0.0.0/8"], &["10.0.0.0/8"])[0], "Prohibited 10.0.0.0/8");
         // To allow only what there is none of is to allow nothing.
         assert_eq!(of(&["fd00::/8"], &[]), ["Prohibited 0.0.0.0/0"]);
-        assert_eq!(of(&["0.0.0.0/0"], &["10.0.0.0/8"]), [
-            "Through 0.0.0.0/0",
-            "Prohibited 10.0.0.0/8"
-        ]);
+        assert_eq!(
+            of(&["0.0.0.0/0"], &["10.0.0.0/8"]),
+            ["Through 0.0.0.0/0", "Prohibited 10.0.0.0/8"]
+        );
     }
 }

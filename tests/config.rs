@@ -298,6 +298,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         wall = "4h"                                      # default
         emulated_factor = 10                             # default
         attempts = 3                                     # default
+        retry_pause = "5s"                               # default
         keep_failed = "1h"                               # default
 
         [remote_build_nodes]

@@ -11,6 +11,7 @@ mod deaths;
 pub mod digest;
 pub mod doors;
 pub mod events;
+mod evidence;
 pub mod fetch;
 pub mod guest;
 pub mod job;

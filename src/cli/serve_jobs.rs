@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api,
+    arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     host,
-    orchestrate::{Orchestrator, Parts, ToolboxState, loops},
+    orchestrate::{Orchestrator, Parts, Places, ToolboxState, loops},
     records::{Failure, ServerId},
     sandbox::doors::{self, AGENT_SOCKET, Doors},
     store::{LogFeed, SharedStore},
@@ -63,7 +64,7 @@ impl JobService {
             id: server_id(&config.data_dir)?,
             store,
             artifacts,
-            driver: Arc::new(driver),
+            places: Places::new(Arc::new(driver), Arch::host(), Vec::new()),
             agent,
             toolbox: state,
             toolbox_wanted: Arc::clone(&toolbox.wanted),

@@ -248,7 +248,12 @@ impl Config {
     /// The namespace driver of this data directory.
     pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
-        NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)
+        let driver = NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)?;
+        // Without an agent there will be no sandbox of any kind, which is said where one is asked for.
+        Ok(match self.agent() {
+            Ok(agent) => driver.with_machines(&self.data_dir.join("toolboxes"), &agent),
+            Err(_) => driver,
+        })
     }
 
     /// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.

@@ -195,6 +195,8 @@ settings! {
         emulated_factor: u32 = 10;
         /// How often it is tried when the place fails and not the recipe.
         attempts: u32 = 3;
+        /// How long it rests before it is tried again, so that the place can recover; twice as long each time.
+        retry_pause: Period = Period::seconds(5);
         /// How long the files of a failed job are kept, so that `kiln jobs retry --from` can go on from them.
         keep_failed: Period = Period::seconds(3600);
     }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::{
-    Parts, ToolboxState,
+    Parts, Places, ToolboxState,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
 };
@@ -24,7 +24,7 @@ use crate::{
         run::State,
     },
     sandbox::{
-        Capacity, Driver, Evidence, Offers, SandboxSpec, SandboxState, Scratch, Usage,
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         toolbox::{Facts, Toolbox},
     },
     settings::Period,
@@ -89,12 +89,26 @@ impl Driver for Place {
         })
     }
 
-    async fn offers(&self) -> Offers {
-        Offers {
-            arch: Arch::host(),
-            shared_kernel: Ok(()),
-            own_kernel: Ok("a machine of the tests".to_owned()),
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Namespace,
+            Kernel::Own => DriverKind::Microvm,
         }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Ok(Arch::host())
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        Ok(Machine {
+            what: "a machine of the tests".to_owned(),
+            accelerated: true,
+        })
     }
 }
 
@@ -147,7 +161,7 @@ impl Site {
             id: ServerId::new(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            driver: place.clone(),
+            places: Places::new(place.clone(), Arch::host(), Vec::new()),
             agent: "/none".into(),
             toolbox: receiver,
             toolbox_wanted: Arc::default(),
@@ -253,6 +267,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     let site = Site::new().await;
     let server = site.server(WatchSettings {
         attempts: 2,
+        retry_pause: Period::seconds(0),
         ..WatchSettings::default()
     });
     let job = site.launched(&server).await;
@@ -283,6 +298,23 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     server.orchestrator.settle_once().await.unwrap();
     assert!(server.place.list().await.unwrap().is_empty());
     assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
+}
+
+#[tokio::test]
+async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let first = site.launched(&server).await;
+    server.place.ends(first);
+    server.orchestrator.watch_once().await.unwrap();
+    let second = site.launched(&server).await;
+    assert_eq!(site.state(first).await, State::Queued);
+    assert_eq!(site.state(second).await, State::Launching);
+    let (_, reason) = server.orchestrator.waiting(first).unwrap();
+    assert!(
+        reason.starts_with("its last try failed; the next begins in "),
+        "{reason}"
+    );
 }
 
 #[tokio::test]
@@ -319,7 +351,10 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     let site = Site::new().await;
     let (gone, other) = (
         site.server(WatchSettings::default()),
-        site.server(WatchSettings::default()),
+        site.server(WatchSettings {
+            retry_pause: Period::seconds(0),
+            ..WatchSettings::default()
+        }),
     );
     gone.orchestrator.settle_once().await.unwrap();
     let job = site.launched(&gone).await;

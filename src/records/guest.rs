@@ -21,14 +21,6 @@ pub const SCRATCH_DISK: &str = "scratch";
 /// How often a machine tells how full its disk is.
 pub const NEWS_EVERY: Duration = Duration::from_secs(1);
 
-/// The environment that an agent starts with in every sandbox, and nothing of the host's.
-pub const AGENT_ENVIRONMENT: [(&str, &str); 4] = [
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("HOME", "/root"),
-    ("LANG", "C.UTF-8"),
-    ("TERM", "dumb"),
-];
-
 /// What a machine is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -26,7 +26,7 @@ pub use call::{
     Answer, Call, EventBatch, EventsKept, JobQuery, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile,
     PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart,
 };
-pub use event::{Event, Stream, What};
+pub use event::{Event, SandboxFacts, Stream, What};
 pub use job::{
     BinfmtEntry, BootFiles, Compressor, Emulator, JobDescription, RecipeSource, RecipeType, SquashfsOptions,
     TemplateMode,

@@ -3,16 +3,21 @@
 //! A sandbox belongs to a job and is found by it. Nothing about it is kept in memory: a server that was restarted sees
 //! what the one before it started.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use super::room::Usage;
 use super::toolbox::Toolbox;
 use crate::{
     arch::Arch,
-    records::{Failure, JobId, protocol::AgentFacts},
+    records::{
+        Failure, JobId,
+        protocol::AgentFacts,
+        run::{DriverKind, Kernel},
+    },
 };
 
 /// Makes sandboxes in one place, and ends them.
@@ -44,33 +49,41 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Jobs of which there is anything, and whether that is only disk space that was kept.
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure>;
 
+    /// What it is called, making sandboxes with this kernel.
+    fn kind(&self, kernel: Kernel) -> DriverKind;
+
     /// What the place has.
     async fn capacity(&self) -> Result<Capacity, Failure>;
 
-    /// Which kernels it can give to a sandbox, tried out and not guessed. May take seconds; the answer is good for
-    /// minutes.
-    async fn offers(&self) -> Offers;
-}
-
-/// What a driver can make.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Offers {
     /// The CPU of the place.
-    pub arch: Arch,
-    /// Sandboxes on the place's own kernel; or why none.
-    pub shared_kernel: Result<(), Failure>,
-    /// Sandboxes in a virtual machine each: a word on which, such as `QEMU 7.2, KVM`; or why none.
-    pub own_kernel: Result<String, Failure>,
+    ///
+    /// # Errors
+    ///
+    /// When the place does not answer.
+    async fn arch(&self) -> Result<Arch, Failure>;
+
+    /// Whether it makes sandboxes on the place's own kernel.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    async fn shared_kernel(&self) -> Result<(), Failure>;
+
+    /// What virtual machines it makes, tried out and not guessed: that may take seconds. The answer is good for minutes.
+    ///
+    /// # Errors
+    ///
+    /// Why it makes none.
+    async fn own_kernel(&self) -> Result<Machine, Failure>;
 }
 
-/// Whose kernel a sandbox runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kernel {
-    /// That of the place, apart from it by namespaces.
-    Shared,
-    /// Its own, in a virtual machine.
-    Own,
+/// What virtual machines a driver can make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// A word on it, such as `QEMU 7.2 with KVM`.
+    pub what: String,
+    /// Whether the CPU runs it; else it is emulated too, and tens of times as slow.
+    pub accelerated: bool,
 }
 
 /// What a sandbox is made from.
@@ -164,21 +177,6 @@ pub struct Evidence {
     pub warning: Option<String>,
     /// The last lines that the agent and the driver's own processes said on standard error.
     pub last_words: Vec<String>,
-}
-
-/// What a sandbox uses. What cannot be measured here is 0.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Bytes of memory, at most so far; what the kernel keeps of files counts too.
-    pub memory_peak: u64,
-    /// CPU time so far.
-    pub cpu: Duration,
-    /// Bytes on disk, at most so far.
-    pub disk: u64,
-    /// Files, directories and links on disk, at most so far.
-    pub inodes: u64,
-    /// How often the kernel killed a process for want of memory so far.
-    pub oom_kills: u64,
 }
 
 /// What becomes of a sandbox's disk space.

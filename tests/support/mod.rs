@@ -113,8 +113,10 @@ fn programs() -> &'static Path {
                 "{} is not there: run `make test` (or once `make agent PROFILE=debug`)",
                 from.display()
             );
-            let _ = fs_err::remove_file(&to);
-            fs_err::copy(from, to).unwrap();
+            // Another process of the same tests may be running the one that is there.
+            let fresh = to.with_extension(std::process::id().to_string());
+            fs_err::copy(from, &fresh).unwrap();
+            fs_err::rename(fresh, to).unwrap();
         }
         dir
     });

@@ -51,7 +51,10 @@ pub(super) fn load_modules() -> Result<(), Failure> {
 /// Opens the port of this name, for both directions.
 pub(super) fn port(name: &str) -> Result<File, Failure> {
     let device = find("/sys/class/virtio-ports", "name", name)?;
-    let opened = File::options().read(true).write(true).open(Path::new("/dev").join(device));
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .open(Path::new("/dev").join(device));
     opened.map_err(|error| failed(&format!("cannot open the port {name}"), &error))
 }
 
@@ -64,13 +67,17 @@ pub(super) fn disk(serial: &str) -> Result<PathBuf, Failure> {
 fn find(dir: &str, attribute: &str, value: &str) -> Result<PathBuf, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let is_it = |path: &PathBuf| fs_err::read_to_string(path.join(attribute)).is_ok_and(|text| text.trim() == value);
+        let is_it =
+            |path: &PathBuf| fs_err::read_to_string(path.join(attribute)).is_ok_and(|text| text.trim() == value);
         let entries = fs_err::read_dir(dir).into_iter().flatten().flatten();
         if let Some(path) = entries.map(|entry| entry.path()).find(is_it) {
             return Ok(path.file_name().map(PathBuf::from).unwrap_or_default());
         }
         if Instant::now() > until {
-            return Err(Failure::new("vm_device", format!("the machine has no {value} in {dir}")));
+            return Err(Failure::new(
+                "vm_device",
+                format!("the machine has no {value} in {dir}"),
+            ));
         }
         std::thread::sleep(LOOK_EVERY);
     }

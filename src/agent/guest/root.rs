@@ -19,9 +19,12 @@ use nix::{
 };
 
 use super::devices;
-use crate::records::{
-    Failure,
-    guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
+use crate::{
+    records::{
+        Failure,
+        guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
+    },
+    sandbox::room::process1,
 };
 
 /// Where the job's root is put together, and stays as seen from process 1.
@@ -35,9 +38,6 @@ const TOOLBOX: &str = "/toolbox";
 
 /// The directory of the first root with the agent, and what lies beside it.
 const PROGRAMS: &str = "/programs";
-
-/// Directories of the disk that hold nothing of the job's own; another machine begins with fresh ones.
-const JOBLESS_LAYERS: [&str; 2] = ["upper", "work"];
 
 /// Devices that a build may have: name, and the kernel's numbers for it.
 const DEVICES: [(&str, u64, u64); 6] = [
@@ -68,14 +68,10 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     let flags = MsFlags::MS_NOATIME;
     // With `discard` the host gets back what is deleted.
     mount_on(&find(SCRATCH_DISK)?, DISK, "ext4", flags, "discard,noinit_itable")?;
-    for layer in JOBLESS_LAYERS {
-        let path = Path::new(DISK).join(layer);
-        if path.exists() {
-            fs_err::remove_dir_all(&path)?;
-        }
-        fs_err::create_dir(path)?;
+    process1::clear_layers(Path::new(DISK))?;
+    for dir in ["upper", "work", "scratch"] {
+        fs_err::create_dir_all(Path::new(DISK).join(dir))?;
     }
-    fs_err::create_dir_all(Path::new(DISK).join("scratch"))?;
     let layers = format!("lowerdir={TOOLBOX},upperdir={DISK}/upper,workdir={DISK}/work,volatile");
     mount_on(Path::new("kiln"), ROOT, "overlay", MsFlags::empty(), &layers)?;
 

@@ -1,32 +1,26 @@
 //! Running the agent in its root, and ending all that it leaves.
 
-use std::{
-    fs::File,
-    io::Write,
-    os::{fd::OwnedFd, unix::process::CommandExt},
-    process::{Command, Stdio},
-};
+use std::{fs::File, io::Write, os::unix::process::CommandExt, process::Stdio};
 
 use nix::{
     errno::Errno,
-    fcntl::OFlag,
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
     sys::{
         signal::{Signal, kill},
-        wait::{WaitStatus, waitpid},
+        wait::waitpid,
     },
-    unistd::{Pid, chdir, chroot, pipe2},
+    unistd::{Pid, chdir, chroot},
 };
 
 use super::{devices, news::News, root::ROOT};
-use crate::records::{
-    Failure,
-    guest::{AGENT_ENVIRONMENT, GuestJob, GuestReport},
+use crate::{
+    records::{
+        Failure,
+        guest::{GuestJob, GuestReport},
+    },
+    sandbox::room::process1,
 };
-
-/// Where the agent is in its root.
-const AGENT: &str = "/run/agent";
 
 /// Where control groups are mounted; the job does not see it.
 const GROUPS: &str = "/groups";
@@ -35,14 +29,9 @@ const GROUPS: &str = "/groups";
 pub(super) fn run_agent(job: &GuestJob, words: File, news: &News) -> Result<GuestReport, Failure> {
     let failed = |error: std::io::Error| devices::failed("cannot run the agent", &error);
     let members = group(job.pids).map_err(failed)?;
-    let mut command = Command::new(AGENT);
-    command
-        .env_clear()
-        .envs(AGENT_ENVIRONMENT)
-        .stdin(Stdio::from(standard_input(job).map_err(failed)?))
-        .stdout(Stdio::null())
-        .stderr(Stdio::from(words));
-    // SAFETY: this process has one thread until then, so the child may do anything.
+    let mut command = process1::agent(&job.facts)?;
+    command.stdout(Stdio::null()).stderr(Stdio::from(words));
+    // SAFETY: the child of this process, whose only other thread takes no lock that the child needs, may allocate.
     #[expect(unsafe_code, reason = "the child enters its root before it runs the agent")]
     unsafe {
         command.pre_exec(move || {
@@ -50,19 +39,9 @@ pub(super) fn run_agent(job: &GuestJob, words: File, news: &News) -> Result<Gues
             enter_root()
         });
     }
-    let child = command.spawn().map_err(failed)?;
     news.tell_of_disk();
-    let agent = Pid::from_raw(i32::try_from(child.id()).unwrap_or(-1));
-    let exit_code = loop {
-        match waitpid(None, None) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == agent => break code,
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == agent => break 128 + signal as i32,
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(failed(errno.into())),
-        }
-    };
     Ok(GuestReport {
-        exit_code,
+        exit_code: process1::run_and_reap(command)?,
         oom_kills: oom_kills(),
         failure: None,
     })
@@ -96,15 +75,6 @@ fn group(pids: u32) -> std::io::Result<File> {
     fs_err::create_dir(format!("{GROUPS}/job"))?;
     fs_err::write(format!("{GROUPS}/job/pids.max"), pids.to_string())?;
     File::options().write(true).open(format!("{GROUPS}/job/cgroup.procs"))
-}
-
-/// What the agent reads: the facts, which fit into a pipe.
-fn standard_input(job: &GuestJob) -> std::io::Result<OwnedFd> {
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-    let mut text = serde_json::to_string(&job.facts)?;
-    text.push('\n');
-    File::from(writer).write_all(text.as_bytes())?;
-    Ok(reader)
 }
 
 /// How often this kernel killed a process for want of memory.

@@ -32,7 +32,10 @@ impl BootFiles {
         if !toolbox.vm.exists() {
             return Err(Failure::new(
                 "no_vm",
-                format!("the toolbox has no kernel for virtual machines on {}", toolbox.facts.arch),
+                format!(
+                    "the toolbox has no kernel for virtual machines on {}",
+                    toolbox.facts.arch
+                ),
             )
             .hint("Debian has a kernel for clouds on x86_64 and aarch64 only; use a host with one of these, or Kata"));
         }

@@ -41,7 +41,7 @@ pub(crate) enum Accelerator {
 
 /// What a virtual machine is made from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Machine {
+pub(crate) struct VmSpec {
     /// The emulator's program.
     pub(crate) qemu: PathBuf,
     /// What runs the guest's instructions.
@@ -90,7 +90,7 @@ const KERNEL_MEMORY: u64 = 96 * MIB;
 /// QEMU's own threads: one for a CPU, and those that wait for disks.
 const OWN_THREADS: u32 = 128;
 
-impl Machine {
+impl VmSpec {
     /// The guest's memory for a job that may use `limit` bytes; without a limit a quarter of the host's, if that is
     /// known.
     pub(crate) fn memory_for(limit: Option<u64>) -> u64 {

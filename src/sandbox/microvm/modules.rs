@@ -33,7 +33,8 @@ pub(super) struct Module {
 ///
 /// `vm_kernel` when one is neither there nor built in.
 pub(super) fn needed(dir: &Path) -> Result<Vec<Module>, Failure> {
-    let failed = |error: std::io::Error| Failure::new("vm_kernel", format!("cannot read the kernel's modules: {error}"));
+    let failed =
+        |error: std::io::Error| Failure::new("vm_kernel", format!("cannot read the kernel's modules: {error}"));
     let built_in = fs_err::read_to_string(dir.join("modules.builtin")).map_err(failed)?;
     let mut files = BTreeMap::new();
     find(&dir.join("kernel"), &mut files).map_err(failed)?;
@@ -137,8 +138,19 @@ mod tests {
         write("overlay.ko", "");
         assert_eq!(needed(dir.path()).unwrap_err().code, "vm_kernel");
         write("binfmt_misc.ko", "");
-        let names: Vec<_> = needed(dir.path()).unwrap().into_iter().map(|module| module.name).collect();
-        let expected = ["failover", "virtio_blk", "net_failover", "virtio_net", "overlay", "binfmt_misc"];
+        let names: Vec<_> = needed(dir.path())
+            .unwrap()
+            .into_iter()
+            .map(|module| module.name)
+            .collect();
+        let expected = [
+            "failover",
+            "virtio_blk",
+            "net_failover",
+            "virtio_net",
+            "overlay",
+            "binfmt_misc",
+        ];
         assert_eq!(names, expected);
     }
 }

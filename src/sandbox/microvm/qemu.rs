@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Accelerator, MIB, Machine, TRANSLATED_MIB};
+use super::{Accelerator, MIB, TRANSLATED_MIB, VmSpec};
 use crate::{
     arch::Arch,
     records::{
@@ -66,7 +66,10 @@ fn model(arch: Arch) -> Option<Model> {
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let arch = Arch::host();
     let Some(Model { program, .. }) = model(arch) else {
-        return Err(Failure::new("no_vm", format!("Kiln knows no virtual machines on {arch}")));
+        return Err(Failure::new(
+            "no_vm",
+            format!("Kiln knows no virtual machines on {arch}"),
+        ));
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).find_map(|dir| fs_err::canonicalize(dir.join(program)).ok());
@@ -74,17 +77,22 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         Some(path) if path.starts_with("/usr") => Ok(path),
         Some(path) => Err(Failure::new(
             "no_vm",
-            format!("{} is not below /usr, and sandboxes see nothing else of the host", path.display()),
+            format!(
+                "{} is not below /usr, and sandboxes see nothing else of the host",
+                path.display()
+            ),
         )),
-        None => Err(Failure::new("no_vm", format!("{program} is not installed")).hint(match arch {
-            Arch::Aarch64 => "install the package `qemu-system-arm`",
-            _ => "install the package `qemu-system-x86`",
-        })),
+        None => Err(
+            Failure::new("no_vm", format!("{program} is not installed")).hint(match arch {
+                Arch::Aarch64 => "install the package `qemu-system-arm`",
+                _ => "install the package `qemu-system-x86`",
+            }),
+        ),
     }
 }
 
 /// Everything behind the program's name.
-pub(crate) fn arguments(arch: Arch, machine: &Machine, wires: Wires) -> Vec<String> {
+pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<String> {
     let Some(model) = model(arch) else { return Vec::new() };
     let mut arguments = Vec::new();
     let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
@@ -130,7 +138,10 @@ pub(crate) fn arguments(arch: Arch, machine: &Machine, wires: Wires) -> Vec<Stri
             "-blockdev",
             format!("driver=file,node-name={TOOLBOX_DISK},filename=/dev/fdset/3,read-only=on,locking=off"),
         );
-        add("-device", format!("virtio-blk-pci,drive={TOOLBOX_DISK},serial={TOOLBOX_DISK}"));
+        add(
+            "-device",
+            format!("virtio-blk-pci,drive={TOOLBOX_DISK},serial={TOOLBOX_DISK}"),
+        );
         add("-add-fd", file(4, scratch));
         // Nothing in a sandbox outlives a crash of the host, so nothing is synced; what is deleted is given back.
         add(
@@ -139,7 +150,10 @@ pub(crate) fn arguments(arch: Arch, machine: &Machine, wires: Wires) -> Vec<Stri
                 "driver=file,node-name={SCRATCH_DISK},filename=/dev/fdset/4,locking=off,discard=unmap,cache.no-flush=on"
             ),
         );
-        add("-device", format!("virtio-blk-pci,drive={SCRATCH_DISK},serial={SCRATCH_DISK}"));
+        add(
+            "-device",
+            format!("virtio-blk-pci,drive={SCRATCH_DISK},serial={SCRATCH_DISK}"),
+        );
         add("-netdev", "user,id=net,ipv6=off".to_owned());
         // It boots from no network.
         add("-device", "virtio-net-pci,netdev=net,romfile=".to_owned());
@@ -163,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_machine_has_these_devices_and_no_others() {
-        let mut machine = Machine {
+        let mut machine = VmSpec {
             qemu: "/usr/bin/qemu".into(),
             accelerator: Accelerator::Tcg,
             kernel: "/k".into(),

@@ -17,7 +17,9 @@ use crate::{
     arch::Arch,
     host,
     records::{Failure, JobId},
-    sandbox::{Capacity, Driver, Evidence, Kernel, Network, Offers, SandboxSpec, SandboxState, Scratch, Usage},
+    sandbox::{
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
+    },
 };
 
 /// How long a supervisor may take to end its sandbox before it is killed, and then how long that may take.
@@ -148,12 +150,23 @@ impl Driver for NamespaceDriver {
         })
     }
 
-    async fn offers(&self) -> Offers {
-        Offers {
-            arch: Arch::host(),
-            shared_kernel: Ok(()),
-            own_kernel: self.own_kernel().await,
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Namespace,
+            Kernel::Own => DriverKind::Microvm,
         }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Ok(Arch::host())
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        self.machines_here().await
     }
 }
 
@@ -283,7 +296,10 @@ async fn has_ended(files: &Files, patience: Duration) -> bool {
 }
 
 fn no_scratch(from: JobId, why: &str) -> Failure {
-    Failure::new("no_scratch", format!("the disk space of job {from} cannot be gone on with: {why}"))
+    Failure::new(
+        "no_scratch",
+        format!("the disk space of job {from} cannot be gone on with: {why}"),
+    )
 }
 
 fn exists(job: JobId) -> Failure {

@@ -15,10 +15,9 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-use super::idmap::IdMap;
 use crate::{
     records::Failure,
-    sandbox::{DiskLimit, Kernel},
+    sandbox::{DiskLimit, Kernel, room::IdMap},
 };
 
 /// An inode of ext4 on disk.
@@ -65,10 +64,7 @@ pub(super) fn make(file: &Path, size: DiskLimit, whose: For) -> Result<(), Failu
         .args(["-b", &BLOCK_BYTES.to_string(), "-I", &INODE_BYTES.to_string()])
         // Nothing in a sandbox outlives a crash of the machine: no journal. The tables stay holes until they are used.
         .args(["-O", "^has_journal,^resize_inode", "-N", &size.inodes.to_string()])
-        .args([
-            "-E",
-            &format!("lazy_itable_init=1,nodiscard,root_owner={uid}:{gid}"),
-        ])
+        .args(["-E", &format!("lazy_itable_init=1,nodiscard,root_owner={uid}:{gid}")])
         .args(["-L", label.trim_end_matches('\0')])
         .arg(file)
         .stdin(Stdio::null())
@@ -105,7 +101,10 @@ pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
         (Kernel::Own, true) if !is_clean => "its virtual machine ended too suddenly to finish it",
         _ => return Ok(()),
     };
-    Err(Failure::new("no_scratch", format!("the disk space cannot be gone on with: {why}")))
+    Err(Failure::new(
+        "no_scratch",
+        format!("the disk space cannot be gone on with: {why}"),
+    ))
 }
 
 /// Mounts the file system in `file` on `dir`, in a mount namespace of this process's own.

@@ -249,7 +249,16 @@ impl Files {
 
     /// Removes everything but the disk space and the lock. What makes it a detached sandbox goes last.
     pub(super) fn remove_notes(&self) -> Result<(), Failure> {
-        for extension in ["agent", "kvm", "report.new", "report", "usage.new", "usage", "stop", "stderr"] {
+        for extension in [
+            "agent",
+            "kvm",
+            "report.new",
+            "report",
+            "usage.new",
+            "usage",
+            "stop",
+            "stderr",
+        ] {
             remove_file(&self.with(extension))?;
         }
         Ok(())

@@ -83,7 +83,8 @@ impl Guest {
 
     /// How many files, directories and links came to its disk since it was first heard of, and are there in all.
     pub(super) fn inodes(&self) -> (u64, u64) {
-        self.inodes.map_or((0, 0), |(first, now)| (now.saturating_sub(first), now))
+        self.inodes
+            .map_or((0, 0), |(first, now)| (now.saturating_sub(first), now))
     }
 
     /// How its errand went, if it came to an end.
@@ -104,9 +105,13 @@ mod tests {
         let mut errand = [0; 7];
         theirs.read_exact(&mut errand).unwrap();
         assert_eq!(&errand, b"\"boot\"\n");
-        theirs.write_all(b"{\"disk\":{\"bytes\":1,\"inodes\":20}}\n{\"disk\":{\"by").unwrap();
+        theirs
+            .write_all(b"{\"disk\":{\"bytes\":1,\"inodes\":20}}\n{\"disk\":{\"by")
+            .unwrap();
         assert!(guest.listen() && !guest.listen());
-        theirs.write_all(b"tes\":1,\"inodes\":25}}\n{\"ended\":{\"exit_code\":3,\"oom_kills\":1}}\n").unwrap();
+        theirs
+            .write_all(b"tes\":1,\"inodes\":25}}\n{\"ended\":{\"exit_code\":3,\"oom_kills\":1}}\n")
+            .unwrap();
         assert_eq!(guest.report().unwrap().exit_code, 3);
         assert_eq!(guest.inodes(), (5, 25));
         theirs.write_all(b"{\"disk\":\n").unwrap();

@@ -20,14 +20,15 @@ use nix::{
     sys::stat::Mode,
 };
 
-use super::{files::Files, init::{companions, link_to}, kernel::Kernel, mounts::DOORS, plan::Plan, relays};
+use super::{DOORS, files::Files, init::link_to, plan::Plan, relays};
 use crate::{
     arch::Arch,
     records::Failure,
     sandbox::microvm::{
-        Accelerator, Machine, initrd,
+        Accelerator, VmSpec, initrd,
         qemu::{self, Wires},
     },
+    sandbox::room::{kernel::Kernel, mounts::companions},
 };
 
 /// Where the root is put together; see `mounts`.
@@ -53,7 +54,7 @@ pub(super) struct OpenedMachine {
 }
 
 /// Opens what the machine of a plan is made from, and puts its first root together.
-pub(super) fn open_machine(plan: &Plan, machine: &Machine) -> Result<OpenedMachine, Failure> {
+pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachine, Failure> {
     let files = Files::of(&plan.dir);
     let open = |path: &Path, flags: OFlag| {
         open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
@@ -189,7 +190,7 @@ fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str) -> Result<
 pub(super) fn prepare(
     os: &mut dyn Kernel,
     plan: &Plan,
-    machine: &Machine,
+    machine: &VmSpec,
     opened: &OpenedMachine,
     control: &OwnedFd,
     words: Option<OwnedFd>,

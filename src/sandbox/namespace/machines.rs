@@ -22,8 +22,8 @@ use super::{
 use crate::{
     records::{Failure, JobId, protocol::AgentFacts},
     sandbox::{
-        Network, SandboxSpec,
-        microvm::{Accelerator, Machine, boot_files::BootFiles, qemu, relays},
+        Machine, Network, SandboxSpec,
+        microvm::{Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
         toolbox::{Toolbox, Toolboxes},
     },
 };
@@ -64,21 +64,26 @@ impl NamespaceDriver {
         }
     }
 
-    /// The machines that can be had, in a word; tried out.
-    pub(super) async fn own_kernel(&self) -> Result<String, Failure> {
+    /// The machines that can be had; tried out.
+    pub(super) async fn machines_here(&self) -> Result<Machine, Failure> {
         let qemu = qemu::find()?;
         let parts = self.parts()?;
         let toolboxes = Toolboxes::new(&parts.toolboxes, self.clone())?;
         let toolbox = toolboxes.find().ok_or_else(|| {
-            Failure::new("no_vm", "the kernel of virtual machines comes with the toolbox, which is not there yet")
-                .hint("run `kiln toolbox build`")
+            Failure::new(
+                "no_vm",
+                "the kernel of virtual machines comes with the toolbox, which is not there yet",
+            )
+            .hint("run `kiln toolbox build`")
         })?;
         let boot_files = self.boot_files(&toolbox).await?;
         let accelerator = self.accelerator(&qemu, &boot_files).await?;
         let version = qemu::version(&qemu).await?;
-        Ok(match accelerator {
-            Accelerator::Kvm => format!("{version}, KVM"),
-            Accelerator::Tcg => format!("{version}, TCG: {}", Accelerator::SLOW),
+        let accelerated = accelerator == Accelerator::Kvm;
+        let how = if accelerated { "KVM" } else { "an emulated CPU (TCG)" };
+        Ok(Machine {
+            what: format!("{version} with {how}"),
+            accelerated,
         })
     }
 
@@ -87,17 +92,20 @@ impl NamespaceDriver {
     /// # Errors
     ///
     /// `no_vm` when there are none here, `vm_network` when it is to have the host's network, which no machine can have.
-    pub(super) async fn machine_of(&self, sandbox: &SandboxSpec) -> Result<(Machine, AgentFacts), Failure> {
+    pub(super) async fn machine_of(&self, sandbox: &SandboxSpec) -> Result<(VmSpec, AgentFacts), Failure> {
         if sandbox.network == Network::Host {
-            return Err(Failure::new("vm_network", "a virtual machine cannot have the host's own network"));
+            return Err(Failure::new(
+                "vm_network",
+                "a virtual machine cannot have the host's own network",
+            ));
         }
         let qemu = qemu::find()?;
         let boot_files = self.boot_files(&sandbox.toolbox).await?;
         let accelerator = self.accelerator(&qemu, &boot_files).await?;
         let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
         let (relays, facts) = relays(&sandbox.facts);
-        let machine = Machine {
-            memory: Machine::memory_for(sandbox.limits.memory),
+        let machine = VmSpec {
+            memory: VmSpec::memory_for(sandbox.limits.memory),
             cpus: sandbox.limits.cpus.unwrap_or(cpus),
             toolbox: Some(sandbox.toolbox.squashfs.clone()),
             relays,
@@ -152,7 +160,7 @@ impl NamespaceDriver {
     }
 
     /// Boots a machine in a sandbox like a job's.
-    async fn try_machine(&self, machine: Machine, patience: Duration) -> Result<(), Failure> {
+    async fn try_machine(&self, machine: VmSpec, patience: Duration) -> Result<(), Failure> {
         let dir = self.dir_of(JobId::new());
         make_shared_dir(&dir)?;
         if machine.accelerator == Accelerator::Kvm {
@@ -205,14 +213,14 @@ impl NamespaceDriver {
 }
 
 /// A machine that can only boot.
-fn bare_machine(qemu: PathBuf, accelerator: Accelerator, boot_files: BootFiles) -> Machine {
-    Machine {
+fn bare_machine(qemu: PathBuf, accelerator: Accelerator, boot_files: BootFiles) -> VmSpec {
+    VmSpec {
         qemu,
         accelerator,
         kernel: boot_files.kernel,
         initrd: boot_files.initrd,
         toolbox: None,
-        memory: Machine::memory_for(Some(0)),
+        memory: VmSpec::memory_for(Some(0)),
         cpus: 1,
         relays: Vec::new(),
     }

@@ -1,7 +1,7 @@
 //! The namespace driver: a sandbox made of Linux namespaces, without root and without a daemon.
 //!
 //! User, mount, pid, ipc, uts and cgroup namespaces are the sandbox's own, and so may be the network (`network`). Ids
-//! inside are mapped to ids that are nobody outside (`idmap`). What the file systems look like is in `mounts`, what is
+//! inside are mapped to ids that are nobody outside ([`IdMap`]). What the file systems look like is in [`room::mounts`](super::room::mounts), what is
 //! on disk beside them in `files`.
 //!
 //! A sandbox is attached to the process that started it (`attached`), or lives on without it (`detached`).
@@ -21,12 +21,14 @@ use tokio::{
 pub use attached::{Handle, JobSandbox, Running};
 use files::Files;
 use machines::MachineParts;
-pub use idmap::IdMap;
-pub use mounts::{DOORS, SCRATCH};
 pub use plan::Report;
 use plan::{Plan, Task};
 
 use crate::records::{Failure, JobId};
+pub use crate::sandbox::room::{
+    IdMap,
+    mounts::{DOORS, SCRATCH},
+};
 
 mod attached;
 mod cgroup;
@@ -35,19 +37,14 @@ mod disk;
 mod entrance;
 mod files;
 mod guest;
-mod idmap;
 mod init;
-mod kernel;
 mod machine;
 mod machines;
-mod meter;
-mod mounts;
 mod network;
 mod plan;
 mod relays;
 mod rights;
 pub mod supervisor;
-mod walk;
 mod watch;
 mod words;
 

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::idmap::IdMap;
 use crate::{
     records::{
         Failure,
         guest::{Errand, GuestJob},
         protocol::AgentFacts,
     },
-    sandbox::{Limits, Network, Reach, Usage, microvm::Machine},
+    sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec, room::IdMap},
 };
 
 /// One errand of a supervisor.
@@ -32,7 +31,7 @@ pub(super) enum Task {
     /// Run the agent in a sandbox whose disk space is `dir`.
     RunAgent(Box<AgentTask>),
     /// See whether this machine boots.
-    TryMachine(Box<Machine>),
+    TryMachine(Box<VmSpec>),
     /// Run a program of the host as root of a user namespace; `dir` is at [`super::HOST_COMMAND_DIR`].
     RunHostCommand {
         /// The program and its arguments.
@@ -64,7 +63,7 @@ pub(super) struct AgentTask {
     /// What it can reach.
     pub(super) network: Network,
     /// The machine that it runs in, if it has one of its own.
-    pub(super) machine: Option<Machine>,
+    pub(super) machine: Option<VmSpec>,
     /// Whose it is.
     pub(super) life: Life,
 }
@@ -99,7 +98,7 @@ impl Plan {
     }
 
     /// The machine, if there is one.
-    pub(super) fn machine(&self) -> Option<&Machine> {
+    pub(super) fn machine(&self) -> Option<&VmSpec> {
         match &self.task {
             Task::RunAgent(agent) => agent.machine.as_ref(),
             Task::TryMachine(machine) => Some(machine),

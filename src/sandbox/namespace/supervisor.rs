@@ -33,19 +33,21 @@ use nix::{
 use super::{
     cgroup::Cgroup,
     disk::{self, For},
-    entrance::{Outlets, enter, report_failure},
+    entrance::{Outlets, enter},
     files::{Files, remove_file},
     guest::Guest,
-    meter::{DiskGauge, Meter},
     network::Slirp,
     plan::{AgentTask, Life, Plan, Report, Task},
-    walk::Walker,
     watch::Watch,
     words::Words,
 };
 use crate::{
     records::Failure,
-    sandbox::{DiskLimit, Limits, microvm::Accelerator},
+    sandbox::{
+        DiskLimit, Limits,
+        microvm::Accelerator,
+        room::{DiskGauge, Meter, Walker, report_failure},
+    },
 };
 
 /// The hidden subcommand `sandbox-supervisor`. Returns the process's exit code.
@@ -205,7 +207,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     };
     let (exit_code, lost) = watch.until_the_end_of(entrance, &cgroup);
     report.exit_code = exit_code;
-    report.usage = watch.meter.read(&cgroup);
+    report.usage = watch.meter.read(&cgroup.counters());
     let machine = watch.end_of_machine(exit_code);
     // Its helpers end here, so that only processes of the sandbox are waited for.
     drop(watch);
@@ -216,7 +218,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
     report.failure = serde_json::from_str(&said).ok().or(refused).or(lost);
-    report.oom_kills = cgroup.oom_kills();
+    report.oom_kills = cgroup.counters().oom_kills();
     if let Some(machine) = machine {
         report.exit_code = machine.exit_code;
         report.oom_kills += machine.oom_kills;
