@@ -11,6 +11,9 @@ mod support;
 
 mod bell;
 mod cases;
+mod escape;
+mod microvm;
 mod namespace;
 mod place;
+mod reach;
 mod stand_in;

@@ -83,6 +83,15 @@ fn find(dir: &str, attribute: &str, value: &str) -> Result<PathBuf, Failure> {
     }
 }
 
+/// Takes the console from the kernel, which would say in its last words that it powers off.
+pub(super) fn silence_console() {
+    let active = fs_err::read_to_string("/sys/class/tty/console/active").unwrap_or_default();
+    for console in active.split_whitespace() {
+        // A kernel that keeps it says one line more.
+        let _ = fs_err::write(format!("/sys/class/tty/{console}/console"), "N");
+    }
+}
+
 /// Something the machine cannot be without.
 pub(super) fn failed(what: &str, error: &std::io::Error) -> Failure {
     Failure::new("vm_device", format!("{what}: {error}"))

@@ -79,5 +79,6 @@ fn errand() -> Result<(), Failure> {
             })
         }
     };
+    devices::silence_console();
     news.ended(report)
 }

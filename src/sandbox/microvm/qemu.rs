@@ -122,15 +122,16 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
         format!("console={console} quiet loglevel=1 panic=-1 random.trust_cpu=on mitigations=off"),
     );
 
+    // Words go into a pipe, which cannot be truncated: `append`.
     let file = |number: usize, fd: RawFd| format!("fd={fd},set={number}");
     add("-add-fd", file(1, wires.words));
     add("-add-fd", file(2, wires.words));
-    add("-chardev", "file,id=console,path=/dev/fdset/1".to_owned());
+    add("-chardev", "file,id=console,path=/dev/fdset/1,append=on".to_owned());
     add("-serial", "chardev:console".to_owned());
     add("-device", "virtio-serial-pci".to_owned());
     add("-chardev", format!("socket,id=control,fd={}", wires.control));
     add("-device", format!("virtserialport,chardev=control,name={CONTROL_PORT}"));
-    add("-chardev", "file,id=words,path=/dev/fdset/2".to_owned());
+    add("-chardev", "file,id=words,path=/dev/fdset/2,append=on".to_owned());
     add("-device", format!("virtserialport,chardev=words,name={WORDS_PORT}"));
     if let Some((toolbox, scratch)) = wires.disks {
         add("-add-fd", file(3, toolbox));
