@@ -109,7 +109,7 @@ pub fn end_all(kiln: &Kiln) {
 conformance!(Namespaces);
 
 /// Processes in the mount namespace of which the job's overlay is: its entrance, and all inside.
-fn processes_of(job: JobId) -> Vec<(Pid, String)> {
+pub fn processes_of(job: JobId) -> Vec<(Pid, String)> {
     let mut found = Vec::new();
     for entry in fs_err::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
