@@ -60,6 +60,21 @@ impl BootFiles {
     }
 }
 
+/// Removes the first roots in a toolbox's directory, of which each agent has left one. The next machine makes its own.
+pub(crate) fn prune(dir: &Path) -> std::io::Result<()> {
+    let Ok(entries) = fs_err::read_dir(dir) else {
+        // No toolbox was built yet.
+        return Ok(());
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(INITRD) {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes a file that is there whole or not at all, for everybody to read: the ids of sandboxes are strangers.
 fn make(
     dir: &Path,

@@ -7,12 +7,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::{
+    net::{TcpListener, TcpStream, UnixStream},
+    time::Instant,
+};
 
 use super::DOORS;
 use crate::{records::Failure, sandbox::microvm::Relay};
 
-/// How often a relay that is out of descriptors looks whether it still is.
+/// How long a connection waits for a server that is being restarted: tools in the machine give up at the first refusal.
+const RESTART: Duration = Duration::from_mins(1);
+
+/// How often it is seen whether the server is back, or descriptors are to be had.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Opens the relays, for as long as this process lives.
@@ -60,8 +66,16 @@ async fn serve(listener: TcpListener, socket: PathBuf) {
 }
 
 async fn relay(mut from_machine: TcpStream, socket: PathBuf) {
-    // Nobody is there: the machine sees its connection closed, and its agent tries again.
-    if let Ok(mut server) = UnixStream::connect(socket).await {
-        let _ = tokio::io::copy_bidirectional(&mut from_machine, &mut server).await;
+    let until = Instant::now() + RESTART;
+    loop {
+        if let Ok(mut server) = UnixStream::connect(&socket).await {
+            // An error is one side's going away, which the other one hears of.
+            let _ = tokio::io::copy_bidirectional(&mut from_machine, &mut server).await;
+            return;
+        }
+        if Instant::now() > until {
+            return;
+        }
+        tokio::time::sleep(RETRY).await;
     }
 }

@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
-use super::namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir};
+use super::{
+    microvm::boot_files,
+    namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir},
+};
 use crate::{arch::Arch, host, records::Failure};
 use definition::Definition;
 use sha2::{Digest, Sha256};
@@ -126,7 +129,8 @@ impl Toolboxes {
             .ok_or_else(|| Failure::new("toolbox_lost", "the toolbox that was just built is not there"))
     }
 
-    /// Removes every toolbox but the one of the built-in description. Returns their names.
+    /// Removes every toolbox but the one of the built-in description, and what machines of earlier agents booted with.
+    /// Returns the toolboxes' names.
     pub async fn prune(&self) -> Result<Vec<String>, Failure> {
         let failed = |error: std::io::Error| Failure::io("cannot look through the toolboxes", &error);
         let mut removed = Vec::new();
@@ -138,6 +142,7 @@ impl Toolboxes {
                 removed.push(name);
             }
         }
+        boot_files::prune(&self.dir.join(definition::digest())).map_err(failed)?;
         Ok(removed)
     }
 
