@@ -25,10 +25,8 @@ fn no_qemu() -> Option<String> {
     (!is_there).then(|| format!("{program} is not installed"))
 }
 
-#[test]
-fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
-    needs!(support::no_namespaces(), no_qemu());
-    let repository = Repository::native();
+/// Has a server build a small recipe for `arch`; what the job's record says then.
+fn build(repository: &Repository, arch: &str, require_dkms: &str) -> Value {
     let ports = format!("[{}]", repository.port());
     let server = Server::start_in(Kiln::new(), &[("KILN__ISOLATION__LOOPBACK_PORTS", &ports)]);
     let run = |args: &[&str]| {
@@ -67,7 +65,9 @@ fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
         "--template-dictionary-value",
         &url,
         "--require-dkms",
-        "true",
+        require_dkms,
+        "--arch",
+        arch,
     ]);
     let begun = Instant::now();
     let job = json(&[
@@ -85,7 +85,8 @@ fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
     let job = job["id"].as_str().unwrap();
     let status = loop {
         let status = json(&["jobs", "status", job]);
-        if ["success", "error"].contains(&status["state"].as_str().unwrap()) {
+        // The log is kept when all is cleared away.
+        if status["log"].is_string() {
             break status;
         }
         assert!(begun.elapsed() < PATIENCE, "{status:#}");
@@ -103,4 +104,31 @@ fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
     assert!(kernel.contains("cloud") && kernel.trim() != of_host.trim(), "{kernel}");
     assert!(status["used"]["disk_bytes"].as_u64().unwrap() > 0, "{status:#}");
     server.stop();
+    status
+}
+
+#[test]
+fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
+    needs!(support::no_namespaces(), no_qemu());
+    let status = build(&Repository::native(), support::HOST, "true");
+    assert_eq!(
+        (&status["how"], &status["driver"]),
+        (&"native".into(), &"microvm".into())
+    );
+}
+
+#[test]
+fn a_foreign_recipe_becomes_an_image_and_the_hosts_kernel_is_not_asked() {
+    needs!(support::no_namespaces(), no_qemu());
+    let before = support::host_binfmt();
+    let status = build(&Repository::foreign(), support::foreign(), "false");
+    assert_eq!(
+        (&status["how"], &status["driver"]),
+        (&"emulated".into(), &"microvm".into())
+    );
+    assert!(
+        status["sandbox"]["kernel"].as_str().unwrap().contains("cloud"),
+        "{status:#}"
+    );
+    assert_eq!(support::host_binfmt(), before);
 }
