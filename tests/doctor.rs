@@ -73,3 +73,37 @@ fn what_is_missing_comes_with_the_next_command() {
         assert!(next_line.contains(next), "{what}: {next_line}");
     }
 }
+
+/// What kata/README.md tells people to copy can be read by those who get it.
+#[test]
+fn the_files_for_kata_are_well_formed() {
+    let read = |name: &str| fs_err::read_to_string(support::source_dir().join("kata").join(name)).unwrap();
+    let drop_in: toml::Table = read("config.d/50-kiln.toml").parse().unwrap();
+    let modules = drop_in["agent"]["kata"]["kernel_modules"].as_array().unwrap();
+    assert!(modules.iter().any(|module| module.as_str() == Some("binfmt_misc")));
+
+    let daemon: Value = serde_json::from_str(&read("docker-daemon.json")).unwrap();
+    assert_eq!(daemon["runtimes"]["kata"]["runtimeType"], "io.containerd.kata.v2");
+
+    let overhead = drop_in["hypervisor"]["qemu"]["overhead_memory"].as_integer().unwrap();
+    let classes = read("runtimeclass.yaml");
+    let names: Vec<_> = classes
+        .split("\n---\n")
+        .map(|class| {
+            let class: Value = serde_saphyr::from_str(class).unwrap();
+            assert_eq!(class["kind"], "RuntimeClass");
+            let fixed = class["overhead"]["podFixed"]["memory"].as_str().unwrap();
+            let mib = fixed.strip_suffix("Gi").map(|gib| gib.parse::<i64>().unwrap() * 1024);
+            let mib = mib.unwrap_or_else(|| fixed.strip_suffix("Mi").unwrap().parse().unwrap());
+            assert!(mib > overhead, "a machine costs more outside than inside");
+            class["metadata"]["name"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(names, ["kata-qemu", "kata-qemu-runtime-rs"]);
+
+    // What doctor looks for is what the fragment sets.
+    let fragment = read("kernel.conf");
+    for option in ["CONFIG_BINFMT_MISC=y", "CONFIG_OVERLAY_FS=y", "CONFIG_SQUASHFS=y"] {
+        assert!(fragment.lines().any(|line| line == option), "{option}");
+    }
+}
