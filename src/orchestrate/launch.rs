@@ -129,7 +129,7 @@ impl Orchestrator {
         queue: &[(JobId, Needs)],
         held: &[(Needs, Used)],
     ) -> Result<Vec<(JobId, Verdict)>, Failure> {
-        let capacity = self.places.driver(Some(place))?.capacity().await?;
+        let capacity = self.places.driver(Some(place)).capacity().await?;
         let mut settings = self.capacity.clone();
         if place != LOCAL {
             // Those are this host's.
@@ -205,7 +205,7 @@ impl Orchestrator {
             Some(stored) if stored.run.state == State::Launching && stored.run.attempt == attempt => stored.run,
             _ => return Ok(()),
         };
-        let driver = self.driver_of(&run)?;
+        let driver = self.driver_of(&run);
         match driver.look(job).await? {
             // That of this try: an earlier one would have been destroyed below, before its successor.
             SandboxState::Running if run.token.is_some() => return Ok(()),

@@ -126,11 +126,7 @@ impl Orchestrator {
     }
 
     /// What makes a job's sandbox.
-    ///
-    /// # Errors
-    ///
-    /// `place_unknown` when the configuration no longer has the job's place.
-    pub(super) fn driver_of(&self, run: &Run) -> Result<&Arc<dyn Driver>, Failure> {
+    pub(super) fn driver_of(&self, run: &Run) -> Arc<dyn Driver> {
         self.places.driver(run.plan.place.as_deref())
     }
 
