@@ -26,6 +26,8 @@ pub mod arch;
 pub mod compression;
 pub mod emulation;
 pub mod records;
+#[cfg(any(feature = "server", feature = "agent"))]
+pub mod routes;
 pub mod sandbox;
 
 #[cfg(feature = "agent")]

@@ -23,7 +23,7 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
         IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, NetworkSettings, OidcSettings,
         RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
     },
@@ -53,6 +53,7 @@ const SECTIONS: &[Section] = &[
     JobSettings::SECTION,
     IsolationSettings::SECTION,
     NetworkSettings::SECTION,
+    DockerEngineSettings::SECTION,
     EmulationSettings::SECTION,
     CapacitySettings::SECTION,
     WatchSettings::SECTION,
@@ -86,6 +87,8 @@ pub struct Config {
     pub isolation: IsolationSettings,
     /// What jobs can reach.
     pub network: NetworkSettings,
+    /// A container engine that jobs may run in.
+    pub docker: DockerEngineSettings,
     /// How images of other architectures are built.
     pub emulation: EmulationSettings,
     /// What this host gives to jobs.
@@ -116,6 +119,7 @@ struct Values {
     jobs: JobSettings,
     isolation: IsolationSettings,
     network: NetworkSettings,
+    docker: DockerEngineSettings,
     emulation: EmulationSettings,
     capacity: CapacitySettings,
     watch: WatchSettings,
@@ -236,6 +240,7 @@ impl Config {
             jobs: values.jobs,
             isolation: values.isolation,
             network: values.network,
+            docker: values.docker,
             emulation: values.emulation,
             capacity: values.capacity,
             watch: values.watch,

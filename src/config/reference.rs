@@ -93,6 +93,7 @@ impl Config {
             "jobs" => values(&self.jobs),
             "isolation" => values(&self.isolation),
             "network" => values(&self.network),
+            "docker" => values(&self.docker),
             "emulation" => values(&self.emulation),
             "capacity" => values(&self.capacity),
             "watch" => values(&self.watch),

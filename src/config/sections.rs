@@ -179,6 +179,22 @@ fn metadata_services() -> Vec<Destination> {
 }
 
 settings! {
+    /// A container engine that jobs may run in. Without it they run on this host, in namespaces and virtual machines that
+    /// Kiln makes by itself. docs/docker.md says more.
+    ["docker"]
+    pub struct DockerEngineSettings {
+        /// Where it is, as in `DOCKER_HOST`: `unix:///var/run/docker.sock`, `tcp://host:2376` (with TLS),
+        /// `ssh://user@host`. Docker or Podman.
+        engine: Option<String> = None, like "\"unix:///var/run/docker.sock\"";
+        /// The directory with `key.pem`, `cert.pem` and `ca.pem` for `tcp://`.
+        certificates: Option<PathBuf> = None, like "\"/etc/kiln/docker\"";
+        /// The engine's runtime that gives each container a virtual machine, such as `kata`. kata/README.md shows how to
+        /// get there.
+        vm_runtime: Option<String> = None, like "\"kata\"";
+    }
+}
+
+settings! {
     /// How images of other architectures than the host's are built.
     ["emulation"]
     pub struct EmulationSettings {

@@ -125,6 +125,12 @@ impl Orchestrator {
         }
     }
 
+    /// The remote build nodes that there are.
+    pub(super) async fn nodes(&self) -> Result<Vec<String>, StoreError> {
+        let nodes = self.store.nodes().await?;
+        Ok(nodes.into_iter().map(|node| node.xname).collect())
+    }
+
     /// What makes a job's sandbox.
     pub(super) fn driver_of(&self, run: &Run) -> Arc<dyn Driver> {
         self.places.driver(run.plan.place.as_deref())

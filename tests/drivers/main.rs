@@ -11,6 +11,7 @@ mod support;
 
 mod bell;
 mod cases;
+mod docker;
 mod namespace;
 mod place;
 mod stand_in;
