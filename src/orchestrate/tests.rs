@@ -161,7 +161,12 @@ impl Site {
             id: ServerId::new(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            places: Places::new(place.clone(), Arch::host(), Vec::new()),
+            places: Places::new(
+                place.clone(),
+                Arch::host(),
+                Vec::new(),
+                Box::new(|name| panic!("there is no {name}")),
+            ),
             agent: "/none".into(),
             toolbox: receiver,
             toolbox_wanted: Arc::default(),
