@@ -18,7 +18,12 @@ impl Config {
     /// When the directory cannot be made or this user has no ids for a sandbox.
     pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
-        NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)
+        let driver = NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)?;
+        // Without an agent there will be no sandbox of any kind, which is said where one is asked for.
+        Ok(match self.agent() {
+            Ok(agent) => driver.with_machines(&self.data_dir.join("toolboxes"), &agent),
+            Err(_) => driver,
+        })
     }
 
     /// The container engine, if there is one. `installation` names who uses it among others.

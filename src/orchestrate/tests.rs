@@ -148,6 +148,7 @@ impl Site {
             name: "toolbox".into(),
             squashfs: "/none".into(),
             tree: "/none".into(),
+            vm: "/none".into(),
             facts: Facts {
                 sha256: String::new(),
                 size: 0,
