@@ -7,6 +7,7 @@ pub mod boot_files;
 pub mod build;
 pub mod cause;
 pub mod channel;
+pub mod container;
 mod deaths;
 pub mod digest;
 pub mod doors;

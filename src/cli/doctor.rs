@@ -10,7 +10,7 @@ use crate::{
     records::Failure,
 };
 
-/// Find out what this host can do for builds, by trying, and what to do about the rest.
+/// Find out what this host can do for builds, and what to do about the rest.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArguments {
     /// Print JSON.

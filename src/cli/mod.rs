@@ -24,6 +24,7 @@ mod job_progress;
 mod jobs;
 mod login;
 mod man;
+mod places;
 mod printer;
 mod progress;
 mod public_keys;
@@ -85,7 +86,7 @@ enum Command {
     /// Sandboxes that `kiln build --keep` left.
     #[command(subcommand)]
     Sandboxes(sandboxes::SandboxesCommand),
-    /// Find out what this host can do for builds, by trying, and what to do about the rest.
+    /// Find out what this host can do for builds, and what to do about the rest.
     Doctor(doctor::DoctorArguments),
     /// What builds left in S3.
     #[command(subcommand)]

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::{printer::Printer, serve_jobs::JobService};
 use crate::{
     api::{
-        Api, Shared,
+        self, Api, Shared,
         auth::{Auth, oidc::Oidc},
         limits::Limits,
         orphans,
@@ -20,7 +20,6 @@ use crate::{
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
     config::{self, Access, Config, LogFormat},
     records::Failure,
-    remote_nodes::RemoteNodeSettings,
     store::{LogFeed, SharedStore},
 };
 
@@ -104,13 +103,18 @@ async fn serve(
     } else {
         None
     };
+    let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.clone());
+    let agents = jobs
+        .as_ref()
+        .filter(|_| config.server.agent_url.is_some())
+        .map(reachable);
     let api = Api::new(Shared {
         store,
         artifacts,
         orchestrator: jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator)),
         jobs: config.jobs.clone(),
         upload_bytes: config.limits.upload_bytes.0,
-        remote_nodes: remote_nodes(config),
+        remote_nodes: config.node_login(),
         feed,
         stop: stop.clone(),
         schedule_changed: Arc::default(),
@@ -121,7 +125,7 @@ async fn serve(
             None => std::future::pending().await,
         }
     };
-    let app = serve::app(api.clone().router(), auth, Limits::from(&config.limits));
+    let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
     let following = async {
         match &oidc {
             Some(oidc) => oidc.follow().await,
@@ -168,17 +172,6 @@ async fn artifacts(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>
         if failed_address { failure.hint(hint) } else { failure }
     })?;
     Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
-}
-
-fn remote_nodes(config: &Config) -> RemoteNodeSettings {
-    let settings = config.remote_build_nodes.clone();
-    RemoteNodeSettings {
-        user: settings.user,
-        identity_file: settings.identity_file,
-        known_hosts: settings.known_hosts,
-        ssh_config: settings.ssh_config,
-        connect_timeout: settings.connect_timeout.duration(),
-    }
 }
 
 /// Says where everything is and how to use it.

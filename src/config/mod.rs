@@ -1,6 +1,7 @@
 //! Settings: one TOML file with strict keys, variables that win over it, and where things are kept.
 
 mod check;
+mod drivers;
 mod near;
 mod reference;
 mod sections;
@@ -23,19 +24,16 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
-        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, StoreSettings, WatchSettings,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
+        EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,
+        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
     },
     source::Origin,
 };
 use crate::{
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::Failure,
-    sandbox::{
-        namespace::{NamespaceDriver, make_private_dir},
-        toolbox::Toolboxes,
-    },
+    sandbox::{namespace::make_private_dir, toolbox::Toolboxes},
     settings::Section,
     store::{PostgresStore, SharedStore, SqliteStore},
 };
@@ -52,6 +50,8 @@ const SECTIONS: &[Section] = &[
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
     IsolationSettings::SECTION,
+    NetworkSettings::SECTION,
+    DockerEngineSettings::SECTION,
     EmulationSettings::SECTION,
     CapacitySettings::SECTION,
     WatchSettings::SECTION,
@@ -83,6 +83,10 @@ pub struct Config {
     pub jobs: JobSettings,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// What jobs can reach.
+    pub network: NetworkSettings,
+    /// A container engine that jobs may run in.
+    pub docker: DockerEngineSettings,
     /// How images of other architectures are built.
     pub emulation: EmulationSettings,
     /// What this host gives to jobs.
@@ -112,6 +116,8 @@ struct Values {
     oidc: OidcSettings,
     jobs: JobSettings,
     isolation: IsolationSettings,
+    network: NetworkSettings,
+    docker: DockerEngineSettings,
     emulation: EmulationSettings,
     capacity: CapacitySettings,
     watch: WatchSettings,
@@ -231,6 +237,8 @@ impl Config {
             oidc: values.oidc,
             jobs: values.jobs,
             isolation: values.isolation,
+            network: values.network,
+            docker: values.docker,
             emulation: values.emulation,
             capacity: values.capacity,
             watch: values.watch,
@@ -243,17 +251,6 @@ impl Config {
     /// The file that was read, if there is one.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
-    }
-
-    /// The namespace driver of this data directory.
-    pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
-        let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
-        let driver = NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)?;
-        // Without an agent there will be no sandbox of any kind, which is said where one is asked for.
-        Ok(match self.agent() {
-            Ok(agent) => driver.with_machines(&self.data_dir.join("toolboxes"), &agent),
-            Err(_) => driver,
-        })
     }
 
     /// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.

@@ -294,10 +294,7 @@ impl Orchestrator {
 
     /// A tool that was killed for want of memory knows nothing of it; the kernel does.
     async fn better_cause(&self, stored: &StoredRun, failure: Failure) -> Failure {
-        let Ok(driver) = self.driver_of(&stored.run) else {
-            return failure;
-        };
-        match driver.usage(stored.job.id).await {
+        match self.driver_of(&stored.run).usage(stored.job.id).await {
             Ok(usage) if usage.oom_kills > 0 => out_of_memory(usage.oom_kills),
             _ => failure,
         }

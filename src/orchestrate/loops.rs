@@ -37,7 +37,10 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
         let this = Arc::clone(this);
         async move {
             loop {
-                this.places.look().await;
+                match this.nodes().await {
+                    Ok(nodes) => this.places.look(&nodes).await,
+                    Err(error) => tracing::warn!("the remote build nodes cannot be read: {error}"),
+                }
                 this.wake.launch.notify_one();
                 // An error means that nobody rang in time.
                 let _ = tokio::time::timeout(LOOK_EVERY, this.wake.places.notified()).await;

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::{live::Live, places::Places};
 use crate::{
     artifacts::ArtifactStore,
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
         Failure, JobId, LogLine, Moment, Run, ServerId,
         run::{Refused, State, is_infrastructure, rest_after},
@@ -45,6 +45,12 @@ pub struct Parts {
     pub doors: Vec<u16>,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// What jobs can reach.
+    pub network: NetworkSettings,
+    /// Addresses of what every job needs, as jobs see them.
+    pub services: Vec<String>,
+    /// Where agents find this server that cannot have its sockets.
+    pub agent_url: Option<String>,
     /// How emulated jobs are carried out that do not say.
     pub emulation: EmulationSettings,
     /// What this host gives.
@@ -119,12 +125,14 @@ impl Orchestrator {
         }
     }
 
+    /// The remote build nodes that there are.
+    pub(super) async fn nodes(&self) -> Result<Vec<String>, StoreError> {
+        let nodes = self.store.nodes().await?;
+        Ok(nodes.into_iter().map(|node| node.xname).collect())
+    }
+
     /// What makes a job's sandbox.
-    ///
-    /// # Errors
-    ///
-    /// `place_unknown` when the configuration no longer has the job's place.
-    pub(super) fn driver_of(&self, run: &Run) -> Result<&Arc<dyn Driver>, Failure> {
+    pub(super) fn driver_of(&self, run: &Run) -> Arc<dyn Driver> {
         self.places.driver(run.plan.place.as_deref())
     }
 

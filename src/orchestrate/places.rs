@@ -12,18 +12,24 @@ use futures::future::join_all;
 
 use super::place::{Candidate, Offers, Placement, Wish, place};
 use crate::{
+    arch::Arch,
     config::ForeignIsolation,
     records::{
         Failure,
-        run::{DriverKind, Kernel, LOCAL},
+        run::{DriverKind, How, Kernel, LOCAL},
     },
     sandbox::{Capacity, Driver},
 };
 
+/// Makes the driver of a remote build node, given its name. Nothing is asked of the node yet.
+pub type NodeDriver = Box<dyn Fn(&str) -> Arc<dyn Driver> + Send + Sync>;
+
 /// All places of a server.
-#[derive(Debug)]
 pub struct Places {
-    all: Vec<Place>,
+    local: Arc<Place>,
+    /// The others, those of the configuration before those of the records.
+    others: Mutex<Vec<Arc<Place>>>,
+    node_driver: NodeDriver,
     /// Set once a job needs a virtual machine: finding out takes seconds, and most servers never need to.
     machines_wanted: AtomicBool,
 }
@@ -33,6 +39,8 @@ pub struct Places {
 struct Place {
     name: String,
     driver: Arc<dyn Driver>,
+    /// Whether it is there because of a record of a remote build node.
+    is_node: bool,
     seen: Mutex<Seen>,
 }
 
@@ -58,54 +66,59 @@ pub enum Decision {
 }
 
 impl Places {
-    /// The host itself, and others by their names.
-    pub fn new(local: Arc<dyn Driver>, arch: crate::arch::Arch, others: Vec<(String, Arc<dyn Driver>)>) -> Self {
-        let unknown = || Failure::new("not_looked_at", "it has not been looked at yet");
-        let place = |name: String, driver, kernels: bool| Place {
-            name,
-            driver,
-            seen: Mutex::new(Seen {
-                offers: Offers {
-                    arch,
-                    shared_kernel: if kernels { Ok(()) } else { Err(unknown()) },
-                    own_kernel: Err(unknown()),
-                },
-                cpus: 1,
-                kernels,
-                machines: false,
-            }),
-        };
-        // A server without sandboxes of its own does not start, so those need no look.
-        let mut all = vec![place(LOCAL.to_owned(), local, true)];
-        all.extend(others.into_iter().map(|(name, driver)| place(name, driver, false)));
+    /// The host itself, which is of this architecture, and others of the configuration by their names.
+    pub fn new(
+        local: Arc<dyn Driver>,
+        arch: Arch,
+        others: Vec<(String, Arc<dyn Driver>)>,
+        node_driver: NodeDriver,
+    ) -> Self {
+        let others = others
+            .into_iter()
+            .map(|(name, driver)| Place::unseen(name, driver, false));
+        let local = Place::unseen(LOCAL.to_owned(), local, false);
+        {
+            // A server without sandboxes of its own does not start, so those need no look.
+            let mut seen = local.seen();
+            seen.offers.arch = arch;
+            seen.offers.shared_kernel = Ok(());
+            seen.kernels = true;
+        }
         Self {
-            all,
+            local: Arc::new(local),
+            others: Mutex::new(others.map(Arc::new).collect()),
+            node_driver,
             machines_wanted: AtomicBool::new(false),
         }
     }
 
-    /// What makes sandboxes at a place. A job without one has no sandbox, and the host itself says so.
-    ///
-    /// # Errors
-    ///
-    /// `place_unknown` when the configuration no longer has it.
-    pub fn driver(&self, name: Option<&str>) -> Result<&Arc<dyn Driver>, Failure> {
-        let name = name.unwrap_or(LOCAL);
-        let found = self.all.iter().find(|place| place.name == name);
-        found.map(|place| &place.driver).ok_or_else(|| {
-            Failure::new("place_unknown", format!("there is no place {name} any more"))
-                .hint("the configuration of this server names its places")
-        })
+    fn others(&self) -> MutexGuard<'_, Vec<Arc<Place>>> {
+        // Each change is one call.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<Arc<Place>> {
+        std::iter::once(Arc::clone(&self.local))
+            .chain(self.others().iter().cloned())
+            .collect()
     }
 
     /// This host.
     pub fn local(&self) -> &Arc<dyn Driver> {
-        &self.all[0].driver
+        &self.local.driver
+    }
+
+    /// What makes sandboxes at a place. A job without one has no sandbox, and the host itself says so. A node whose
+    /// record was deleted may have sandboxes still.
+    pub fn driver(&self, name: Option<&str>) -> Arc<dyn Driver> {
+        let name = name.unwrap_or(LOCAL);
+        let found = self.all().into_iter().find(|place| place.name == name);
+        found.map_or_else(|| (self.node_driver)(name), |place| Arc::clone(&place.driver))
     }
 
     /// Whether a place still makes such sandboxes, as far as is known.
     pub fn has(&self, name: Option<&str>, driver: DriverKind) -> bool {
-        let place = self.all.iter().find(|place| Some(place.name.as_str()) == name);
+        let place = self.all().into_iter().find(|place| Some(place.name.as_str()) == name);
         place.is_some_and(|place| {
             let seen = place.seen();
             match driver.kernel() {
@@ -116,15 +129,17 @@ impl Places {
     }
 
     /// Each place's name and what makes sandboxes there.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn Driver>)> {
-        self.all.iter().map(|place| (place.name.as_str(), &place.driver))
+    pub fn drivers(&self) -> Vec<(String, Arc<dyn Driver>)> {
+        let all = self.all().into_iter();
+        all.map(|place| (place.name.clone(), Arc::clone(&place.driver)))
+            .collect()
     }
 
     /// Decides for a job, given how many there are at each place already.
     pub fn decide(&self, wish: Wish, foreign: ForeignIsolation, jobs_at: impl Fn(&str) -> u32) -> Decision {
-        let seen: Vec<Seen> = self.all.iter().map(|place| place.seen().clone()).collect();
-        let candidates: Vec<_> = self
-            .all
+        let all = self.all();
+        let seen: Vec<Seen> = all.iter().map(|place| place.seen().clone()).collect();
+        let candidates: Vec<_> = all
             .iter()
             .zip(&seen)
             .map(|(place, seen)| Candidate {
@@ -134,24 +149,65 @@ impl Places {
                 load: (jobs_at(&place.name), seen.cpus),
             })
             .collect();
-        match place(wish, foreign, &candidates) {
+        let decision = place(wish, foreign, &candidates);
+        let native = matches!(&decision, Ok(placement) if placement.how == How::Native);
+        // What is not known yet can be better than an emulated build, and better than none.
+        let unseen = seen.iter().any(|seen| !seen.kernels);
+        let unknown = unseen || (decision.is_err() && seen.iter().any(|seen| !seen.machines));
+        if unknown && !native {
+            self.machines_wanted.store(true, Ordering::Relaxed);
+            return Decision::Later;
+        }
+        match decision {
             Ok(placement) => Decision::Placed(placement),
-            Err(_) if seen.iter().any(|seen| !seen.kernels || !seen.machines) => {
-                self.machines_wanted.store(true, Ordering::Relaxed);
-                Decision::Later
-            }
             Err(failure) => Decision::Refused(failure),
         }
     }
 
-    /// Looks at all places again.
-    pub async fn look(&self) {
-        let machines = self.machines_wanted.load(Ordering::Relaxed);
-        join_all(self.all.iter().map(|place| place.look(machines))).await;
+    /// Looks at all places again; `nodes` are the remote build nodes that there are now.
+    pub async fn look(&self, nodes: &[String]) {
+        {
+            let mut others = self.others();
+            others.retain(|place| !place.is_node || nodes.contains(&place.name));
+            for name in nodes {
+                if !others.iter().any(|place| place.name == *name) {
+                    let driver = (self.node_driver)(name);
+                    others.push(Arc::new(Place::unseen(name.clone(), driver, true)));
+                }
+            }
+        }
+        let (all, machines) = (self.all(), self.machines_wanted.load(Ordering::Relaxed));
+        join_all(all.iter().map(|place| place.look(machines))).await;
+    }
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all()).finish()
     }
 }
 
 impl Place {
+    fn unseen(name: String, driver: Arc<dyn Driver>, is_node: bool) -> Self {
+        let unknown = || Failure::new("not_looked_at", "it has not been looked at yet");
+        let seen = Seen {
+            offers: Offers {
+                arch: Arch::host(),
+                shared_kernel: Err(unknown()),
+                own_kernel: Err(unknown()),
+            },
+            cpus: 1,
+            kernels: false,
+            machines: false,
+        };
+        Self {
+            name,
+            driver,
+            is_node,
+            seen: Mutex::new(seen),
+        }
+    }
+
     fn seen(&self) -> MutexGuard<'_, Seen> {
         // Each change is one assignment.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)

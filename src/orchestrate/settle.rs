@@ -92,7 +92,7 @@ impl Orchestrator {
             self.note_use(stored).await?;
             kept = self.keeps_scratch(run);
             let scratch = if kept { Scratch::Keep } else { Scratch::Remove };
-            self.driver_of(run)?.destroy(job, scratch).await?;
+            self.driver_of(run).destroy(job, scratch).await?;
         }
         if self.has_record(run).await? {
             // A try before the last may have left some.
@@ -116,7 +116,7 @@ impl Orchestrator {
 
     /// Waits a little for a sandbox whose agent has said its last: one that ends by itself has nothing cut off.
     async fn let_exit(&self, stored: &StoredRun) -> Result<(), Failure> {
-        let (job, driver) = (stored.job.id, self.driver_of(&stored.run)?);
+        let (job, driver) = (stored.job.id, self.driver_of(&stored.run));
         let until = tokio::time::Instant::now() + EXIT_GRACE;
         while driver.look(job).await? == SandboxState::Running && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -127,7 +127,7 @@ impl Orchestrator {
     /// Keeps what a sandbox used, for the next build of the recipe.
     async fn note_use(&self, stored: &StoredRun) -> Result<(), Failure> {
         let job = stored.job.id;
-        let used = Used::from(self.driver_of(&stored.run)?.usage(job).await?);
+        let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
         if used != Used::default() {
             self.change(job, |run, _| {
                 run.note_use(used);
@@ -147,7 +147,7 @@ impl Orchestrator {
     async fn settle_deleted(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         if self.is_here(run) {
-            self.driver_of(run)?.destroy(job, Scratch::Remove).await?;
+            self.driver_of(run).destroy(job, Scratch::Remove).await?;
         }
         if !self.has_record(run).await? {
             self.artifacts.discard_image(run.image).await?;
@@ -171,8 +171,8 @@ impl Orchestrator {
     async fn sweep_sandboxes(&self) -> Result<(), Failure> {
         // One that does not answer keeps nobody from looking at the others.
         let mut outcome = Ok(());
-        for (place, driver) in self.places.iter() {
-            outcome = outcome.and(self.sweep_place(place, driver.as_ref()).await);
+        for (place, driver) in self.places.drivers() {
+            outcome = outcome.and(self.sweep_place(&place, driver.as_ref()).await);
         }
         outcome
     }

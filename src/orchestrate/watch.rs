@@ -61,7 +61,7 @@ impl Orchestrator {
             How::Native => 1,
             How::Emulated => self.watch.emulated_factor.max(1),
         };
-        let state = match self.driver_of(run)?.look(job).await {
+        let state = match self.driver_of(run).look(job).await {
             Ok(state) => state,
             // The agent may be heard all the same. If it is not, the job goes elsewhere.
             Err(failure) => return clocks.failure(&self.watch, factor).map(at).map(Some).ok_or(failure),
@@ -117,7 +117,7 @@ impl Orchestrator {
         if measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
             return Ok(used);
         }
-        let used = Used::from(self.driver_of(&stored.run)?.usage(job).await?);
+        let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
         if let Some(live) = self.state().live.get_mut(&job) {
             (live.used, live.measured) = (used, Some(Instant::now()));
         }

@@ -11,6 +11,7 @@ mod support;
 
 mod bell;
 mod cases;
+mod docker;
 mod escape;
 mod microvm;
 mod namespace;

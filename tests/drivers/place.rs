@@ -53,9 +53,19 @@ pub trait Kind: Sized {
         format!("/run/kiln/port-{port}.sock")
     }
 
+    /// The resolver in `/etc/resolv.conf` of a sandbox.
+    fn resolver(&self) -> &'static str {
+        "10.0.2.3"
+    }
+
     /// Where a sandbox finds the server, if not at its socket.
     fn server_url(&self) -> Option<String> {
         None
+    }
+
+    /// What another process needs to make the same driver.
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
     }
 
     /// How long a sandbox may take for what it does at once.
@@ -136,6 +146,7 @@ impl<K: Kind> Place<K> {
             doors_dir: doors_dir.to_owned(),
             facts: AgentFacts {
                 gateway: None,
+                ca_bundle: None,
                 server: "unix:/run/kiln/agent.sock".to_owned(),
                 job,
                 token: "secret-of-the-job".to_owned(),

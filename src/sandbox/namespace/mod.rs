@@ -102,17 +102,7 @@ impl NamespaceDriver {
         env: &[(&str, &str)],
         mut say: impl FnMut(&str),
     ) -> Result<Report, Failure> {
-        let plan = Plan {
-            ids: self.ids,
-            dir: dir.to_owned(),
-            task: Task::RunHostCommand {
-                argv: argv.iter().map(ToString::to_string).collect(),
-                env: env
-                    .iter()
-                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                    .collect(),
-            },
-        };
+        let plan = self.host_command(dir, argv, env);
         let (output, theirs) = socket_pair()?;
         let theirs_too = theirs
             .try_clone()
@@ -128,6 +118,33 @@ impl NamespaceDriver {
         match report.failure {
             Some(failure) => Err(failure),
             None => Ok(report),
+        }
+    }
+
+    /// As [`NamespaceDriver::run_host_command`], for a program whose output is somebody's input. What it says on standard
+    /// error is nobody's.
+    pub(in crate::sandbox) async fn start_host_command(
+        &self,
+        dir: &Path,
+        argv: &[&str],
+        env: &[(&str, &str)],
+        output: Stdio,
+    ) -> Result<Handle, Failure> {
+        let plan = self.host_command(dir, argv, env);
+        self.supervise_with_stderr(&plan, output, Stdio::null()).await
+    }
+
+    fn host_command(&self, dir: &Path, argv: &[&str], env: &[(&str, &str)]) -> Plan {
+        Plan {
+            ids: self.ids,
+            dir: dir.to_owned(),
+            task: Task::RunHostCommand {
+                argv: argv.iter().map(ToString::to_string).collect(),
+                env: env
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect(),
+            },
         }
     }
 

@@ -20,6 +20,7 @@ mod idmap;
 pub mod kernel;
 mod meter;
 pub mod mounts;
+pub mod order;
 pub mod process1;
 mod walk;
 
