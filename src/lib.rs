@@ -44,6 +44,8 @@ pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod doctor;
+#[cfg(feature = "server")]
 pub mod host;
 #[cfg(feature = "server")]
 pub mod import;

@@ -5,7 +5,7 @@
 
 mod support;
 
-use support::{HOST, Kiln, Recipe, foreign, squashfs};
+use support::{HOST, Kiln, Recipe, foreign, repository::Repository, squashfs};
 
 /// What the recipe's script sees of the twins, one fact a line.
 const SCRIPT: &str = r#"#!/bin/bash
@@ -66,6 +66,28 @@ fn a_foreign_root_is_built_by_twins_and_holds_nothing_of_them() {
     let left: Vec<_> = list.keys().filter(|path| path.starts_with("/.kiln")).collect();
     assert!(left.is_empty(), "{left:?}");
     kiln.assert_clean();
+}
+
+#[test]
+fn a_job_takes_packages_that_another_has_fetched() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let (recipe, kiln) = (Recipe::copy_of("rpm-shell"), Kiln::new());
+    let twins = |repository: &Repository| {
+        let set = format!("{}/{}", repository.set(), foreign());
+        kiln.run(["build", recipe.path(), "--arch", foreign(), &set]).ok();
+        let job = kiln.jobs().pop().unwrap();
+        (job["execs"]["twins"].as_u64().unwrap(), kiln.log(&job))
+    };
+    let (first, log) = twins(&Repository::shell());
+    assert!(log.contains(", 0 of them from other jobs"), "{log}");
+    // The repository does not have them any more: they can only come from the first job.
+    let dir = tempfile::tempdir().unwrap();
+    let (second, log) = twins(&Repository::shell_without_hosts(dir.path()));
+    assert!(log.contains("of 19 packages, 19 of them from other jobs"), "{log}");
+    assert!(
+        first > 200 && second > 200,
+        "{first} and {second} programs ran as twins"
+    );
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl Steps<'_> {
                 Step::Fetch => outputs.facts.recipe = self.step(step, self.fetch(&http, &outputs)).await?,
                 Step::Template => self.step(step, self.template(&facts.recipe)).await?,
                 Step::Repos => outputs.facts.has_tbz = self.step(step, self.repos(&http, &facts.recipe)).await?,
-                Step::Build => self.step(step, self.build(&outputs, emulator.as_ref())).await?,
+                Step::Build => self.step(step, self.build(&http, &outputs, emulator.as_ref())).await?,
                 Step::Package => outputs.facts.artifacts = self.step(step, self.package(&outputs)).await?,
                 Step::Upload => self.step(step, self.upload(&http, &facts.artifacts)).await?,
             }
@@ -219,7 +219,12 @@ impl Steps<'_> {
         Ok(facts.has_tbz)
     }
 
-    async fn build(&self, outputs: &Outputs, emulator: Option<&Emulator>) -> Result<(), Failure> {
+    async fn build(
+        &self,
+        http: &reqwest::Client,
+        outputs: &Outputs,
+        emulator: Option<&Emulator>,
+    ) -> Result<(), Failure> {
         let request = kiwi::PrepareRoot {
             recipe: &outputs.facts.recipe,
             root: &outputs.root(),
@@ -227,7 +232,7 @@ impl Steps<'_> {
             emulator,
             has_tbz: outputs.facts.has_tbz,
         };
-        let twins = Twins::of_job(self.job, outputs, self.events);
+        let twins = Twins::of_job(self.job, outputs, self.events, self.channel, http);
         let mut programs = Programs::default();
         let built = kiwi::prepare_root(request, &mut programs, self.events).await;
         let counted = match twins {

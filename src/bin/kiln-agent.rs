@@ -1,16 +1,16 @@
 //! `kiln-agent`: the process inside a sandbox. It is static, so that it runs in any root file system, and learns on its
-//! standard input, in one line, where its server is and which job is its own. Called `chroot` it is that.
+//! standard input, in one line, where its server is and which job is its own. Called by the name of a program
+//! in whose place it was put, it is that.
 
 use std::{
     io::{BufRead, Write},
-    path::Path,
     process::ExitCode,
 };
 
 use kiln::{
     agent::{
         container, job,
-        twins::{chroot, probe},
+        twins::{probe, stand_in},
         watch,
     },
     records::{Failure, protocol::AgentFacts},
@@ -20,9 +20,9 @@ use kiln::{
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
-    if Path::new(&name).file_name() == Some(chroot::NAME.as_ref()) {
-        let error = chroot::main(arguments);
-        let _ = writeln!(std::io::stderr(), "{}: {error}", chroot::NAME);
+    if let Some(program) = stand_in::called(&name) {
+        let error = stand_in::main(program, arguments);
+        let _ = writeln!(std::io::stderr(), "{program}: {error}");
         // As chroot itself does when it fails.
         return ExitCode::from(125);
     }

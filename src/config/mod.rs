@@ -24,8 +24,8 @@ pub use self::{
     reference::{reference, reference_tables},
     sections::{
         AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
-        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, StoreSettings, WatchSettings,
+        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, NetworkSettings, OidcSettings,
+        RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
     },
     source::Origin,
 };
@@ -52,6 +52,7 @@ const SECTIONS: &[Section] = &[
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
     IsolationSettings::SECTION,
+    NetworkSettings::SECTION,
     EmulationSettings::SECTION,
     CapacitySettings::SECTION,
     WatchSettings::SECTION,
@@ -83,6 +84,8 @@ pub struct Config {
     pub jobs: JobSettings,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// What jobs can reach.
+    pub network: NetworkSettings,
     /// How images of other architectures are built.
     pub emulation: EmulationSettings,
     /// What this host gives to jobs.
@@ -112,6 +115,7 @@ struct Values {
     oidc: OidcSettings,
     jobs: JobSettings,
     isolation: IsolationSettings,
+    network: NetworkSettings,
     emulation: EmulationSettings,
     capacity: CapacitySettings,
     watch: WatchSettings,
@@ -231,6 +235,7 @@ impl Config {
             oidc: values.oidc,
             jobs: values.jobs,
             isolation: values.isolation,
+            network: values.network,
             emulation: values.emulation,
             capacity: values.capacity,
             watch: values.watch,

@@ -92,6 +92,7 @@ impl Config {
             "oidc" => values(&self.oidc),
             "jobs" => values(&self.jobs),
             "isolation" => values(&self.isolation),
+            "network" => values(&self.network),
             "emulation" => values(&self.emulation),
             "capacity" => values(&self.capacity),
             "watch" => values(&self.watch),

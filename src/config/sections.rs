@@ -1,14 +1,19 @@
 //! The sections of the configuration, beside `[s3]`, which is [`S3Settings`](crate::artifacts::S3Settings).
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    net::{Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     artifacts::Secret,
     records::TwinLevel,
     settings,
-    settings::{Addresses, Period, Size},
+    settings::{Addresses, Destination, Period, Size},
 };
 
 settings! {
@@ -45,6 +50,9 @@ settings! {
         tls_key: Option<PathBuf> = None, like "\"/etc/kiln/tls.key\"";
         /// Listen without TLS on addresses that others can reach, as behind a gateway that has the certificate.
         insecure_http: bool = false;
+        /// Where agents find this server that are on other hosts, or in virtual machines of a container engine. It is
+        /// served on all of `listen`. Default: there are no such.
+        agent_url: Option<String> = None, like "\"https://kiln.example.org:9000\"";
         /// The server's address as its users see it. Default: the first of `listen`.
         public_url: Option<String> = None, like "\"https://kiln.example.org\"";
     }
@@ -143,6 +151,31 @@ settings! {
         /// out of their reach.
         loopback_ports: Vec<u16> = Vec::new();
     }
+}
+
+settings! {
+    /// What jobs can reach. The server, S3 and the resolver of names they always can; this host's loopback and other
+    /// jobs never.
+    ["network"]
+    pub struct NetworkSettings {
+        /// Hosts, addresses and networks, such as those of the package repositories. Default: everything that is not
+        /// denied. Names are asked for when a job starts.
+        allow: Vec<Destination> = Vec::new();
+        /// What they never reach. Default: the addresses where clouds give away credentials.
+        deny: Vec<Destination> = metadata_services();
+    }
+}
+
+/// Where clouds tell a machine what it is, and hand out its credentials: link-local addresses for most, and one each for
+/// AWS over IPv6, and Alibaba.
+fn metadata_services() -> Vec<Destination> {
+    let of = |network: [u8; 4], length| Destination::Network(IpNet::new_assert(Ipv4Addr::from(network).into(), length));
+    let aws = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+    vec![
+        of([169, 254, 0, 0], 16),
+        of([100, 100, 100, 200], 32),
+        Destination::Network(IpNet::new_assert(aws.into(), 128)),
+    ]
 }
 
 settings! {

@@ -10,6 +10,7 @@ use super::{
     orchestrator::{Orchestrator, ToolboxState},
     place::Wish,
     places::Decision,
+    reach::reach,
     token,
 };
 use crate::{
@@ -18,9 +19,7 @@ use crate::{
         protocol::AgentFacts,
         run::{LOCAL, Needs, Refused, State, Used},
     },
-    sandbox::{
-        DiskLimit, Limits as SandboxLimits, Network, Reach, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET,
-    },
+    sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
     store::StoredRun,
 };
 
@@ -257,16 +256,17 @@ impl Orchestrator {
                 }),
             },
             kernel: stored.run.plan.driver.kernel(),
-            network: Network::Isolated(Reach::default()),
+            network: Network::Isolated(reach(&self.network, &self.services).await?),
             doors_dir: self.doors_dir.clone(),
             facts: AgentFacts {
                 gateway: None,
+                ca_bundle: None,
                 server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
                 job,
                 token: secret,
                 doors: self.doors.clone(),
             },
-            server_url: None,
+            server_url: self.agent_url.clone(),
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
         match driver.start(&spec).await {

@@ -21,6 +21,7 @@ pub mod loops;
 mod orchestrator;
 pub mod place;
 mod places;
+mod reach;
 pub mod reap;
 pub mod recipe;
 pub mod run;

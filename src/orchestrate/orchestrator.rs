@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::{live::Live, places::Places};
 use crate::{
     artifacts::ArtifactStore,
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
         Failure, JobId, LogLine, Moment, Run, ServerId,
         run::{Refused, State, is_infrastructure, rest_after},
@@ -45,6 +45,12 @@ pub struct Parts {
     pub doors: Vec<u16>,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// What jobs can reach.
+    pub network: NetworkSettings,
+    /// Addresses of what every job needs, as jobs see them.
+    pub services: Vec<String>,
+    /// Where agents find this server that cannot have its sockets.
+    pub agent_url: Option<String>,
     /// How emulated jobs are carried out that do not say.
     pub emulation: EmulationSettings,
     /// What this host gives.

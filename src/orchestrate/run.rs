@@ -245,6 +245,7 @@ async fn build(
         doors_dir: &doors,
         facts: AgentFacts {
             gateway: None,
+            ca_bundle: None,
             server: address,
             job,
             token,

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     arch::Arch,
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
         Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
         protocol::{AgentFacts, Call, EventBatch},
@@ -168,6 +168,9 @@ impl Site {
             doors_dir: "/none".into(),
             doors: Vec::new(),
             isolation: IsolationSettings::default(),
+            network: NetworkSettings::default(),
+            services: Vec::new(),
+            agent_url: None,
             emulation: EmulationSettings::default(),
             capacity: CapacitySettings::default(),
             watch,

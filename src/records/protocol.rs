@@ -67,6 +67,9 @@ pub struct AgentFacts {
     pub token: String,
     /// Ports of the server's loopback that the sandbox may reach, each under its own number at 127.0.0.1.
     pub doors: Vec<u16>,
+    /// Whom to trust when `server` is an `https` address: certificate authorities, PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle: Option<String>,
     /// The address whose ports these are, where a sandbox cannot have the server's sockets: a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,

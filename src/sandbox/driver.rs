@@ -104,7 +104,7 @@ pub struct SandboxSpec {
     /// Holds the sockets of the server (see [`Doors`](super::doors::Doors)); `/run/kiln` inside.
     pub doors_dir: PathBuf,
     /// What the agent hears on its standard input. Drivers whose sandboxes cannot have the server's sockets put another
-    /// `server` and `gateway` in their place.
+    /// `server`, `gateway` and `ca_bundle` in their place.
     pub facts: AgentFacts,
     /// Where a sandbox on another host, or in a virtual machine of the engine's, finds the server; none if nobody said.
     pub server_url: Option<String>,

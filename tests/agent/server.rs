@@ -65,6 +65,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let facts = AgentFacts {
             gateway: None,
+            ca_bundle: None,
             server: format!("unix:{}/agent.sock", dir.path().display()),
             job,
             token: TOKEN.to_owned(),

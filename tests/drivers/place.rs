@@ -146,6 +146,7 @@ impl<K: Kind> Place<K> {
             doors_dir: doors_dir.to_owned(),
             facts: AgentFacts {
                 gateway: None,
+                ca_bundle: None,
                 server: "unix:/run/kiln/agent.sock".to_owned(),
                 job,
                 token: "secret-of-the-job".to_owned(),

@@ -72,8 +72,16 @@ impl Repository {
 
     /// Of `recipes/rpm-shell`: a directory for each architecture.
     pub fn shell() -> Self {
-        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-shell", ""));
-        Self::serve(&DIR)
+        Self::serve(shell_dir())
+    }
+
+    /// The same, but that it has lost the packages for the host, and only lists them; in the empty directory `dir`.
+    pub fn shell_without_hosts(dir: &Path) -> Self {
+        fs_err::os::unix::fs::symlink(shell_dir().join(foreign()), dir.join(foreign())).unwrap();
+        fs_err::create_dir(dir.join(HOST)).unwrap();
+        let index = Path::new(HOST).join("repodata");
+        fs_err::os::unix::fs::symlink(shell_dir().join(&index), dir.join(index)).unwrap();
+        Self::serve(dir)
     }
 
     fn serve(dir: &Path) -> Self {
@@ -94,6 +102,11 @@ impl Repository {
     pub fn set(&self) -> String {
         format!("--set=rpm_repo={}", self.url())
     }
+}
+
+fn shell_dir() -> &'static Path {
+    static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-shell", ""));
+    &DIR
 }
 
 /// The directory of a recipe's repository in cargo's directory for tests, made anew when its script changed; for one

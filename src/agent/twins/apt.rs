@@ -1,11 +1,10 @@
-//! Packages of the host's architecture from the repositories of the recipe.
+//! What the recipe's repositories of Debian packages have for the host's architecture.
 //!
-//! apt does what needs trust: it fetches the lists, checks their signatures against the recipe's keys, downloads and
-//! checks what is asked for. It works on directories of its own and knows of no other architecture and no installed
-//! package, so it can neither disturb nor be disturbed by what kiwi does.
+//! apt does what needs trust: it fetches the lists and checks their signatures against the recipe's keys. It works on
+//! directories of its own and knows of no other architecture and no installed package, so it can neither disturb nor be
+//! disturbed by what kiwi does.
 
 use std::{
-    collections::HashMap,
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -13,13 +12,11 @@ use std::{
 
 use fs_err::File;
 
-use crate::{agent::digest, arch::Arch};
+use super::index::{Index, Offer};
+use crate::arch::Arch;
 
 /// Where kiwi writes its sources, and its logins for them.
 const KIWI: &str = "/var/cache/kiwi/apt-get";
-
-/// apt's own way to download by address and checksum.
-const HELPER: &str = "/usr/lib/apt/apt-helper";
 
 /// apt for the host's architecture.
 #[derive(Debug)]
@@ -27,20 +24,8 @@ pub(super) struct Apt {
     dir: PathBuf,
 }
 
-/// A package that the repositories have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Offer {
-    address: String,
-    /// Lower-case hexadecimal.
-    sha256: String,
-}
-
-/// What the repositories have for one architecture: by name and version.
-#[derive(Debug, Default)]
-pub(super) struct Index(HashMap<(String, String), Offer>);
-
 /// Whether kiwi has set up its sources, and has begun to read the lists.
-pub(super) fn kiwi_is_ready() -> bool {
+pub(super) fn is_ready() -> bool {
     Path::new(KIWI).join("lists").is_dir()
 }
 
@@ -52,7 +37,7 @@ impl Apt {
             &sources,
             &dir.join("etc/apt.conf.d"),
             &dir.join("state"),
-            &dir.join("cache/archives/partial"),
+            &dir.join("cache"),
         ] {
             fs_err::create_dir_all(made)?;
         }
@@ -65,9 +50,10 @@ impl Apt {
         let (name, at) = (host.debian(), dir.display());
         let config = format!(
             "Dir::State \"{at}/state\";\nDir::State::status \"{at}/status\";\nDir::Cache \"{at}/cache\";\n\
-             Dir::Etc \"{at}/etc\";\nDir::Etc::netrcparts \"{KIWI}/auth.conf.d\";\n\
+             Dir::Etc \"{at}/etc\";\nDir::Etc::netrcparts \"{}\";\n\
              APT::Architecture \"{name}\";\nAPT::Architectures {{ \"{name}\"; }};\nAPT::Sandbox::User \"root\";\n\
-             Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n"
+             Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n",
+            logins().display()
         );
         fs_err::write(dir.join("apt.conf"), config)?;
         Ok(Self { dir })
@@ -105,35 +91,16 @@ impl Apt {
             let mut words = line.splitn(3, '\t');
             // A list that nobody signed, of a recipe that does not mind, proves nothing about its packages.
             if let (Some("yes"), Some(repository), Some(file)) = (words.next(), words.next(), words.next()) {
-                index.read(repository, BufReader::new(File::open(file)?))?;
+                read(&mut index, repository, BufReader::new(File::open(file)?))?;
             }
         }
         Ok(index)
     }
+}
 
-    /// Downloads packages by name and version. Returns their files, in the same order; none for those that could not
-    /// be had.
-    pub(super) fn download(&self, index: &Index, wanted: &[(String, String)]) -> io::Result<Vec<Option<PathBuf>>> {
-        let archives = self.dir.join("cache/archives");
-        let offers: Vec<_> = wanted.iter().map(|package| index.0.get(package)).collect();
-        let mut command = self.command(HELPER);
-        command.args(["-q", "download-file"]);
-        let file = |offer: &Offer| archives.join(format!("{}.deb", offer.sha256));
-        for offer in offers.iter().flatten() {
-            command.arg(&offer.address).arg(file(offer));
-            command.arg(format!("SHA256:{}", offer.sha256));
-        }
-        if offers.iter().any(Option::is_some) {
-            // What it says of its failures is of no use: each file is looked at below.
-            command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-        }
-        let checked = |offer: &Offer| {
-            let path = file(offer);
-            let (_, found) = digest::sha256_of(&path).ok()?;
-            (found == offer.sha256).then_some(path)
-        };
-        Ok(offers.into_iter().map(|offer| checked(offer?)).collect())
-    }
+/// kiwi's logins for its sources.
+pub(super) fn logins() -> PathBuf {
+    Path::new(KIWI).join("auth.conf.d")
 }
 
 /// A source without the architectures that it is meant for: it is asked for another one.
@@ -145,39 +112,49 @@ fn for_any_arch(source: &str) -> String {
     others.flat_map(|line| [line, "\n"]).collect()
 }
 
-impl Index {
-    /// Reads one list. Packages for all architectures are left out: they have no programs of an architecture.
-    fn read(&mut self, repository: &str, mut list: impl BufRead) -> io::Result<()> {
-        let mut line = String::new();
-        let mut fields: [String; 5] = Default::default();
-        loop {
-            line.clear();
-            let read = list.read_line(&mut line)?;
-            if line.trim().is_empty() {
-                let [name, version, arch, file, sha256] = std::mem::take(&mut fields);
-                if ![&name, &version, &file].iter().any(|field| field.is_empty()) && arch != "all" && sha256.len() == 64
-                {
-                    let address = format!("{}/{file}", repository.trim_end_matches('/'));
-                    self.0.entry((name, version)).or_insert(Offer { address, sha256 });
-                }
-                if read == 0 {
-                    return Ok(());
-                }
-                continue;
+/// Reads one list. Packages for all architectures are left out: they have no programs of an architecture.
+fn read(index: &mut Index, repository: &str, mut list: impl BufRead) -> io::Result<()> {
+    let mut line = String::new();
+    let mut fields: [String; 6] = Default::default();
+    loop {
+        line.clear();
+        let read = list.read_line(&mut line)?;
+        if line.trim().is_empty() {
+            let [name, version, arch, file, size, sha256] = std::mem::take(&mut fields);
+            let is_named = ![&name, &version, &file].iter().any(|field| field.is_empty());
+            if let Ok(size) = size.parse()
+                && is_named
+                && arch != "all"
+                && sha256.len() == 64
+            {
+                let address = format!("{}/{file}", repository.trim_end_matches('/'));
+                let is_signed = false;
+                let offer = Offer {
+                    address,
+                    sha256,
+                    size,
+                    is_signed,
+                };
+                index.add((name, version), offer);
             }
-            let Some((name, value)) = line.split_once(": ") else {
-                continue;
-            };
-            let field = match name {
-                "Package" => 0,
-                "Version" => 1,
-                "Architecture" => 2,
-                "Filename" => 3,
-                "SHA256" => 4,
-                _ => continue,
-            };
-            value.trim().clone_into(&mut fields[field]);
+            if read == 0 {
+                return Ok(());
+            }
+            continue;
         }
+        let Some((name, value)) = line.split_once(": ") else {
+            continue;
+        };
+        let field = match name {
+            "Package" => 0,
+            "Version" => 1,
+            "Architecture" => 2,
+            "Filename" => 3,
+            "Size" => 4,
+            "SHA256" => 5,
+            _ => continue,
+        };
+        value.trim().clone_into(&mut fields[field]);
     }
 }
 
@@ -193,10 +170,10 @@ mod tests {
                     SHA256: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n\n\
                     Package: odd\nVersion: 1\nArchitecture: amd64\nFilename: pool/odd.deb\n";
         let mut index = Index::default();
-        index.read("http://mirror/debian/", list.as_bytes()).unwrap();
-        assert_eq!(index.0.len(), 1);
-        let offer = &index.0[&("bash".to_owned(), "5.2-1".to_owned())];
-        assert_eq!(offer.address, "http://mirror/debian/pool/bash.deb");
+        read(&mut index, "http://mirror/debian/", list.as_bytes()).unwrap();
+        assert_eq!(index.len(), 1);
+        let offer = index.get(&("bash".to_owned(), "5.2-1".to_owned())).unwrap();
+        assert_eq!((&*offer.address, offer.size), ("http://mirror/debian/pool/bash.deb", 1));
     }
 
     #[test]

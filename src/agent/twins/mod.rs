@@ -1,10 +1,11 @@
 //! Native twins of the root's programs, made while the root is built.
 //!
 //! ```text
-//!  kiwi ── apt fetches, dpkg-deb unpacks ──▶ root      the agent's thread ([`sync`])
-//!    │                                        │  ◀────  what is there? the same for the host, please ([`apt`], [`deb`])
-//!    │                                        │         unchanged files become twins ([`unchanged`], the world)
-//!    └─ chroot ROOT … ── "may I?" ─────────────────▶    brings everything up to date, then answers ([`chroot`])
+//!  kiwi ── packages are fetched, unpacked ──▶ root     the agent's thread ([`sync`])
+//!    │                                         │  ◀───  what is there ([`packages`])? the same for the host, please
+//!    │                                         │        ([`source`], [`download`]); unchanged files become twins
+//!    │                                         │        ([`unchanged`], the world)
+//!    └─ chroot ROOT …, zypper --root ROOT … ── "may I?" ─▶ brings everything up to date, then answers ([`stand_in`])
 //!          └─ the twins at ROOT/.kiln, for this call only ([`mount`])
 //! ```
 //!
@@ -18,7 +19,11 @@ use std::{
     thread,
 };
 
-use super::{events::Events, outputs::Outputs};
+use reqwest::Client;
+use tokio::runtime::Handle;
+
+use self::download::Sharing;
+use super::{channel::Channel, events::Events, outputs::Outputs};
 use crate::{
     arch::Arch,
     emulation::twins::table::Table,
@@ -26,12 +31,22 @@ use crate::{
 };
 
 mod apt;
-pub mod chroot;
+mod archive;
 mod deb;
+mod download;
+mod facts;
+mod format;
+mod index;
+mod installed;
 mod mount;
 mod packages;
+mod primary;
 pub mod probe;
+mod rpm;
+mod rpm_md;
 mod side_by_side;
+mod source;
+pub mod stand_in;
 mod sync;
 mod unchanged;
 
@@ -64,7 +79,19 @@ pub struct Twins {
 
 impl Twins {
     /// Those of a job that may have some. One that cannot have them goes on without, and its log says why.
-    pub fn of_job(job: &JobDescription, outputs: &Outputs, events: &Events) -> Option<Self> {
+    ///
+    /// `channel` and `http` lead to packages that jobs share.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn of_job(
+        job: &JobDescription,
+        outputs: &Outputs,
+        events: &Events,
+        channel: &Channel,
+        http: &Client,
+    ) -> Option<Self> {
         if job.emulator.is_none() || job.twins == TwinLevel::Off {
             return None;
         }
@@ -76,7 +103,12 @@ impl Twins {
             dir: outputs.twins(),
             answers: PathBuf::from(ANSWERS),
         };
-        let started = Self::start(settings, events.clone());
+        let sharing = Sharing {
+            channel: channel.clone(),
+            http: http.clone(),
+            runtime: Handle::current(),
+        };
+        let started = Self::start(settings, events.clone(), sharing);
         let say = |failure: &Failure| events.say_soon(&format!("no native twins: {}", failure.detail));
         started.inspect_err(say).ok()
     }
@@ -86,16 +118,16 @@ impl Twins {
     /// # Errors
     ///
     /// When the sandbox does not let it. The root can then be built without twins.
-    fn start(settings: Settings, events: Events) -> Result<Self, Failure> {
+    fn start(settings: Settings, events: Events, sharing: Sharing) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::io("cannot make native twins", &error);
         if settings.dir.exists() {
             fs_err::remove_dir_all(&settings.dir).map_err(failed)?;
         }
         fs_err::create_dir_all(&settings.dir).map_err(failed)?;
         let dir = settings.dir.clone();
-        let keeper = sync::Keeper::new(settings, Table::built_in()?, events);
+        let keeper = sync::Keeper::new(settings, Table::built_in()?, events, sharing);
         let (requests, queue) = mpsc::channel();
-        chroot::listen(requests.clone()).map_err(failed)?;
+        stand_in::listen(requests.clone()).map_err(failed)?;
         thread::spawn(move || keeper.run(&queue));
         Ok(Self { requests, dir })
     }

@@ -15,31 +15,28 @@ use nix::{
 };
 
 use super::{
-    apt::{Apt, Index},
-    deb::{self, Sum},
+    download::Downloads,
+    facts::{Facts, Sum},
+    format::Format,
+    index::{Id, Index},
+    installed::{self, State},
     side_by_side::side_by_side,
+    source::Source,
     unchanged::may_be_program,
 };
 use crate::{arch::Arch, emulation::twins::root::Root};
 
-/// Where packages lie before they are unpacked: below the sandbox's own root what kiwi's apt fetches, below the image's
-/// what scripts fetch by themselves.
-const KIWI_ARCHIVES: &str = "var/cache/kiwi/apt-get/archives";
-const ARCHIVES: &str = "var/cache/apt/archives";
-
-/// Packages that are downloaded and unpacked side by side.
+/// Packages that are unpacked side by side.
 const UNPACKERS: usize = 2;
-
-/// Name and version.
-pub(super) type Id = (String, String);
 
 /// A package of the target.
 #[derive(Debug)]
 pub(super) struct Package {
+    /// Of files that may be programs.
     pub(super) sums: Vec<Sum>,
     pub(super) host: Host,
-    /// What dpkg knew when it was last compared with the root.
-    compared: Option<Dpkg>,
+    /// How it was in the root when it was last compared with it.
+    compared: Option<State>,
     /// Its files that were handed to the world of twins.
     pub(super) paired: Vec<PathBuf>,
 }
@@ -55,74 +52,85 @@ pub(super) enum Host {
     At(PathBuf),
 }
 
-/// What dpkg in the root knows of a package.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dpkg {
-    /// Nothing: it is not there, or was unpacked without dpkg.
-    Unknown,
-    /// When it was unpacked last.
-    Unpacked(SystemTime),
-}
-
 /// All packages seen so far.
 #[derive(Debug)]
 pub(super) struct Packages {
     root: PathBuf,
     target: Arch,
+    format: Format,
     /// Where the host's packages are unpacked.
     unpacked: PathBuf,
     /// Names of archives that were looked at.
     seen: HashSet<OsString>,
+    /// When the database of packages was last changed.
+    database: Option<SystemTime>,
     pub(super) known: BTreeMap<Id, Package>,
 }
 
 impl Packages {
-    pub(super) fn new(root: &Path, target: Arch, unpacked: PathBuf) -> Self {
+    pub(super) fn new(root: &Path, target: Arch, format: Format, unpacked: PathBuf) -> Self {
         Self {
             root: root.to_owned(),
             target,
+            format,
             unpacked,
             seen: HashSet::new(),
+            database: None,
             known: BTreeMap::new(),
         }
     }
 
     /// Looks for packages of the target that are new.
     pub(super) fn look(&mut self) {
-        for (top, dir) in [(Path::new("/"), KIWI_ARCHIVES), (&self.root.clone(), ARCHIVES)] {
-            // It comes and goes.
-            if let Ok(dir) = open_dir(top, dir) {
-                let _ = self.look_at(&PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())));
+        let (sandboxs, roots, depth) = self.format.archives();
+        for (top, dirs) in [(Path::new("/"), sandboxs), (&self.root.clone(), roots)] {
+            for dir in dirs {
+                // They come and go.
+                let top = open(top, DIR, Mode::empty());
+                if let Ok(dir) = top.map_err(io::Error::from).and_then(|top| open_dir(&top, dir)) {
+                    let _ = self.look_at(&dir, depth);
+                }
             }
         }
     }
 
-    fn look_at(&mut self, dir: &Path) -> io::Result<()> {
-        let ending = format!("_{}.deb", self.target.debian());
-        let opened = Root::open(dir)?;
-        for entry in fs_err::read_dir(dir)? {
-            let name = entry?.file_name();
+    /// Looks into a directory, and into others to this `depth` below it.
+    fn look_at(&mut self, dir: &OwnedFd, depth: usize) -> io::Result<()> {
+        let ending = self.format.ending(self.target);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        let opened = Root::open(&path)?;
+        for entry in fs_err::read_dir(path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if depth > 0 && entry.file_type()?.is_dir() {
+                if let Ok(dir) = open_dir(dir, &name) {
+                    let _ = self.look_at(&dir, depth - 1);
+                }
+                continue;
+            }
             if !name.to_string_lossy().ends_with(&ending) || self.seen.contains(&name) {
                 continue;
             }
             let file = opened.file(Path::new(&name)).ok().flatten();
             // One that cannot be read is looked at again.
-            let Some(Ok(control)) = file.map(|(file, _)| deb::control(file)) else {
+            let Some(Ok(facts)) = file.map(|(file, _)| self.format.facts(file)) else {
                 continue;
             };
             self.seen.insert(name);
-            if control.arch == self.target.debian() {
-                self.know((control.name, control.version), control.sums);
+            if facts.arch == self.format.arch(self.target) {
+                self.know(facts);
             }
         }
         Ok(())
     }
 
-    fn know(&mut self, id: Id, sums: Vec<Sum>) {
-        let needed = sums.iter().any(|sum| may_be_program(&sum.path));
+    fn know(&mut self, facts: Facts) {
+        let mut sums = facts.sums;
+        sums.retain(|sum| may_be_program(&sum.path));
+        let id = (facts.name, facts.version);
         self.known.entry(id).or_insert(Package {
+            host: if sums.is_empty() { Host::None } else { Host::Unknown },
             sums,
-            host: if needed { Host::Unknown } else { Host::None },
             compared: None,
             paired: Vec::new(),
         });
@@ -133,14 +141,19 @@ impl Packages {
     ///
     /// # Errors
     ///
-    /// When apt cannot be run.
-    pub(super) fn fetch(&mut self, apt: &Apt, index: &Index) -> io::Result<(usize, Vec<Id>)> {
+    /// When the downloader cannot be run.
+    pub(super) fn fetch(
+        &mut self,
+        source: &Source,
+        index: &Index,
+        downloads: &mut Downloads,
+    ) -> io::Result<(usize, Vec<Id>)> {
         let new = |(id, package): (&Id, &Package)| (package.host == Host::Unknown).then(|| id.clone());
         let wanted: Vec<Id> = self.known.iter().filter_map(new).collect();
         if wanted.is_empty() {
             return Ok((0, Vec::new()));
         }
-        let files = apt.download(index, &wanted)?;
+        let files = downloads.get(index, &source.trust(), &wanted)?;
         let wanted: Vec<_> = wanted.into_iter().zip(files).collect();
         let unpacked = side_by_side(wanted, UNPACKERS, |(id, file)| self.unpack(id, file.as_ref()?));
         let (mut count, mut without) = (0, Vec::new());
@@ -163,22 +176,28 @@ impl Packages {
     fn unpack(&self, (name, version): &Id, archive: &Path) -> Option<PathBuf> {
         // Versions may have colons, which paths may, too.
         let into = self.unpacked.join(format!("{name}_{version}"));
-        let unpacked = deb::unpack(archive, &into);
+        let opened = fs_err::File::open(archive).ok()?;
+        let unpacked = self.format.unpack(opened.into_parts().0, &into);
         let _ = fs_err::remove_file(archive);
         unpacked.ok().map(|()| into)
     }
 
-    /// Names of packages that may have come into the root, changed or gone since this was last asked. Those that dpkg does
-    /// not know are among them only if `all` are asked for.
+    /// Names of packages that may have come into the root, changed or gone since this was last asked. Those that the
+    /// root's package manager does not know of yet are among them only if `all` are asked for.
     pub(super) fn changed(&mut self, all: bool) -> BTreeSet<String> {
         let mut changed = BTreeSet::new();
         let Ok(root) = Root::open(&self.root) else {
             return changed;
         };
+        let database = installed::database(&root, self.format);
+        if database.is_some() && database == self.database && !all {
+            return changed;
+        }
+        self.database = database;
         for ((name, _), package) in &mut self.known {
-            let dpkg = dpkg(&root, name, self.target);
-            if package.compared != Some(dpkg) && (all || dpkg != Dpkg::Unknown) {
-                package.compared = Some(dpkg);
+            let state = installed::state(&root, self.format, self.target, name, &package.sums);
+            if package.compared != Some(state) && (all || state != State::Unknown) {
+                package.compared = Some(state);
                 changed.insert(name.clone());
             }
         }
@@ -186,22 +205,12 @@ impl Packages {
     }
 }
 
-/// What dpkg in the root knows of a package. It writes the list of files once they are all in their places.
-fn dpkg(root: &Root, name: &str, target: Arch) -> Dpkg {
-    let names = [format!("{name}.list"), format!("{name}:{}.list", target.debian())];
-    let found = |name: &String| {
-        let (_, found) = root.file(&Path::new("var/lib/dpkg/info").join(name)).ok()??;
-        found.modified().ok()
-    };
-    names.iter().find_map(found).map_or(Dpkg::Unknown, Dpkg::Unpacked)
-}
+const DIR: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 /// Opens a directory below `top`, on the way to which there is no link.
-fn open_dir(top: &Path, dir: &str) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let top = open(top, flags, Mode::empty())?;
+fn open_dir(top: &OwnedFd, dir: impl AsRef<Path>) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
-        .flags(flags)
+        .flags(DIR)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
-    Ok(openat2(top, dir, how)?)
+    Ok(openat2(top, dir.as_ref(), how)?)
 }

@@ -1,8 +1,8 @@
 //! Keeping the twins in step with the root while it is built.
 //!
-//! A thread of its own looks at what apt has fetched and dpkg has unpacked, several times a second, and before anybody
-//! enters the root. Packages are fetched for the host as soon as the target's are there, mostly while kiwi or apt is
-//! still busy with those; they become twins when their files are in the root, unchanged.
+//! A thread of its own looks at what the package manager has fetched and unpacked, several times a second, and before
+//! anybody enters the root. Packages are fetched for the host as soon as the target's are there, mostly while kiwi's
+//! package manager is still busy with those; they become twins when their files are in the root, unchanged.
 
 use std::{
     io::{self, Read},
@@ -14,10 +14,12 @@ use std::{
 
 use super::{
     Settings,
-    apt::{self, Apt, Index},
+    download::{Downloads, Sharing},
+    index::Index,
     mount::{self, MountPoint},
     packages::{Host, Packages},
     probe::Place,
+    source::Source,
     unchanged::unchanged,
 };
 use crate::{
@@ -36,9 +38,12 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// What is asked of the thread.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Somebody is about to enter `root` and waits for the directory of twins to mount there.
+    /// Somebody is about to enter `root`, or to let scripts of packages do so, and waits for the directory of twins to
+    /// mount there.
     Enter {
         root: PathBuf,
+        /// Whether what is on its way is to be waited for.
+        wait: bool,
         reply: Sender<Option<PathBuf>>,
     },
     /// The root is built. The answer says that nothing of the twins is in it.
@@ -52,18 +57,27 @@ pub(super) enum Request {
 enum Lists {
     /// kiwi has not set up its sources yet.
     Waiting,
-    Coming(Apt, Child),
-    Here(Apt, Index),
+    Coming(Source, Child),
+    Here(Box<Ready>),
     /// There will be none; the log says why.
     Never,
+}
+
+/// All that packages for the host are found with.
+#[derive(Debug)]
+struct Ready {
+    source: Source,
+    index: Index,
+    downloads: Downloads,
+    packages: Packages,
 }
 
 /// The thread's own.
 pub(super) struct Keeper {
     settings: Settings,
     events: Events,
+    sharing: Sharing,
     lists: Lists,
-    packages: Packages,
     table: Table,
     /// Since the first time that somebody entered the root.
     open: Option<Open>,
@@ -82,6 +96,8 @@ struct Open {
 #[derive(Debug, Default)]
 struct Tally {
     packages: usize,
+    /// Those of them that other jobs had fetched.
+    shared: usize,
     /// Packages that the host's repositories do not have.
     without: Vec<String>,
     /// Programs without a twin, and why.
@@ -90,13 +106,12 @@ struct Tally {
 }
 
 impl Keeper {
-    pub(super) fn new(settings: Settings, table: Table, events: Events) -> Self {
-        let packages = Packages::new(&settings.root, settings.target, settings.dir.join("host"));
+    pub(super) fn new(settings: Settings, table: Table, events: Events, sharing: Sharing) -> Self {
         Self {
             settings,
             events,
+            sharing,
             lists: Lists::Waiting,
-            packages,
             table,
             open: None,
             tally: Tally::default(),
@@ -107,9 +122,9 @@ impl Keeper {
     pub(super) fn run(mut self, requests: &Receiver<Request>) {
         loop {
             match requests.recv_timeout(PAUSE) {
-                Ok(Request::Enter { root, reply }) => {
+                Ok(Request::Enter { root, wait, reply }) => {
                     // Who does not wait for the answer needs none.
-                    let _ = reply.send(self.enter(&root));
+                    let _ = reply.send(self.enter(&root, wait));
                 }
                 Ok(Request::End { reply }) => {
                     let _ = reply.send(self.end());
@@ -122,7 +137,7 @@ impl Keeper {
     }
 
     /// The directory of twins for a root that somebody is about to enter.
-    fn enter(&mut self, root: &Path) -> Option<PathBuf> {
+    fn enter(&mut self, root: &Path, wait: bool) -> Option<PathBuf> {
         if fs_err::canonicalize(root).ok() != fs_err::canonicalize(&self.settings.root).ok() {
             return None;
         }
@@ -132,7 +147,7 @@ impl Keeper {
                 Err(error) => self.give_up(&error.to_string()),
             }
         }
-        self.pass(true);
+        self.pass(wait);
         self.open.as_ref().map(|open| open.world.mounted().to_owned())
     }
 
@@ -168,15 +183,23 @@ impl Keeper {
 
     fn try_pass(&mut self, wait: bool) -> io::Result<()> {
         self.bring_lists(wait)?;
-        let Lists::Here(apt, index) = &self.lists else {
+        let Lists::Here(ready) = &mut self.lists else {
             return Ok(());
         };
-        self.packages.look();
-        let (count, without) = self.packages.fetch(apt, index)?;
+        let Ready {
+            source,
+            index,
+            downloads,
+            packages,
+        } = &mut **ready;
+        packages.look();
+        let (count, without) = packages.fetch(source, index, downloads)?;
         self.tally.packages += count;
+        self.tally.shared = downloads.shared;
         let shown = without.into_iter().map(|(name, version)| format!("{name} {version}"));
         self.tally.without.extend(shown);
-        let offers = self.compare(wait)?;
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let offers = compare(&self.settings, packages, open, wait)?;
         if !offers.is_empty() {
             self.offer(&offers)?;
         }
@@ -184,76 +207,32 @@ impl Keeper {
     }
 
     fn bring_lists(&mut self, wait: bool) -> io::Result<()> {
-        if matches!(self.lists, Lists::Waiting) && apt::kiwi_is_ready() {
-            let apt = Apt::new(self.settings.dir.join("apt"), self.settings.host)?;
-            let update = apt.start_update()?;
-            self.lists = Lists::Coming(apt, update);
+        if matches!(self.lists, Lists::Waiting)
+            && let Some(source) = Source::find(&self.settings, &self.settings.dir)?
+        {
+            let update = source.start_update()?;
+            self.lists = Lists::Coming(source, update);
         }
         let Lists::Coming(_, update) = &mut self.lists else {
             return Ok(());
         };
         let status = if wait { Some(update.wait()?) } else { update.try_wait()? };
         let Some(status) = status else { return Ok(()) };
-        let mut said = String::new();
-        if let Some(mut errors) = update.stderr.take() {
-            errors.read_to_string(&mut said)?;
+        let mut errors = String::new();
+        if let Some(mut said) = update.stderr.take() {
+            said.read_to_string(&mut errors)?;
         }
-        if !status.success() {
-            return Err(io::Error::other(
-                said.lines().next().unwrap_or("apt-get update failed").to_owned(),
-            ));
-        }
-        if let Lists::Coming(apt, _) = std::mem::replace(&mut self.lists, Lists::Never) {
-            let index = apt.index()?;
-            self.lists = Lists::Here(apt, index);
+        if let Lists::Coming(source, _) = std::mem::replace(&mut self.lists, Lists::Never) {
+            let index = source.index((!status.success()).then_some(&*errors))?;
+            let Settings { root, target, dir, .. } = &self.settings;
+            self.lists = Lists::Here(Box::new(Ready {
+                packages: Packages::new(root, *target, source.format(), dir.join("host")),
+                downloads: Downloads::new(dir.join("archives"), self.sharing.clone())?,
+                source,
+                index,
+            }));
         }
         Ok(())
-    }
-
-    /// Packages with files in the root that were not there before. Before somebody enters it (`all`), packages that dpkg
-    /// does not know yet are looked at, too: the first ones are unpacked without it.
-    fn compare(&mut self, all: bool) -> io::Result<Vec<world::Package>> {
-        let mut offers = Vec::new();
-        let Some(open) = &mut self.open else {
-            return Ok(offers);
-        };
-        for name in self.packages.changed(all) {
-            let versions = || self.packages.known.iter().filter(|((known, _), _)| *known == name);
-            // Versions of one package have files in common. The one that is installed has all of its own.
-            let mut installed = (String::new(), Vec::new());
-            for ((_, version), package) in versions() {
-                let files = unchanged(&self.settings.root, &package.sums, self.settings.target)?;
-                if files.len() >= installed.1.len() {
-                    installed = (version.clone(), files);
-                }
-            }
-            let was_there = versions().any(|(_, package)| !package.paired.is_empty());
-            let (version, files) = installed;
-            let mut is_new = false;
-            for ((known, other), package) in &mut self.packages.known {
-                if *known == name {
-                    let paired = if *other == version { files.clone() } else { Vec::new() };
-                    is_new |= !paired.is_empty() && paired != package.paired;
-                    package.paired = paired;
-                }
-            }
-            let host = self.packages.known.get(&(name.clone(), version.clone()));
-            match host.map(|package| &package.host) {
-                Some(Host::At(host)) if is_new => {
-                    let host = host.clone();
-                    offers.push(world::Package {
-                        name,
-                        version,
-                        files,
-                        host,
-                    });
-                }
-                Some(Host::At(_)) if !files.is_empty() => {}
-                _ if was_there => open.world.remove(&name).map_err(io::Error::other)?,
-                _ => {}
-            }
-        }
-        Ok(offers)
     }
 
     fn offer(&mut self, offers: &[world::Package]) -> io::Result<()> {
@@ -291,10 +270,14 @@ impl Keeper {
             .say_blocking(&format!("no native twins from here on: {why}"));
     }
 
-    fn end(mut self) -> io::Result<Option<(u64, u64)>> {
-        if let Lists::Coming(_, update) = &mut self.lists {
-            let _ = update.kill();
-            let _ = update.wait();
+    fn end(self) -> io::Result<Option<(u64, u64)>> {
+        match self.lists {
+            Lists::Coming(_, mut update) => {
+                let _ = update.kill();
+                let _ = update.wait();
+            }
+            Lists::Here(ready) => ready.downloads.end(),
+            Lists::Waiting | Lists::Never => {}
         }
         let Some(Open { world, mount_point, .. }) = self.open else {
             return Ok(None);
@@ -307,13 +290,14 @@ impl Keeper {
         } = world.census();
         let Tally {
             packages,
+            shared,
             without,
             refused,
             busy,
         } = &self.tally;
         let host = self.settings.host;
         self.events.say_blocking(&format!(
-            "native twins: {programs} programs, {modules} modules and {libraries} libraries of {packages} packages, made in {:.1} s",
+            "native twins: {programs} programs, {modules} modules and {libraries} libraries of {packages} packages, {shared} of them from other jobs, made in {:.1} s",
             busy.as_secs_f64()
         ));
         for (what, names) in [
@@ -327,4 +311,52 @@ impl Keeper {
         mount_point.remove()?;
         counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
+}
+
+/// Packages with files in the root that were not there before. Before somebody enters it (`all`), packages that the
+/// package manager does not know yet are looked at, too: the first ones are unpacked without it.
+fn compare(
+    settings: &Settings,
+    packages: &mut Packages,
+    open: &mut Open,
+    all: bool,
+) -> io::Result<Vec<world::Package>> {
+    let mut offers = Vec::new();
+    for name in packages.changed(all) {
+        let versions = || packages.known.iter().filter(|((known, _), _)| *known == name);
+        // Versions of one package have files in common. The one that is installed has all of its own.
+        let mut installed = (String::new(), Vec::new());
+        for ((_, version), package) in versions() {
+            let files = unchanged(&settings.root, &package.sums, settings.target)?;
+            if files.len() >= installed.1.len() {
+                installed = (version.clone(), files);
+            }
+        }
+        let was_there = versions().any(|(_, package)| !package.paired.is_empty());
+        let (version, files) = installed;
+        let mut is_new = false;
+        for ((known, other), package) in &mut packages.known {
+            if *known == name {
+                let paired = if *other == version { files.clone() } else { Vec::new() };
+                is_new |= !paired.is_empty() && paired != package.paired;
+                package.paired = paired;
+            }
+        }
+        let host = packages.known.get(&(name.clone(), version.clone()));
+        match host.map(|package| &package.host) {
+            Some(Host::At(host)) if is_new => {
+                let host = host.clone();
+                offers.push(world::Package {
+                    name,
+                    version,
+                    files,
+                    host,
+                });
+            }
+            Some(Host::At(_)) if !files.is_empty() => {}
+            _ if was_there => open.world.remove(&name).map_err(io::Error::other)?,
+            _ => {}
+        }
+    }
+    Ok(offers)
 }

@@ -1,14 +1,16 @@
 //! Which files of a package are in the root as the package has them.
 
 use std::{
+    fs::File,
     io::{self, Read},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
 };
 
-use md5::{Digest, Md5};
+use md5::Md5;
+use sha2::Sha256;
 
-use super::deb::Sum;
+use super::facts::{Digest, Sum};
 use crate::{arch::Arch, emulation::twins::root::Root};
 
 /// Bytes at the beginning of an ELF file up to its machine.
@@ -19,8 +21,10 @@ const HEAD: usize = 20;
 pub(super) fn unchanged(root: &Path, sums: &[Sum], arch: Arch) -> io::Result<Vec<PathBuf>> {
     let opened = Root::open(root)?;
     let top = fs_err::canonicalize(root)?;
-    let files = sums.iter().filter(|sum| may_be_program(&sum.path));
-    Ok(files.filter_map(|sum| is_unchanged(&opened, &top, sum, arch)).collect())
+    Ok(sums
+        .iter()
+        .filter_map(|sum| is_unchanged(&opened, &top, sum, arch))
+        .collect())
 }
 
 fn is_unchanged(root: &Root, top: &Path, sum: &Sum, arch: Arch) -> Option<PathBuf> {
@@ -30,20 +34,27 @@ fn is_unchanged(root: &Root, top: &Path, sum: &Sum, arch: Arch) -> Option<PathBu
     if !is_program_for(&head, arch) {
         return None;
     }
-    let mut md5 = Md5::new();
-    md5.update(head);
-    let mut piece = vec![0; 128 * 1024];
-    loop {
-        match file.read(&mut piece).ok()? {
-            0 => break,
-            read => md5.update(&piece[..read]),
-        }
-    }
-    if md5.finalize().as_slice() != sum.md5 {
+    let is_right = match &sum.digest {
+        Digest::Md5(digest) => hash::<Md5>(&head, &mut file)?.as_slice() == digest,
+        Digest::Sha256(digest) => hash::<Sha256>(&head, &mut file)?.as_slice() == digest,
+    };
+    if !is_right {
         return None;
     }
     let found = fs_err::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     Some(Path::new("/").join(found.strip_prefix(top).ok()?))
+}
+
+/// The digest of `head` and all that is left of `file`.
+fn hash<D: sha2::Digest>(head: &[u8], file: &mut File) -> Option<sha2::digest::Output<D>> {
+    let mut hash = D::new_with_prefix(head);
+    let mut piece = vec![0; 128 * 1024];
+    loop {
+        match file.read(&mut piece).ok()? {
+            0 => return Some(hash.finalize()),
+            read => hash.update(&piece[..read]),
+        }
+    }
 }
 
 /// Whether the file begins as an executable or a shared object for `arch` does.

@@ -1,0 +1,112 @@
+//! What the root's package manager knows of packages, without asking it: it may be at work.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::SystemTime,
+};
+
+use super::{facts::Sum, format::Format};
+use crate::{arch::Arch, emulation::twins::root::Root};
+
+/// Where rpm has its database; distributions differ, and most have a link from one to another.
+const RPM_DATABASES: [&str; 3] = ["usr/lib/sysimage/rpm", "var/lib/rpm", "usr/share/rpm"];
+
+/// What changes in it with each package, by the kinds of databases.
+const RPM_FILES: [&str; 4] = ["rpmdb.sqlite-wal", "rpmdb.sqlite", "Packages.db", "Packages"];
+
+/// How a package is in the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is not there, or was unpacked without the package manager.
+    Unknown,
+    /// It is there; another number says that something of it has changed.
+    Here(u64),
+}
+
+/// When the database of packages was changed last. None when that is told for each package, or there is none.
+pub(super) fn database(root: &Root, format: Format) -> Option<SystemTime> {
+    match format {
+        Format::Deb => None,
+        Format::Rpm => {
+            let names = RPM_DATABASES
+                .iter()
+                .flat_map(|dir| RPM_FILES.iter().map(move |file| (dir, file)));
+            names
+                .filter_map(|(dir, file)| {
+                    let (_, found) = root.file(&Path::new(dir).join(file)).ok()??;
+                    found.modified().ok()
+                })
+                .max()
+        }
+    }
+}
+
+/// How a package with files of these `sums` is in the root.
+pub(super) fn state(root: &Root, format: Format, target: Arch, name: &str, sums: &[Sum]) -> State {
+    match format {
+        // dpkg writes the list of files once they are all in their places.
+        Format::Deb => {
+            let names = [format!("{name}.list"), format!("{name}:{}.list", target.debian())];
+            of_files(root, names.iter().map(|name| Path::new("var/lib/dpkg/info").join(name)))
+        }
+        // rpm has one database for all of them. The files themselves tell more.
+        Format::Rpm => of_files(root, sums.iter().map(|sum| &sum.path)),
+    }
+}
+
+fn of_files(root: &Root, paths: impl Iterator<Item: AsRef<Path>>) -> State {
+    let mut hasher = DefaultHasher::new();
+    let mut is_there = false;
+    for path in paths {
+        if let Ok(Some((_, found))) = root.file(path.as_ref()) {
+            is_there = true;
+            (found.ino(), found.size(), found.mtime(), found.mtime_nsec()).hash(&mut hasher);
+            (found.ctime(), found.ctime_nsec()).hash(&mut hasher);
+        }
+    }
+    if is_there {
+        State::Here(hasher.finish())
+    } else {
+        State::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::twins::facts::Digest;
+
+    #[test]
+    fn a_package_changes_with_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let sums = [Sum {
+            path: "tool".to_owned(),
+            digest: Digest::Sha256([0; 32]),
+        }];
+        let state = || state(&root, Format::Rpm, Arch::Aarch64, "package", &sums);
+        assert_eq!(state(), State::Unknown);
+        fs_err::write(dir.path().join("tool"), "one").unwrap();
+        let first = state();
+        assert_ne!(first, State::Unknown);
+        assert_eq!(state(), first);
+        fs_err::write(dir.path().join("tool"), "other").unwrap();
+        assert_ne!(state(), first);
+    }
+
+    #[test]
+    fn dpkg_knows_packages_by_name_or_by_name_and_architecture() {
+        let dir = tempfile::tempdir().unwrap();
+        let info = dir.path().join("var/lib/dpkg/info");
+        fs_err::create_dir_all(&info).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let state = |name| state(&root, Format::Deb, Arch::Aarch64, name, &[]);
+        fs_err::write(info.join("bash.list"), "").unwrap();
+        fs_err::write(info.join("libc6:arm64.list"), "").unwrap();
+        assert_ne!(state("bash"), State::Unknown);
+        assert_ne!(state("libc6"), State::Unknown);
+        assert_eq!(state("dash"), State::Unknown);
+    }
+}

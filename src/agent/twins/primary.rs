@@ -1,0 +1,184 @@
+//! The list of packages of a repository of rpms: `primary.xml`.
+
+use std::{
+    fmt::Display,
+    io::{self, BufRead},
+};
+
+use quick_xml::{
+    Reader, XmlVersion,
+    events::{BytesStart, Event},
+};
+use reqwest::Url;
+
+use super::index::{Id, Index, Offer};
+use crate::arch::Arch;
+
+/// A package as an index describes it.
+#[derive(Debug, Default)]
+struct Described {
+    name: String,
+    version: String,
+    arch: String,
+    sha256: String,
+    size: Option<u64>,
+    location: Option<String>,
+    /// Another address than the repository's that `location` is relative to.
+    base: Option<Url>,
+}
+
+/// Adds the packages for `host` of the repository at `address` to `index`. `is_signed` says whether each must be.
+///
+/// # Errors
+///
+/// When the text is no such list.
+pub(super) fn read(
+    text: impl BufRead,
+    host: Arch,
+    address: &Url,
+    is_signed: bool,
+    index: &mut Index,
+) -> io::Result<()> {
+    let broken = |error: &dyn Display| io::Error::other(format!("a repository's index is broken: {error}"));
+    let mut reader = Reader::from_reader(text);
+    let (mut buffer, mut depth) = (Vec::new(), 0_u32);
+    let (mut package, mut text) = (Described::default(), String::new());
+    loop {
+        buffer.clear();
+        match reader.read_event_into(&mut buffer).map_err(|error| broken(&error))? {
+            Event::Start(element) => {
+                depth += 1;
+                text.clear();
+                // metadata, package, and what is said of it; deeper are files and requirements.
+                match depth {
+                    2 => package = Described::default(),
+                    3 => package.take_attributes(&element),
+                    _ => {}
+                }
+            }
+            Event::Empty(element) if depth == 2 => package.take_attributes(&element),
+            Event::Text(piece) if depth == 3 => {
+                text.push_str(&piece.decode().map_err(|error| broken(&error))?);
+            }
+            Event::End(element) => {
+                match (depth, element.name().as_ref()) {
+                    (3, b"name") => package.name = std::mem::take(&mut text),
+                    (3, b"arch") => package.arch = std::mem::take(&mut text),
+                    (3, b"checksum") if package.sha256.is_empty() => package.sha256 = std::mem::take(&mut text),
+                    (2, _) if package.arch == host.name() => {
+                        if let Some((id, offer)) = std::mem::take(&mut package).offer(address, is_signed) {
+                            index.add(id, offer);
+                        }
+                    }
+                    _ => {}
+                }
+                depth = depth.saturating_sub(1);
+            }
+            Event::Eof if depth == 0 => return Ok(()),
+            Event::Eof => return Err(broken(&"it breaks off")),
+            _ => {}
+        }
+    }
+}
+
+impl Described {
+    fn take_attributes(&mut self, element: &BytesStart<'_>) {
+        let value = |name: &str| {
+            let attribute = element.try_get_attribute(name).ok()??;
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0).ok()?;
+            Some(value.into_owned())
+        };
+        match element.name().as_ref() {
+            b"version" => {
+                let [epoch, version, release] = ["epoch", "ver", "rel"].map(|name| value(name).unwrap_or_default());
+                self.version = format!("{}:{version}-{release}", if epoch.is_empty() { "0" } else { &epoch });
+            }
+            b"size" => self.size = value("package").and_then(|size| size.parse().ok()),
+            b"location" => {
+                self.base = value("xml:base").and_then(|base| Url::parse(&base).ok());
+                self.location = value("href");
+            }
+            _ => {}
+        }
+    }
+
+    /// What a repository offers with it. None when it is not described wholly.
+    fn offer(self, repository: &Url, is_signed: bool) -> Option<(Id, Offer)> {
+        let is_digest = self.sha256.len() == 64 && self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let address = within(self.base.as_ref().unwrap_or(repository), &self.location?)?;
+        let offer = Offer {
+            address: address.into(),
+            sha256: self.sha256.to_ascii_lowercase(),
+            size: self.size?,
+            is_signed,
+        };
+        is_digest.then_some(((self.name, self.version), offer))
+    }
+}
+
+/// The address of a file of a repository. What is asked of the server with every request stays.
+fn within(base: &Url, location: &str) -> Option<Url> {
+    let mut address = base.clone();
+    let mut path = base.path().trim_end_matches('/').to_owned();
+    for part in location.split('/').filter(|part| !part.is_empty()) {
+        if part == ".." {
+            return None;
+        }
+        path = format!("{path}/{part}");
+    }
+    address.set_path(&path);
+    Some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHA256: &str = "51a0334f8daed0c3b84fef04c79f933f7500c047e4f48adfa18b648be89b9bc9";
+
+    fn package(name: &str, arch: &str, location: &str) -> String {
+        format!(
+            "<package type=\"rpm\">\n  <name>{name}</name>\n  <arch>{arch}</arch>\n  \
+             <version epoch=\"0\" ver=\"5.2\" rel=\"1\"/>\n  <checksum type=\"sha256\" pkgid=\"YES\">{SHA256}</checksum>\n  \
+             <summary>A &amp; B</summary><size package=\"668582\" installed=\"1\"/>\n  <location {location}/>\n  \
+             <format><rpm:provides><rpm:entry name=\"x\" ver=\"9\"/></rpm:provides><file>/usr/bin/{name}</file></format>\n</package>"
+        )
+    }
+
+    #[test]
+    fn packages_of_the_host_are_read() {
+        let address = Url::parse("http://h/repo/?token=1").unwrap();
+        let packages = [
+            package("bash", "x86_64", "href=\"Packages/b/bash-5.2-1.x86_64.rpm\""),
+            package("elsewhere", "x86_64", "xml:base=\"http://other/\" href=\"a.rpm\""),
+            package("foreign", "aarch64", "href=\"a.rpm\""),
+            package("outside", "x86_64", "href=\"../../a.rpm\""),
+            "<package><name>odd</name><arch>x86_64</arch></package>".to_owned(),
+        ];
+        let text = format!(
+            "<?xml version=\"1.0\"?>\n<metadata packages=\"4\">{}</metadata>",
+            packages.concat()
+        );
+        let mut index = Index::default();
+        read(text.as_bytes(), Arch::X86_64, &address, true, &mut index).unwrap();
+        assert_eq!(index.len(), 2);
+        let id = |name: &str| (name.to_owned(), "0:5.2-1".to_owned());
+        let bash = Offer {
+            address: "http://h/repo/Packages/b/bash-5.2-1.x86_64.rpm?token=1".to_owned(),
+            sha256: SHA256.to_owned(),
+            size: 668_582,
+            is_signed: true,
+        };
+        assert_eq!(index.get(&id("bash")), Some(&bash));
+        assert_eq!(index.get(&id("elsewhere")).unwrap().address, "http://other/a.rpm");
+    }
+
+    #[test]
+    fn what_breaks_off_is_no_list() {
+        let address = Url::parse("http://h/").unwrap();
+        let mut index = Index::default();
+        for text in ["<metadata><package>", "<metadata></package>", "<metadata"] {
+            read(text.as_bytes(), Arch::X86_64, &address, false, &mut index).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Packages of rpm: what the target's says of itself, and what is taken out of the host's.
+//!
+//! rpm's own tools take them apart, so that every format that they know is known here.
+
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use super::{
+    archive::Packed,
+    facts::{Facts, Sum},
+};
+
+/// Name, version and architecture on a line each, then a line for each file. Those that have no content have no digest.
+const QUERY: &str = "%{NAME}\\n%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\n%{ARCH}\\n[%{FILEDIGESTS}  %{FILENAMES}\\n]";
+
+/// Reads the header of a package. The rest may still be on its way.
+///
+/// # Errors
+///
+/// When it is none.
+pub(super) fn facts(package: File) -> io::Result<Facts> {
+    let mut command = Command::new("rpm");
+    // A signature says nothing here: what counts is whether the files in the root are those that the header names.
+    command.args([
+        "--query",
+        "--nosignature",
+        "--queryformat",
+        QUERY,
+        "--package",
+        "/proc/self/fd/0",
+    ]);
+    let output = command.stdin(package).stderr(Stdio::null()).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other("rpm cannot read it"));
+    }
+    parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| io::Error::other("rpm says nothing of it"))
+}
+
+fn parse(text: &str) -> Option<Facts> {
+    let mut lines = text.lines();
+    let mut next = || lines.next().map(str::to_owned);
+    Some(Facts {
+        name: next()?,
+        version: next()?,
+        arch: next()?,
+        sums: lines.filter_map(Sum::parse).collect(),
+    })
+}
+
+/// Takes what twins are made of out of a package, into the directory `into`.
+///
+/// # Errors
+///
+/// When the package is damaged, or the disk is full.
+pub(super) fn unpack(package: File, into: &Path) -> io::Result<()> {
+    Packed::read(Command::new("rpm2archive").args(["--nocompression", "-"]), package)?.unpack(into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read() {
+        let digest = "af4f09eb27cb7f140dfee7f3285574a68ca50ac1db2019652cef4196ee346307";
+        let text = format!("bash\n0:5.2-1\naarch64\n{digest}  /usr/bin/bash\n  /usr/bin/rbash\n");
+        let facts = parse(&text).unwrap();
+        assert_eq!(
+            (&*facts.name, &*facts.version, &*facts.arch),
+            ("bash", "0:5.2-1", "aarch64")
+        );
+        assert_eq!(facts.sums.len(), 1);
+        assert_eq!(facts.sums[0].path, "usr/bin/bash");
+        assert_eq!(parse("bash\n0:5.2-1"), None);
+    }
+}
