@@ -25,6 +25,8 @@ mod remote_build_nodes;
 mod schedules;
 #[path = "../support/server.rs"]
 mod server;
+#[path = "../support/sshd.rs"]
+mod sshd;
 mod uploads;
 mod v2;
 mod wire;

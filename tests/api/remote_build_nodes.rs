@@ -1,18 +1,14 @@
 //! `/remote-build-nodes`: hosts by name, and looking at them over SSH. A real sshd on loopback is the host.
 
-use std::{
-    io::Write,
-    net::TcpListener,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::{io::Write, os::unix::fs::PermissionsExt, path::Path};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::server::{Server, unique};
+use crate::{
+    server::{Server, unique},
+    sshd::Sshd,
+};
 
 const PATH: &str = "/v3/remote-build-nodes";
 
@@ -70,111 +66,30 @@ async fn a_name_has_to_be_one() {
     }
 }
 
-/// An sshd that listens on loopback and lets one key in.
-struct Sshd {
-    dir: TempDir,
-    port: u16,
-    child: Child,
+/// An sshd with a host that looks able; none, loudly, where there is no sshd.
+fn start() -> Option<Sshd> {
+    if let Some(why) = Sshd::lack() {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let _ = writeln!(std::io::stderr(), "\nSKIPPED: {test}: {why}");
+        return None;
+    }
+    let sshd = Sshd::start();
+    // Only whether it is there is asked.
+    fs_err::write(sshd.at("bin/podman"), "#!/bin/sh\n").unwrap();
+    fs_err::set_permissions(sshd.at("bin/podman"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    Some(sshd)
 }
 
-impl Sshd {
-    /// None, loudly, where there is no sshd.
-    fn start() -> Option<Self> {
-        let program = Path::new("/usr/sbin/sshd");
-        if !program.exists() {
-            let test = std::thread::current().name().unwrap_or("a test").to_owned();
-            let _ = writeln!(
-                std::io::stderr(),
-                "\nSKIPPED: {test}: there is no sshd; `.ci/install-packages test` installs it"
-            );
-            return None;
-        }
-        let dir = tempfile::Builder::new().prefix("kiln-sshd-").tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name).display().to_string();
-        for key in ["host", "other", "identity"] {
-            run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]));
-        }
-        fs_err::copy(at("identity.pub"), at("authorized_keys")).unwrap();
-        // Only whether it is there is asked.
-        fs_err::create_dir_all(at("bin")).unwrap();
-        fs_err::write(at("bin/podman"), "#!/bin/sh\n").unwrap();
-        fs_err::set_permissions(at("bin/podman"), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = format!(
-            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
-             StrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\nSetEnv PATH={}:/usr/bin:/bin\n",
-            at("host"),
-            at("authorized_keys"),
-            at("bin"),
-        );
-        fs_err::write(at("sshd_config"), config).unwrap();
-        if nix::unistd::Uid::effective().is_root() {
-            // Debian makes it when the service starts, which it has not.
-            fs_err::create_dir_all("/run/sshd").unwrap();
-        }
-        let log = fs_err::File::create(at("log")).unwrap();
-        let child = Command::new(program)
-            .args(["-D", "-e", "-f", &at("sshd_config")])
-            .stdin(Stdio::null())
-            .stderr(Stdio::from(log.into_file()))
-            .spawn()
-            .unwrap();
-        let sshd = Self { dir, port, child };
-        let begun = std::time::Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let waited = begun.elapsed().as_secs();
-            assert!(waited < 20, "sshd does not listen: {}", sshd.read("log"));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        Some(sshd)
-    }
-
-    fn at(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs_err::read_to_string(self.at(name)).unwrap()
-    }
-
-    /// A Kiln that knows the host's key as `known`, and the nodes `here` (this sshd) and `nowhere` (nobody listens).
-    fn kiln(&self, known: &str) -> Server {
-        let silent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = format!(
-            "Host here\n  HostName 127.0.0.1\n  Port {}\nHost nowhere\n  HostName 127.0.0.1\n  Port {silent}\n\
-             Host *\n  BatchMode yes\n  IdentitiesOnly yes\n",
-            self.port
-        );
-        fs_err::write(self.at("ssh_config"), config).unwrap();
-        let line = match known {
-            "" => String::new(),
-            key => format!("[127.0.0.1]:{} {}", self.port, self.read(&format!("{key}.pub"))),
-        };
-        fs_err::write(self.at("known_hosts"), line).unwrap();
-        let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective())
-            .unwrap()
-            .unwrap()
-            .name;
-        Server::with(&[
-            ("KILN__REMOTE_BUILD_NODES__USER", &user),
-            ("KILN__REMOTE_BUILD_NODES__IDENTITY_FILE", &self.at("identity")),
-            ("KILN__REMOTE_BUILD_NODES__KNOWN_HOSTS", &self.at("known_hosts")),
-            ("KILN__REMOTE_BUILD_NODES__SSH_CONFIG", &self.at("ssh_config")),
-            ("KILN__REMOTE_BUILD_NODES__CONNECT_TIMEOUT", "10s"),
-        ])
-    }
-}
-
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+/// A Kiln that knows the host's key as `known`, and the nodes `here` (this sshd) and `nowhere` (nobody listens).
+fn kiln(sshd: &Sshd, known: &str) -> Server {
+    sshd.configure_client(known);
+    Server::with(&[
+        ("KILN__REMOTE_BUILD_NODES__USER", &Sshd::user()),
+        ("KILN__REMOTE_BUILD_NODES__IDENTITY_FILE", &sshd.at("identity")),
+        ("KILN__REMOTE_BUILD_NODES__KNOWN_HOSTS", &sshd.at("known_hosts")),
+        ("KILN__REMOTE_BUILD_NODES__SSH_CONFIG", &sshd.at("ssh_config")),
+        ("KILN__REMOTE_BUILD_NODES__CONNECT_TIMEOUT", "10s"),
+    ])
 }
 
 /// A status that says why it is not able, and nothing else.
@@ -190,8 +105,8 @@ fn is_unable(status: &Value, name: &str) {
 
 #[tokio::test]
 async fn looking_at_nodes() {
-    let Some(sshd) = Sshd::start() else { return };
-    let api = sshd.kiln("host");
+    let Some(sshd) = start() else { return };
+    let api = kiln(&sshd, "host");
     assert_eq!(api.read(&format!("{PATH}/status")).await, json!([]));
     api.get(&format!("{PATH}/status/here")).await.problem(404);
     for name in ["nowhere", "here"] {
@@ -232,8 +147,8 @@ async fn looking_at_nodes() {
 #[tokio::test]
 async fn a_host_whose_key_is_not_the_known_one_is_not_talked_to() {
     for known in ["other", ""] {
-        let Some(sshd) = Sshd::start() else { return };
-        let api = sshd.kiln(known);
+        let Some(sshd) = start() else { return };
+        let api = kiln(&sshd, known);
         api.make(PATH, json!({"xname": "here"})).await;
         let status = api.read(&format!("{PATH}/status/here")).await;
         is_unable(&status, "here");
@@ -245,8 +160,8 @@ async fn a_host_whose_key_is_not_the_known_one_is_not_talked_to() {
 
 #[tokio::test]
 async fn a_host_that_knows_another_key_of_ours_is_unable() {
-    let Some(sshd) = Sshd::start() else { return };
-    let api = sshd.kiln("host");
+    let Some(sshd) = start() else { return };
+    let api = kiln(&sshd, "host");
     fs_err::copy(sshd.at("other.pub"), sshd.at("authorized_keys")).unwrap();
     api.make(PATH, json!({"xname": "here"})).await;
     is_unable(&api.read(&format!("{PATH}/status/here")).await, "here");

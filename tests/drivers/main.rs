@@ -12,6 +12,7 @@ mod support;
 mod bell;
 mod cases;
 mod docker;
+mod docker_only;
 mod escape;
 mod microvm;
 mod namespace;

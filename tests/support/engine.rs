@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "every test program uses another part")]
 
 use std::{
-    os::unix::process::CommandExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
     sync::LazyLock,
@@ -54,6 +54,33 @@ while true; do
 done
 "#;
 
+/// A runtime that has the name of one with virtual machines and is none. It gives what this machine itself has not got.
+const PRETENDS: &str = r#"#!/bin/sh
+bundle=; next=
+for word in "$@"; do
+    [ "$next" = bundle ] && bundle=$word
+    case $word in --bundle|-b) next=bundle ;; --bundle=*) bundle=${word#*=} ;; *) next= ;; esac
+done
+[ -z "$bundle" ] || sed -i 's/"CAP_SYS_RESOURCE",\{0,1\}//g' "$bundle/config.json"
+exec runc "$@"
+"#;
+
+/// The engine's configuration: that runtime, and a Kata that is installed here as a site would have it.
+fn runtimes(dir: &std::path::Path) -> String {
+    let pretends = dir.join("pretends");
+    fs_err::write(&pretends, PRETENDS).unwrap();
+    fs_err::set_permissions(&pretends, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut runtimes = serde_json::json!({ "pretends": { "path": pretends } });
+    if let (Ok(name), Ok(config)) = (
+        std::env::var("KILN_TEST_KATA_RUNTIME"),
+        std::env::var("KILN_TEST_KATA_CONFIG"),
+    ) {
+        let options = serde_json::json!({ "TypeUrl": "runtimeoptions.v1.Options", "ConfigPath": config });
+        runtimes[name] = serde_json::json!({ "runtimeType": "io.containerd.kata.v2", "options": options });
+    }
+    serde_json::json!({ "runtimes": runtimes }).to_string()
+}
+
 /// Names the directory of an engine that another process of the same tests started.
 const DIR: &str = "KILN_TEST_ENGINE_DIR";
 
@@ -94,15 +121,7 @@ impl Engine {
             .tempdir()
             .unwrap()
             .keep();
-        // A Kata that is installed here, as a site would have it.
-        let kata = std::env::var("KILN_TEST_KATA_RUNTIME").unwrap_or_default();
-        let runtimes = match std::env::var("KILN_TEST_KATA_CONFIG") {
-            Ok(config) if !kata.is_empty() => format!(
-                r#"{{"runtimes":{{"{kata}":{{"runtimeType":"io.containerd.kata.v2","options":{{"TypeUrl":"runtimeoptions.v1.Options","ConfigPath":"{config}"}}}}}}}}"#
-            ),
-            _ => "{}".to_owned(),
-        };
-        fs_err::write(dir.join("daemon.json"), runtimes).unwrap();
+        fs_err::write(dir.join("daemon.json"), runtimes(&dir)).unwrap();
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "engine-keeper"])
             .arg(&dir)

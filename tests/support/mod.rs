@@ -31,6 +31,7 @@ pub mod issuer;
 pub mod repository;
 pub mod serve;
 pub mod squashfs;
+pub mod sshd;
 pub mod tree;
 
 const KILN: &str = env!("CARGO_BIN_EXE_kiln");

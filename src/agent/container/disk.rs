@@ -2,8 +2,15 @@
 //! is a shared directory there, which is slow for small files and has no size.
 
 use std::{
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
+};
+
+use nix::{
+    errno::Errno,
+    mount::{MsFlags, mount},
+    sys::stat::{Mode, SFlag, makedev, mknod},
 };
 
 use crate::{
@@ -11,49 +18,92 @@ use crate::{
     sandbox::room::order::{TOOLBOX, VOLUME},
 };
 
-/// The file.
+/// The file, on the volume.
 const FILE: &str = "disk.ext4";
+
+/// Where the toolbox's tools see the volume.
+const IN_TOOLBOX: &str = "/mnt";
+
+/// The kernel's numbers for loop devices and for what hands them out (its `Documentation/admin-guide/devices.txt`).
+const LOOP_MAJOR: u64 = 7;
+const LOOP_CONTROL: (u64, u64) = (10, 237);
 
 /// Mounts a file system of `bytes` over `dir`; makes it unless a sandbox before this one left it.
 ///
 /// # Errors
 ///
-/// `no_scratch` with what the tool of the toolbox said.
+/// `no_scratch` with what the kernel or the tool said.
 pub(super) fn mount_file(dir: &Path, bytes: u64) -> Result<PathBuf, Failure> {
-    let file = Path::new(VOLUME).join(FILE);
-    if !file.exists() {
-        let made = fs_err::File::create(&file).and_then(|made| made.set_len(bytes));
-        made.map_err(|error| Failure::io("cannot make the sandbox's disk space", &error))?;
-        tool(
-            "mkfs.ext4",
-            &["-q", "-F", "-O", "^has_journal", "-E", "lazy_itable_init=1"],
-            &file,
-            None,
-        )?;
+    let failed = |what: &str, errno: Errno| no_scratch(&format!("{what}: {errno}"));
+    let in_toolbox = |path: &str| format!("{TOOLBOX}{path}");
+    for (from, to) in [(VOLUME, in_toolbox(IN_TOOLBOX)), ("/dev", in_toolbox("/dev"))] {
+        mount(Some(from), to.as_str(), None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .map_err(|errno| failed("cannot show it to the toolbox", errno))?;
     }
-    tool("mount", &["-o", "loop"], &file, Some(dir))?;
+    let node = |path: &str, kind: SFlag, (major, minor): (u64, u64)| match mknod(
+        path,
+        kind,
+        Mode::from_bits_truncate(0o600),
+        makedev(major, minor),
+    ) {
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(failed("cannot make a device", errno)),
+    };
+    let (here, there) = (Path::new(VOLUME).join(FILE), format!("{IN_TOOLBOX}/{FILE}"));
+    if !here.exists() {
+        let made = fs_err::File::create(&here).and_then(|made| made.set_len(bytes));
+        made.map_err(|error| Failure::io("cannot make the sandbox's disk space", &error))?;
+        // Nothing in it is to survive a crash of the machine.
+        tool("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", &there])?;
+    }
+    node("/dev/loop-control", SFlag::S_IFCHR, LOOP_CONTROL)?;
+    let device = tool("losetup", &["--find"])?;
+    let number = device.strip_prefix("/dev/loop").and_then(|number| number.parse().ok());
+    let number: u64 = number.ok_or_else(|| no_scratch(&format!("`{device}` is no loop device")))?;
+    node(&device, SFlag::S_IFBLK, (LOOP_MAJOR, number))?;
+    tool("losetup", &[&device, &there])?;
+    let mounted = mount(
+        Some(device.as_str()),
+        dir,
+        Some("ext4"),
+        MsFlags::MS_NODEV,
+        None::<&str>,
+    );
+    // It goes when it is not mounted any more, or now.
+    tool("losetup", &["--detach", &device])?;
+    mounted.map_err(|errno| failed("cannot mount it", errno))?;
     Ok(dir.to_owned())
 }
 
-/// Runs a tool of the toolbox, with the container's own file system below `/`.
-fn tool(name: &str, args: &[&str], file: &Path, dir: Option<&Path>) -> Result<(), Failure> {
-    let failed = |why: String| {
-        Failure::new(
-            "no_scratch",
-            format!("{name} cannot make the sandbox's disk space: {why}"),
-        )
-    };
-    let library = format!("{TOOLBOX}/usr/lib");
-    let output = Command::new(format!("{TOOLBOX}/usr/sbin/{name}"))
-        .args(args)
-        .arg(file)
-        .args(dir)
-        .env_clear()
-        .env("LD_LIBRARY_PATH", library)
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
-    if output.status.success() {
-        return Ok(());
+/// Runs a tool of the toolbox. What it said.
+fn tool(name: &str, args: &[&str]) -> Result<String, Failure> {
+    let mut command = Command::new(format!("/usr/sbin/{name}"));
+    command.args(args).env_clear();
+    // SAFETY: between fork and exec only system calls are made.
+    #[expect(unsafe_code, reason = "nothing else runs in the child before the program")]
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::chroot(TOOLBOX)?;
+            nix::unistd::chdir("/")?;
+            Ok(())
+        });
     }
-    Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    let output = command
+        .output()
+        .map_err(|error| no_scratch(&format!("cannot run {name}: {error}")))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(no_scratch(&format!(
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    )))
+}
+
+fn no_scratch(why: &str) -> Failure {
+    Failure::new(
+        "no_scratch",
+        format!("the virtual machine cannot make the sandbox's disk space: {why}"),
+    )
+    .hint("its kernel needs loop devices and ext4; kata/README.md names what else")
 }

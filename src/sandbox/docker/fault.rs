@@ -26,14 +26,19 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
     if said.contains("no such image") {
         Failure::new("image_missing", detail).hint("it was removed just now; it comes back with the next try")
     } else if said.contains("unknown runtime") || said.contains("invalid runtime name") {
-        Failure::new("runtime_unknown", detail).hint(
-            "name the runtime in the engine's daemon.json and have it read that again; docs/docker.md shows the lines",
-        )
+        runtime_unknown(detail)
     } else if said.contains("no space left") {
         Failure::new("disk_full", detail).hint("free space where the engine keeps its data (`docker system df`)")
     } else {
         Failure::new("engine_refused", detail)
     }
+}
+
+/// That the engine has not the runtime that it is to have.
+pub(super) fn runtime_unknown(detail: impl std::fmt::Display) -> Failure {
+    Failure::new("runtime_unknown", detail).hint(
+        "name the runtime in the engine's daemon.json and have it read that again; docs/docker.md shows the lines",
+    )
 }
 
 /// That no engine answers.

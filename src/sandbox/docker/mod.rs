@@ -15,7 +15,7 @@ use std::{collections::HashMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use bollard::{
     Docker,
-    models::{ContainerInspectResponse, VolumeCreateRequest},
+    models::{ContainerInspectResponse, SystemInfo, VolumeCreateRequest},
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions, StartContainerOptions,
         UploadToContainerOptionsBuilder,
@@ -27,7 +27,7 @@ use uuid::Uuid;
 pub use address::{DEFAULT_SOCKET, EngineAddress, EngineUrl};
 use connect::Engine;
 use container::{INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
-use fault::{failure, is_conflict, is_missing};
+use fault::{failure, is_conflict, is_missing, runtime_unknown};
 use probe::Probes;
 
 use super::{Kernel, Network, SandboxSpec, namespace::NamespaceDriver};
@@ -111,7 +111,11 @@ impl DockerDriver {
         if inspect(engine, &name).await?.is_some() {
             return Err(exists(sandbox.job));
         }
-        let runtime = self.runtime_for(sandbox.kernel)?;
+        let info = engine
+            .info()
+            .await
+            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        let runtime = self.runtime_for(sandbox.kernel, &info)?;
         let ids = (sandbox.kernel == Kernel::Shared).then_some(IDS);
         let (facts, doors) = self.way_to_the_server(sandbox).await?;
         let (network, own) = match sandbox.network {
@@ -140,7 +144,7 @@ impl DockerDriver {
             doors,
             network,
             sets_routes: matches!(sandbox.network, Network::Isolated(_)),
-            security: self.security(engine).await?,
+            security: security_of_engine(&info.security_options.unwrap_or_default()),
             arguments: Vec::new(),
         };
         let options = CreateContainerOptionsBuilder::default().name(&name).build();
@@ -169,11 +173,21 @@ impl DockerDriver {
     }
 
     /// The runtime that gives this kernel.
-    fn runtime_for(&self, kernel: Kernel) -> Result<Option<&str>, Failure> {
-        match (kernel, &self.settings.vm_runtime) {
+    fn runtime_for(&self, kernel: Kernel, engine: &SystemInfo) -> Result<Option<&str>, Failure> {
+        match (kernel, self.settings.vm_runtime.as_deref()) {
             (Kernel::Shared, _) => Ok(None),
-            (Kernel::Own, Some(runtime)) => Ok(Some(runtime)),
             (Kernel::Own, None) => Err(no_vm_runtime()),
+            (Kernel::Own, Some(runtime)) => {
+                // Shims of containerd need not be named in the engine's configuration.
+                let is_known = engine.runtimes.as_ref().is_none_or(|known| known.contains_key(runtime));
+                if is_known || runtime.starts_with("io.containerd.") || runtime.starts_with('/') {
+                    Ok(Some(runtime))
+                } else {
+                    Err(runtime_unknown(format!(
+                        "the container engine has no runtime `{runtime}`"
+                    )))
+                }
+            }
         }
     }
 

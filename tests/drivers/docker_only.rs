@@ -1,0 +1,307 @@
+//! What only an engine can do to a server: go away, come back, lack things, be shared, be far away.
+
+use std::{net::IpAddr, path::Path, time::Duration};
+
+use kiln::{
+    arch::Arch,
+    records::run::Kernel,
+    remote_nodes::RemoteNodeSettings,
+    sandbox::{
+        Driver, Network, Reach, SandboxState, Scratch,
+        docker::{DEFAULT_SOCKET, DockerDriver, EngineAddress},
+    },
+};
+
+use crate::{
+    docker::{Containers, installation, settings},
+    needs,
+    place::{Kind, Place},
+    support::{Kiln, engine::Engine, eventually_async, sshd::Sshd},
+};
+
+#[tokio::test]
+async fn an_engine_that_crashes_and_comes_back() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    // An engine of its own: it is taken away from nobody else.
+    let engine = Engine::start();
+    let driver = DockerDriver::new(settings(&place.kiln, EngineAddress::Socket(engine.socket())));
+    let spec = place.spec("ring ready; ring held-for-ever");
+    driver.start(&spec).await.unwrap();
+    place.wait_for(spec.job, "ready").await;
+
+    engine.take_down();
+    for code in [
+        driver.look(spec.job).await.unwrap_err().code,
+        driver.list().await.unwrap_err().code,
+        driver.destroy(spec.job, Scratch::Remove).await.unwrap_err().code,
+        driver.start(&place.spec("")).await.unwrap_err().code,
+    ] {
+        assert_eq!(code, "engine_gone");
+    }
+    engine.bring_up();
+    // It ends what it finds when it comes back. That is the place's fault, not the recipe's, so that it is tried again.
+    let ended = eventually_async(|| async { driver.look(spec.job).await.unwrap() != SandboxState::Running }).await;
+    assert!(ended);
+    let SandboxState::Ended(evidence) = driver.look(spec.job).await.unwrap() else {
+        panic!("it is gone");
+    };
+    assert_eq!(evidence.failure.unwrap().code, "sandbox_lost");
+    driver.destroy(spec.job, Scratch::Remove).await.unwrap();
+    assert_eq!(driver.list().await.unwrap(), []);
+    // And goes on as if nothing had been.
+    let spec = place.spec("exit 4");
+    driver.start(&spec).await.unwrap();
+    assert!(eventually_async(|| async { driver.look(spec.job).await.unwrap() != SandboxState::Running }).await);
+    driver.destroy(spec.job, Scratch::Remove).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_engine_has_not() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    let nowhere = EngineAddress::Socket("/nowhere/engine.sock".into());
+    let driver = DockerDriver::new(settings(&place.kiln, nowhere));
+    let failure = driver.start(&place.spec("")).await.unwrap_err();
+    assert_eq!(failure.code, "engine_gone");
+    assert!(
+        failure.detail.contains("/nowhere/engine.sock") && failure.hint.is_some(),
+        "{failure:?}"
+    );
+    assert_eq!(driver.shared_kernel().await.unwrap_err().code, "engine_gone");
+
+    // A virtual machine needs a runtime that makes some, by name or not, and the server's address.
+    let mut spec = place.spec("");
+    spec.kernel = Kernel::Own;
+    assert_eq!(place.driver().start(&spec).await.unwrap_err().code, "no_vm");
+    let engine = || EngineAddress::Socket(Engine::shared().socket());
+    let mut with_vms = settings(&place.kiln, engine());
+    with_vms.vm_runtime = Some("kata".to_owned());
+    let driver = DockerDriver::new(with_vms);
+    assert_eq!(driver.start(&spec).await.unwrap_err().code, "no_server_url");
+    spec.server_url = Some("http://192.0.2.1:7000".to_owned());
+    let failure = driver.start(&spec).await.unwrap_err();
+    assert_eq!(failure.code, "runtime_unknown", "{failure:?}");
+    assert_eq!(driver.own_kernel().await.unwrap_err().code, "runtime_unknown");
+    // Nothing of what was begun is left.
+    driver.destroy(spec.job, Scratch::Remove).await.unwrap();
+    assert_eq!(driver.list().await.unwrap(), []);
+
+    // A runtime that calls itself one, and gives the host's own kernel.
+    let mut pretends = settings(&place.kiln, engine());
+    pretends.vm_runtime = Some("pretends".to_owned());
+    let failure = DockerDriver::new(pretends).own_kernel().await.unwrap_err();
+    assert_eq!(failure.code, "no_vm", "{failure:?}");
+    assert!(failure.detail.contains("own kernel"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn what_the_engine_has_is_tried_out() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    assert_eq!(place.driver().arch().await.unwrap(), Arch::host());
+    place.driver().shared_kernel().await.unwrap();
+    assert_eq!(place.driver().own_kernel().await.unwrap_err().code, "no_vm");
+    // Whoever lists sandboxes sees none of that.
+    assert_eq!(place.driver().list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn two_installations_on_one_engine_leave_each_others_sandboxes_alone() {
+    needs!(Containers::lack());
+    let (one, other) = (Place::<Containers>::new().await, Place::<Containers>::new().await);
+    let job = one.start("").await;
+    assert_eq!(other.driver().list().await.unwrap(), []);
+    assert_eq!(other.driver().look(job).await.unwrap(), SandboxState::Absent);
+    other.driver().destroy(job, Scratch::Remove).await.unwrap();
+    assert_eq!(one.driver().look(job).await.unwrap(), SandboxState::Running);
+    one.destroy(job).await;
+}
+
+#[tokio::test]
+async fn who_may_ask_the_engine_learns_no_secret() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    let job = place.start("").await;
+    let name = format!("kiln-{}-{job}", installation(&place.kiln));
+    let seen = Engine::shared().docker(&["inspect", &name]);
+    assert!(seen.contains(&job.to_string()), "the look was a blind one");
+    assert!(!seen.contains("secret-of-the-job"));
+    let logs = Engine::shared().docker(&["logs", &name]);
+    assert!(logs.contains("usage") && !logs.contains("secret-of-the-job"), "{logs}");
+    place.destroy(job).await;
+}
+
+/// Says of each address whether something there answers, or refuses, `reached`, or the way to it is none, `closed`.
+const REACH: &str = r#"
+reach() {
+    python3 -c '
+import errno, socket, sys
+peer = socket.socket(); peer.settimeout(3)
+code = peer.connect_ex((sys.argv[1], int(sys.argv[2])))
+print("closed" if code in (errno.EACCES, errno.ENETUNREACH, errno.EHOSTUNREACH) else "reached", file=sys.stderr)
+' "$@"
+}
+"#;
+
+#[tokio::test]
+async fn networks_that_are_denied_stay_out_of_reach_whatever_root_does() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    let neighbour = place
+        .start("python3 -m http.server 8000 > /dev/null 2>&1 & sleep 1")
+        .await;
+    let name = format!("kiln-{}-{neighbour}", installation(&place.kiln));
+    let format = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.Gateway}}{{end}}";
+    let addresses = Engine::shared().docker(&["inspect", "--format", format, &name]);
+    let (neighbours, gateway) = addresses.trim().split_once(' ').unwrap();
+    let own = own_address();
+    let script = format!(
+        "{REACH}
+        reach {neighbours} 8000
+        reach {gateway} 22
+        reach 169.254.169.254 80
+        reach {own} 9
+        ip route del prohibit 169.254.169.254 2> /dev/null && echo 'took it away' >&2
+        ip link set eth0 down 2> /dev/null && echo 'took it down' >&2
+        unshare --net true || echo 'no net' >&2
+        python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)' 2> /dev/null && echo raw >&2
+        reach 169.254.169.254 80"
+    );
+    let mut spec = place.spec(&script);
+    spec.network = Network::Isolated(Reach {
+        allow: Vec::new(),
+        deny: vec!["169.254.0.0/16".parse().unwrap()],
+    });
+    let evidence = place.run(&spec).await;
+    assert_eq!(
+        evidence.last_words,
+        ["closed", "closed", "closed", "reached", "closed"],
+        "{evidence:?}"
+    );
+    place.driver().destroy(spec.job, Scratch::Remove).await.unwrap();
+
+    // Only what is allowed, and names.
+    let mut spec = place.spec(&format!(
+        "{REACH}
+        reach {own} 9
+        reach 192.0.2.1 80
+        python3 -c 'import socket; socket.gethostbyname(\"localhost\")' && ring names"
+    ));
+    spec.network = Network::Isolated(Reach {
+        allow: vec![own.into()],
+        deny: Vec::new(),
+    });
+    assert_eq!(place.run(&spec).await.last_words, ["reached", "closed"]);
+    place.driver().destroy(spec.job, Scratch::Remove).await.unwrap();
+    place.destroy(neighbour).await;
+}
+
+/// An address of this machine that is not its loopback.
+fn own_address() -> IpAddr {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // Nothing is sent: this only asks which address would be.
+    socket.connect("192.0.2.200:9").unwrap();
+    socket.local_addr().unwrap().ip()
+}
+
+#[tokio::test]
+async fn nothing_of_the_engines_host_is_within_reach() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    let outside = place.kiln.data().join("outside");
+    fs_err::write(&outside, "untouched").unwrap();
+    let script = format!(
+        "says() {{ name=$1; shift; if \"$@\" > /dev/null 2>&1; then echo $name >&2; fi; }}
+        says host-file test -e {outside}
+        says volume test -e /kiln/volume
+        says docker test -e /var/run/docker.sock
+        says sysrq sh -c 'echo h > /proc/sysrq-trigger'
+        says core_pattern sh -c 'echo x > /proc/sys/kernel/core_pattern'
+        says host-binfmt sh -c 'echo 1 > /proc/sys/fs/binfmt_misc/status'
+        says kmsg dmesg
+        says module sh -c 'modprobe dummy || insmod /nowhere.ko'
+        says mknod mknod /scratch/disk b 254 0
+        says mount-disk mount /dev/vda /mnt
+        says sysfs mount -t sysfs none /mnt
+        says debugfs mount -t debugfs none /mnt
+        says cgroup mount -t cgroup none /mnt
+        says cgroup2 mount -t cgroup2 none /mnt
+        says time date -s @0
+        says ptrace-entrance sh -c 'ls /proc/1/fd'
+        says nsenter nsenter --target 1 --net true
+        says keyring keyctl show
+        says write-doors touch /run/kiln/x
+        says write-agent sh -c 'echo x > /run/agent'
+        says open-by-handle python3 -c 'import ctypes; exit(ctypes.CDLL(None).syscall(304, 0, 0, 0) != -1 or 1)'
+        ls -A /sys >&2
+        echo $(ls -d /proc/[0-9]* | wc -l) | grep -qx '[1-9]' && echo alone >&2
+        awk '{{ print $1, $2, $3 }}' /proc/self/uid_map >&2
+        grep -c NoNewPrivs:.1 /proc/self/status >&2
+        grep Seccomp: /proc/self/status | tr -d '\\t' >&2",
+        outside = outside.display()
+    );
+    let spec = place.spec(&script);
+    let evidence = place.run(&spec).await;
+    assert_eq!(
+        evidence.last_words,
+        ["alone", "0 1879048192 65536", "1", "Seccomp:2"],
+        "{evidence:?}"
+    );
+    assert_eq!(fs_err::read_to_string(outside).unwrap(), "untouched");
+    place.destroy(spec.job).await;
+}
+
+/// A driver that reaches the tests' engine through `sshd`.
+fn through(sshd: &Sshd, kiln: &Kiln, known: &str) -> DockerDriver {
+    sshd.configure_client(known);
+    let login = RemoteNodeSettings {
+        user: Sshd::user(),
+        identity_file: Some(sshd.at("identity").into()),
+        known_hosts: Some(sshd.at("known_hosts").into()),
+        ssh_config: Some(sshd.at("ssh_config").into()),
+        connect_timeout: Duration::from_secs(10),
+    };
+    DockerDriver::new(settings(
+        kiln,
+        EngineAddress::Ssh {
+            host: "here".to_owned(),
+            socket: Engine::shared().socket(),
+            login,
+        },
+    ))
+}
+
+#[tokio::test]
+async fn an_engine_on_another_host_through_ssh() {
+    needs!(Containers::lack(), Sshd::lack());
+    assert_eq!(DEFAULT_SOCKET, "/var/run/docker.sock");
+    let place = Place::<Containers>::new().await;
+    let sshd = Sshd::start();
+    let stranger = through(&sshd, &place.kiln, "other");
+    let failure = stranger.list().await.unwrap_err();
+    assert_eq!(failure.code, "engine_gone", "{failure:?}");
+    assert!(
+        !sshd.read("log").contains("Accepted publickey"),
+        "it logged in to a host that it does not know"
+    );
+
+    let driver = through(&sshd, &place.kiln, "host");
+    // Its doors come along.
+    let spec = place.spec("ring ready; ring held-end; exit 5");
+    driver.start(&spec).await.unwrap();
+    place.wait_for(spec.job, "held-end").await;
+    place.bell.let_go(&spec.job.to_string(), "held-end");
+    // A connection that breaks is made again; the sandbox does not mind.
+    sshd.cut_connections();
+    let ended = eventually_async(|| async { matches!(driver.look(spec.job).await, Ok(SandboxState::Ended(_))) }).await;
+    assert!(ended);
+    let SandboxState::Ended(evidence) = driver.look(spec.job).await.unwrap() else {
+        panic!("it is gone");
+    };
+    assert_eq!(evidence.exit_code, 5, "{evidence:?}");
+    driver.destroy(spec.job, Scratch::Remove).await.unwrap();
+    drop(driver);
+    let sockets = Path::new("/run").join(format!("kiln-doors-{}", installation(&place.kiln)));
+    fs_err::remove_dir_all(sockets).unwrap();
+}

@@ -1,0 +1,117 @@
+//! A real sshd on loopback that lets one key in.
+
+#![allow(dead_code, reason = "every test program uses another part")]
+
+use std::{
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// It, with the keys of both sides.
+pub struct Sshd {
+    dir: TempDir,
+    pub port: u16,
+    child: Child,
+}
+
+impl Sshd {
+    /// Why there is none here, if there is none.
+    pub fn lack() -> Option<String> {
+        (!Path::new("/usr/sbin/sshd").exists())
+            .then(|| "there is no sshd; `.ci/install-packages test` installs it".to_owned())
+    }
+
+    /// Starts it; a program in its directory `bin` is found before those of the system.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("kiln-sshd-").tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        for key in ["host", "other", "identity"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)])
+                .output()
+                .unwrap();
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        }
+        fs_err::copy(at("identity.pub"), at("authorized_keys")).unwrap();
+        fs_err::create_dir_all(at("bin")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = format!(
+            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+             StrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\nSetEnv PATH={}:/usr/bin:/bin\n",
+            at("host"),
+            at("authorized_keys"),
+            at("bin"),
+        );
+        fs_err::write(at("sshd_config"), config).unwrap();
+        if nix::unistd::Uid::effective().is_root() {
+            // Debian makes it when the service starts, which it has not.
+            fs_err::create_dir_all("/run/sshd").unwrap();
+        }
+        let log = fs_err::File::create(at("log")).unwrap();
+        let child = Command::new("/usr/sbin/sshd")
+            .args(["-D", "-e", "-f", &at("sshd_config")])
+            .stdin(Stdio::null())
+            .stderr(Stdio::from(log.into_file()))
+            .spawn()
+            .unwrap();
+        let sshd = Self { dir, port, child };
+        let begun = std::time::Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let waited = begun.elapsed().as_secs();
+            assert!(waited < 20, "sshd does not listen: {}", sshd.read("log"));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        sshd
+    }
+
+    /// The path of a file in its directory.
+    pub fn at(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// A file in its directory.
+    pub fn read(&self, name: &str) -> String {
+        fs_err::read_to_string(self.at(name)).unwrap()
+    }
+
+    /// Writes the files `ssh_config`, in which it is called `here`, and `known_hosts`, in which its key is `known`.
+    pub fn configure_client(&self, known: &str) {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = format!(
+            "Host here\n  HostName 127.0.0.1\n  Port {}\nHost nowhere\n  HostName 127.0.0.1\n  Port {silent}\n\
+             Host *\n  BatchMode yes\n  IdentitiesOnly yes\n",
+            self.port
+        );
+        fs_err::write(self.at("ssh_config"), config).unwrap();
+        let line = match known {
+            "" => String::new(),
+            key => format!("[127.0.0.1]:{} {}", self.port, self.read(&format!("{key}.pub"))),
+        };
+        fs_err::write(self.at("known_hosts"), line).unwrap();
+    }
+
+    /// The user who may log in.
+    pub fn user() -> String {
+        let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
+        user.unwrap().unwrap().name
+    }
+
+    /// Ends the connections that there are, as a host that goes down does.
+    pub fn cut_connections(&self) {
+        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
+        for pid in fs_err::read_to_string(children).unwrap().split_whitespace() {
+            let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
