@@ -283,6 +283,11 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         allow = []                                       # default
         deny = ["169.254.0.0/16", "100.100.100.200/32", "fd00:ec2::254/128"] # default
 
+        [docker]
+        #engine =                                        # not set
+        #certificates =                                  # not set
+        #vm_runtime =                                    # not set
+
         [emulation]
         twins = "full"                                   # default
 
@@ -311,6 +316,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #identity_file =                                 # not set
         #known_hosts =                                   # not set
         #ssh_config =                                    # not set
+        engine_socket = "/run/podman/podman.sock"        # default
         connect_timeout = "10s"                          # default
         --- stderr
     "#);
