@@ -2,6 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+/// The kernel's id of this boot.
+pub fn boot_id() -> Option<String> {
+    let text = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_owned())
+}
+
 /// The Debian mirror that this host uses itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AptMirror {

@@ -26,6 +26,9 @@ pub mod arch;
 pub mod compression;
 pub mod emulation;
 pub mod records;
+#[cfg(any(feature = "server", feature = "agent"))]
+pub mod routes;
+pub mod sandbox;
 
 #[cfg(feature = "agent")]
 pub mod agent;
@@ -41,6 +44,8 @@ pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod doctor;
+#[cfg(feature = "server")]
 pub mod host;
 #[cfg(feature = "server")]
 pub mod import;
@@ -50,8 +55,6 @@ mod near;
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod remote_nodes;
-#[cfg(feature = "server")]
-pub mod sandbox;
 #[cfg(feature = "server")]
 pub mod settings;
 #[cfg(feature = "server")]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytesize::ByteSize;
+use ipnet::IpNet;
 use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -172,6 +173,49 @@ pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
+/// Where something can be reached: a network, or a host by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// A network, or one address.
+    Network(IpNet),
+    /// A host; which addresses it has is asked when they are needed.
+    Host(String),
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(network) = text.parse::<IpNet>() {
+            return Ok(Self::Network(network.trunc()));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Network(address.into()));
+        }
+        let label = |label: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            (1..=63).contains(&label.len()) && label.chars().all(plain) && !label.starts_with('-')
+        };
+        // What ends in a number is an address that was mistyped.
+        let number = text.rsplit('.').next().is_some_and(|last| last.parse::<u64>().is_ok());
+        if text.len() <= 253 && !number && text.split('.').all(label) {
+            return Ok(Self::Host(text.to_owned()));
+        }
+        Err(format!(
+            "`{text}` is neither a network such as 10.92.100.0/24, nor an address, nor the name of a host"
+        ))
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(network) => network.fmt(f),
+            Self::Host(name) => f.write_str(name),
+        }
+    }
+}
+
 macro_rules! written_as_text {
     ($type:ty) => {
         impl Serialize for $type {
@@ -184,8 +228,15 @@ macro_rules! written_as_text {
 
 written_as_text!(Period);
 written_as_text!(Size);
+written_as_text!(Destination);
 
 impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Destination {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
@@ -253,6 +304,29 @@ mod tests {
         assert_eq!("1.5 MiB".parse::<Size>().unwrap().to_string(), "1536KiB");
         for wrong in ["", "-5s", "5", "five", "1y"] {
             assert!(wrong.parse::<Period>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn destinations_are_networks_addresses_and_names() {
+        for (text, written) in [
+            ("10.92.100.7/24", "10.92.100.0/24"),
+            ("169.254.169.254", "169.254.169.254/32"),
+            ("fd00:ec2::254", "fd00:ec2::254/128"),
+            ("packages.local", "packages.local"),
+        ] {
+            assert_eq!(text.parse::<Destination>().unwrap().to_string(), written);
+        }
+        for wrong in [
+            "",
+            "10.92.100.0/33",
+            "10.92.100.256",
+            "http://packages.local",
+            "a b",
+            "-a.example.org",
+            "*.org",
+        ] {
+            assert!(wrong.parse::<Destination>().is_err(), "{wrong}");
         }
     }
 

@@ -53,6 +53,7 @@ fn help() {
           logout              Forget a server's token
           toolbox             The root file system that builds run in
           sandboxes           Sandboxes that `kiln build --keep` left
+          doctor              Find out what this host can do for builds, and what to do about the rest
           artifacts           What builds left in S3
           serve               Run the server: the REST API of IMS and Kiln's own
           tokens              Who may use the API of `kiln serve`

@@ -221,6 +221,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #tls_certificate =                               # not set
         #tls_key =                                       # not set
         insecure_http = false                            # default
+        #agent_url =                                     # not set
         #public_url =                                    # not set
 
         [auth]
@@ -278,6 +279,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         foreign = "vm"                                   # default
         loopback_ports = []                              # default
 
+        [network]
+        allow = []                                       # default
+        deny = ["169.254.0.0/16", "100.100.100.200/32", "fd00:ec2::254/128"] # default
+
         [emulation]
         twins = "full"                                   # default
 
@@ -298,6 +303,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         wall = "4h"                                      # default
         emulated_factor = 10                             # default
         attempts = 3                                     # default
+        retry_pause = "5s"                               # default
         keep_failed = "1h"                               # default
 
         [remote_build_nodes]

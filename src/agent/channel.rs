@@ -34,9 +34,6 @@ const ANSWER: Duration = Duration::from_mins(1);
 /// The same where S3 has to put a large object together first.
 const COMPLETED: Duration = Duration::from_mins(15);
 
-/// Where a driver puts the authorities that an `https` server's certificate is checked against.
-const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-
 /// Calls to the server. Cheap to clone.
 #[derive(Clone)]
 pub struct Channel(Arc<Shared>);
@@ -80,8 +77,10 @@ impl Channel {
             // What the address calls the host does not matter on a socket.
             (fetch::client(None)?.unix_socket(path), "http://kiln")
         } else {
-            let bundle = fs_err::read_to_string(CA_BUNDLE).ok();
-            (fetch::client(bundle.as_deref())?, facts.server.trim_end_matches('/'))
+            (
+                fetch::client(facts.ca_bundle.as_deref())?,
+                facts.server.trim_end_matches('/'),
+            )
         };
         let http = client.build().map_err(|error| Failure::new("protocol", error))?;
         Ok(Self(Arc::new(Shared {

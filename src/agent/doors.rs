@@ -1,6 +1,6 @@
 //! The inner side of doors: ports of the sandbox's own loopback that lead to the same ports of the host's.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
@@ -23,35 +23,44 @@ const RETRY: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// `no_door` when a port cannot be listened on.
-pub async fn open(ports: &[u16]) -> Result<(), Failure> {
+pub async fn open(ports: &[u16], gateway: Option<IpAddr>) -> Result<(), Failure> {
     for &port in ports {
         let listener = TcpListener::bind(("127.0.0.1", port))
             .await
             .map_err(|error| Failure::new("no_door", format!("cannot listen on port {port}: {error}")))?;
-        tokio::spawn(serve(listener, port));
+        tokio::spawn(serve(listener, port, gateway));
     }
     Ok(())
 }
 
-async fn serve(listener: TcpListener, port: u16) {
+async fn serve(listener: TcpListener, port: u16, gateway: Option<IpAddr>) {
     loop {
         match listener.accept().await {
-            Ok((inside, _)) => drop(tokio::spawn(relay(inside, port))),
+            Ok((inside, _)) => drop(tokio::spawn(relay(inside, port, gateway))),
             // Out of descriptors, for the moment.
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
 }
 
-async fn relay(mut inside: TcpStream, port: u16) {
+async fn relay(mut inside: TcpStream, port: u16, gateway: Option<IpAddr>) {
     // Tools give up at the first refusal, so they are not shown one while a server is being restarted.
     let until = Instant::now() + RESTART;
-    let path = format!("{SOCKETS}/port-{port}.sock");
+    // An error is one side's going away, which the other one hears of.
     loop {
-        if let Ok(mut outside) = UnixStream::connect(&path).await {
-            // An error is one side's going away, which the other one hears of.
-            let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
-            return;
+        match gateway {
+            Some(gateway) => {
+                if let Ok(mut outside) = TcpStream::connect((gateway, port)).await {
+                    let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+                    return;
+                }
+            }
+            None => {
+                if let Ok(mut outside) = UnixStream::connect(format!("{SOCKETS}/port-{port}.sock")).await {
+                    let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+                    return;
+                }
+            }
         }
         if Instant::now() > until {
             return;

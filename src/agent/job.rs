@@ -15,7 +15,7 @@ use super::{
     channel::{Channel, Ending},
     doors,
     events::Events,
-    fetch, kiwi_config,
+    evidence, fetch, kiwi_config,
     outputs::{Artifacts, Outputs},
     process,
     programs::Programs,
@@ -46,7 +46,7 @@ const SQUASHFS_MEMORY_MIB: u64 = 512;
 ///
 /// Why the agent ends without the server knowing how the job went.
 pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
-    doors::open(&facts.doors).await?;
+    doors::open(&facts.doors, facts.gateway).await?;
     let channel = Channel::new(facts)?;
     let events = Events::new(channel.clone());
     let outcome = tokio::select! {
@@ -150,6 +150,8 @@ impl Steps<'_> {
                 .await;
             None
         };
+        let found = evidence::gather(self.job.emulator.as_ref());
+        self.events.send(What::Sandbox(found)).await;
         let http = fetch::http_client(self.job.ca_bundle.as_deref())?;
         Ok(Prepared { http, emulator })
     }

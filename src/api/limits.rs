@@ -152,7 +152,7 @@ mod tests {
             ..LimitSettings::default()
         };
         let router = Router::new().route("/v3/images", handler);
-        let app = serve::app(router, Auth::open(&settings), Limits::from(&settings));
+        let app = serve::app(router, None, Auth::open(&settings), Limits::from(&settings));
         let request = Request::get(path).body(Body::empty()).unwrap();
         let response = app.oneshot(request).await.unwrap();
         let status = response.status();

@@ -57,7 +57,8 @@ const MOST_STREAMS: u32 = 128;
 const PREFACE: usize = 24;
 
 /// The API with everything that stands before it: addresses made normal, the log, authentication, limits.
-pub fn app(router: Router, auth: Auth, limits: Limits) -> Router {
+/// `agents` are the routes of the agents' protocol, where agents come over the network.
+pub fn app(router: Router, agents: Option<Router>, auth: Auth, limits: Limits) -> Router {
     let inner = router
         .layer(CatchPanicLayer::custom(limits::panicked))
         .layer(middleware::from_fn_with_state(limits, limits::limit))
@@ -65,7 +66,12 @@ pub fn app(router: Router, auth: Auth, limits: Limits) -> Router {
         .layer(CompressionLayer::new())
         .layer(middleware::from_fn(request_log::log));
     // Around all of it, since a router's own layers come after it has looked at the address.
-    Router::new().fallback_service(inner.map_request(address::normalize))
+    let users = Router::new().fallback_service(inner.map_request(address::normalize));
+    match agents {
+        // Each of their calls shows the token of its job, and what it may ask for is bounded there.
+        Some(agents) => agents.layer(CatchPanicLayer::custom(limits::panicked)).merge(users),
+        None => users,
+    }
 }
 
 /// Sockets that are open and not yet served.

@@ -9,11 +9,12 @@ use std::{
 
 use kiln::{
     agent::{
-        job,
+        container, job,
         twins::{probe, stand_in},
         watch,
     },
     records::{Failure, protocol::AgentFacts},
+    sandbox::room::order,
 };
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         return ExitCode::from(125);
     }
     let ended = match arguments.next() {
+        Some(word) if word == order::COMMAND => return container::main(arguments),
         Some(word) if word == watch::COMMAND => watch::main(arguments)
             .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
             .map_err(|error| Failure::io("cannot watch", &error)),

@@ -242,7 +242,7 @@ impl BuildArguments {
             Ok(Request {
                 name: self.name.clone().unwrap_or_else(|| recipe.name.clone()),
                 arch,
-                placement: place::place(arch, Arch::host())?,
+                placement: place::place_build(arch, Arch::host()),
                 recipe: bytes.clone(),
                 recipe_sha256: recipe.sha256.clone(),
                 recipe_type,

@@ -13,6 +13,7 @@ mod client_help;
 mod command_line;
 mod config;
 mod deleted;
+mod doctor;
 mod follow;
 mod format;
 mod image_files;
@@ -84,6 +85,8 @@ enum Command {
     /// Sandboxes that `kiln build --keep` left.
     #[command(subcommand)]
     Sandboxes(sandboxes::SandboxesCommand),
+    /// Find out what this host can do for builds, and what to do about the rest.
+    Doctor(doctor::DoctorArguments),
     /// What builds left in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
@@ -174,6 +177,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
     match arguments.command {
         Command::Build(command) => command.run(&config()?, printer).await,
         Command::Toolbox(command) => command.run(&config()?, printer).await,
+        Command::Doctor(arguments) => arguments.run(&config()?, printer).await,
         Command::Sandboxes(command) => command.run(&config()?, printer).await,
         Command::Artifacts(command) => command.run(&config()?, printer).await,
         Command::Serve(command) => command.run(&config()?, printer).await,

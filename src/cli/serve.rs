@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::{printer::Printer, serve_jobs::JobService};
 use crate::{
     api::{
-        Api, Shared,
+        self, Api, Shared,
         auth::{Auth, oidc::Oidc},
         limits::Limits,
         orphans,
@@ -104,6 +104,11 @@ async fn serve(
     } else {
         None
     };
+    let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.clone());
+    let agents = jobs
+        .as_ref()
+        .filter(|_| config.server.agent_url.is_some())
+        .map(reachable);
     let api = Api::new(Shared {
         store,
         artifacts,
@@ -121,7 +126,7 @@ async fn serve(
             None => std::future::pending().await,
         }
     };
-    let app = serve::app(api.clone().router(), auth, Limits::from(&config.limits));
+    let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
     let following = async {
         match &oidc {
             Some(oidc) => oidc.follow().await,

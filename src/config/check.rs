@@ -123,15 +123,13 @@ impl Config {
             }
             (None, None) => {}
         }
-        if let Some(url) = &server.public_url
-            && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-        {
-            let problem = self.problem(
-                "server",
-                "public_url",
-                format_args!("`{url}` is no address of a server"),
-            );
-            problems.push(problem.hint("it looks like https://kiln.example.org"));
+        for (key, url) in [("public_url", &server.public_url), ("agent_url", &server.agent_url)] {
+            if let Some(url) = url
+                && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            {
+                let problem = self.problem("server", key, format_args!("`{url}` is no address of a server"));
+                problems.push(problem.hint("it looks like https://kiln.example.org"));
+            }
         }
     }
 

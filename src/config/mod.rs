@@ -23,9 +23,9 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
-        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, StoreSettings, WatchSettings,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
+        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, NetworkSettings, OidcSettings,
+        RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
     },
     source::Origin,
 };
@@ -52,6 +52,8 @@ const SECTIONS: &[Section] = &[
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
     IsolationSettings::SECTION,
+    NetworkSettings::SECTION,
+    DockerEngineSettings::SECTION,
     EmulationSettings::SECTION,
     CapacitySettings::SECTION,
     WatchSettings::SECTION,
@@ -83,6 +85,10 @@ pub struct Config {
     pub jobs: JobSettings,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// What jobs can reach.
+    pub network: NetworkSettings,
+    /// A container engine that jobs may run in.
+    pub docker: DockerEngineSettings,
     /// How images of other architectures are built.
     pub emulation: EmulationSettings,
     /// What this host gives to jobs.
@@ -112,6 +118,8 @@ struct Values {
     oidc: OidcSettings,
     jobs: JobSettings,
     isolation: IsolationSettings,
+    network: NetworkSettings,
+    docker: DockerEngineSettings,
     emulation: EmulationSettings,
     capacity: CapacitySettings,
     watch: WatchSettings,
@@ -231,6 +239,8 @@ impl Config {
             oidc: values.oidc,
             jobs: values.jobs,
             isolation: values.isolation,
+            network: values.network,
+            docker: values.docker,
             emulation: values.emulation,
             capacity: values.capacity,
             watch: values.watch,

@@ -92,6 +92,8 @@ impl Config {
             "oidc" => values(&self.oidc),
             "jobs" => values(&self.jobs),
             "isolation" => values(&self.isolation),
+            "network" => values(&self.network),
+            "docker" => values(&self.docker),
             "emulation" => values(&self.emulation),
             "capacity" => values(&self.capacity),
             "watch" => values(&self.watch),

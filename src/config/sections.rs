@@ -1,14 +1,19 @@
 //! The sections of the configuration, beside `[s3]`, which is [`S3Settings`](crate::artifacts::S3Settings).
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    net::{Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     artifacts::Secret,
     records::TwinLevel,
     settings,
-    settings::{Addresses, Period, Size},
+    settings::{Addresses, Destination, Period, Size},
 };
 
 settings! {
@@ -45,6 +50,9 @@ settings! {
         tls_key: Option<PathBuf> = None, like "\"/etc/kiln/tls.key\"";
         /// Listen without TLS on addresses that others can reach, as behind a gateway that has the certificate.
         insecure_http: bool = false;
+        /// Where agents find this server that are on other hosts, or in virtual machines of a container engine. It is
+        /// served on all of `listen`. Default: there are no such.
+        agent_url: Option<String> = None, like "\"https://kiln.example.org:9000\"";
         /// The server's address as its users see it. Default: the first of `listen`.
         public_url: Option<String> = None, like "\"https://kiln.example.org\"";
     }
@@ -146,6 +154,47 @@ settings! {
 }
 
 settings! {
+    /// What jobs can reach. The server, S3 and the resolver of names they always can; this host's loopback and other
+    /// jobs never.
+    ["network"]
+    pub struct NetworkSettings {
+        /// Hosts, addresses and networks, such as those of the package repositories. Default: everything that is not
+        /// denied. Names are asked for when a job starts.
+        allow: Vec<Destination> = Vec::new();
+        /// What they never reach. Default: the addresses where clouds give away credentials.
+        deny: Vec<Destination> = metadata_services();
+    }
+}
+
+/// Where clouds tell a machine what it is, and hand out its credentials: link-local addresses for most, and one each for
+/// AWS over IPv6, and Alibaba.
+fn metadata_services() -> Vec<Destination> {
+    let of = |network: [u8; 4], length| Destination::Network(IpNet::new_assert(Ipv4Addr::from(network).into(), length));
+    let aws = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+    vec![
+        of([169, 254, 0, 0], 16),
+        of([100, 100, 100, 200], 32),
+        Destination::Network(IpNet::new_assert(aws.into(), 128)),
+    ]
+}
+
+settings! {
+    /// A container engine that jobs may run in. Without it they run on this host, in namespaces and virtual machines that
+    /// Kiln makes by itself. docs/docker.md says more.
+    ["docker"]
+    pub struct DockerEngineSettings {
+        /// Where it is, as in `DOCKER_HOST`: `unix:///var/run/docker.sock`, `tcp://host:2376` (with TLS),
+        /// `ssh://user@host`. Docker or Podman.
+        engine: Option<String> = None, like "\"unix:///var/run/docker.sock\"";
+        /// The directory with `key.pem`, `cert.pem` and `ca.pem` for `tcp://`.
+        certificates: Option<PathBuf> = None, like "\"/etc/kiln/docker\"";
+        /// The engine's runtime that gives each container a virtual machine, such as `kata`. kata/README.md shows how to
+        /// get there.
+        vm_runtime: Option<String> = None, like "\"kata\"";
+    }
+}
+
+settings! {
     /// How images of other architectures than the host's are built.
     ["emulation"]
     pub struct EmulationSettings {
@@ -195,6 +244,8 @@ settings! {
         emulated_factor: u32 = 10;
         /// How often it is tried when the place fails and not the recipe.
         attempts: u32 = 3;
+        /// How long it rests before it is tried again, so that the place can recover; twice as long each time.
+        retry_pause: Period = Period::seconds(5);
         /// How long the files of a failed job are kept, so that `kiln jobs retry --from` can go on from them.
         keep_failed: Period = Period::seconds(3600);
     }

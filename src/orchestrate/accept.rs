@@ -3,16 +3,16 @@
 use super::{
     admit::{Asked, Limits, needs},
     orchestrator::Orchestrator,
+    place::Wish,
+    places::Decision,
 };
 use crate::{
-    arch::Arch,
-    config::{ForeignIsolation, IsolationSettings},
     records::{
         Failure, Job, JobId, JobStatus, JobType, Moment, Recipe, Run, Step, TwinLevel,
         protocol::{BootFiles, TemplateMode},
-        run::{How, Plan, Refused, ResumeFrom, Used},
+        run::{DriverKind, How, Plan, Refused, ResumeFrom, Used},
     },
-    store::StoredRun,
+    store::{StoreError, StoredRun},
 };
 
 /// Builds of a recipe that say what the next one will need.
@@ -41,7 +41,7 @@ impl Orchestrator {
     ///
     /// `store_conflict` when the id is taken; when store or place do not answer. The job is not added then.
     pub async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Failure> {
-        let capacity = self.driver.capacity().await?;
+        let capacity = self.places.local().capacity().await?;
         let limits = Limits::of(&capacity, &self.capacity);
         let history: Vec<Used> = self
             .store
@@ -52,17 +52,25 @@ impl Orchestrator {
             .filter(|past| past.run.failure().is_none() && past.job.arch == job.arch)
             .filter_map(|past| past.run.used)
             .collect();
-        let placed = place(&job, new.own_kernel, Arch::host(), &self.isolation);
-        let (how, why) = match &placed {
-            Ok((how, why)) => (*how, why.clone()),
-            Err(failure) => (How::Native, failure.detail.clone()),
+        let wish = Wish {
+            arch: job.arch,
+            own_kernel: new.own_kernel,
+        };
+        // Until its row is there, the next one must not see the same room.
+        let _placing = self.placing.lock().await;
+        let decision = match customize(&job) {
+            Some(failure) => Decision::Refused(failure),
+            None => self.decide(wish).await?,
         };
         let recipe = new.recipe.as_ref();
         let link = recipe.and_then(|recipe| recipe.link.as_ref());
         let values = recipe.and_then(|recipe| recipe.template_dictionary.clone());
         let mut run = Run::new(Plan {
-            how,
-            why,
+            place: None,
+            driver: DriverKind::default(),
+            own_kernel: new.own_kernel,
+            how: How::Native,
+            why: String::new(),
             needs: needs(new.asked, &history, &self.capacity, limits),
             recipe: link.map(|link| link.path.clone()).unwrap_or_default(),
             values: values
@@ -82,21 +90,38 @@ impl Orchestrator {
             resume: None,
             who: new.who,
         });
-        let refused = placed.err();
-        if let Some(failure) = &refused {
-            // From its first state a run can always fail.
-            let _ = run.fail(failure.clone(), Moment::now());
-        }
+        // In its first state a run can be placed and can fail.
+        let _ = match &decision {
+            Decision::Placed(placement) => placement.note_in(&mut run),
+            Decision::Refused(failure) => run.fail(failure.clone(), Moment::now()),
+            Decision::Later => Ok(()),
+        };
         job.status = run.status(job.status);
         self.store.insert_run(&job, &run).await?;
-        match refused {
-            Some(failure) => {
+        match decision {
+            Decision::Refused(failure) => {
                 self.say(job.id, format!("error: {failure}")).await;
                 self.wake.settle.notify_one();
             }
-            None => self.wake.launch.notify_one(),
+            Decision::Placed(_) | Decision::Later => self.wake.launch.notify_one(),
         }
         Ok(job)
+    }
+
+    /// Where a job would run now.
+    pub(super) async fn decide(&self, wish: Wish) -> Result<Decision, StoreError> {
+        let open = self.store.open_runs().await?;
+        let jobs_at = |name: &str| {
+            let there = open
+                .iter()
+                .filter(|stored| stored.run.plan.place.as_deref() == Some(name));
+            u32::try_from(there.count()).unwrap_or(u32::MAX)
+        };
+        let decision = self.places.decide(wish, self.isolation.foreign, jobs_at);
+        if matches!(decision, Decision::Later) {
+            self.wake.places.notify_one();
+        }
+        Ok(decision)
     }
 }
 
@@ -186,109 +211,10 @@ impl Orchestrator {
     }
 }
 
-/// Where and how a job runs, and why; or why it cannot.
-fn place(job: &Job, own_kernel: bool, host: Arch, isolation: &IsolationSettings) -> Result<(How, String), Failure> {
-    let arch = job.arch;
-    if job.job_type == JobType::Customize {
-        return Err(
-            Failure::new("no_customize", "this version of Kiln does not carry out customize jobs").hint(
-                "build another image from a recipe, or let another system carry jobs out (`run = false` in [jobs])",
-            ),
-        );
-    }
-    let how = if arch == host { How::Native } else { How::Emulated };
-    let reason = match (how, own_kernel) {
-        (How::Emulated, _) => format!("{arch} on a host that is {host}"),
-        (How::Native, true) => "a recipe with require_dkms".to_owned(),
-        (How::Native, false) => return Ok((how, format!("{arch}: native, in a sandbox of namespaces"))),
-    };
-    match isolation.foreign {
-        ForeignIsolation::Vm => Err(Failure::new(
-            "no_vm",
-            format!("{reason} needs a virtual machine, and this host offers none"),
-        )
-        .hint(
-            "set `foreign = \"namespace\"` in [isolation] to run such jobs on the host's own kernel; a recipe that loads \
-             no kernel modules can also say `require_dkms: false`",
-        )),
-        ForeignIsolation::Namespace => Ok((
-            how,
-            format!(
-                "{arch}: {}, in a sandbox of namespaces on the host's own kernel, as [isolation] allows for {reason}",
-                how.name()
-            ),
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::records::PublicKeyId;
-
-    fn job(arch: Arch, job_type: JobType) -> Job {
-        Job {
-            id: JobId::new(),
-            created: Moment::from_micros(0),
-            job_type,
-            artifact_id: uuid::Uuid::nil(),
-            public_key_id: PublicKeyId::new(),
-            image_root_archive_name: "i".into(),
-            enable_debug: false,
-            build_env_size: 60,
-            job_mem_size: 8,
-            kernel_file_name: "vmlinuz".into(),
-            initrd_file_name: "initrd".into(),
-            kernel_parameters_file_name: "kernel-parameters".into(),
-            ssh_containers: None,
-            require_dkms: true,
-            status: JobStatus::Creating,
-            arch,
-            resultant_image_id: None,
-            kubernetes_job: String::new(),
-            kubernetes_service: String::new(),
-            kubernetes_configmap: String::new(),
-            kubernetes_pvc: String::new(),
-            kubernetes_secret: None,
-            kubernetes_namespace: String::new(),
-            remote_build_node: String::new(),
-        }
-    }
-
-    #[test]
-    fn foreign_and_dkms_jobs_need_a_machine_of_their_own() {
-        for arch in Arch::ALL {
-            for host in Arch::ALL {
-                for own_kernel in [false, true] {
-                    for foreign in [ForeignIsolation::Vm, ForeignIsolation::Namespace] {
-                        let isolation = IsolationSettings {
-                            foreign,
-                            ..IsolationSettings::default()
-                        };
-                        let placed = place(&job(arch, JobType::Create), own_kernel, host, &isolation);
-                        let needs_vm = arch != host || own_kernel;
-                        match placed {
-                            Err(failure) => {
-                                assert_eq!(failure.code, "no_vm");
-                                assert!(needs_vm && foreign == ForeignIsolation::Vm);
-                            }
-                            Ok((how, why)) => {
-                                assert_eq!(how == How::Native, arch == host);
-                                assert!(!needs_vm || foreign == ForeignIsolation::Namespace);
-                                // What was lowered is said.
-                                assert_eq!(why.contains("host's own kernel"), needs_vm, "{why}");
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        let customize = place(
-            &job(Arch::X86_64, JobType::Customize),
-            false,
-            Arch::X86_64,
-            &IsolationSettings::default(),
-        );
-        assert_eq!(customize.unwrap_err().code, "no_customize");
-    }
+/// Why a job that changes an image cannot be carried out, if it is one.
+fn customize(job: &Job) -> Option<Failure> {
+    (job.job_type == JobType::Customize).then(|| {
+        Failure::new("no_customize", "this version of Kiln does not carry out customize jobs")
+            .hint("build another image from a recipe, or let another system carry jobs out (`run = false` in [jobs])")
+    })
 }

@@ -22,10 +22,10 @@ use crate::{
         link::bucket_and_key,
         protocol::{
             Answer, Call, Compressor, Emulator, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
-            OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType, SentParts,
+            OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType, SandboxFacts, SentParts,
             SquashfsOptions, StoredPart, Stream, What,
         },
-        run::{How, Refused, RunUpload, StepTime},
+        run::{How, Kernel, Refused, RunUpload, StepTime},
     },
     store::{Appended, StoreError, StoredRun},
 };
@@ -83,7 +83,7 @@ impl AgentCalls for Orchestrator {
             Call::Finish(outcome) => match outcome.failure {
                 None => self.finish(&stored).await,
                 Some(failure) => {
-                    let failure = self.better_cause(job, failure).await;
+                    let failure = self.better_cause(&stored, failure).await;
                     self.fail(job, stored.run.attempt, failure).await?;
                     Ok(Answer::Done)
                 }
@@ -174,6 +174,10 @@ impl Orchestrator {
                         cpu_ms: *cpu_ms,
                     }));
                 }
+                What::Sandbox(found) => {
+                    check_isolation(&stored.run, Some(found))?;
+                    changes.push(Change::Found(found.clone()));
+                }
                 What::Execs(execs) => changes.push(Change::Ran(execs.clone())),
                 What::Log { .. } | What::Progress { .. } => {}
             }
@@ -196,6 +200,7 @@ impl Orchestrator {
                     match change {
                         Change::Began(step) => run.begin_step(*step),
                         Change::Ended(time) => run.end_step(*time),
+                        Change::Found(found) => run.note_sandbox(found.clone()),
                         Change::Ran(execs) => run.note_execs(execs.clone()),
                     }
                 }
@@ -218,7 +223,7 @@ impl Orchestrator {
                 What::StepStarted(_) | What::StepFinished { .. } => live.step(),
                 What::Progress { done, total } => live.advance(*done, *total),
                 What::Log { text, .. } => live.line(text),
-                What::Execs(_) => {}
+                What::Execs(_) | What::Sandbox(_) => {}
             }
         }
         live.progressed > before
@@ -282,22 +287,41 @@ impl Orchestrator {
                 format!("the agent finished before its upload of {}", open.key),
             )));
         }
+        check_isolation(&stored.run, stored.run.found.as_ref())?;
         self.change_for(stored, |run, _| run.finish()).await?;
         Ok(Answer::Done)
     }
 
     /// A tool that was killed for want of memory knows nothing of it; the kernel does.
-    async fn better_cause(&self, job: JobId, failure: Failure) -> Failure {
-        match self.driver.usage(job).await {
+    async fn better_cause(&self, stored: &StoredRun, failure: Failure) -> Failure {
+        match self.driver_of(&stored.run).usage(stored.job.id).await {
             Ok(usage) if usage.oom_kills > 0 => out_of_memory(usage.oom_kills),
             _ => failure,
         }
     }
 }
 
+/// A job that is to have a kernel of its own must have been seen to: what the agent found counts, not what was asked for.
+fn check_isolation(run: &Run, found: Option<&SandboxFacts>) -> Result<(), Failure> {
+    if run.plan.driver.kernel() == Kernel::Shared {
+        return Ok(());
+    }
+    let detail = match found {
+        Some(found) if host::boot_id().is_some_and(|boot| boot == found.boot_id) => "it runs on this host's own kernel",
+        Some(SandboxFacts { hypervisor: None, .. }) => "it runs in no virtual machine that can be seen",
+        Some(_) => return Ok(()),
+        None => "its agent did not say what it runs in",
+    };
+    Err(
+        Failure::new("not_isolated", format!("the job needs a virtual machine, and {detail}"))
+            .hint("look at what the container engine's runtime really is; `kiln doctor` tries it out"),
+    )
+}
+
 enum Change {
     Began(Step),
     Ended(StepTime),
+    Found(SandboxFacts),
     Ran(Execs),
 }
 
@@ -317,7 +341,8 @@ fn opened(number: usize, upload: &Upload, parts: Vec<StoredPart>) -> Answer {
     })
 }
 
-fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
+/// What runs the programs of an image, if the CPU does not.
+pub(super) fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
     match how {
         How::Native => Ok(None),
         How::Emulated => {
@@ -339,7 +364,7 @@ fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
             (Some(*step), Stream::Agent, text)
         }
         What::Log { stream, text } => (step, *stream, text.clone()),
-        What::Progress { .. } | What::Execs(_) => return None,
+        What::Progress { .. } | What::Execs(_) | What::Sandbox(_) => return None,
     };
     Some(LogLine {
         time: event.time,

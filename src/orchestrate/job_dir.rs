@@ -9,10 +9,13 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
-use super::place::HowName;
 use crate::{
     arch::Arch,
-    records::{Execs, Failure, ImageId, JobId, Step, protocol::Stream},
+    records::{
+        Execs, Failure, ImageId, JobId, Step,
+        protocol::{SandboxFacts, Stream},
+        run::How,
+    },
     sandbox::namespace::make_private_dir,
 };
 
@@ -33,7 +36,7 @@ pub struct JobRecord {
     /// The image's architecture.
     pub arch: Arch,
     /// How it runs.
-    pub how: HowName,
+    pub how: How,
     /// The toolbox it runs in: the digest of its description.
     pub toolbox: String,
     /// SHA-256 of the recipe archive.
@@ -42,6 +45,9 @@ pub struct JobRecord {
     pub begun: Timestamp,
     /// When it ended.
     pub ended: Option<Timestamp>,
+    /// What its sandbox is, as its agent found it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxFacts>,
     /// What ran how, once the root of an emulated job is built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execs: Option<Execs>,
@@ -203,11 +209,12 @@ mod tests {
             image: ImageId::new(),
             name: "test".into(),
             arch: Arch::Aarch64,
-            how: HowName::Emulated,
+            how: How::Emulated,
             toolbox: String::new(),
             recipe_sha256: String::new(),
             begun: Timestamp::UNIX_EPOCH,
             ended: None,
+            sandbox: None,
             execs: None,
             state: JobState::Running,
         }

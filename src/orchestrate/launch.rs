@@ -3,18 +3,21 @@
 //! A job gets its place in the database before anything is made for it, so a burst of jobs cannot take more than there
 //! is, and a server that dies in between finds on its next look what it had begun.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     admit::{Limits, Room, Verdict, admit},
     orchestrator::{Orchestrator, ToolboxState},
+    place::Wish,
+    places::Decision,
+    reach::reach,
     token,
 };
 use crate::{
     records::{
         Failure, JobId, Moment, Run,
         protocol::AgentFacts,
-        run::{Refused, State, Used},
+        run::{LOCAL, Needs, Refused, State, Used},
     },
     sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
     store::StoredRun,
@@ -37,51 +40,128 @@ impl Orchestrator {
                 self.start_soon(stored);
             }
         }
-        let queue: Vec<_> = open
+        if self.no_toolbox().is_some() && open.iter().any(|stored| stored.run.state == State::Queued) {
+            self.toolbox_wanted.notify_one();
+        }
+        let now = Moment::now();
+        let (resting, ready): (Vec<_>, Vec<_>) = open
             .iter()
             .filter(|stored| stored.run.state == State::Queued)
             // What a job goes on from is on one host only.
             .filter(|stored| stored.run.resumes().is_none_or(|resume| resume.server == self.id))
-            .map(|stored| (stored.job.id, stored.run.plan.needs))
-            .collect();
-        if queue.is_empty() {
-            self.state().waiting.clear();
-            return Ok(());
-        }
-        if let Some(reason) = self.no_toolbox() {
-            self.toolbox_wanted.notify_one();
-            self.state().waiting = queue.into_iter().map(|(job, _)| (job, reason.clone())).collect();
-            return Ok(());
-        }
-        let held: Vec<_> = open
-            .iter()
-            .filter(ours)
-            .filter(|stored| stored.run.holds_place())
-            .map(|stored| (stored.run.plan.needs, self.used(stored)))
-            .collect();
-        let capacity = self.driver.capacity().await?;
-        let limits = Limits::of(&capacity, &self.capacity);
-        let room = Room::beside(&held, limits, &capacity, &self.capacity);
-
+            .partition(|stored| stored.run.rest(now).is_some());
+        // Who rests holds nobody up.
+        let resting = resting.into_iter().filter_map(|stored| {
+            let seconds = stored.run.rest(now)?.as_secs() + 1;
+            Some((
+                stored.job.id,
+                format!("its last try failed; the next begins in {seconds} s"),
+            ))
+        });
         let mut waiting = Vec::new();
-        for (job, verdict) in admit(&queue, room, limits) {
-            match verdict {
-                Verdict::Go => {
-                    let launched = self.change(job, |run, now| run.launch(self.id, now)).await?;
-                    if let Some(Ok(stored)) = launched {
-                        self.start_soon(&stored);
-                    }
+        let mut queues: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for stored in ready {
+            let at = match self.no_toolbox() {
+                Some(reason) => Err(reason),
+                None => self.place_of(stored).await?,
+            };
+            match at {
+                Ok(Some(place)) => {
+                    let queue = queues.entry(place).or_default();
+                    queue.push((stored.job.id, stored.run.plan.needs));
                 }
-                Verdict::Wait(reason) => waiting.push((job, reason)),
-                Verdict::Never(reason) => {
-                    let failure = Failure::new("no_capacity", reason)
-                        .hint("ask for less (`build_env_size`, `job_mem_size`), or give this host more");
-                    self.fail(job, attempt_of(&open, job), failure).await?;
-                }
+                Ok(None) => {}
+                Err(reason) => waiting.push((stored.job.id, reason)),
             }
         }
+        for (place, queue) in queues {
+            let held: Vec<_> = open
+                .iter()
+                .filter(ours)
+                .filter(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(&place))
+                .map(|stored| (stored.run.plan.needs, self.used(stored)))
+                .collect();
+            match self.admit_at(&place, &queue, &held).await {
+                Ok(verdicts) => {
+                    for (job, verdict) in verdicts {
+                        waiting.extend(self.carry_out(job, verdict, &open).await?);
+                    }
+                }
+                Err(failure) => waiting.extend(queue.iter().map(|(job, _)| (*job, failure.to_string()))),
+            }
+        }
+        waiting.extend(resting);
         self.state().waiting = waiting;
         Ok(())
+    }
+
+    /// The place of a job that waits, decided anew if it has none or that is of no use now. `Ok(None)`: the job has just
+    /// ended, since no place will ever do. `Err`: why there is none yet.
+    async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<String>, String>, Failure> {
+        let (job, plan) = (stored.job.id, &stored.run.plan);
+        if self.places.has(plan.place.as_deref(), plan.driver) {
+            return Ok(Ok(plan.place.clone()));
+        }
+        let wish = Wish {
+            arch: stored.job.arch,
+            own_kernel: plan.own_kernel,
+        };
+        let _placing = self.placing.lock().await;
+        Ok(match self.decide(wish).await? {
+            Decision::Placed(placement) => {
+                let placed = self.change(job, |run, _| placement.note_in(run)).await?;
+                Ok(matches!(placed, Some(Ok(_))).then_some(placement.place))
+            }
+            Decision::Later => Err("it is being found out what the places offer".to_owned()),
+            // It had a place, which may come back.
+            Decision::Refused(failure) if plan.place.is_some() => Err(failure.detail),
+            Decision::Refused(failure) => {
+                self.fail(job, stored.run.attempt, failure).await?;
+                Ok(None)
+            }
+        })
+    }
+
+    /// Which of the jobs that wait at a place have room there, beside those that hold something of it.
+    async fn admit_at(
+        &self,
+        place: &str,
+        queue: &[(JobId, Needs)],
+        held: &[(Needs, Used)],
+    ) -> Result<Vec<(JobId, Verdict)>, Failure> {
+        let capacity = self.places.driver(Some(place)).capacity().await?;
+        let mut settings = self.capacity.clone();
+        if place != LOCAL {
+            // Those are this host's.
+            (settings.jobs, settings.memory) = (None, None);
+        }
+        let limits = Limits::of(&capacity, &settings);
+        let room = Room::beside(held, limits, &capacity, &settings);
+        Ok(admit(queue, room, limits))
+    }
+
+    /// Does what was decided of a job that waits. Returns why it still does, if so.
+    async fn carry_out(
+        self: &std::sync::Arc<Self>,
+        job: JobId,
+        verdict: Verdict,
+        open: &[StoredRun],
+    ) -> Result<Option<(JobId, String)>, Failure> {
+        match verdict {
+            Verdict::Go => {
+                let launched = self.change(job, |run, now| run.launch(self.id, now)).await?;
+                if let Some(Ok(stored)) = launched {
+                    self.start_soon(&stored);
+                }
+            }
+            Verdict::Wait(reason) => return Ok(Some((job, reason))),
+            Verdict::Never(reason) => {
+                let failure = Failure::new("no_capacity", reason)
+                    .hint("ask for less (`build_env_size`, `job_mem_size`), or give this host more");
+                self.fail(job, attempt_of(open, job), failure).await?;
+            }
+        }
+        Ok(None)
     }
 
     fn no_toolbox(&self) -> Option<String> {
@@ -125,20 +205,21 @@ impl Orchestrator {
             Some(stored) if stored.run.state == State::Launching && stored.run.attempt == attempt => stored.run,
             _ => return Ok(()),
         };
-        match self.driver.look(job).await? {
+        let driver = self.driver_of(&run);
+        match driver.look(job).await? {
             // That of this try: an earlier one would have been destroyed below, before its successor.
             SandboxState::Running if run.token.is_some() => return Ok(()),
             SandboxState::Absent => {
                 // Somebody else may be at it: a process that was killed a moment ago, whose sandbox is on its way.
                 if run.token.is_some() {
                     tokio::time::sleep(ORPHANED_START).await;
-                    if self.driver.look(job).await? != SandboxState::Absent {
+                    if driver.look(job).await? != SandboxState::Absent {
                         return Ok(());
                     }
                 }
             }
             SandboxState::Running | SandboxState::Ended(_) if run.token.is_none() => {
-                self.driver.destroy(job, Scratch::Remove).await?;
+                driver.destroy(job, Scratch::Remove).await?;
             }
             // The loop that watches says how it ended.
             SandboxState::Running | SandboxState::Ended(_) => return Ok(()),
@@ -163,7 +244,7 @@ impl Orchestrator {
         let needs = stored.run.plan.needs;
         let spec = SandboxSpec {
             job,
-            toolbox: toolbox.tree,
+            toolbox,
             agent: self.agent.clone(),
             limits: SandboxLimits {
                 memory: Some(needs.memory_limit),
@@ -174,23 +255,27 @@ impl Orchestrator {
                     inodes: u64::from(self.capacity.files_per_job),
                 }),
             },
-            network: Network::Isolated,
+            kernel: stored.run.plan.driver.kernel(),
+            network: Network::Isolated(reach(&self.network, &self.services).await?),
             doors_dir: self.doors_dir.clone(),
             facts: AgentFacts {
+                gateway: None,
+                ca_bundle: None,
                 server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
                 job,
                 token: secret,
                 doors: self.doors.clone(),
             },
+            server_url: self.agent_url.clone(),
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
-        match self.driver.start(&spec).await {
+        match driver.start(&spec).await {
             // Somebody who was killed meanwhile had begun it, or an earlier one is not all gone. No agent but that of
             // this start knows the job's token, so it is of no use.
             Err(failure) if failure.code == "sandbox_exists" => {
                 tracing::info!(job.id = %job, "replacing a sandbox that another process began");
-                self.driver.destroy(job, Scratch::Remove).await?;
-                self.driver.start(&spec).await?;
+                driver.destroy(job, Scratch::Remove).await?;
+                driver.start(&spec).await?;
             }
             started => started?,
         }

@@ -11,6 +11,9 @@ use crate::records::Failure;
 /// How often each loop looks by itself.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is looked what the places offer.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+
 /// The same for clearing away, which asks S3.
 const CLEAR_EVERY: Duration = Duration::from_secs(10);
 
@@ -30,6 +33,20 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
             });
         }};
     }
+    loops.spawn({
+        let this = Arc::clone(this);
+        async move {
+            loop {
+                match this.nodes().await {
+                    Ok(nodes) => this.places.look(&nodes).await,
+                    Err(error) => tracing::warn!("the remote build nodes cannot be read: {error}"),
+                }
+                this.wake.launch.notify_one();
+                // An error means that nobody rang in time.
+                let _ = tokio::time::timeout(LOOK_EVERY, this.wake.places.notified()).await;
+            }
+        }
+    });
     spawn!("launch", EVERY, launch, launch_once);
     spawn!("watch", EVERY, watch, watch_once);
     spawn!("commit", EVERY, commit, commit_once);

@@ -20,6 +20,8 @@ mod log_artifact;
 pub mod loops;
 mod orchestrator;
 pub mod place;
+mod places;
+mod reach;
 pub mod reap;
 pub mod recipe;
 pub mod run;
@@ -35,4 +37,5 @@ pub use self::{
     accept::{NewRun, Resume},
     admit::Asked,
     orchestrator::{Ended, Orchestrator, Parts, ToolboxState},
+    places::Places,
 };

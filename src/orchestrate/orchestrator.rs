@@ -10,13 +10,13 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 
-use super::live::Live;
+use super::{live::Live, places::Places};
 use crate::{
     artifacts::ArtifactStore,
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
         Failure, JobId, LogLine, Moment, Run, ServerId,
-        run::{Refused, State, is_infrastructure},
+        run::{Refused, State, is_infrastructure, rest_after},
     },
     sandbox::{Driver, toolbox::Toolbox},
     store::{LogFeed, SharedStore, StoreError, StoredRun},
@@ -31,8 +31,8 @@ pub struct Parts {
     pub store: SharedStore,
     /// Objects.
     pub artifacts: ArtifactStore,
-    /// Makes sandboxes.
-    pub driver: Arc<dyn Driver>,
+    /// Where jobs run.
+    pub places: Places,
     /// The static agent.
     pub agent: PathBuf,
     /// The toolbox, as far as it is made.
@@ -45,6 +45,12 @@ pub struct Parts {
     pub doors: Vec<u16>,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
+    /// What jobs can reach.
+    pub network: NetworkSettings,
+    /// Addresses of what every job needs, as jobs see them.
+    pub services: Vec<String>,
+    /// Where agents find this server that cannot have its sockets.
+    pub agent_url: Option<String>,
     /// How emulated jobs are carried out that do not say.
     pub emulation: EmulationSettings,
     /// What this host gives.
@@ -62,6 +68,8 @@ pub struct Orchestrator {
     /// Wakes the loops.
     pub(super) wake: Wake,
     state: Mutex<InMemory>,
+    /// Held while a job is given its place.
+    pub(super) placing: tokio::sync::Mutex<()>,
 }
 
 impl Deref for Orchestrator {
@@ -86,6 +94,7 @@ pub enum ToolboxState {
 /// One bell for each loop.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
+    pub(super) places: Notify,
     pub(super) launch: Notify,
     pub(super) watch: Notify,
     pub(super) commit: Notify,
@@ -112,7 +121,19 @@ impl Orchestrator {
             parts,
             wake: Wake::default(),
             state: Mutex::default(),
+            placing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// The remote build nodes that there are.
+    pub(super) async fn nodes(&self) -> Result<Vec<String>, StoreError> {
+        let nodes = self.store.nodes().await?;
+        Ok(nodes.into_iter().map(|node| node.xname).collect())
+    }
+
+    /// What makes a job's sandbox.
+    pub(super) fn driver_of(&self, run: &Run) -> Arc<dyn Driver> {
+        self.places.driver(run.plan.place.as_deref())
     }
 
     /// Why a job waits, and its place in the queue, from 1.
@@ -165,6 +186,7 @@ impl Orchestrator {
     pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
         let most = self.watch.attempts.max(1);
         let again = is_infrastructure(&failure) && attempt < most;
+        let rest = rest_after(attempt, self.watch.retry_pause.duration());
         let changed = self
             .change(job, |run, now| {
                 if run.attempt != attempt {
@@ -173,7 +195,7 @@ impl Orchestrator {
                         arrow: "fail",
                     });
                 }
-                if again && run.retry().is_ok() {
+                if again && run.retry(now.plus(rest)).is_ok() {
                     return Ok(());
                 }
                 run.fail(failure.clone(), now)
@@ -185,7 +207,10 @@ impl Orchestrator {
             self.say(job, format!("error: {failure}")).await;
         } else {
             tracing::warn!(job.id = %job, attempt, code = failure.code, "the job is tried again: {failure}");
-            let text = format!("try {attempt} of {most} ended: {failure}; the job is tried again");
+            let text = format!(
+                "try {attempt} of {most} ended: {failure}; the job is tried again in {} s",
+                rest.as_secs()
+            );
             self.say(job, text).await;
         }
         Ok(())

@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     agents::AgentCalls,
+    desk::emulator,
     job_dir::{JobDir, JobRecord, JobState},
-    place::{How, Placement},
+    place::Placement,
     serve::{self, JobServer, Progress, Said},
     token,
 };
@@ -29,7 +30,7 @@ use crate::{
     records::{
         Execs, Failure, ImageId, JobId, Link, Step, TwinLevel, UploadedArtifact,
         protocol::{
-            AgentFacts, BootFiles, Emulator, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
+            AgentFacts, BootFiles, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
             TemplateMode, What,
         },
     },
@@ -155,11 +156,12 @@ pub async fn run(
         image: ImageId::new(),
         name: request.name.clone(),
         arch: request.arch,
-        how: request.placement.how.name(),
+        how: request.placement.how,
         toolbox: site.toolbox.name.clone(),
         recipe_sha256: request.recipe_sha256.clone(),
         begun: Timestamp::now(),
         ended: None,
+        sandbox: None,
         execs: None,
         state: JobState::Running,
     };
@@ -242,6 +244,8 @@ async fn build(
         agent: site.agent,
         doors_dir: &doors,
         facts: AgentFacts {
+            gateway: None,
+            ca_bundle: None,
             server: address,
             job,
             token,
@@ -316,13 +320,7 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
         default_values: request.default_values.clone(),
         template_mode: request.template_mode,
         twins: request.twins,
-        emulator: match &request.placement.how {
-            How::Native => None,
-            How::Emulated(emulation) => Some(Emulator {
-                binfmt: emulation.entry.clone(),
-                cpu: emulation.cpu.clone(),
-            }),
-        },
+        emulator: emulator(request.placement.how, request.arch)?,
         squashfs: request.squashfs.clone(),
         boot: request.boot.clone(),
         repos_timeout_s: request.repos_timeout.as_secs(),
@@ -381,6 +379,10 @@ impl Log<'_> {
             What::Log { stream, text } => (*stream, text.clone()),
             What::Execs(execs) => {
                 self.dir.record.execs = Some(execs.clone());
+                return Ok(());
+            }
+            What::Sandbox(found) => {
+                self.dir.record.sandbox = Some(found.clone());
                 return Ok(());
             }
             What::Progress { .. } => return Ok(()),

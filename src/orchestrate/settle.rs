@@ -8,7 +8,7 @@ use crate::{
         Failure, JobId, Moment, Run,
         run::{State, Used},
     },
-    sandbox::{SandboxState, Scratch},
+    sandbox::{Driver, SandboxState, Scratch},
     store::{StoreError, StoredRun},
 };
 
@@ -64,7 +64,7 @@ impl Orchestrator {
         if owner == self.id {
             return Ok(true);
         }
-        let alive = self.store.servers_since(minus(Moment::now(), SERVER_GONE)).await?;
+        let alive = self.store.servers_since(Moment::now().minus(SERVER_GONE)).await?;
         Ok(!alive.contains(&owner))
     }
 
@@ -88,11 +88,11 @@ impl Orchestrator {
         let (job, run) = (stored.job.id, &stored.run);
         let mut kept = false;
         if self.is_here(run) {
-            self.let_exit(job).await?;
-            self.note_use(job).await?;
+            self.let_exit(stored).await?;
+            self.note_use(stored).await?;
             kept = self.keeps_scratch(run);
             let scratch = if kept { Scratch::Keep } else { Scratch::Remove };
-            self.driver.destroy(job, scratch).await?;
+            self.driver_of(run).destroy(job, scratch).await?;
         }
         if self.has_record(run).await? {
             // A try before the last may have left some.
@@ -115,17 +115,19 @@ impl Orchestrator {
     }
 
     /// Waits a little for a sandbox whose agent has said its last: one that ends by itself has nothing cut off.
-    async fn let_exit(&self, job: JobId) -> Result<(), Failure> {
+    async fn let_exit(&self, stored: &StoredRun) -> Result<(), Failure> {
+        let (job, driver) = (stored.job.id, self.driver_of(&stored.run));
         let until = tokio::time::Instant::now() + EXIT_GRACE;
-        while self.driver.look(job).await? == SandboxState::Running && tokio::time::Instant::now() < until {
+        while driver.look(job).await? == SandboxState::Running && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
 
     /// Keeps what a sandbox used, for the next build of the recipe.
-    async fn note_use(&self, job: JobId) -> Result<(), Failure> {
-        let used = Used::from(self.driver.usage(job).await?);
+    async fn note_use(&self, stored: &StoredRun) -> Result<(), Failure> {
+        let job = stored.job.id;
+        let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
         if used != Used::default() {
             self.change(job, |run, _| {
                 run.note_use(used);
@@ -145,7 +147,7 @@ impl Orchestrator {
     async fn settle_deleted(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         if self.is_here(run) {
-            self.driver.destroy(job, Scratch::Remove).await?;
+            self.driver_of(run).destroy(job, Scratch::Remove).await?;
         }
         if !self.has_record(run).await? {
             self.artifacts.discard_image(run.image).await?;
@@ -167,12 +169,21 @@ impl Orchestrator {
 
     /// Removes sandboxes that belong to no job which has any use for them.
     async fn sweep_sandboxes(&self) -> Result<(), Failure> {
-        let listed = self.driver.list().await?;
+        // One that does not answer keeps nobody from looking at the others.
+        let mut outcome = Ok(());
+        for (place, driver) in self.places.drivers() {
+            outcome = outcome.and(self.sweep_place(&place, driver.as_ref()).await);
+        }
+        outcome
+    }
+
+    async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
+        let listed = driver.list().await?;
         // Jobs are read after sandboxes: one that came in between has its row by now.
         let open = self.store.open_runs().await?;
         let wanted: HashSet<JobId> = open
             .iter()
-            .filter(|stored| self.is_here(&stored.run))
+            .filter(|stored| self.is_here(&stored.run) && is_at(&stored.run, place))
             .map(|stored| stored.job.id)
             .chain(open.iter().filter_map(|stored| Some(stored.run.resumes()?.job)))
             .collect();
@@ -184,7 +195,7 @@ impl Orchestrator {
             if !self.state().starting.insert(job) {
                 continue;
             }
-            let removed = self.remove_unless_launched(job).await;
+            let removed = self.remove_unless_launched(job, place, driver).await;
             self.state().starting.remove(&job);
             removed?;
         }
@@ -192,13 +203,13 @@ impl Orchestrator {
     }
 
     /// Removes what is there of a sandbox. Nobody may start it meanwhile.
-    async fn remove_unless_launched(&self, job: JobId) -> Result<(), Failure> {
+    async fn remove_unless_launched(&self, job: JobId, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
         let now = self.store.get_run(job).await?;
-        if now.is_some_and(|now| self.is_here(&now.run) && !now.run.settled) {
+        if now.is_some_and(|now| self.is_here(&now.run) && is_at(&now.run, place) && !now.run.settled) {
             return Ok(());
         }
-        tracing::info!(job.id = %job, "removing what a sandbox left");
-        self.driver.destroy(job, Scratch::Remove).await
+        tracing::info!(job.id = %job, place, "removing what a sandbox left");
+        driver.destroy(job, Scratch::Remove).await
     }
 
     /// Whether the files of a job that has ended are still kept.
@@ -219,7 +230,6 @@ impl Orchestrator {
     }
 }
 
-fn minus(moment: Moment, duration: Duration) -> Moment {
-    let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
-    Moment::from_micros(moment.micros().saturating_sub(micros))
+fn is_at(run: &Run, place: &str) -> bool {
+    run.plan.place.as_deref() == Some(place)
 }

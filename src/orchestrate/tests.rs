@@ -10,21 +10,21 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::{
-    Parts, ToolboxState,
+    Parts, Places, ToolboxState,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
 };
 use crate::{
     arch::Arch,
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
         Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
         protocol::{AgentFacts, Call, EventBatch},
         run::State,
     },
     sandbox::{
-        Capacity, Driver, Evidence, SandboxSpec, SandboxState, Scratch, Usage,
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         toolbox::{Facts, Toolbox},
     },
     settings::Period,
@@ -88,6 +88,28 @@ impl Driver for Place {
             inodes_total: 1 << 30,
         })
     }
+
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Namespace,
+            Kernel::Own => DriverKind::Microvm,
+        }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Ok(Arch::host())
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        Ok(Machine {
+            what: "a machine of the tests".to_owned(),
+            accelerated: true,
+        })
+    }
 }
 
 /// A database and an S3 service, which servers come to.
@@ -139,13 +161,16 @@ impl Site {
             id: ServerId::new(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            driver: place.clone(),
+            places: Places::new(place.clone(), Arch::host(), Vec::new()),
             agent: "/none".into(),
             toolbox: receiver,
             toolbox_wanted: Arc::default(),
             doors_dir: "/none".into(),
             doors: Vec::new(),
             isolation: IsolationSettings::default(),
+            network: NetworkSettings::default(),
+            services: Vec::new(),
+            agent_url: None,
             emulation: EmulationSettings::default(),
             capacity: CapacitySettings::default(),
             watch,
@@ -245,6 +270,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     let site = Site::new().await;
     let server = site.server(WatchSettings {
         attempts: 2,
+        retry_pause: Period::seconds(0),
         ..WatchSettings::default()
     });
     let job = site.launched(&server).await;
@@ -275,6 +301,23 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     server.orchestrator.settle_once().await.unwrap();
     assert!(server.place.list().await.unwrap().is_empty());
     assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
+}
+
+#[tokio::test]
+async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let first = site.launched(&server).await;
+    server.place.ends(first);
+    server.orchestrator.watch_once().await.unwrap();
+    let second = site.launched(&server).await;
+    assert_eq!(site.state(first).await, State::Queued);
+    assert_eq!(site.state(second).await, State::Launching);
+    let (_, reason) = server.orchestrator.waiting(first).unwrap();
+    assert!(
+        reason.starts_with("its last try failed; the next begins in "),
+        "{reason}"
+    );
 }
 
 #[tokio::test]
@@ -311,7 +354,10 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     let site = Site::new().await;
     let (gone, other) = (
         site.server(WatchSettings::default()),
-        site.server(WatchSettings::default()),
+        site.server(WatchSettings {
+            retry_pause: Period::seconds(0),
+            ..WatchSettings::default()
+        }),
     );
     gone.orchestrator.settle_once().await.unwrap();
     let job = site.launched(&gone).await;

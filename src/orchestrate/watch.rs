@@ -10,8 +10,8 @@ use bytesize::ByteSize;
 use super::{launch::since_launch, live::Live, orchestrator::Orchestrator};
 use crate::{
     records::{
-        Failure, JobId, Step,
-        run::{How, State, Used},
+        Failure, Step,
+        run::{How, LOCAL, State, Used},
     },
     sandbox::{Evidence, SandboxState, Usage},
     settings::Period,
@@ -35,12 +35,16 @@ impl Orchestrator {
         let under_way = |stored: &&StoredRun| {
             stored.run.owner == Some(self.id) && matches!(stored.run.state, State::Launching | State::Running)
         };
+        // A place that does not answer keeps nobody from looking at the others.
+        let mut outcome = Ok(());
         for stored in open.iter().filter(under_way) {
-            if let Some(failure) = self.what_is_wrong(stored).await? {
-                self.fail(stored.job.id, stored.run.attempt, failure).await?;
+            match self.what_is_wrong(stored).await {
+                Ok(None) => {}
+                Ok(Some(failure)) => self.fail(stored.job.id, stored.run.attempt, failure).await?,
+                Err(failure) => outcome = outcome.and(Err(failure)),
             }
         }
-        self.guard_disk(&open).await
+        outcome.and(self.guard_disk(&open).await)
     }
 
     async fn what_is_wrong(&self, stored: &StoredRun) -> Result<Option<Failure>, Failure> {
@@ -53,7 +57,16 @@ impl Orchestrator {
         if self.state().starting.contains(&job) {
             return Ok(None);
         }
-        match self.driver.look(job).await? {
+        let factor = match run.plan.how {
+            How::Native => 1,
+            How::Emulated => self.watch.emulated_factor.max(1),
+        };
+        let state = match self.driver_of(run).look(job).await {
+            Ok(state) => state,
+            // The agent may be heard all the same. If it is not, the job goes elsewhere.
+            Err(failure) => return clocks.failure(&self.watch, factor).map(at).map(Some).ok_or(failure),
+        };
+        match state {
             SandboxState::Ended(evidence) => {
                 // What the agent said last may have changed the job since it was read.
                 let now = self.store.get_run(job).await?;
@@ -71,11 +84,7 @@ impl Orchestrator {
             }
             SandboxState::Running => {}
         }
-        let used = self.measure(job).await?;
-        let factor = match run.plan.how {
-            How::Native => 1,
-            How::Emulated => self.watch.emulated_factor.max(1),
-        };
+        let used = self.measure(stored).await?;
         Ok(clocks
             .failure(&self.watch, factor)
             .or_else(|| over_disk(used, run.plan.needs.disk_limit))
@@ -101,13 +110,14 @@ impl Orchestrator {
     }
 
     /// What a sandbox uses, measured now and then.
-    async fn measure(&self, job: JobId) -> Result<Used, Failure> {
+    async fn measure(&self, stored: &StoredRun) -> Result<Used, Failure> {
+        let job = stored.job.id;
         let known = self.state().live.get(&job).map(|live| (live.measured, live.used));
         let (measured, used) = known.unwrap_or_default();
         if measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
             return Ok(used);
         }
-        let used = Used::from(self.driver.usage(job).await?);
+        let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
         if let Some(live) = self.state().live.get_mut(&job) {
             (live.used, live.measured) = (used, Some(Instant::now()));
         }
@@ -116,7 +126,7 @@ impl Orchestrator {
 
     /// Ends the job with the most on disk when the host's own is nearly full.
     async fn guard_disk(&self, open: &[StoredRun]) -> Result<(), Failure> {
-        let capacity = self.driver.capacity().await?;
+        let capacity = self.places.local().capacity().await?;
         let floor = self.capacity.disk_floor.0 / 2;
         let inodes = u64::from(self.capacity.inode_floor) / 2;
         let few_inodes = capacity.inodes_total > 0 && capacity.inodes_free < inodes;
@@ -127,6 +137,7 @@ impl Orchestrator {
             let state = self.state();
             open.iter()
                 .filter(|stored| stored.run.state == State::Running)
+                .filter(|stored| stored.run.plan.place.as_deref() == Some(LOCAL))
                 .filter_map(|stored| Some((stored, state.live.get(&stored.job.id)?.used.disk)))
                 .max_by_key(|(_, disk)| *disk)
                 .map(|(stored, disk)| (stored.job.id, stored.run.attempt, disk))

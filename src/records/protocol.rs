@@ -16,7 +16,7 @@
 //! 401 and 410 mean that it has no business here (any more) and exits, 5xx that it tries again, all others that the job
 //! fails with that cause.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub use call::{
     Answer, Call, EventBatch, EventsKept, JobQuery, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile,
     PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart,
 };
-pub use event::{Event, Stream, What};
+pub use event::{Event, SandboxFacts, Stream, What};
 pub use job::{
     BinfmtEntry, BootFiles, Compressor, Emulator, JobDescription, RecipeSource, RecipeType, SquashfsOptions,
     TemplateMode,
@@ -67,6 +67,12 @@ pub struct AgentFacts {
     pub token: String,
     /// Ports of the server's loopback that the sandbox may reach, each under its own number at 127.0.0.1.
     pub doors: Vec<u16>,
+    /// Whom to trust when `server` is an `https` address: certificate authorities, PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle: Option<String>,
+    /// The address whose ports these are, where a sandbox cannot have the server's sockets: a virtual machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
 }
 
 impl fmt::Debug for AgentFacts {

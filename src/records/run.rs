@@ -13,12 +13,24 @@
 //! that has no such arrow, so `Success` and `Failed` stay what they are. What IMS's clients see, [`JobStatus`], follows
 //! from the state and the step ([`Run::status`]) and never goes back, even when a job is tried again.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
     Execs, Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, TwinLevel, Upload, UploadedArtifact,
-    protocol::{BootFiles, TemplateMode},
+    protocol::{BootFiles, SandboxFacts, TemplateMode},
 };
+
+/// The longest rest between two tries of a job.
+const LONGEST_REST: Duration = Duration::from_mins(10);
+
+/// How long a job rests after this try, the first of which is 1: `first`, and twice as long each time.
+pub fn rest_after(attempt: u32, first: Duration) -> Duration {
+    first
+        .saturating_mul(1 << attempt.saturating_sub(1).min(16))
+        .min(LONGEST_REST)
+}
 
 /// Kiln's own half of a job; IMS's half is [`Job`](super::Job).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,11 +55,17 @@ pub struct Run {
     pub uploads: Vec<RunUpload>,
     /// What it used at most.
     pub used: Option<Used>,
+    /// What this try's sandbox is, as its agent found it.
+    #[serde(default)]
+    pub found: Option<SandboxFacts>,
     /// What ran how, once this try's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
     /// When this try was launched.
     pub launched: Option<Moment>,
+    /// When the next try may be launched, while one that failed is rested from.
+    #[serde(default)]
+    pub retry_at: Option<Moment>,
     /// When the job ended.
     pub ended: Option<Moment>,
     /// Whether the files of the sandbox are kept, so that another job can go on from them.
@@ -81,6 +99,15 @@ pub enum State {
 /// What was decided when the job was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Where it runs; none until it is known what the places offer.
+    #[serde(default = "local")]
+    pub place: Option<String>,
+    /// What makes its sandbox there.
+    #[serde(default)]
+    pub driver: DriverKind,
+    /// Whether it gets a kernel of its own even if its architecture is the place's.
+    #[serde(default)]
+    pub own_kernel: bool,
     /// How the programs of the image's architecture run.
     pub how: How,
     /// One sentence that says where and why.
@@ -102,6 +129,15 @@ pub struct Plan {
     pub resume: Option<ResumeFrom>,
     /// Who asked for it, if that is known.
     pub who: Option<String>,
+}
+
+/// The place that every server has: its own host.
+pub const LOCAL: &str = "local";
+
+/// What servers that knew no other place meant.
+#[expect(clippy::unnecessary_wraps, reason = "that is the field's type")]
+fn local() -> Option<String> {
+    Some(LOCAL.to_owned())
 }
 
 /// What servers that had no twins meant.
@@ -128,6 +164,60 @@ pub enum How {
     Native,
     /// By user-mode emulation.
     Emulated,
+}
+
+/// What makes sandboxes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriverKind {
+    /// Namespaces of the host's kernel.
+    #[default]
+    Namespace,
+    /// QEMU, with a virtual machine for each job.
+    Microvm,
+    /// A container engine, with a container for each job.
+    Docker,
+    /// A container engine with Kata, with a virtual machine for each job.
+    Kata,
+}
+
+/// Whose kernel a sandbox runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// That of the place, apart from it by namespaces.
+    Shared,
+    /// Its own, in a virtual machine.
+    Own,
+}
+
+impl DriverKind {
+    /// Its name, as in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Microvm => "microvm",
+            Self::Docker => "docker",
+            Self::Kata => "kata",
+        }
+    }
+
+    /// Whose kernel its sandboxes run on.
+    pub fn kernel(self) -> Kernel {
+        match self {
+            Self::Namespace | Self::Docker => Kernel::Shared,
+            Self::Microvm | Self::Kata => Kernel::Own,
+        }
+    }
+
+    /// What keeps its sandboxes apart from everything else, as in the API.
+    pub fn isolation(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Docker => "container",
+            Self::Microvm | Self::Kata => "vm",
+        }
+    }
 }
 
 /// What a job needs of a place.
@@ -200,8 +290,10 @@ impl Run {
             steps: Vec::new(),
             uploads: Vec::new(),
             used: None,
+            found: None,
             execs: None,
             launched: None,
+            retry_at: None,
             ended: None,
             kept: false,
             recipe_sha256: None,
@@ -210,11 +302,20 @@ impl Run {
         }
     }
 
+    /// Queued, still: this is where it will run, decided now or anew.
+    pub fn place(&mut self, place: &str, driver: DriverKind, how: How, why: &str) -> Result<(), Refused> {
+        self.only_from("be placed", |state| matches!(state, State::Queued))?;
+        (self.plan.place, self.plan.driver) = (Some(place.to_owned()), driver);
+        (self.plan.how, self.plan.why) = (how, why.to_owned());
+        Ok(())
+    }
+
     /// Queued → Launching: this server has set aside what the job needs.
     pub fn launch(&mut self, owner: ServerId, now: Moment) -> Result<(), Refused> {
         self.only_from("launch", |state| matches!(state, State::Queued))?;
         self.owner = Some(owner);
         self.launched = Some(now);
+        self.retry_at = None;
         self.state = State::Launching;
         Ok(())
     }
@@ -241,15 +342,16 @@ impl Run {
         Ok(())
     }
 
-    /// Launching, Running → Queued, for another try: what failed was the place, not the recipe.
-    pub fn retry(&mut self) -> Result<(), Refused> {
+    /// Launching, Running → Queued, for another try from this moment on: what failed was the place, not the recipe.
+    pub fn retry(&mut self, at: Moment) -> Result<(), Refused> {
         self.only_from("be tried again", |state| {
             matches!(state, State::Launching | State::Running)
         })?;
         self.state = State::Queued;
         self.attempt += 1;
+        self.retry_at = Some(at);
         (self.owner, self.token, self.launched, self.step) = (None, None, None, None);
-        self.execs = None;
+        (self.found, self.execs) = (None, None);
         self.steps.clear();
         self.uploads.clear();
         Ok(())
@@ -293,9 +395,21 @@ impl Run {
         if before.may_become(now) { now } else { before }
     }
 
+    /// How long it still rests before its next try. A clock that was set back makes nobody wait for ever.
+    pub fn rest(&self, now: Moment) -> Option<Duration> {
+        let micros = self.retry_at?.micros().checked_sub(now.micros())?;
+        let rest = Duration::from_micros(u64::try_from(micros).ok()?);
+        (!rest.is_zero() && rest <= LONGEST_REST).then_some(rest)
+    }
+
     /// What this try goes on from. A second one begins anew: what the first left may be what it failed of.
     pub fn resumes(&self) -> Option<ResumeFrom> {
         self.plan.resume.filter(|_| self.attempt == 1)
+    }
+
+    /// Notes what its sandbox is.
+    pub fn note_sandbox(&mut self, found: SandboxFacts) {
+        self.found = Some(found);
     }
 
     /// Notes that a step began.
@@ -415,6 +529,9 @@ mod tests {
 
     fn run() -> Run {
         Run::new(Plan {
+            place: local(),
+            driver: DriverKind::Namespace,
+            own_kernel: false,
             how: How::Native,
             why: String::new(),
             needs: Needs::default(),
@@ -464,13 +581,28 @@ mod tests {
             Arrow::Start => run.start(),
             Arrow::Finish => run.finish(),
             Arrow::Commit => run.commit(now),
-            Arrow::Retry => run.retry(),
+            Arrow::Retry => run.retry(now),
             Arrow::Fail => run.fail(Failure::new("sandbox_lost", "gone"), now),
             Arrow::Step(step) => {
                 run.begin_step(step);
                 Ok(())
             }
         }
+    }
+
+    #[test]
+    fn rests_are_longer_each_time_and_end_whatever_the_clock_does() {
+        let first = Duration::from_secs(5);
+        let rests: Vec<_> = (1..=4).map(|attempt| rest_after(attempt, first).as_secs()).collect();
+        assert_eq!(rests, [5, 10, 20, 40]);
+        assert_eq!(rest_after(u32::MAX, first), LONGEST_REST);
+
+        let mut run = run();
+        let now = Moment::from_micros(1 << 50);
+        run.retry_at = Some(now.plus(first));
+        assert_eq!(run.rest(now), Some(first));
+        assert_eq!(run.rest(now.plus(first)), None);
+        assert_eq!(run.rest(Moment::from_micros(0)), None);
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Moments, in the form in which IMS writes them.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -21,6 +21,24 @@ impl Moment {
     /// From microseconds since 1970, UTC.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
+    }
+
+    /// So much later, or at the end of time.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)),
+        )
+    }
+
+    /// So much earlier, or at the beginning of time.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)),
+        )
     }
 
     /// Microseconds since 1970, UTC.

@@ -3,12 +3,22 @@
 //! A sandbox belongs to a job and is found by it. Nothing about it is kept in memory: a server that was restarted sees
 //! what the one before it started.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::records::{Failure, JobId, protocol::AgentFacts};
+pub use super::room::Usage;
+use super::toolbox::Toolbox;
+use crate::{
+    arch::Arch,
+    records::{
+        Failure, JobId,
+        protocol::AgentFacts,
+        run::{DriverKind, Kernel},
+    },
+};
 
 /// Makes sandboxes in one place, and ends them.
 #[async_trait]
@@ -39,8 +49,41 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Jobs of which there is anything, and whether that is only disk space that was kept.
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure>;
 
+    /// What it is called, making sandboxes with this kernel.
+    fn kind(&self, kernel: Kernel) -> DriverKind;
+
     /// What the place has.
     async fn capacity(&self) -> Result<Capacity, Failure>;
+
+    /// The CPU of the place.
+    ///
+    /// # Errors
+    ///
+    /// When the place does not answer.
+    async fn arch(&self) -> Result<Arch, Failure>;
+
+    /// Whether it makes sandboxes on the place's own kernel.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    async fn shared_kernel(&self) -> Result<(), Failure>;
+
+    /// What virtual machines it makes, tried out and not guessed: that may take seconds. The answer is good for minutes.
+    ///
+    /// # Errors
+    ///
+    /// Why it makes none.
+    async fn own_kernel(&self) -> Result<Machine, Failure>;
+}
+
+/// What virtual machines a driver can make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// A word on it, such as `QEMU 7.2 with KVM`.
+    pub what: String,
+    /// Whether the CPU runs it; else it is emulated too, and tens of times as slow.
+    pub accelerated: bool,
 }
 
 /// What a sandbox is made from.
@@ -48,18 +91,23 @@ pub trait Driver: fmt::Debug + Send + Sync {
 pub struct SandboxSpec {
     /// The job; it names the sandbox.
     pub job: JobId,
-    /// The unpacked toolbox.
-    pub toolbox: PathBuf,
+    /// What it has for a root.
+    pub toolbox: Toolbox,
     /// The static agent.
     pub agent: PathBuf,
     /// What it may use.
     pub limits: Limits,
+    /// Whose kernel it runs on.
+    pub kernel: Kernel,
     /// What it can reach.
     pub network: Network,
     /// Holds the sockets of the server (see [`Doors`](super::doors::Doors)); `/run/kiln` inside.
     pub doors_dir: PathBuf,
-    /// What the agent hears on its standard input.
+    /// What the agent hears on its standard input. Drivers whose sandboxes cannot have the server's sockets put another
+    /// `server`, `gateway` and `ca_bundle` in their place.
     pub facts: AgentFacts,
+    /// Where a sandbox on another host, or in a virtual machine of the engine's, finds the server; none if nobody said.
+    pub server_url: Option<String>,
     /// Go on with the disk space that this job's sandbox left, which moves over.
     pub scratch_from: Option<JobId>,
 }
@@ -87,13 +135,22 @@ pub struct DiskLimit {
 }
 
 /// What a sandbox can reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     /// A network of its own, with a way out that does not lead to the host's loopback.
-    Isolated,
+    Isolated(Reach),
     /// The host's network, loopback and all.
     Host,
+}
+
+/// Where the way out of a network leads. Names can be asked for in any case.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Only to these, if it names any.
+    pub allow: Vec<IpNet>,
+    /// Never to these, whatever else is said.
+    pub deny: Vec<IpNet>,
 }
 
 /// How a sandbox is.
@@ -120,21 +177,6 @@ pub struct Evidence {
     pub warning: Option<String>,
     /// The last lines that the agent and the driver's own processes said on standard error.
     pub last_words: Vec<String>,
-}
-
-/// What a sandbox uses. What cannot be measured here is 0.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Bytes of memory, at most so far; what the kernel keeps of files counts too.
-    pub memory_peak: u64,
-    /// CPU time so far.
-    pub cpu: Duration,
-    /// Bytes on disk, at most so far.
-    pub disk: u64,
-    /// Files, directories and links on disk, at most so far.
-    pub inodes: u64,
-    /// How often the kernel killed a process for want of memory so far.
-    pub oom_kills: u64,
 }
 
 /// What becomes of a sandbox's disk space.

@@ -64,6 +64,8 @@ impl Server {
     pub fn of(job: JobId, calls: Arc<dyn AgentCalls>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let facts = AgentFacts {
+            gateway: None,
+            ca_bundle: None,
             server: format!("unix:{}/agent.sock", dir.path().display()),
             job,
             token: TOKEN.to_owned(),

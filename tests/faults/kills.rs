@@ -160,7 +160,14 @@ async fn whoever_is_killed_every_job_ends_once() {
     needs!(support::no_namespaces());
     let rounds = std::env::var("KILN_FAULT_ROUNDS").map_or(24, |text| text.parse().unwrap());
     let mut random = Random::seeded();
-    let site = Arc::new(Site::start(&[("KILN__CAPACITY__JOBS", "3"), ("KILN__WATCH__ATTEMPTS", "2")]).await);
+    let site = Arc::new(
+        Site::start(&[
+            ("KILN__CAPACITY__JOBS", "3"),
+            ("KILN__WATCH__ATTEMPTS", "2"),
+            ("KILN__WATCH__RETRY_PAUSE", "1s"),
+        ])
+        .await,
+    );
     let observer = Observer::of(&site);
     let begun = Instant::now();
     let course = Course {

@@ -56,7 +56,11 @@ impl Behind {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_s3_that_fails_for_good_is_named_as_the_cause() {
     needs!(support::no_namespaces());
-    let more = [("KILN__WATCH__SILENCE", "60s"), ("KILN__WATCH__ATTEMPTS", "2")];
+    let more = [
+        ("KILN__WATCH__SILENCE", "60s"),
+        ("KILN__WATCH__ATTEMPTS", "2"),
+        ("KILN__WATCH__RETRY_PAUSE", "1s"),
+    ];
     let Behind {
         site,
         proxy,

@@ -23,6 +23,9 @@ on_both!(
 
 fn run() -> Run {
     Run::new(Plan {
+        place: Some("local".to_owned()),
+        driver: kiln::records::run::DriverKind::Namespace,
+        own_kernel: false,
         how: How::Emulated,
         why: "because".to_owned(),
         needs: Needs {

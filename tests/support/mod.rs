@@ -26,6 +26,7 @@ use tempfile::TempDir;
 
 pub mod archive;
 pub mod authority;
+pub mod engine;
 pub mod issuer;
 pub mod repository;
 pub mod serve;
@@ -113,8 +114,10 @@ fn programs() -> &'static Path {
                 "{} is not there: run `make test` (or once `make agent PROFILE=debug`)",
                 from.display()
             );
-            let _ = fs_err::remove_file(&to);
-            fs_err::copy(from, to).unwrap();
+            // Another process of the same tests may be running the one that is there.
+            let fresh = to.with_extension(std::process::id().to_string());
+            fs_err::copy(from, &fresh).unwrap();
+            fs_err::rename(fresh, to).unwrap();
         }
         dir
     });

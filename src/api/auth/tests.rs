@@ -42,7 +42,7 @@ impl Guarded {
             .route("/v3/remote-build-nodes/{xname}", any(|| async { "a node is gone" }));
         let auth = Auth::guarded(Arc::new(store), None, &settings);
         Self {
-            app: serve::app(router, auth, Limits::from(&settings)),
+            app: serve::app(router, None, auth, Limits::from(&settings)),
             token,
             _dir: dir,
         }

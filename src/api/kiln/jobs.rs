@@ -20,6 +20,7 @@ use crate::{
     orchestrate::{Ended, Orchestrator, Resume},
     records::{
         Execs, Failure, Job, JobId, Moment, Step, TwinLevel,
+        protocol::SandboxFacts,
         run::{How, StepTime},
     },
     store::StoredRun,
@@ -45,8 +46,14 @@ pub(in crate::api) struct JobProgress {
     how: &'static str,
     /// Which tools may run as native twins; null of a native job.
     twins: Option<TwinLevel>,
-    /// What keeps it apart from everything else.
+    /// Where it runs: `local`, or another place of the server's; null until that is decided.
+    place: Option<String>,
+    /// What makes its sandbox: `namespace`, `microvm`, `docker`, `kata`.
+    driver: &'static str,
+    /// What keeps it apart from everything else: `namespace`, `container`, `vm`.
     isolation: &'static str,
+    /// What the sandbox is, as the agent inside found it before anything of the recipe ran.
+    sandbox: Option<SandboxFacts>,
     /// Which try this is, from 1.
     attempt: u32,
     /// What is set aside for it.
@@ -149,7 +156,10 @@ impl JobProgress {
             progress: progress.map(|(done, total)| StepProgress { done, total }),
             how: run.plan.how.name(),
             twins: (run.plan.how == How::Emulated).then_some(run.plan.twins),
-            isolation: "namespace",
+            place: run.plan.place.clone(),
+            driver: run.plan.driver.name(),
+            isolation: run.plan.driver.isolation(),
+            sandbox: run.found.clone(),
             attempt: run.attempt,
             needs: JobNeeds {
                 memory_bytes: needs.memory,

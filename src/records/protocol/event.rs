@@ -43,8 +43,24 @@ pub enum What {
         /// Units in all.
         total: u64,
     },
+    /// What the sandbox is; once, before anything of the recipe runs.
+    Sandbox(SandboxFacts),
     /// What ran how while a foreign root was built; once, when its step ends.
     Execs(Execs),
+}
+
+/// What an agent found its sandbox to be. Before anything of the recipe runs there, nobody inside has a reason to lie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct SandboxFacts {
+    /// The kernel's release, as of `uname -r`.
+    pub kernel: String,
+    /// The kernel's id of this boot, from `/proc/sys/kernel/random/boot_id`: two sandboxes with the same share a kernel.
+    pub boot_id: String,
+    /// The virtual machine that the kernel runs in, if it runs in one, as its firmware or CPU names it.
+    pub hypervisor: Option<String>,
+    /// What runs the image's programs, name and version, if the CPU does not.
+    pub emulator: Option<String>,
 }
 
 /// Who said a line.

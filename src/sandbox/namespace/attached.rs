@@ -111,7 +111,7 @@ impl NamespaceDriver {
                 agent: request.agent.to_owned(),
                 doors: request.doors_dir.to_owned(),
                 facts: request.facts,
-                resolv_conf: resolv_conf(request.network),
+                resolv_conf: resolv_conf(&request.network),
                 limits: request.limits,
                 network: request.network,
                 life: Life::Attached { keep: request.keep },

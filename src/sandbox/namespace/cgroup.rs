@@ -12,7 +12,10 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{records::Failure, sandbox::Limits};
+use crate::{
+    records::Failure,
+    sandbox::{Limits, room::Counters},
+};
 
 /// Where control groups are mounted everywhere.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -115,35 +118,9 @@ impl Cgroup {
         })
     }
 
-    /// How often the kernel killed a process of the sandbox for want of memory.
-    pub(super) fn oom_kills(&self) -> u64 {
-        self.find(&["memory.events", "memory.oom_control"], "oom_kill ")
-    }
-
-    /// Bytes of memory in use at most so far; 0 where nobody counts.
-    pub(super) fn memory_peak(&self) -> u64 {
-        self.find(&["memory.peak", "memory.max_usage_in_bytes"], "")
-    }
-
-    /// CPU time used so far.
-    pub(super) fn cpu(&self) -> Duration {
-        match self.find(&["cpuacct.usage"], "") {
-            0 => Duration::from_micros(self.find(&["cpu.stat"], "usage_usec ")),
-            nanoseconds => Duration::from_nanos(nanoseconds),
-        }
-    }
-
-    /// The number after `name` in the first of these files that there is, in any of the groups; 0 without.
-    fn find(&self, files: &[&str], name: &str) -> u64 {
-        let paths = self.dirs.iter().flat_map(|dir| files.iter().map(|file| dir.join(file)));
-        let number = |text: String| {
-            let mut lines = text.lines();
-            lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-        };
-        paths
-            .filter_map(|path| fs_err::read_to_string(path).ok())
-            .find_map(number)
-            .unwrap_or(0)
+    /// What the groups count.
+    pub(super) fn counters(&self) -> Counters {
+        Counters::of(self.dirs.clone())
     }
 
     /// Removes the groups; every process in them must have ended.

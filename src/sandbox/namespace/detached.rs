@@ -14,9 +14,12 @@ use super::{
     remove_groups, socket_pair,
 };
 use crate::{
+    arch::Arch,
     host,
     records::{Failure, JobId},
-    sandbox::{Capacity, Driver, Evidence, Network, SandboxSpec, SandboxState, Scratch, Usage},
+    sandbox::{
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
+    },
 };
 
 /// How long a supervisor may take to end its sandbox before it is killed, and then how long that may take.
@@ -141,6 +144,25 @@ impl Driver for NamespaceDriver {
             inodes_total: disk.files(),
         })
     }
+
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Namespace,
+            Kernel::Own => DriverKind::Microvm,
+        }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Ok(Arch::host())
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        Err(Failure::new("no_vm", "this host offers no virtual machine"))
+    }
 }
 
 impl NamespaceDriver {
@@ -154,13 +176,13 @@ impl NamespaceDriver {
             dir: self.dir_of(sandbox.job),
             task: Task::RunAgent(Box::new(AgentTask {
                 name: sandbox.job.to_string(),
-                toolbox: sandbox.toolbox.clone(),
+                toolbox: sandbox.toolbox.tree.clone(),
                 agent: sandbox.agent.clone(),
                 doors: sandbox.doors_dir.clone(),
                 facts: sandbox.facts.clone(),
-                resolv_conf: resolv_conf(sandbox.network),
+                resolv_conf: resolv_conf(&sandbox.network),
                 limits: sandbox.limits,
-                network: sandbox.network,
+                network: sandbox.network.clone(),
                 life: Life::Detached,
             })),
         }
@@ -204,10 +226,10 @@ impl NamespaceDriver {
 }
 
 /// What `/etc/resolv.conf` says in a sandbox with this network.
-pub(super) fn resolv_conf(network: Network) -> String {
+pub(super) fn resolv_conf(network: &Network) -> String {
     let of_host = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
     match network {
-        Network::Isolated => network::resolv_conf(&of_host),
+        Network::Isolated(_) => network::resolv_conf(&of_host),
         Network::Host => of_host,
     }
 }

@@ -15,7 +15,7 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-use super::idmap::IdMap;
+use crate::sandbox::room::IdMap;
 use crate::{records::Failure, sandbox::DiskLimit};
 
 /// An inode of ext4 on disk.

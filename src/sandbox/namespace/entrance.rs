@@ -2,21 +2,14 @@
 
 use std::{
     io::{Read, Write},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::OwnedFd, unix::net::UnixStream},
 };
 
 use nix::{
     errno::Errno,
     fcntl::OFlag,
     sched::{CloneFlags, unshare},
-    sys::{
-        prctl,
-        signal::Signal,
-        wait::{WaitStatus, waitpid},
-    },
+    sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Gid, Uid, fork, pipe2, setgroups, setresgid, setresuid},
 };
 
@@ -24,7 +17,10 @@ use super::{
     init,
     plan::{Plan, Task},
 };
-use crate::records::Failure;
+use crate::{
+    records::Failure,
+    sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
+};
 
 /// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
 pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<OwnedFd>) -> Result<i32, Failure> {
@@ -94,30 +90,4 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
             }
         }
     }
-}
-
-pub(super) fn die_with_parent() {
-    // It cannot fail with a valid signal (prctl(2)).
-    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-}
-
-pub(super) fn report_failure(pipe: &OwnedFd, failure: &Failure) {
-    if let Ok(text) = serde_json::to_string(failure) {
-        let _ = nix::unistd::write(pipe.as_fd(), text.as_bytes());
-    }
-}
-
-fn user_namespace_failure(errno: Errno) -> Failure {
-    let failure = Failure::new(
-        "no_user_namespace",
-        format!("this host does not let us make a user namespace: {errno}"),
-    );
-    failure.hint(match errno {
-        Errno::ENOSPC | Errno::EUSERS => "raise the sysctl user.max_user_namespaces",
-        Errno::EPERM => {
-            "allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), \
-             kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or the container's seccomp profile"
-        }
-        _ => "the kernel needs CONFIG_USER_NS",
-    })
 }

@@ -1,35 +1,34 @@
 //! Process 1 of a sandbox: furnishes it, starts the one program it is for, and reaps whatever that leaves.
 
 use std::{
-    io::Write,
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::fs::PermissionsExt,
-    },
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use nix::{
-    errno::Errno,
     fcntl::{OFlag, open},
     mount::MsFlags,
     sys::{
         prctl,
         stat::{Mode, umask},
-        wait::{WaitStatus, waitpid},
     },
-    unistd::{Pid, pipe2, sethostname},
+    unistd::sethostname,
 };
 
 use super::{
     HOST_COMMAND_DIR,
     files::Files,
-    kernel::{Kernel, Linux},
-    mounts::{AGENT, COMPANIONS, JOBLESS_LAYERS, Sources, furnish},
     plan::{AgentTask, Plan, Task},
 };
-use crate::records::{Failure, protocol::AgentFacts};
+use crate::{
+    records::Failure,
+    sandbox::room::{
+        kernel::{Kernel, Linux},
+        mounts::{Sources, companions, furnish},
+        process1::{self, clear_layers, run_and_reap, unreadable_copy},
+    },
+};
 
 /// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
 #[derive(Debug)]
@@ -70,23 +69,6 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     })
 }
 
-/// What lies beside the agent and goes into the sandbox with it.
-fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
-    COMPANIONS
-        .into_iter()
-        .map(|name| (name, agent.with_file_name(name)))
-        .filter(|(_, path)| path.exists())
-}
-
-/// Makes a copy of a program that may be run by everybody and read by its owner only, who is nobody inside. The kernel
-/// then shields the processes that run it: no root of a sandbox reads their memory, environment or descriptors
-/// (`would_dump` in the kernel's `fs/exec.c`).
-fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
-    let mut file = fs_err::File::create(copy)?;
-    std::io::copy(&mut fs_err::File::open(program)?, &mut file)?;
-    file.set_permissions(std::fs::Permissions::from_mode(0o711))
-}
-
 fn link_to(fd: &OwnedFd) -> PathBuf {
     // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
@@ -117,13 +99,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
             sethostname(&hostname)
                 .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
             furnish(&mut Linux, &sources, name, &hostname, &agent.resolv_conf)?;
-            let input = standard_input(&agent.facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
-            let mut command = Command::new(AGENT);
-            command
-                .env_clear()
-                .envs(ENVIRONMENT)
-                .current_dir("/")
-                .stdin(Stdio::from(input));
+            let mut command = process1::agent(&agent.facts)?;
             if let Some(stderr) = stderr {
                 command.stderr(Stdio::from(stderr));
             }
@@ -145,34 +121,6 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
         (Task::RunAgent(_), None) => Err(Failure::new("sandbox_start", "the plan was not opened")),
     }
 }
-
-/// Removes what a sandbox before this one left in the disk space, except the job's own.
-fn clear_layers(disk: &Path) -> std::io::Result<()> {
-    for layer in JOBLESS_LAYERS {
-        let path = disk.join(layer);
-        if path.exists() {
-            fs_err::remove_dir_all(path)?;
-        }
-    }
-    Ok(())
-}
-
-/// What the agent reads: the facts, which fit into a pipe.
-fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-    let mut text = serde_json::to_string(facts)?;
-    text.push('\n');
-    std::fs::File::from(writer).write_all(text.as_bytes())?;
-    Ok(reader)
-}
-
-/// The environment that the agent starts with, and nothing of the host's.
-const ENVIRONMENT: [(&str, &str); 4] = [
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("HOME", "/root"),
-    ("LANG", "C.UTF-8"),
-    ("TERM", "dumb"),
-];
 
 /// Shows a host program its own process table and, at a path that everybody can walk to, its directory.
 fn show_only_work_dir(dir: &OwnedFd) -> Result<(), Failure> {
@@ -197,21 +145,4 @@ fn empty(dir: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Starts the program and waits for it, and for every orphan that is handed to process 1 meanwhile.
-fn run_and_reap(mut command: Command) -> Result<i32, Failure> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let child = command
-        .spawn()
-        .map_err(|error| Failure::new("sandbox_start", format!("cannot run {program}: {error}")))?;
-    let main = Pid::from_raw(i32::try_from(child.id()).unwrap_or(-1));
-    loop {
-        match waitpid(None, None) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == main => return Ok(code),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => return Ok(128 + signal as i32),
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(Failure::new("sandbox_lost", format!("lost {program}: {errno}"))),
-        }
-    }
 }

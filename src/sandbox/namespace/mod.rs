@@ -1,7 +1,7 @@
 //! The namespace driver: a sandbox made of Linux namespaces, without root and without a daemon.
 //!
 //! User, mount, pid, ipc, uts and cgroup namespaces are the sandbox's own, and so may be the network (`network`). Ids
-//! inside are mapped to ids that are nobody outside (`idmap`). What the file systems look like is in `mounts`, what is
+//! inside are mapped to ids that are nobody outside ([`IdMap`]). What the file systems look like is in [`room::mounts`](super::room::mounts), what is
 //! on disk beside them in `files`.
 //!
 //! A sandbox is attached to the process that started it (`attached`), or lives on without it (`detached`).
@@ -20,12 +20,14 @@ use tokio::{
 
 pub use attached::{Handle, JobSandbox, Running};
 use files::Files;
-pub use idmap::IdMap;
-pub use mounts::{DOORS, SCRATCH};
 pub use plan::Report;
 use plan::{Plan, Task};
 
 use crate::records::{Failure, JobId};
+pub use crate::sandbox::room::{
+    IdMap,
+    mounts::{DOORS, SCRATCH},
+};
 
 mod attached;
 mod cgroup;
@@ -33,15 +35,10 @@ mod detached;
 mod disk;
 mod entrance;
 mod files;
-mod idmap;
 mod init;
-mod kernel;
-mod meter;
-mod mounts;
 mod network;
 mod plan;
 pub mod supervisor;
-mod walk;
 mod watch;
 mod words;
 
@@ -97,17 +94,7 @@ impl NamespaceDriver {
         env: &[(&str, &str)],
         mut say: impl FnMut(&str),
     ) -> Result<Report, Failure> {
-        let plan = Plan {
-            ids: self.ids,
-            dir: dir.to_owned(),
-            task: Task::RunHostCommand {
-                argv: argv.iter().map(ToString::to_string).collect(),
-                env: env
-                    .iter()
-                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                    .collect(),
-            },
-        };
+        let plan = self.host_command(dir, argv, env);
         let (output, theirs) = socket_pair()?;
         let theirs_too = theirs
             .try_clone()
@@ -123,6 +110,33 @@ impl NamespaceDriver {
         match report.failure {
             Some(failure) => Err(failure),
             None => Ok(report),
+        }
+    }
+
+    /// As [`NamespaceDriver::run_host_command`], for a program whose output is somebody's input. What it says on standard
+    /// error is nobody's.
+    pub(in crate::sandbox) async fn start_host_command(
+        &self,
+        dir: &Path,
+        argv: &[&str],
+        env: &[(&str, &str)],
+        output: Stdio,
+    ) -> Result<Handle, Failure> {
+        let plan = self.host_command(dir, argv, env);
+        self.supervise_with_stderr(&plan, output, Stdio::null()).await
+    }
+
+    fn host_command(&self, dir: &Path, argv: &[&str], env: &[(&str, &str)]) -> Plan {
+        Plan {
+            ids: self.ids,
+            dir: dir.to_owned(),
+            task: Task::RunHostCommand {
+                argv: argv.iter().map(ToString::to_string).collect(),
+                env: env
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect(),
+            },
         }
     }
 

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::idmap::IdMap;
 use crate::{
     records::{Failure, protocol::AgentFacts},
-    sandbox::{Limits, Network, Usage},
+    sandbox::{Limits, Network, Usage, room::IdMap},
 };
 
 /// One errand of a supervisor.
@@ -90,7 +89,8 @@ impl Plan {
 
     /// Whether the sandbox has a network of its own.
     pub(super) fn is_isolated(&self) -> bool {
-        self.agent().is_some_and(|agent| agent.network == Network::Isolated)
+        self.agent()
+            .is_some_and(|agent| matches!(agent.network, Network::Isolated(_)))
     }
 }
 

@@ -31,16 +31,17 @@ use nix::{
 use super::{
     cgroup::Cgroup,
     disk,
-    entrance::{enter, report_failure},
+    entrance::enter,
     files::{Files, remove_file},
-    meter::{DiskGauge, Meter},
     network::Slirp,
     plan::{AgentTask, Life, Plan, Report, Task},
-    walk::Walker,
     watch::Watch,
     words::Words,
 };
-use crate::records::Failure;
+use crate::{
+    records::Failure,
+    sandbox::room::{DiskGauge, Meter, Walker, report_failure},
+};
 
 /// The hidden subcommand `sandbox-supervisor`. Returns the process's exit code.
 pub fn main() -> i32 {
@@ -197,7 +198,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     };
     let (exit_code, lost) = watch.until_the_end_of(entrance, &cgroup);
     report.exit_code = exit_code;
-    report.usage = watch.meter.read(&cgroup);
+    report.usage = watch.meter.read(&cgroup.counters());
     // Its helpers end here, so that only processes of the sandbox are waited for.
     drop(watch);
     // What resists goes with the sandbox's other files.
@@ -206,7 +207,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
     report.failure = serde_json::from_str(&said).ok().or(refused).or(lost);
-    report.oom_kills = cgroup.oom_kills();
+    report.oom_kills = cgroup.counters().oom_kills();
     cgroup.remove();
     Ok(report)
 }

@@ -12,8 +12,8 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{cgroup::Cgroup, files::Files, meter::Meter, network::Slirp, words::Words};
-use crate::records::Failure;
+use super::{cgroup::Cgroup, files::Files, network::Slirp, words::Words};
+use crate::{records::Failure, sandbox::room::Meter};
 
 /// How often the supervisor looks whether the sandbox has ended, or is to end, in milliseconds. Neither is announced on
 /// a descriptor that `poll` could watch together with the others, short of Linux-only process handles.
@@ -49,7 +49,7 @@ impl Watch<'_> {
                 continue;
             }
             if let Some(files) = &self.files
-                && let Some(usage) = self.meter.tick(cgroup)
+                && let Some(usage) = self.meter.tick(&cgroup.counters())
             {
                 // On a full disk the next note may find room.
                 let _ = files.write_usage(&usage);

@@ -8,7 +8,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use crate::records::Failure;
 
 /// What the furnishing of a sandbox asks of the operating system. All paths are absolute.
-pub(super) trait Kernel {
+pub trait Kernel {
     /// `mount(2)`.
     fn mount(&mut self, source: &str, target: &Path, kind: &str, flags: MsFlags, data: &str) -> Result<(), Failure>;
     /// Makes a directory and its parents.
@@ -23,7 +23,7 @@ pub(super) trait Kernel {
 
 /// The real thing.
 #[derive(Debug)]
-pub(super) struct Linux;
+pub struct Linux;
 
 impl Kernel for Linux {
     fn mount(&mut self, source: &str, target: &Path, kind: &str, flags: MsFlags, data: &str) -> Result<(), Failure> {

@@ -35,25 +35,33 @@ pub const COMPANIONS: [&str; 2] = [PRELUDE, "answers.so"];
 pub const DOORS: &str = "/run/kiln";
 
 /// Directories of the disk space that hold nothing of the job's own: changes to the toolbox, and what overlays need.
-pub(super) const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
+pub const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
 
 /// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// What the mounts are made from, as paths that this process can open (usually `/proc/self/fd/N`).
 #[derive(Debug)]
-pub(super) struct Sources {
+pub struct Sources {
     /// The unpacked toolbox.
-    pub(super) toolbox: PathBuf,
+    pub toolbox: PathBuf,
     /// The job's directory on disk.
-    pub(super) disk: PathBuf,
+    pub disk: PathBuf,
     /// The agent's file.
-    pub(super) agent: PathBuf,
+    pub agent: PathBuf,
     /// Those of [`COMPANIONS`] that are there, with their names.
-    pub(super) companions: Vec<(&'static str, PathBuf)>,
+    pub companions: Vec<(&'static str, PathBuf)>,
     /// The directory with the server's sockets. It is the directory that is bound, so that the sockets of a server that
     /// was restarted are seen too.
-    pub(super) doors: PathBuf,
+    pub doors: PathBuf,
+}
+
+/// What lies beside the agent and goes into the sandbox with it.
+pub fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    COMPANIONS
+        .into_iter()
+        .map(|name| (name, agent.with_file_name(name)))
+        .filter(|(_, path)| path.exists())
 }
 
 /// Options of an overlay. With `volatile` no fsync reaches the disk: package managers sync after every file, and
@@ -69,7 +77,7 @@ fn layers(lower: &Path, disk: &Path, upper: &str, work: &str) -> String {
 
 /// Puts the sandbox together and enters it. Its overlays are mounted from the source `name`, so that somebody who looks
 /// at the mounts of a process sees which sandbox it is in.
-pub(super) fn furnish(
+pub fn furnish(
     kernel: &mut dyn Kernel,
     sources: &Sources,
     name: &str,

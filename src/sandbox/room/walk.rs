@@ -25,7 +25,7 @@ use nix::{
     unistd::{ForkResult, Gid, Pid, Uid, fork, setgroups, setresgid, setresuid},
 };
 
-use super::{entrance::die_with_parent, idmap::IdMap};
+use super::{die_with_parent, idmap::IdMap};
 use crate::records::Failure;
 
 /// The shortest pause between two walks.
@@ -39,7 +39,7 @@ const RESULT: usize = 16;
 
 /// The process that walks. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Walker {
+pub struct Walker {
     child: Pid,
     results: UnixStream,
     last: (u64, u64),
@@ -51,7 +51,7 @@ impl Walker {
     /// # Errors
     ///
     /// When the process or its user namespace cannot be made.
-    pub(super) fn start(dir: &Path, ids: IdMap) -> Result<Self, Failure> {
+    pub fn start(dir: &Path, ids: IdMap) -> Result<Self, Failure> {
         let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot measure the disk: {errno}"));
         let socket = |error: std::io::Error| Failure::io("cannot measure the disk", &error);
         let dir = open(dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(system)?;
@@ -82,7 +82,7 @@ impl Walker {
     }
 
     /// Bytes and inodes at the end of the last walk.
-    pub(super) fn last(&mut self) -> (u64, u64) {
+    pub fn last(&mut self) -> (u64, u64) {
         let mut result = [0; RESULT];
         // Results are written whole, and there are few of them.
         while self.results.read(&mut result).is_ok_and(|count| count == RESULT) {

@@ -67,7 +67,7 @@ impl IdMap {
     }
 
     /// Writes the maps of process `pid`, which has just entered its user namespace.
-    pub(super) fn apply(&self, pid: Pid) -> Result<(), Failure> {
+    pub fn apply(&self, pid: Pid) -> Result<(), Failure> {
         if self.rootless {
             self.apply_by_helper("newuidmap", pid, self.uid_base)?;
             self.apply_by_helper("newgidmap", pid, self.gid_base)

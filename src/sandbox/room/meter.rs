@@ -6,27 +6,47 @@ use std::{
 };
 
 use nix::sys::statvfs::statvfs;
+use serde::{Deserialize, Serialize};
 
-use super::{cgroup::Cgroup, walk::Walker};
-use crate::sandbox::Usage;
+use super::{counters::Counters, walk::Walker};
 
 /// How often a sandbox is measured.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// What a sandbox uses. What cannot be measured here is 0.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes of memory, at most so far; what the kernel keeps of files counts too.
+    pub memory_peak: u64,
+    /// CPU time so far.
+    pub cpu: Duration,
+    /// Bytes on disk, at most so far.
+    pub disk: u64,
+    /// Files, directories and links on disk, at most so far.
+    pub inodes: u64,
+    /// How often the kernel killed a process for want of memory so far.
+    pub oom_kills: u64,
+}
+
 /// How its disk space is measured.
 #[derive(Debug)]
-pub(super) enum DiskGauge {
+pub enum DiskGauge {
     /// Not at all.
     None,
     /// A file system of its own is mounted there; what was used of it before anything was written does not count.
-    FileSystem { mounted_on: PathBuf, empty: (u64, u64) },
+    FileSystem {
+        /// Where.
+        mounted_on: PathBuf,
+        /// Bytes and inodes that it used when it was new.
+        empty: (u64, u64),
+    },
     /// A directory is walked through.
     Directory(Walker),
 }
 
 /// Measures a sandbox, and remembers the most.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub struct Meter {
     gauge: DiskGauge,
     most: Usage,
     due: Instant,
@@ -34,7 +54,7 @@ pub(super) struct Meter {
 
 impl DiskGauge {
     /// For a file system that has just been mounted, and was `is_new`.
-    pub(super) fn of_file_system(mounted_on: &Path, is_new: bool) -> Self {
+    pub fn of_file_system(mounted_on: &Path, is_new: bool) -> Self {
         let empty = if is_new { used(mounted_on) } else { (0, 0) };
         Self::FileSystem {
             mounted_on: mounted_on.to_owned(),
@@ -66,7 +86,8 @@ fn used(path: &Path) -> (u64, u64) {
 }
 
 impl Meter {
-    pub(super) fn new(gauge: DiskGauge) -> Self {
+    /// One that has measured nothing yet.
+    pub fn new(gauge: DiskGauge) -> Self {
         Self {
             gauge,
             most: Usage::default(),
@@ -75,23 +96,23 @@ impl Meter {
     }
 
     /// Measures, if it is time to.
-    pub(super) fn tick(&mut self, cgroup: &Cgroup) -> Option<Usage> {
+    pub fn tick(&mut self, counters: &Counters) -> Option<Usage> {
         let now = Instant::now();
         (now >= self.due).then(|| {
             self.due = now + EVERY;
-            self.read(cgroup)
+            self.read(counters)
         })
     }
 
     /// Measures now.
-    pub(super) fn read(&mut self, cgroup: &Cgroup) -> Usage {
+    pub fn read(&mut self, counters: &Counters) -> Usage {
         let (disk, inodes) = self.gauge.read();
         self.most = Usage {
-            memory_peak: cgroup.memory_peak(),
-            cpu: cgroup.cpu(),
+            memory_peak: counters.memory_peak(),
+            cpu: counters.cpu(),
             disk: disk.max(self.most.disk),
             inodes: inodes.max(self.most.inodes),
-            oom_kills: cgroup.oom_kills(),
+            oom_kills: counters.oom_kills(),
         };
         self.most
     }

@@ -1,0 +1,110 @@
+//! From the container into the sandbox.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sched::{CloneFlags, unshare},
+    sys::{
+        prctl,
+        stat::{Mode, umask},
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Gid, Uid, fork, pipe2, setgroups, sethostname, setresgid, setresuid},
+};
+
+use super::said;
+use crate::{
+    records::Failure,
+    sandbox::room::{
+        die_with_parent,
+        kernel::Linux,
+        mounts::{Sources, companions, furnish},
+        order::{AGENT, DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
+        process1::{self, clear_layers, run_and_reap},
+        report_failure, user_namespace_failure,
+    },
+};
+
+/// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
+pub(super) fn enter(order: &Order, disk: &Path, parent: UnixStream) -> Result<i32, Failure> {
+    let mut flags =
+        CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    if order.ids.is_some() {
+        flags |= CloneFlags::CLONE_NEWUSER;
+    }
+    become_root(flags, parent)?;
+    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot start the sandbox: {errno}"));
+    let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
+    // SAFETY: this process has one thread, so the child may allocate and call anything.
+    #[expect(unsafe_code, reason = "fork has no safe form")]
+    match unsafe { fork() }.map_err(system)? {
+        ForkResult::Child => {
+            drop(failure_out);
+            die_with_parent();
+            let code = init(order, disk).unwrap_or_else(|failure| {
+                report_failure(&failure_in, &failure);
+                1
+            });
+            #[expect(clippy::exit, reason = "a forked child must not return into its parent's code")]
+            std::process::exit(code);
+        }
+        ForkResult::Parent { child } => {
+            drop(failure_in);
+            let code = match waitpid(child, None) {
+                Ok(WaitStatus::Exited(_, code)) => code,
+                Ok(WaitStatus::Signaled(_, signal, _)) => 128 + signal as i32,
+                _ => 1,
+            };
+            said(failure_out).map_or(Ok(code), Err)
+        }
+    }
+}
+
+/// Makes the namespaces, waits until their ids are mapped, and becomes root of them.
+pub(super) fn become_root(flags: CloneFlags, mut parent: UnixStream) -> Result<(), Failure> {
+    die_with_parent();
+    unshare(flags).map_err(user_namespace_failure)?;
+    let lost = |error: std::io::Error| Failure::io("lost the container's first process", &error);
+    parent.write_all(&[1]).map_err(lost)?;
+    parent.read_exact(&mut [0]).map_err(lost)?;
+    unshare(CloneFlags::CLONE_NEWCGROUP).map_err(user_namespace_failure)?;
+    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot become root of the sandbox: {errno}"));
+    setgroups(&[]).map_err(system)?;
+    setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).map_err(system)?;
+    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).map_err(system)?;
+    // The change of user cleared it (prctl(2)). Without its first process there is no container and none of this.
+    die_with_parent();
+    Ok(())
+}
+
+/// Process 1 of the sandbox.
+fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
+    let _ = prctl::set_name(c"kiln-init");
+    umask(Mode::from_bits_truncate(0o022));
+    clear_layers(disk).map_err(|error| Failure::io("cannot clear the sandbox", &error))?;
+    let agent = Path::new(VOLUME).join(PROGRAMS).join(AGENT);
+    let name = order.facts.job.to_string();
+    let hostname = format!("kiln-{}", name.get(..8).unwrap_or(&name));
+    sethostname(&hostname)
+        .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
+    // The engine's: its resolver is in this network and nowhere else.
+    let resolv_conf = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let sources = Sources {
+        toolbox: TOOLBOX.into(),
+        disk: disk.to_owned(),
+        companions: companions(&agent).collect(),
+        agent,
+        doors: DOORS.into(),
+    };
+    furnish(&mut Linux, &sources, &name, &hostname, &resolv_conf)?;
+    let mut command = process1::agent(&order.facts)?;
+    // Ours is what the driver reads.
+    command.stdout(std::process::Stdio::null());
+    run_and_reap(command)
+}

@@ -1,0 +1,254 @@
+//! The first process of a container: makes a sandbox in it, and outlives that to say how it ended.
+//!
+//! ```text
+//!  engine ── container ─────────────────────────────────────────────────────────────────────────┐
+//!         │  container (pid 1) ── fork ──▶ entrance ── fork ──▶ init (pid 1 inside) ── exec ──▶ agent │
+//!         │  the engine's namespaces       user namespace      all namespaces but the network       │
+//! ```
+//!
+//! It is the only process that has any right in the engine's namespaces: to set routes, which it gives up at once, and
+//! to map ids. A build's root has all rights in a user namespace of its own and is nobody outside; the network, which
+//! is the container's, it cannot change.
+//!
+//! In a virtual machine (`Order::ids` is none) there is no user namespace: the machine is the wall.
+
+use std::{
+    ffi::OsString,
+    io::{BufRead, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    process::ExitCode,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal, kill},
+        signalfd::{SfdFlags, SignalFd},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Pid, fork, pipe2},
+};
+
+use serde::Serialize;
+
+use crate::{
+    records::Failure,
+    routes,
+    sandbox::room::{
+        Counters, DiskGauge, IdMap, Meter, Walker,
+        order::{self, DISK, End, Order, Said, VOLUME},
+        report_failure,
+    },
+};
+
+mod disk;
+mod inside;
+mod probe;
+mod rights;
+
+/// How often the sandbox is measured, in milliseconds.
+const EVERY_MS: u16 = 1000;
+
+/// The subcommand. Returns how the container ends.
+pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let code = match arguments.next() {
+        Some(word) if word == order::SYNC => i32::from(!keep(arguments.next())),
+        Some(word) if word == order::PROBE => probe::main(arguments.next()),
+        _ => main_of_sandbox(),
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// Does what the engine's client orders. Returns the container's exit code.
+fn main_of_sandbox() -> i32 {
+    let end = read_order()
+        .and_then(|order| run(&order))
+        .unwrap_or_else(|failure| End {
+            exit_code: 1,
+            failure: Some(failure),
+            ..End::default()
+        });
+    let code = end.exit_code;
+    say_line(&Said::End(end));
+    code
+}
+
+fn read_order() -> Result<Order, Failure> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failure::io("cannot read what the container is for", &error))?;
+    serde_json::from_str(&line).map_err(|error| {
+        // The server died between the two calls that start a container.
+        Failure::new(
+            "sandbox_start",
+            format!("nobody said what the container is for: {error}"),
+        )
+    })
+}
+
+/// Says a line. An engine that keeps no logs is no reason to end.
+fn say_line(what: &impl Serialize) {
+    if let Ok(text) = serde_json::to_string(what) {
+        let _ = writeln!(std::io::stdout(), "{text}");
+    }
+}
+
+fn run(order: &Order) -> Result<End, Failure> {
+    let _ = prctl::set_name(c"kiln-container");
+    routes::restrict(&order.allow, &order.deny)?;
+    let disk = Path::new(VOLUME).join(DISK);
+    if order.ids.is_some() {
+        rights::keep_only_ids()?;
+    }
+    let disk = match order.disk_bytes {
+        Some(bytes) => disk::mount_file(&disk, bytes)?,
+        None => disk,
+    };
+    let gauge = match order.ids {
+        Some(ids) => DiskGauge::Directory(Walker::start(&disk, ids)?),
+        None => DiskGauge::of_file_system(&disk, false),
+    };
+    let signals = Signals::block()?;
+    let mut meter = Meter::new(gauge);
+    let counters = counters();
+    let (exit_code, failure) = sandbox(order, &disk, &signals, || {
+        if let Some(usage) = meter.tick(&counters) {
+            say_line(&Said::Usage(usage));
+        }
+    })?;
+    Ok(End {
+        exit_code,
+        failure,
+        usage: meter.read(&counters),
+    })
+}
+
+/// Makes sure that the disk space stands a crash of the machine. Whether it does: what a sandbox wrote that `started`
+/// before the machine did is not all there. Seconds since 1970.
+fn keep(started: Option<OsString>) -> bool {
+    let started = started.and_then(|text| text.to_str()?.parse::<u64>().ok());
+    let stat = fs_err::read_to_string("/proc/stat").unwrap_or_default();
+    let boot = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+    let is_of_this_boot = matches!((started, boot), (Some(started), Some(boot)) if started > boot);
+    is_of_this_boot && fs_err::File::open(VOLUME).is_ok_and(|dir| nix::unistd::syncfs(&dir).is_ok())
+}
+
+/// The container's own groups, as engines show them inside.
+fn counters() -> Counters {
+    let mount = Path::new("/sys/fs/cgroup");
+    let dirs = if mount.join("cgroup.controllers").exists() {
+        vec![mount.to_owned()]
+    } else {
+        ["memory", "cpuacct", "cpu,cpuacct"]
+            .map(|name| mount.join(name))
+            .to_vec()
+    };
+    Counters::of(dirs)
+}
+
+/// Runs the sandbox to its end. `tick` is called now and then meanwhile.
+fn sandbox(
+    order: &Order,
+    disk: &Path,
+    signals: &Signals,
+    mut tick: impl FnMut(),
+) -> Result<(i32, Option<Failure>), Failure> {
+    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot start the sandbox: {errno}"));
+    let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot start the sandbox", &error))?;
+    // SAFETY: this process has one thread, so the child may allocate and call anything.
+    #[expect(unsafe_code, reason = "fork has no safe form")]
+    let entrance = match unsafe { fork() }.map_err(system)? {
+        ForkResult::Child => {
+            drop((ours, failure_out));
+            signals.unblock();
+            let code = inside::enter(order, disk, theirs).unwrap_or_else(|failure| {
+                report_failure(&failure_in, &failure);
+                1
+            });
+            #[expect(clippy::exit, reason = "a forked child must not return into its parent's code")]
+            std::process::exit(code);
+        }
+        ForkResult::Parent { child } => child,
+    };
+    drop((theirs, failure_in));
+    let refused = hand_over(ours, order.ids, entrance).err();
+    if refused.is_some() {
+        let _ = kill(entrance, Signal::SIGKILL);
+    }
+    let exit_code = loop {
+        match waitpid(entrance, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => break code,
+            Ok(WaitStatus::Signaled(_, signal, _)) => break 128 + signal as i32,
+            Err(Errno::ECHILD) => break 1,
+            _ => {}
+        }
+        if signals.wait() == Some(Signal::SIGTERM) {
+            let _ = kill(entrance, Signal::SIGKILL);
+        }
+        tick();
+    };
+    Ok((exit_code, said(failure_out).or(refused)))
+}
+
+/// Maps the ids of the entrance, once it is in its user namespace.
+fn hand_over(mut socket: UnixStream, ids: Option<IdMap>, entrance: Pid) -> Result<(), Failure> {
+    let lost = |error: std::io::Error| Failure::io("cannot start the sandbox", &error);
+    let mut ready = [0];
+    // No byte: the entrance could not make its namespaces and says why through the failure pipe.
+    if socket.read_exact(&mut ready).is_err() {
+        return Ok(());
+    }
+    if let Some(ids) = ids {
+        ids.apply(entrance)?;
+    }
+    socket.write_all(&ready).map_err(lost)
+}
+
+/// The failure that somebody wrote into a pipe before it was closed.
+fn said(pipe: OwnedFd) -> Option<Failure> {
+    let mut text = String::new();
+    let _ = std::fs::File::from(pipe).read_to_string(&mut text);
+    serde_json::from_str(&text).ok()
+}
+
+/// Signals that this process waits for instead of being interrupted by them.
+struct Signals {
+    set: SigSet,
+    fd: SignalFd,
+}
+
+impl Signals {
+    fn block() -> Result<Self, Failure> {
+        let failed = |errno: Errno| Failure::new("sandbox_start", format!("cannot wait for signals: {errno}"));
+        let mut set = SigSet::empty();
+        // That the sandbox has ended, and that the engine wants it to.
+        set.add(Signal::SIGCHLD);
+        set.add(Signal::SIGTERM);
+        set.thread_block().map_err(failed)?;
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(failed)?;
+        Ok(Self { set, fd })
+    }
+
+    fn unblock(&self) {
+        // It was blocked with the same set.
+        let _ = self.set.thread_unblock();
+    }
+
+    /// The next signal, if one comes before the sandbox is to be measured.
+    fn wait(&self) -> Option<Signal> {
+        let mut watched = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut watched, PollTimeout::from(EVERY_MS));
+        let info = self.fd.read_signal().ok().flatten()?;
+        Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()
+    }
+}

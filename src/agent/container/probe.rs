@@ -1,0 +1,91 @@
+//! Looking at where a container is, and trying out whether a sandbox could be made there.
+
+use std::{ffi::OsString, os::unix::net::UnixStream, path::Path};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    mount::MsFlags,
+    sched::CloneFlags,
+    sys::{
+        statvfs::{Statvfs, statvfs},
+        utsname::uname,
+        wait::waitpid,
+    },
+    unistd::{ForkResult, fork, pipe2},
+};
+
+use super::{hand_over, inside::become_root, rights, said, say_line};
+use crate::{
+    records::Failure,
+    sandbox::room::{
+        IdMap,
+        kernel::{Kernel, Linux},
+        order::Probe,
+        report_failure,
+    },
+};
+
+/// Says what it finds, and whether a sandbox with these ids could be made. Returns the container's exit code.
+pub(super) fn main(ids: Option<OsString>) -> i32 {
+    let ids = ids.and_then(|text| serde_json::from_str(text.to_str()?).ok());
+    let disk = statvfs("/").ok();
+    let of_disk = |value: fn(&Statvfs) -> u64| disk.as_ref().map_or(0, value);
+    let kernel = uname().map(|name| name.release().to_string_lossy().into_owned());
+    say_line(&Probe {
+        kernel: kernel.unwrap_or_default(),
+        cpu: cpu(),
+        refused: ids.and_then(|ids| try_out(ids).err()),
+        disk_free: of_disk(|disk| disk.blocks_available() * disk.fragment_size()),
+        disk_total: of_disk(|disk| disk.blocks() * disk.fragment_size()),
+        inodes_free: of_disk(Statvfs::files_available),
+        inodes_total: of_disk(Statvfs::files),
+    });
+    0
+}
+
+/// What the CPU calls itself.
+fn cpu() -> String {
+    let text = fs_err::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(String::new, |(_, name)| name.to_owned())
+}
+
+/// What a security module or an old kernel forbids is forbidden here, too.
+fn try_out(ids: IdMap) -> Result<(), Failure> {
+    rights::keep_only_ids()?;
+    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot try out a sandbox: {errno}"));
+    let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot try out a sandbox", &error))?;
+    // SAFETY: this process has one thread, so the child may allocate and call anything.
+    #[expect(unsafe_code, reason = "fork has no safe form")]
+    match unsafe { fork() }.map_err(system)? {
+        ForkResult::Child => {
+            drop((ours, failure_out));
+            if let Err(failure) = mount_something(theirs) {
+                report_failure(&failure_in, &failure);
+            }
+            #[expect(clippy::exit, reason = "a forked child must not return into its parent's code")]
+            std::process::exit(0);
+        }
+        ForkResult::Parent { child } => {
+            drop((theirs, failure_in));
+            hand_over(ours, Some(ids), child)?;
+            let _ = waitpid(child, None);
+            said(failure_out).map_or(Ok(()), Err)
+        }
+    }
+}
+
+fn mount_something(parent: UnixStream) -> Result<(), Failure> {
+    become_root(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS, parent)?;
+    let tmp = Path::new("/tmp");
+    Linux.mount("kiln", tmp, "tmpfs", MsFlags::empty(), "size=1m")?;
+    for dir in ["lower", "upper", "work", "root"] {
+        Linux.mkdir(&tmp.join(dir))?;
+    }
+    let layers = "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr";
+    Linux.mount("kiln", &tmp.join("root"), "overlay", MsFlags::empty(), layers)
+}

@@ -1,0 +1,26 @@
+//! Giving up rights for good.
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+use crate::records::Failure;
+
+/// Keeps only the rights to map ids. With "no new privileges" set, as in every container of ours, no program that is
+/// started from here on gets any of the others back (`capabilities(7)`, `prctl(2)`).
+///
+/// # Errors
+///
+/// `sandbox_start` when the kernel refuses.
+pub(super) fn keep_only_ids() -> Result<(), Failure> {
+    let ids = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let kept = CapabilitySets {
+        effective: ids,
+        permitted: ids,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, kept).map_err(|errno| {
+        Failure::new(
+            "sandbox_start",
+            format!("cannot give up the container's rights: {errno}"),
+        )
+    })
+}

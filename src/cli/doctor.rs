@@ -1,0 +1,57 @@
+//! `kiln doctor`.
+
+use clap::Args;
+use owo_colors::OwoColorize;
+
+use super::printer::Printer;
+use crate::{
+    config::Config,
+    doctor::{self, Finding, State},
+    records::Failure,
+};
+
+/// Find out what this host can do for builds, and what to do about the rest.
+#[derive(Debug, Args)]
+pub(super) struct DoctorArguments {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorArguments {
+    pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+        let findings = doctor::examine(config).await;
+        if self.json {
+            let text = serde_json::to_string_pretty(&findings).map_err(|error| Failure::new("io", error))?;
+            printer.result(text);
+        } else {
+            for finding in &findings {
+                show(finding, printer);
+            }
+        }
+        let lacking = findings
+            .iter()
+            .filter(|finding| finding.required && finding.state != State::Ok);
+        match lacking.count() {
+            0 => Ok(()),
+            count => Err(
+                Failure::new("host_unfit", format!("{count} of what every job needs is not there"))
+                    .hint("do what the lines above say, then run `kiln doctor` again"),
+            ),
+        }
+    }
+}
+
+fn show(finding: &Finding, printer: &Printer) {
+    // Padded before it is coloured: the colours' bytes would count.
+    let state = format!("{:<8}", finding.state.name());
+    let state = match (finding.state, finding.required) {
+        (State::Ok, _) => state.green().to_string(),
+        (_, true) => state.red().bold().to_string(),
+        (_, false) => state.yellow().to_string(),
+    };
+    printer.result(format_args!("{state} {:<32} {}", finding.what, finding.detail));
+    if let Some(next) = finding.next.as_ref().filter(|next| !next.is_empty()) {
+        printer.result(format_args!("{:<41} → {next}", ""));
+    }
+}

@@ -1,0 +1,184 @@
+//! Container engines, Kata, and Kubernetes.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::doctor::{Finding, ask};
+
+const AREA: &str = "engines";
+
+/// Where Kata's shim is, beside PATH, and where packages put its configuration (Kata's own order, most specific first).
+const SHIM_DIRS: [&str; 2] = ["/opt/kata/bin", "/usr/local/bin"];
+const KATA_CONFIGURATIONS: [&str; 5] = [
+    "/etc/kata-containers/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/runtime-rs/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/configuration.toml",
+    "/usr/share/defaults/kata-containers/configuration.toml",
+    "/usr/share/kata-containers/defaults/configuration.toml",
+];
+
+pub(super) async fn examine() -> Vec<Finding> {
+    let mut findings = vec![podman().await];
+    findings.extend(kata());
+    findings.extend(runtime_classes().await);
+    findings
+}
+
+async fn podman() -> Finding {
+    const WHAT: &str = "Podman";
+    match ask("podman", &["--version"]).await {
+        Ok(said) => Finding::ok(AREA, WHAT, format!("{said}; it cannot run Kata")),
+        Err(why) => Finding::missing(
+            AREA,
+            WHAT,
+            why,
+            "apt install podman, where remote build nodes have no Docker",
+        ),
+    }
+}
+
+fn kata() -> Vec<Finding> {
+    const SHIM: &str = "containerd-shim-kata-v2";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(SHIM_DIRS.map(PathBuf::from));
+    let Some(shim) = dirs.map(|dir| dir.join(SHIM)).find(|file| file.exists()) else {
+        let next = "install Kata Containers as kata/README.md shows";
+        return vec![Finding::missing(AREA, "Kata", format!("no {SHIM}"), next)];
+    };
+    let mut findings = vec![Finding::ok(AREA, "Kata", shim.display())];
+    let Some(file) = KATA_CONFIGURATIONS
+        .into_iter()
+        .map(Path::new)
+        .find(|file| file.exists())
+    else {
+        let next = "copy the configuration from kata/ to /etc/kata-containers/";
+        findings.push(Finding::missing(AREA, "Kata configuration", "there is none", next));
+        return findings;
+    };
+    findings.push(Finding::ok(AREA, "Kata configuration", file.display()));
+    findings.push(guest_kernel(file));
+    findings
+}
+
+/// Whether the kernel that Kata starts has what foreign builds need. Its build configuration lies beside it.
+fn guest_kernel(configuration: &Path) -> Finding {
+    const WHAT: &str = "Kata guest kernel";
+    let next = "build the guest kernel with kata/kernel.conf, or let it load the module binfmt_misc";
+    let text = fs_err::read_to_string(configuration).unwrap_or_default();
+    let Some(kernel) = kernel_of(&text) else {
+        return Finding::broken(AREA, WHAT, format!("{} names none", configuration.display()), next);
+    };
+    let kernel = fs_err::canonicalize(&kernel).unwrap_or(kernel);
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let version = name.trim_start_matches("vmlinux-").trim_start_matches("vmlinuz-");
+    let built_with = fs_err::read_to_string(kernel.with_file_name(format!("config-{version}"))).unwrap_or_default();
+    if built_with.is_empty() {
+        let detail = format!("{name}: how it was built is not said beside it");
+        return Finding::missing(
+            AREA,
+            WHAT,
+            detail,
+            "run a foreign job: it says what is missing, if anything is",
+        );
+    }
+    let lacks: Vec<_> = ["CONFIG_BINFMT_MISC", "CONFIG_OVERLAY_FS", "CONFIG_SQUASHFS"]
+        .into_iter()
+        .filter(|option| {
+            !["=y", "=m"]
+                .iter()
+                .any(|set| built_with.lines().any(|line| line == format!("{option}{set}")))
+        })
+        .collect();
+    if lacks.is_empty() {
+        Finding::ok(AREA, WHAT, format!("{name} has binfmt_misc"))
+    } else {
+        Finding::broken(AREA, WHAT, format!("{name} lacks {}", lacks.join(", ")), next)
+    }
+}
+
+/// The kernel that a configuration of Kata names.
+fn kernel_of(configuration: &str) -> Option<PathBuf> {
+    let table: toml::Table = configuration.parse().ok()?;
+    let hypervisors = table.get("hypervisor")?.as_table()?;
+    let kernel = hypervisors
+        .values()
+        .find_map(|hypervisor| hypervisor.get("kernel")?.as_str())?;
+    Some(PathBuf::from(kernel))
+}
+
+/// Which names Kubernetes has for Kata, when somebody can ask it.
+async fn runtime_classes() -> Option<Finding> {
+    const WHAT: &str = "Kubernetes RuntimeClass";
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
+    let configured = std::env::var_os("KUBECONFIG").is_some() || home.is_some_and(|file| file.exists());
+    if !configured {
+        return None;
+    }
+    let said = match ask(
+        "kubectl",
+        &["get", "runtimeclasses", "--output=json", "--request-timeout=5s"],
+    )
+    .await
+    {
+        Ok(said) => said,
+        Err(why) => return Some(Finding::broken(AREA, WHAT, why, "kubectl get runtimeclasses")),
+    };
+    let names = kata_classes(&said);
+    Some(if names.is_empty() {
+        Finding::missing(
+            AREA,
+            WHAT,
+            "none whose handler is Kata",
+            "kubectl apply -f kata/runtimeclass.yaml",
+        )
+    } else {
+        Finding::ok(AREA, WHAT, names.join(", "))
+    })
+}
+
+fn kata_classes(json: &str) -> Vec<String> {
+    let list: Value = serde_json::from_str(json).unwrap_or_default();
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    let kata = items
+        .iter()
+        .filter(|item| item["handler"].as_str().is_some_and(|handler| handler.contains("kata")));
+    kata.filter_map(|item| Some(item["metadata"]["name"].as_str()?.to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_kernel_is_judged_by_how_it_was_built() {
+        let dir = tempfile::tempdir().unwrap();
+        let kernel = dir.path().join("vmlinux-6.12.13-151");
+        fs_err::write(&kernel, "").unwrap();
+        let configuration = dir.path().join("configuration.toml");
+        fs_err::write(
+            &configuration,
+            format!("[hypervisor.qemu]\nkernel = {:?}\n", kernel.display().to_string()),
+        )
+        .unwrap();
+        let state = || guest_kernel(&configuration).state;
+        assert_eq!(state(), crate::doctor::State::Missing);
+        let built_with = dir.path().join("config-6.12.13-151");
+        let lines = "CONFIG_OVERLAY_FS=y\nCONFIG_SQUASHFS=y\n";
+        fs_err::write(&built_with, format!("{lines}# CONFIG_BINFMT_MISC is not set\n")).unwrap();
+        assert_eq!(state(), crate::doctor::State::Broken);
+        fs_err::write(&built_with, format!("{lines}CONFIG_BINFMT_MISC=m\n")).unwrap();
+        assert_eq!(state(), crate::doctor::State::Ok);
+    }
+
+    #[test]
+    fn kubernetes_classes_are_kata_by_their_handler() {
+        let json = r#"{"items": [
+            {"metadata": {"name": "kata-qemu"}, "handler": "kata-qemu"},
+            {"metadata": {"name": "gvisor"}, "handler": "runsc"},
+            {"metadata": {"name": "vm"}, "handler": "kata-qemu-runtime-rs"}]}"#;
+        assert_eq!(kata_classes(json), ["kata-qemu", "vm"]);
+        assert!(kata_classes("no json").is_empty());
+    }
+}

@@ -1,0 +1,62 @@
+//! Virtual machines of this host: QEMU, and whether KVM really runs one.
+
+use std::path::Path;
+
+use crate::{
+    arch::Arch,
+    config::Config,
+    doctor::{Finding, ask},
+    sandbox::{Driver, Machine},
+};
+
+const AREA: &str = "machines";
+
+/// Where the kernel offers virtual machines that the CPU runs.
+const KVM: &str = "/dev/kvm";
+
+pub(super) async fn examine(config: &Config) -> Vec<Finding> {
+    let program = format!("qemu-system-{}", Arch::host().name());
+    let mut findings = vec![match ask(&program, &["--version"]).await {
+        Ok(said) => Finding::ok(AREA, "QEMU", said.lines().next().unwrap_or_default()),
+        Err(why) => {
+            let package = match Arch::host() {
+                Arch::X86_64 => "qemu-system-x86",
+                Arch::Aarch64 => "qemu-system-arm",
+                _ => "qemu-system",
+            };
+            Finding::missing(AREA, "QEMU", why, format!("apt install {package}"))
+        }
+    }];
+    let Ok(driver) = config.namespace_driver() else {
+        return findings;
+    };
+    let there = Path::new(KVM).exists();
+    match driver.own_kernel().await {
+        Ok(Machine { what, accelerated }) => {
+            findings.push(if accelerated {
+                Finding::ok(AREA, "KVM", "a kernel was started with it")
+            } else if there {
+                let detail = format!("{KVM} is there, and no kernel starts with it");
+                Finding::broken(
+                    AREA,
+                    "KVM",
+                    detail,
+                    "on a virtual host: enable nested virtualisation where it runs",
+                )
+            } else {
+                Finding::missing(
+                    AREA,
+                    "KVM",
+                    format!("there is no {KVM}"),
+                    "modprobe kvm_intel || modprobe kvm_amd",
+                )
+            });
+            findings.push(Finding::ok(AREA, "virtual machines", what));
+        }
+        Err(failure) => {
+            let next = failure.hint.clone().unwrap_or_default();
+            findings.push(Finding::missing(AREA, "virtual machines", failure, next));
+        }
+    }
+    findings
+}

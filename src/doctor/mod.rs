@@ -1,0 +1,119 @@
+//! `kiln doctor`: what this host can do for Kiln, found out by trying, and the next command where something is missing.
+//!
+//! One file for each area; each returns [`Finding`]s and changes nothing. What jobs need is asked of the same drivers
+//! that place them, so what is said here is what happens.
+
+use serde::Serialize;
+
+use crate::config::Config;
+
+mod engines;
+mod kernel;
+mod machines;
+mod storage;
+
+/// What was found out about one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about: `kernel`, `machines`, `engines`, `storage`.
+    pub area: &'static str,
+    /// The thing.
+    pub what: &'static str,
+    /// How it is.
+    pub state: State,
+    /// What was seen.
+    pub detail: String,
+    /// The next command, or the next thing to do, where it is not as it should be.
+    pub next: Option<String>,
+    /// Whether nothing works without it.
+    pub required: bool,
+}
+
+/// How a thing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It was tried and works.
+    Ok,
+    /// It is not there.
+    Missing,
+    /// It is there and does not work.
+    Broken,
+}
+
+impl State {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Missing => "missing",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "callers hand over what they made for this")]
+impl Finding {
+    fn ok(area: &'static str, what: &'static str, detail: impl ToString) -> Self {
+        Self {
+            area,
+            what,
+            state: State::Ok,
+            detail: detail.to_string(),
+            next: None,
+            required: false,
+        }
+    }
+
+    fn missing(area: &'static str, what: &'static str, detail: impl ToString, next: impl ToString) -> Self {
+        Self {
+            state: State::Missing,
+            next: Some(next.to_string()),
+            ..Self::ok(area, what, detail)
+        }
+    }
+
+    fn broken(area: &'static str, what: &'static str, detail: impl ToString, next: impl ToString) -> Self {
+        Self {
+            state: State::Broken,
+            ..Self::missing(area, what, detail, next)
+        }
+    }
+
+    fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
+}
+
+/// Looks at everything, one thing after the other: some of it takes seconds.
+pub async fn examine(config: &Config) -> Vec<Finding> {
+    let mut findings = kernel::examine(config).await;
+    findings.extend(machines::examine(config).await);
+    findings.extend(engines::examine().await);
+    findings.extend(storage::examine(config).await);
+    findings
+}
+
+/// Runs a program, and returns what it said if it ended well, or else why not.
+async fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = tokio::process::Command::new(program)
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let limit = std::time::Duration::from_secs(10);
+    let output = match tokio::time::timeout(limit, output).await {
+        Ok(output) => output.map_err(|error| format!("cannot run {program}: {error}"))?,
+        Err(_) => return Err(format!("{program} said nothing for {} s", limit.as_secs())),
+    };
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(said
+        .trim()
+        .lines()
+        .last()
+        .unwrap_or("it failed without a word")
+        .to_owned())
+}

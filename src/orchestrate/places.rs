@@ -1,0 +1,258 @@
+//! The places that jobs may run at: what makes sandboxes there, and what they were last seen to offer.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures::future::join_all;
+
+use super::place::{Candidate, Offers, Placement, Wish, place};
+use crate::{
+    arch::Arch,
+    config::ForeignIsolation,
+    records::{
+        Failure,
+        run::{DriverKind, How, Kernel, LOCAL},
+    },
+    sandbox::{Capacity, Driver},
+};
+
+/// Makes the driver of a remote build node, given its name. Nothing is asked of the node yet.
+pub type NodeDriver = Box<dyn Fn(&str) -> Arc<dyn Driver> + Send + Sync>;
+
+/// All places of a server.
+pub struct Places {
+    local: Arc<Place>,
+    /// The others, those of the configuration before those of the records.
+    others: Mutex<Vec<Arc<Place>>>,
+    node_driver: NodeDriver,
+    /// Set once a job needs a virtual machine: finding out takes seconds, and most servers never need to.
+    machines_wanted: AtomicBool,
+}
+
+/// One place.
+#[derive(Debug)]
+struct Place {
+    name: String,
+    driver: Arc<dyn Driver>,
+    /// Whether it is there because of a record of a remote build node.
+    is_node: bool,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a place.
+#[derive(Debug, Clone)]
+struct Seen {
+    offers: Offers,
+    cpus: u32,
+    /// Whether it is known what it offers besides its own kernel, and at all.
+    kernels: bool,
+    machines: bool,
+}
+
+/// What becomes of a job that looks for a place.
+#[derive(Debug)]
+pub enum Decision {
+    /// It has one.
+    Placed(Placement),
+    /// No place will do.
+    Refused(Failure),
+    /// It is not known yet what the places offer.
+    Later,
+}
+
+impl Places {
+    /// The host itself, which is of this architecture, and others of the configuration by their names.
+    pub fn new(
+        local: Arc<dyn Driver>,
+        arch: Arch,
+        others: Vec<(String, Arc<dyn Driver>)>,
+        node_driver: NodeDriver,
+    ) -> Self {
+        let others = others.into_iter().map(|(name, driver)| Place::unseen(name, driver, false));
+        let local = Place::unseen(LOCAL.to_owned(), local, false);
+        {
+            // A server without sandboxes of its own does not start, so those need no look.
+            let mut seen = local.seen();
+            seen.offers.arch = arch;
+            seen.offers.shared_kernel = Ok(());
+            seen.kernels = true;
+        }
+        Self {
+            local: Arc::new(local),
+            others: Mutex::new(others.map(Arc::new).collect()),
+            node_driver,
+            machines_wanted: AtomicBool::new(false),
+        }
+    }
+
+    fn others(&self) -> MutexGuard<'_, Vec<Arc<Place>>> {
+        // Each change is one call.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<Arc<Place>> {
+        std::iter::once(Arc::clone(&self.local))
+            .chain(self.others().iter().cloned())
+            .collect()
+    }
+
+    /// This host.
+    pub fn local(&self) -> &Arc<dyn Driver> {
+        &self.local.driver
+    }
+
+    /// What makes sandboxes at a place. A job without one has no sandbox, and the host itself says so. A node whose
+    /// record was deleted may have sandboxes still.
+    pub fn driver(&self, name: Option<&str>) -> Arc<dyn Driver> {
+        let name = name.unwrap_or(LOCAL);
+        let found = self.all().into_iter().find(|place| place.name == name);
+        found.map_or_else(|| (self.node_driver)(name), |place| Arc::clone(&place.driver))
+    }
+
+    /// Whether a place still makes such sandboxes, as far as is known.
+    pub fn has(&self, name: Option<&str>, driver: DriverKind) -> bool {
+        let place = self.all().into_iter().find(|place| Some(place.name.as_str()) == name);
+        place.is_some_and(|place| {
+            let seen = place.seen();
+            match driver.kernel() {
+                Kernel::Shared => place.driver.kind(Kernel::Shared) == driver && seen.offers.shared_kernel.is_ok(),
+                Kernel::Own => place.driver.kind(Kernel::Own) == driver && seen.offers.own_kernel.is_ok(),
+            }
+        })
+    }
+
+    /// Each place's name and what makes sandboxes there.
+    pub fn drivers(&self) -> Vec<(String, Arc<dyn Driver>)> {
+        let all = self.all().into_iter();
+        all.map(|place| (place.name.clone(), Arc::clone(&place.driver))).collect()
+    }
+
+    /// Decides for a job, given how many there are at each place already.
+    pub fn decide(&self, wish: Wish, foreign: ForeignIsolation, jobs_at: impl Fn(&str) -> u32) -> Decision {
+        let all = self.all();
+        let seen: Vec<Seen> = all.iter().map(|place| place.seen().clone()).collect();
+        let candidates: Vec<_> = all
+            .iter()
+            .zip(&seen)
+            .map(|(place, seen)| Candidate {
+                name: &place.name,
+                drivers: (place.driver.kind(Kernel::Shared), place.driver.kind(Kernel::Own)),
+                offers: &seen.offers,
+                load: (jobs_at(&place.name), seen.cpus),
+            })
+            .collect();
+        let decision = place(wish, foreign, &candidates);
+        let native = matches!(&decision, Ok(placement) if placement.how == How::Native);
+        // What is not known yet can be better than an emulated build, and better than none.
+        let unseen = seen.iter().any(|seen| !seen.kernels);
+        let unknown = unseen || (decision.is_err() && seen.iter().any(|seen| !seen.machines));
+        if unknown && !native {
+            self.machines_wanted.store(true, Ordering::Relaxed);
+            return Decision::Later;
+        }
+        match decision {
+            Ok(placement) => Decision::Placed(placement),
+            Err(failure) => Decision::Refused(failure),
+        }
+    }
+
+    /// Looks at all places again; `nodes` are the remote build nodes that there are now.
+    pub async fn look(&self, nodes: &[String]) {
+        {
+            let mut others = self.others();
+            others.retain(|place| !place.is_node || nodes.contains(&place.name));
+            for name in nodes {
+                if !others.iter().any(|place| place.name == *name) {
+                    let driver = (self.node_driver)(name);
+                    others.push(Arc::new(Place::unseen(name.clone(), driver, true)));
+                }
+            }
+        }
+        let (all, machines) = (self.all(), self.machines_wanted.load(Ordering::Relaxed));
+        join_all(all.iter().map(|place| place.look(machines))).await;
+    }
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+impl Place {
+    fn unseen(name: String, driver: Arc<dyn Driver>, is_node: bool) -> Self {
+        let unknown = || Failure::new("not_looked_at", "it has not been looked at yet");
+        let seen = Seen {
+            offers: Offers {
+                arch: Arch::host(),
+                shared_kernel: Err(unknown()),
+                own_kernel: Err(unknown()),
+            },
+            cpus: 1,
+            kernels: false,
+            machines: false,
+        };
+        Self {
+            name,
+            driver,
+            is_node,
+            seen: Mutex::new(seen),
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // Each change is one assignment.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn look(&self, machines: bool) {
+        let before = self.seen().clone();
+        let arch = self.driver.arch().await;
+        let capacity = self.driver.capacity().await;
+        let shared_kernel = match &arch {
+            Ok(_) => self.driver.shared_kernel().await,
+            Err(failure) => Err(failure.clone()),
+        };
+        let own_kernel = match (&arch, machines) {
+            (Ok(_), true) => self.driver.own_kernel().await,
+            (Ok(_), false) => before.offers.own_kernel.clone(),
+            (Err(failure), _) => Err(failure.clone()),
+        };
+        let now = Seen {
+            offers: Offers {
+                arch: arch.unwrap_or(before.offers.arch),
+                shared_kernel,
+                own_kernel,
+            },
+            cpus: capacity.map_or(before.cpus, |Capacity { cpus, .. }| cpus),
+            kernels: true,
+            machines: machines || before.machines,
+        };
+        self.note_change(&before, &now);
+        *self.seen() = now;
+    }
+
+    /// Operators hear once that a place can do less, or more, than before.
+    fn note_change(&self, before: &Seen, now: &Seen) {
+        fn say<T: fmt::Debug>(place: &str, what: &str, before: &Result<T, Failure>, now: &Result<T, Failure>) {
+            match (before, now) {
+                (Ok(_), Err(failure)) => tracing::warn!(place, code = failure.code, "no {what} any more: {failure}"),
+                (Err(_), Ok(_)) => tracing::info!(place, "{what} can be had"),
+                _ => {}
+            }
+        }
+        let (old, new) = (&before.offers, &now.offers);
+        say(
+            &self.name,
+            "sandboxes on its own kernel",
+            &old.shared_kernel,
+            &new.shared_kernel,
+        );
+        say(&self.name, "virtual machines", &old.own_kernel, &new.own_kernel);
+    }
+}

@@ -1,0 +1,106 @@
+//! The line to an engine. Every request has a connection of its own, so that an engine that was restarted is simply there
+//! again; only what leads through SSH is kept open.
+
+use std::sync::Arc;
+
+use bollard::{API_DEFAULT_VERSION, Docker};
+use tokio::sync::Mutex;
+
+use super::{
+    address::EngineAddress,
+    fault::{failure, gone},
+    tunnel::Tunnel,
+};
+use crate::records::Failure;
+
+/// Seconds until an engine must have begun to answer. The longest thing that is asked of it is to take a toolbox in.
+const TIMEOUT_S: u64 = 600;
+
+/// An engine, and how it is reached.
+#[derive(Debug)]
+pub(super) struct Engine {
+    address: EngineAddress,
+    open: Mutex<Option<Open>>,
+}
+
+#[derive(Debug, Clone)]
+struct Open {
+    client: Docker,
+    tunnel: Option<Arc<Tunnel>>,
+}
+
+impl Engine {
+    pub(super) fn at(address: EngineAddress) -> Self {
+        Self {
+            address,
+            open: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn address(&self) -> &EngineAddress {
+        &self.address
+    }
+
+    /// A client. Connects when nobody has, or when the way through SSH is gone.
+    ///
+    /// # Errors
+    ///
+    /// `engine_gone`.
+    pub(super) async fn client(&self) -> Result<Docker, Failure> {
+        self.open().await.map(|open| open.client)
+    }
+
+    /// The way through SSH, where the engine is behind one.
+    pub(super) async fn tunnel(&self) -> Result<Option<Arc<Tunnel>>, Failure> {
+        self.open().await.map(|open| open.tunnel)
+    }
+
+    async fn open(&self) -> Result<Open, Failure> {
+        let mut known = self.open.lock().await;
+        if let Some(open) = known.as_ref() {
+            let is_there = match &open.tunnel {
+                Some(tunnel) => tunnel.is_open().await,
+                None => true,
+            };
+            if is_there {
+                return Ok(open.clone());
+            }
+        }
+        *known = None;
+        let open = self.connect().await?;
+        *known = Some(open.clone());
+        Ok(open)
+    }
+
+    async fn connect(&self) -> Result<Open, Failure> {
+        let what = format!("cannot reach the container engine at {}", self.address);
+        let bad = |error: bollard::errors::Error| gone(format!("{what}: {error}"));
+        let (client, tunnel) = match &self.address {
+            EngineAddress::Socket(path) => {
+                let path = path.to_string_lossy();
+                (
+                    Docker::connect_with_socket(&path, TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad)?,
+                    None,
+                )
+            }
+            EngineAddress::Tls { host, certificates } => {
+                let file = |name: &str| certificates.join(name);
+                let (key, certificate, authority) = (file("key.pem"), file("cert.pem"), file("ca.pem"));
+                let client =
+                    Docker::connect_with_ssl(host, &key, &certificate, &authority, TIMEOUT_S, API_DEFAULT_VERSION);
+                (client.map_err(bad)?, None)
+            }
+            EngineAddress::Ssh { host, socket, login } => {
+                let tunnel = Tunnel::open(host, socket, login).await?;
+                let path = tunnel.socket().to_string_lossy().into_owned();
+                let client = Docker::connect_with_socket(&path, TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad)?;
+                (client, Some(Arc::new(tunnel)))
+            }
+        };
+        let client = client
+            .negotiate_version()
+            .await
+            .map_err(|error| failure(&what, &error))?;
+        Ok(Open { client, tunnel })
+    }
+}

@@ -1,0 +1,262 @@
+//! What a sandbox's container is, as the engine is told: nothing of it is decided elsewhere.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType};
+
+use crate::{
+    records::JobId,
+    sandbox::{
+        Kernel, Limits,
+        room::order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME},
+    },
+};
+
+/// Labels of everything of ours at an engine: which installation made it, and for which job.
+pub(super) const INSTALLATION: &str = "kiln.installation";
+pub(super) const JOB: &str = "kiln.job";
+
+/// Set when something was asked for that the place cannot give.
+pub(super) const WARNING: &str = "kiln.warning";
+
+/// The first process's own, beside those of the job.
+const OWN_PIDS: u32 = 8;
+
+/// Docker's default for `/dev/shm`, which builds are used to.
+const SHM_BYTES: i64 = 64 << 20;
+
+/// What differs from container to container.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) job: JobId,
+    pub(super) labels: HashMap<String, String>,
+    pub(super) image: &'a str,
+    pub(super) kernel: Kernel,
+    /// The runtime with virtual machines, where that is asked for.
+    pub(super) runtime: Option<&'a str>,
+    pub(super) limits: Limits,
+    /// The volume with the agent and the disk space, if it has any.
+    pub(super) volume: Option<&'a str>,
+    /// The directory with the server's sockets, on the engine's host.
+    pub(super) doors: Option<PathBuf>,
+    pub(super) network: &'a str,
+    /// Whether the first process sets routes.
+    pub(super) sets_routes: bool,
+    /// Options that this engine's security modules make necessary.
+    pub(super) security: Vec<String>,
+    /// What the first process is told as arguments, after its subcommand.
+    pub(super) arguments: Vec<String>,
+}
+
+/// The container.
+pub(super) fn body(wanted: &Wanted<'_>) -> ContainerCreateBody {
+    let hostname = wanted.job.to_string();
+    let entrance = match wanted.volume {
+        Some(_) => format!("{VOLUME}/{PROGRAMS}/{ENTRANCE}"),
+        None => format!("/{ENTRANCE}"),
+    };
+    let mut command = vec![entrance, COMMAND.to_owned()];
+    command.extend(wanted.arguments.iter().cloned());
+    ContainerCreateBody {
+        hostname: Some(format!("kiln-{}", &hostname[..8])),
+        user: Some("0:0".to_owned()),
+        // The order comes there, once; who is not told what to do ends.
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        env: Some(Vec::new()),
+        image: Some(wanted.image.to_owned()),
+        entrypoint: Some(command),
+        cmd: Some(Vec::new()),
+        labels: Some(wanted.labels.clone()),
+        host_config: Some(host(wanted)),
+        ..Default::default()
+    }
+}
+
+fn host(wanted: &Wanted<'_>) -> HostConfig {
+    let volume = wanted.volume.map(|name| Mount {
+        typ: Some(MountType::VOLUME),
+        target: Some(VOLUME.to_owned()),
+        source: Some(name.to_owned()),
+        ..Default::default()
+    });
+    let doors = wanted.doors.as_ref().map(|dir| Mount {
+        typ: Some(MountType::BIND),
+        target: Some(DOORS.to_owned()),
+        source: Some(dir.display().to_string()),
+        read_only: Some(true),
+        ..Default::default()
+    });
+    let limits = &wanted.limits;
+    let memory = limits.memory.and_then(|bytes| i64::try_from(bytes).ok());
+    let common = HostConfig {
+        mounts: Some(volume.into_iter().chain(doors).collect()),
+        network_mode: Some(wanted.network.to_owned()),
+        readonly_rootfs: Some(true),
+        // Where a sandbox is put together.
+        tmpfs: Some([("/tmp".to_owned(), "size=1m,mode=755".to_owned())].into()),
+        memory,
+        // As much memory as memory and swap together: no swap.
+        memory_swap: memory,
+        nano_cpus: limits.cpus.map(|cpus| i64::from(cpus) * 1_000_000_000),
+        pids_limit: Some(i64::from(limits.pids + OWN_PIDS)),
+        // A user namespace cannot mount its own /proc beside one with parts covered. Nobody but the first process is in
+        // this one.
+        masked_paths: Some(Vec::new()),
+        readonly_paths: Some(Vec::new()),
+        privileged: Some(false),
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".to_owned()),
+            config: Some(
+                [
+                    ("max-size".to_owned(), "4m".to_owned()),
+                    ("max-file".to_owned(), "2".to_owned()),
+                ]
+                .into(),
+            ),
+        }),
+        ..Default::default()
+    };
+    match wanted.kernel {
+        Kernel::Shared => HostConfig {
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            cap_add: Some(capabilities(wanted.sets_routes)),
+            security_opt: Some(security_of_shared(&wanted.security)),
+            ..common
+        },
+        // All rights, over the machine's own kernel only. Never `privileged`: the engine would hand in every device of
+        // the host.
+        Kernel::Own => HostConfig {
+            runtime: wanted.runtime.map(str::to_owned),
+            cap_add: Some(vec!["ALL".to_owned()]),
+            security_opt: Some(vec!["seccomp=unconfined".to_owned(), "apparmor=unconfined".to_owned()]),
+            // Loop devices.
+            device_cgroup_rules: Some(vec!["b 7:* rwm".to_owned(), "c 10:237 rwm".to_owned()]),
+            shm_size: Some(SHM_BYTES),
+            // The machine has as much memory as the container may use, and its kernel needs some.
+            pids_limit: None,
+            ..common
+        },
+    }
+}
+
+/// To map ids, and to set routes before anything else runs.
+fn capabilities(sets_routes: bool) -> Vec<String> {
+    let mut names = vec!["SETUID".to_owned(), "SETGID".to_owned()];
+    if sets_routes {
+        names.push("NET_ADMIN".to_owned());
+    }
+    names
+}
+
+fn security_of_shared(of_engine: &[String]) -> Vec<String> {
+    let mut options = vec![
+        "no-new-privileges".to_owned(),
+        format!("seccomp={}", include_str!("seccomp.json")),
+    ];
+    options.extend(of_engine.iter().cloned());
+    options
+}
+
+/// What the engine's security modules forbid by default to root of a user namespace, too: any mount.
+pub(super) fn security_of_engine(modules: &[String]) -> Vec<String> {
+    let has = |name: &str| modules.iter().any(|module| module.starts_with(name));
+    let mut options = Vec::new();
+    if has("name=apparmor") {
+        options.push("apparmor=unconfined".to_owned());
+    }
+    if has("name=selinux") {
+        options.push("label=disable".to_owned());
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(kernel: Kernel) -> Wanted<'static> {
+        Wanted {
+            job: "00000000-0000-4000-8000-000000000001".parse().unwrap(),
+            labels: HashMap::new(),
+            image: "kiln-toolbox:1",
+            kernel,
+            runtime: (kernel == Kernel::Own).then_some("kata"),
+            limits: Limits {
+                memory: Some(1 << 30),
+                cpus: Some(2),
+                pids: 500,
+                disk: None,
+            },
+            volume: Some("kiln-volume"),
+            doors: None,
+            network: "kiln",
+            sets_routes: true,
+            security: Vec::new(),
+            arguments: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn no_container_is_privileged_and_none_on_the_hosts_kernel_has_rights() {
+        for kernel in [Kernel::Shared, Kernel::Own] {
+            let host = body(&wanted(kernel)).host_config.unwrap();
+            assert_eq!(host.privileged, Some(false));
+            assert_eq!(host.readonly_rootfs, Some(true));
+            assert_eq!((host.memory, host.memory_swap), (Some(1 << 30), Some(1 << 30)));
+            assert!(host.devices.is_none() && host.binds.is_none());
+            assert_eq!(host.runtime.is_some(), kernel == Kernel::Own);
+        }
+        let host = body(&wanted(Kernel::Shared)).host_config.unwrap();
+        assert_eq!(host.cap_drop.unwrap(), ["ALL"]);
+        assert_eq!(host.cap_add.unwrap(), ["SETUID", "SETGID", "NET_ADMIN"]);
+        let security = host.security_opt.unwrap();
+        assert_eq!(security[0], "no-new-privileges");
+        assert!(security[1].starts_with("seccomp={"));
+        assert_eq!(host.pids_limit, Some(508));
+    }
+
+    #[test]
+    fn the_seccomp_profile_lets_nobody_reach_the_kernels_own_things() {
+        let profile: serde_json::Value = serde_json::from_str(include_str!("seccomp.json")).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        let rules = profile["syscalls"].as_array().unwrap();
+        let names = |action: &str| -> Vec<&str> {
+            let of = rules.iter().filter(|rule| rule["action"] == action);
+            of.flat_map(|rule| rule["names"].as_array().unwrap())
+                .map(|name| name.as_str().unwrap())
+                .collect()
+        };
+        let allowed = names("SCMP_ACT_ALLOW");
+        for name in [
+            "init_module",
+            "kexec_load",
+            "bpf",
+            "keyctl",
+            "perf_event_open",
+            "setns",
+            "reboot",
+            "swapon",
+        ] {
+            assert!(!allowed.contains(&name), "{name}");
+        }
+        for name in [
+            "mount",
+            "umount2",
+            "unshare",
+            "clone",
+            "pivot_root",
+            "chroot",
+            "ptrace",
+            "mknodat",
+            "execve",
+        ] {
+            assert!(allowed.contains(&name), "{name}");
+        }
+        assert!(
+            names("SCMP_ACT_ERRNO").contains(&"clone3"),
+            "its flags cannot be looked at"
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! Sandboxes in containers, as a server has them: found again by name and label, and ended without a trace.
+
+use std::collections::{BTreeMap, HashMap};
+
+use async_trait::async_trait;
+use bollard::{
+    Docker,
+    errors::Error,
+    models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, ContainerSummary},
+    query_parameters::{
+        CreateContainerOptionsBuilder, ListContainersOptionsBuilder, ListVolumesOptionsBuilder,
+        RemoveContainerOptionsBuilder, RemoveVolumeOptions, RenameContainerOptionsBuilder, StartContainerOptions,
+        StopContainerOptionsBuilder,
+    },
+};
+use tokio::time::{Duration, Instant, sleep};
+
+use super::{
+    DockerDriver, INSTALLATION, JOB, WARNING, Wanted, body,
+    fault::{failure, is_conflict, is_missing},
+    inspect, said,
+};
+use crate::{
+    arch::Arch,
+    records::{Failure, JobId},
+    sandbox::{
+        Capacity, Driver, DriverKind, Evidence, Kernel, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
+        room::order::{End, SYNC, Said},
+    },
+};
+
+/// After the name of a sandbox's container when only its disk space is kept.
+pub(super) const KEPT: &str = "-kept";
+
+/// After it when it makes disk space safe to be kept.
+const SYNCING: &str = "-sync";
+
+/// Seconds that a sandbox has to end by itself.
+const STOP_S: i32 = 10;
+
+/// How long an engine may take to end a container for good.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[async_trait]
+impl Driver for DockerDriver {
+    async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
+        let engine = self.engine.client().await?;
+        self.make(&engine, sandbox).await
+    }
+
+    async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
+        let engine = self.engine.client().await?;
+        let name = self.name_of(job);
+        let Some(found) = inspect(&engine, &name).await? else {
+            return Ok(SandboxState::Absent);
+        };
+        let state = found.state.clone().unwrap_or_default();
+        if is_running(&state) {
+            return Ok(SandboxState::Running);
+        }
+        let end = match said::last_said(&engine, &name).await? {
+            Some(Said::End(end)) => Some(end),
+            _ => None,
+        };
+        let last_words = said::last_words(&engine, &name).await?;
+        Ok(SandboxState::Ended(evidence(&found, &state, end, last_words)))
+    }
+
+    async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
+        let engine = self.engine.client().await?;
+        let name = self.name_of(job);
+        if inspect(&engine, &name).await?.is_none() {
+            return Ok(Usage::default());
+        }
+        Ok(match said::last_said(&engine, &name).await? {
+            Some(Said::Usage(usage) | Said::End(End { usage, .. })) => usage,
+            None => Usage::default(),
+        })
+    }
+
+    async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
+        let engine = self.engine.client().await?;
+        if scratch == Scratch::Keep && self.keep(&engine, job).await? {
+            return Ok(());
+        }
+        let containers = self.containers(&engine, Some(job)).await?;
+        let mut volumes: Vec<String> = containers.iter().flat_map(volumes_of).collect();
+        for container in &containers {
+            self.remove_container(&engine, container.id.as_deref().unwrap_or_default())
+                .await?;
+        }
+        // A start that was cut short may have left one that no container has.
+        volumes.extend(
+            self.idle_volumes(&engine)
+                .await?
+                .into_iter()
+                .filter(|(_, of)| *of == job)
+                .map(|(name, _)| name),
+        );
+        for volume in volumes {
+            match engine.remove_volume(&volume, None::<RemoveVolumeOptions>).await {
+                Ok(()) => {}
+                // Another job goes on with it.
+                Err(error) if is_missing(&error) || is_conflict(&error) => {}
+                Err(error) => return Err(failure("cannot remove the sandbox's disk space", &error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+        let engine = self.engine.client().await?;
+        let mut jobs = BTreeMap::new();
+        for container in self.containers(&engine, None).await? {
+            let label = container
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(JOB)?.parse::<JobId>().ok());
+            let names = container.names.unwrap_or_default();
+            if let Some(job) = label {
+                let is_kept = names.iter().any(|name| name.ends_with(KEPT));
+                let known = jobs.entry(job).or_insert(is_kept);
+                *known &= is_kept;
+            }
+        }
+        for (_, job) in self.idle_volumes(&engine).await? {
+            jobs.entry(job).or_insert(false);
+        }
+        Ok(jobs.into_iter().collect())
+    }
+
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        let engine = self.engine.client().await?;
+        let info = engine
+            .info()
+            .await
+            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        let disk = self.probe_disk(&engine).await?;
+        let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0);
+        Ok(Capacity {
+            cpus: u32::try_from(number(info.ncpu)).unwrap_or(1).max(1),
+            memory: number(info.mem_total),
+            disk_free: disk.disk_free,
+            disk_total: disk.disk_total,
+            inodes_free: disk.inodes_free,
+            inodes_total: disk.inodes_total,
+        })
+    }
+
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Docker,
+            Kernel::Own => DriverKind::Kata,
+        }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        self.offers().await.arch
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        self.offers().await.shared_kernel
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        self.offers().await.own_kernel
+    }
+}
+
+impl DockerDriver {
+    /// Our containers, of one job or all.
+    async fn containers(&self, engine: &Docker, job: Option<JobId>) -> Result<Vec<ContainerSummary>, Failure> {
+        let mut labels = vec![format!("{INSTALLATION}={}", self.settings.installation)];
+        labels.extend(job.map(|job| format!("{JOB}={job}")));
+        let filters = HashMap::from([("label", labels)]);
+        let options = ListContainersOptionsBuilder::default()
+            .all(true)
+            .filters(&filters)
+            .build();
+        let found = engine.list_containers(Some(options)).await;
+        found.map_err(|error| failure("cannot list the sandboxes", &error))
+    }
+
+    /// Our volumes that no container has, and the jobs that they were made for.
+    async fn idle_volumes(&self, engine: &Docker) -> Result<Vec<(String, JobId)>, Failure> {
+        let filters = HashMap::from([
+            ("label", vec![format!("{INSTALLATION}={}", self.settings.installation)]),
+            ("dangling", vec!["true".to_owned()]),
+        ]);
+        let options = ListVolumesOptionsBuilder::default().filters(&filters).build();
+        let found = engine.list_volumes(Some(options)).await;
+        let found = found.map_err(|error| failure("cannot list the disk space of sandboxes", &error))?;
+        let volumes = found.volumes.unwrap_or_default().into_iter();
+        Ok(volumes
+            .filter_map(|volume| Some((volume.name, volume.labels.get(JOB)?.parse().ok()?)))
+            .collect())
+    }
+
+    /// Removes a container and all that runs in it. Its volume stays.
+    pub(super) async fn remove_container(&self, engine: &Docker, container: &str) -> Result<(), Failure> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let options = RemoveContainerOptionsBuilder::default().force(true).build();
+            match engine.remove_container(container, Some(options)).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_missing(&error) => return Ok(()),
+                // Somebody else is at it, too.
+                Err(error) if is_conflict(&error) && Instant::now() < until => sleep(LOOK_EVERY).await,
+                Err(error @ Error::DockerResponseServerError { .. }) => {
+                    let detail = format!("the engine cannot remove the container of a sandbox: {error}");
+                    return Err(Failure::new("sandbox_stuck", detail)
+                        .hint("a process of it waits for the kernel, perhaps for a disk"));
+                }
+                Err(error) => return Err(failure("cannot remove the sandbox's container", &error)),
+            }
+        }
+    }
+
+    /// The volume of a sandbox whose disk space was kept.
+    pub(super) async fn kept_volume(&self, engine: &Docker, from: JobId) -> Result<String, Failure> {
+        let name = format!("{}{KEPT}", self.name_of(from));
+        let kept = inspect(engine, &name).await?;
+        let mounts = kept.and_then(|kept| kept.mounts).unwrap_or_default();
+        mounts
+            .into_iter()
+            .find_map(|mount| mount.name)
+            .ok_or_else(|| Failure::new("no_scratch", format!("the disk space of job {from} is gone")))
+    }
+
+    /// Ends a sandbox and keeps its container as the mark, and the holder, of its disk space. Whether it is kept.
+    async fn keep(&self, engine: &Docker, job: JobId) -> Result<bool, Failure> {
+        let name = self.name_of(job);
+        let kept = format!("{name}{KEPT}");
+        let Some(found) = inspect(engine, &name).await? else {
+            return Ok(inspect(engine, &kept).await?.is_some());
+        };
+        let options = StopContainerOptionsBuilder::default().t(STOP_S).build();
+        match engine.stop_container(&name, Some(options)).await {
+            Err(error) if !is_missing(&error) => return Err(failure("cannot end the sandbox", &error)),
+            _ => {}
+        }
+        if !self.sync(engine, job, &found).await? {
+            return Ok(false);
+        }
+        // One that it went on from itself.
+        self.remove_container(engine, &kept).await?;
+        let options = RenameContainerOptionsBuilder::default().name(&kept).build();
+        engine
+            .rename_container(&name, options)
+            .await
+            .map_err(|error| failure("cannot keep the sandbox's disk space", &error))?;
+        Ok(true)
+    }
+
+    /// Makes the disk space stand a crash of the engine's host, which nothing that a sandbox writes does by itself. Whether
+    /// it does.
+    async fn sync(&self, engine: &Docker, job: JobId, found: &ContainerInspectResponse) -> Result<bool, Failure> {
+        let started = found.state.as_ref().and_then(|state| state.started_at.as_deref());
+        let started = started.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        let volume = found
+            .mounts
+            .as_ref()
+            .and_then(|mounts| mounts.iter().find_map(|mount| mount.name.clone()));
+        let (Some(started), Some(volume)) = (started, volume) else {
+            return Ok(false);
+        };
+        let name = format!("{}{SYNCING}", self.name_of(job));
+        self.remove_container(engine, &name).await?;
+        let wanted = Wanted {
+            job,
+            labels: self.labels(job),
+            image: found.image.as_deref().unwrap_or_default(),
+            kernel: Kernel::Shared,
+            runtime: None,
+            limits: Limits {
+                memory: None,
+                cpus: None,
+                pids: 10,
+                disk: None,
+            },
+            volume: Some(&volume),
+            doors: None,
+            network: "none",
+            sets_routes: false,
+            security: self.security(engine).await?,
+            arguments: vec![SYNC.to_owned(), started.as_second().to_string()],
+        };
+        let done = run_to_the_end(engine, &name, &wanted).await;
+        self.remove_container(engine, &name).await?;
+        Ok(done? == 0)
+    }
+}
+
+/// Runs a container that needs nobody. Its exit code.
+pub(super) async fn run_to_the_end(engine: &Docker, name: &str, wanted: &Wanted<'_>) -> Result<i64, Failure> {
+    let failed = |error| failure("cannot run a container", &error);
+    let options = CreateContainerOptionsBuilder::default().name(name).build();
+    engine
+        .create_container(Some(options), body(wanted))
+        .await
+        .map_err(failed)?;
+    engine
+        .start_container(name, None::<StartContainerOptions>)
+        .await
+        .map_err(failed)?;
+    let until = Instant::now() + PATIENCE * 4;
+    loop {
+        let state = inspect(engine, name)
+            .await?
+            .and_then(|found| found.state)
+            .unwrap_or_default();
+        if !is_running(&state) {
+            return Ok(state.exit_code.unwrap_or(1));
+        }
+        if Instant::now() > until {
+            return Err(Failure::new(
+                "sandbox_start",
+                "a container that does next to nothing does not end",
+            ));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+fn is_running(state: &ContainerState) -> bool {
+    use ContainerStateStatusEnum as Status;
+    matches!(
+        state.status,
+        Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING | Status::REMOVING)
+    )
+}
+
+fn volumes_of(container: &ContainerSummary) -> Vec<String> {
+    let mounts = container.mounts.iter().flatten();
+    mounts.filter_map(|mount| mount.name.clone()).collect()
+}
+
+/// What is left to say. A sandbox without a last line did not end by itself: its engine went down, it was killed, or it
+/// never came up.
+fn evidence(
+    found: &ContainerInspectResponse,
+    state: &ContainerState,
+    end: Option<End>,
+    last_words: Vec<String>,
+) -> Evidence {
+    let labels = found.config.as_ref().and_then(|config| config.labels.as_ref());
+    let oom = u64::from(state.oom_killed == Some(true));
+    let code = i32::try_from(state.exit_code.unwrap_or(1)).unwrap_or(1);
+    let lost = || {
+        let why = match state.error.as_deref() {
+            Some(error) if !error.is_empty() => format!(": {error}"),
+            _ if state.status == Some(ContainerStateStatusEnum::CREATED) => ": it was never started".to_owned(),
+            _ => format!(", with code {code}"),
+        };
+        Failure::new(
+            "sandbox_lost",
+            format!("the sandbox's container ended without a report{why}"),
+        )
+        .hint("something killed it: the container engine was restarted, or its host ran out of memory")
+    };
+    Evidence {
+        exit_code: end.as_ref().map_or(code, |end| end.exit_code),
+        oom_kills: end.as_ref().map_or(oom, |end| end.usage.oom_kills),
+        failure: match end {
+            Some(end) => end.failure,
+            // Without memory for its first process it cannot have said anything.
+            None if oom > 0 => None,
+            None => Some(lost()),
+        },
+        warning: labels.and_then(|labels| labels.get(WARNING).cloned()),
+        last_words,
+    }
+}

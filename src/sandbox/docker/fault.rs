@@ -1,0 +1,77 @@
+//! What engines refuse, as failures that say what to do.
+
+use bollard::errors::Error;
+
+use crate::records::Failure;
+
+/// Whether the engine says that there is no such thing.
+pub(super) fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
+}
+
+/// Whether the engine says that something is in the way: the name is taken, the thing in use or just going.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
+}
+
+/// The failure that an engine's error is; `what` could not be done.
+///
+/// `engine_gone` when nobody answers, `image_missing`, `runtime_unknown`, and `engine_refused` for all else that it says.
+pub(super) fn failure(what: &str, error: &Error) -> Failure {
+    let Error::DockerResponseServerError { message, .. } = error else {
+        return gone(format!("{what}: {}", chain(error)));
+    };
+    let said = message.to_lowercase();
+    let detail = format!("{what}: {}", message.trim());
+    if said.contains("no such image") {
+        Failure::new("image_missing", detail).hint("it was removed just now; it comes back with the next try")
+    } else if said.contains("unknown runtime") || said.contains("invalid runtime name") {
+        Failure::new("runtime_unknown", detail).hint(
+            "name the runtime in the engine's daemon.json and have it read that again; docs/docker.md shows the lines",
+        )
+    } else if said.contains("no space left") {
+        Failure::new("disk_full", detail).hint("free space where the engine keeps its data (`docker system df`)")
+    } else {
+        Failure::new("engine_refused", detail)
+    }
+}
+
+/// That no engine answers.
+pub(super) fn gone(detail: impl std::fmt::Display) -> Failure {
+    Failure::new("engine_gone", detail).hint("see that the container engine runs and that its address is right")
+}
+
+/// An error with its causes: the outermost alone says only that something went wrong.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_old_and_new_are_understood() {
+        for (status_code, message, code) in [
+            (400, "Unknown runtime specified kata", "runtime_unknown"),
+            (400, "unknown or invalid runtime name: kata", "runtime_unknown"),
+            (404, "No such image: kiln-toolbox:1", "image_missing"),
+            (500, "write /var/lib/docker/x: no space left on device", "disk_full"),
+            (500, "cannot do that", "engine_refused"),
+        ] {
+            let message = message.to_owned();
+            let found = failure("cannot", &Error::DockerResponseServerError { status_code, message });
+            assert_eq!(found.code, code, "{found}");
+        }
+        assert_eq!(failure("cannot", &Error::RequestTimeoutError).code, "engine_gone");
+    }
+}

@@ -1,0 +1,347 @@
+//! The docker driver: sandboxes in containers of an engine, on this host or another one.
+//!
+//! ```text
+//!  image kiln-toolbox:<digest>       the toolbox in /tree, taken in once
+//!  container kiln-<us>-<job>         the agent's entrance (`agent::container`), which makes the sandbox in it
+//!  volume kiln-<us>-<id>             the agent and the disk space; goes on with another container when that is kept
+//!  network kiln                      a bridge on which no sandbox reaches another
+//! ```
+//!
+//! On the engine's own kernel a sandbox has no right there: the container has none but to map ids, and the build runs in a
+//! user namespace inside it. With a runtime that gives each container a virtual machine (Kata) it has all rights, over the
+//! machine. Nothing about a sandbox is kept here: everything is found again by its labels.
+
+use std::{collections::HashMap, net::IpAddr, path::PathBuf, time::Duration};
+
+use bollard::{
+    Docker,
+    models::{ContainerInspectResponse, VolumeCreateRequest},
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions, StartContainerOptions,
+        UploadToContainerOptionsBuilder,
+    },
+};
+use tokio::{io::AsyncWriteExt, sync::Mutex};
+use uuid::Uuid;
+
+pub use address::{DEFAULT_SOCKET, EngineAddress, EngineUrl};
+use connect::Engine;
+use container::{INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
+use fault::{failure, is_conflict, is_missing};
+use probe::Probes;
+
+use super::{Kernel, Network, SandboxSpec, namespace::NamespaceDriver};
+use crate::{
+    records::{Failure, JobId, protocol::AgentFacts},
+    sandbox::room::{
+        IdMap,
+        order::{Order, VOLUME},
+    },
+};
+
+mod address;
+mod connect;
+mod container;
+mod detached;
+mod fault;
+mod image;
+mod network;
+mod probe;
+mod programs;
+mod said;
+mod tunnel;
+
+/// Where the ids of sandboxes begin on engines' hosts, as where Kiln runs as root.
+const IDS: IdMap = IdMap {
+    uid_base: 0x7000_0000,
+    gid_base: 0x7000_0000,
+    rootless: false,
+};
+
+/// What a docker driver is made from.
+#[derive(Debug)]
+pub struct DockerSettings {
+    /// The engine.
+    pub engine: EngineAddress,
+    /// Names this installation of Kiln among those that use the same engine; letters, digits and dashes.
+    pub installation: String,
+    /// The static agent for the engine's host, as the first process of containers.
+    pub entrance: PathBuf,
+    /// Packs toolboxes: their files belong to ids of sandboxes.
+    pub packer: NamespaceDriver,
+    /// The engine's runtime with a virtual machine for each container, if it has one.
+    pub vm_runtime: Option<String>,
+}
+
+/// Makes sandboxes in containers of one engine.
+#[derive(Debug)]
+pub struct DockerDriver {
+    settings: DockerSettings,
+    engine: Engine,
+    probes: Probes,
+    // One at a time: a toolbox that two jobs need is taken in once.
+    taking_in: Mutex<()>,
+}
+
+impl DockerDriver {
+    /// A driver for an engine, which is not asked yet.
+    pub fn new(settings: DockerSettings) -> Self {
+        Self {
+            engine: Engine::at(settings.engine.clone()),
+            probes: Probes::default(),
+            taking_in: Mutex::new(()),
+            settings,
+        }
+    }
+
+    fn name_of(&self, job: JobId) -> String {
+        format!("kiln-{}-{job}", self.settings.installation)
+    }
+
+    fn labels(&self, job: JobId) -> HashMap<String, String> {
+        HashMap::from([
+            (INSTALLATION.to_owned(), self.settings.installation.clone()),
+            (JOB.to_owned(), job.to_string()),
+        ])
+    }
+
+    /// Makes the container and starts it. Whatever is made before an error is found by its labels.
+    async fn make(&self, engine: &Docker, sandbox: &SandboxSpec) -> Result<(), Failure> {
+        let name = self.name_of(sandbox.job);
+        if inspect(engine, &name).await?.is_some() {
+            return Err(exists(sandbox.job));
+        }
+        let runtime = self.runtime_for(sandbox.kernel)?;
+        let ids = (sandbox.kernel == Kernel::Shared).then_some(IDS);
+        let (facts, doors) = self.way_to_the_server(sandbox).await?;
+        let (network, own) = match sandbox.network {
+            Network::Isolated(_) => (network::NAME, network::ensure(engine).await?),
+            Network::Host => ("host", Vec::new()),
+        };
+        let server = facts.gateway;
+        let order = order(sandbox, facts, ids, network::neighbours(own, server));
+        let image = {
+            let _one = self.taking_in.lock().await;
+            image::ensure(engine, &self.settings.packer, &sandbox.toolbox, ids).await?
+        };
+        let mut labels = self.labels(sandbox.job);
+        let volume = match sandbox.scratch_from {
+            Some(from) => self.kept_volume(engine, from).await?,
+            None => self.new_volume(engine, sandbox, &mut labels).await?,
+        };
+        let wanted = Wanted {
+            job: sandbox.job,
+            labels,
+            image: &image,
+            kernel: sandbox.kernel,
+            runtime,
+            limits: sandbox.limits,
+            volume: Some(&volume),
+            doors,
+            network,
+            sets_routes: matches!(sandbox.network, Network::Isolated(_)),
+            security: self.security(engine).await?,
+            arguments: Vec::new(),
+        };
+        let options = CreateContainerOptionsBuilder::default().name(&name).build();
+        engine
+            .create_container(Some(options), body(&wanted))
+            .await
+            .map_err(|error| {
+                if is_conflict(&error) {
+                    exists(sandbox.job)
+                } else {
+                    failure("cannot make the sandbox's container", &error)
+                }
+            })?;
+        if let Some(from) = sandbox.scratch_from {
+            // From here on the disk space belongs to this sandbox, and goes with it.
+            self.remove_container(engine, &format!("{}{}", self.name_of(from), detached::KEPT))
+                .await?;
+        }
+        let archive = programs::archive(&self.settings.entrance, &sandbox.agent)?;
+        let options = UploadToContainerOptionsBuilder::default().path(VOLUME).build();
+        engine
+            .upload_to_container(&name, Some(options), bollard::body_full(archive.into()))
+            .await
+            .map_err(|error| failure("cannot bring the agent into the sandbox", &error))?;
+        give_order(engine, &name, &order).await
+    }
+
+    /// The runtime that gives this kernel.
+    fn runtime_for(&self, kernel: Kernel) -> Result<Option<&str>, Failure> {
+        match (kernel, &self.settings.vm_runtime) {
+            (Kernel::Shared, _) => Ok(None),
+            (Kernel::Own, Some(runtime)) => Ok(Some(runtime)),
+            (Kernel::Own, None) => Err(no_vm_runtime()),
+        }
+    }
+
+    /// What the agent is told of its server, and the directory with the server's sockets on the engine's host.
+    async fn way_to_the_server(&self, sandbox: &SandboxSpec) -> Result<(AgentFacts, Option<PathBuf>), Failure> {
+        let mut facts = sandbox.facts.clone();
+        let doors = match (sandbox.kernel, self.engine.address()) {
+            (Kernel::Shared, EngineAddress::Socket(_)) => Some(sandbox.doors_dir.clone()),
+            (Kernel::Shared, EngineAddress::Ssh { .. }) => match self.engine.tunnel().await? {
+                Some(tunnel) => Some(
+                    tunnel
+                        .carry_doors(&sandbox.doors_dir, &self.settings.installation)
+                        .await?,
+                ),
+                None => None,
+            },
+            _ => None,
+        };
+        if doors.is_none() {
+            // A virtual machine shares files with its host, and no sockets.
+            let url = sandbox.server_url.clone().ok_or_else(no_server_url)?;
+            facts.gateway = Some(address_of(&url).await?);
+            facts.server = url;
+        }
+        Ok((facts, doors))
+    }
+
+    /// Disk space of the asked size where the engine can do that, else without one, and a warning.
+    async fn new_volume(
+        &self,
+        engine: &Docker,
+        sandbox: &SandboxSpec,
+        labels: &mut HashMap<String, String>,
+    ) -> Result<String, Failure> {
+        let name = format!("kiln-{}-{}", self.settings.installation, Uuid::new_v4());
+        let wanted = |size: Option<u64>| VolumeCreateRequest {
+            name: Some(name.clone()),
+            labels: Some(self.labels(sandbox.job)),
+            driver_opts: size.map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
+            ..Default::default()
+        };
+        // In a virtual machine it is a file that has the size.
+        let size = sandbox
+            .limits
+            .disk
+            .filter(|_| sandbox.kernel == Kernel::Shared)
+            .map(|disk| disk.bytes);
+        if size.is_some() {
+            match engine.create_volume(wanted(size)).await {
+                Ok(_) => return Ok(name),
+                Err(bollard::errors::Error::DockerResponseServerError { message, .. }) => {
+                    let text = format!("the disk space of the sandbox has no fixed size: {}", message.trim());
+                    labels.insert(WARNING.to_owned(), text);
+                }
+                Err(error) => return Err(failure("cannot make the sandbox's disk space", &error)),
+            }
+        }
+        engine
+            .create_volume(wanted(None))
+            .await
+            .map_err(|error| failure("cannot make the sandbox's disk space", &error))?;
+        Ok(name)
+    }
+
+    async fn security(&self, engine: &Docker) -> Result<Vec<String>, Failure> {
+        let info = engine
+            .info()
+            .await
+            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        Ok(security_of_engine(&info.security_options.unwrap_or_default()))
+    }
+}
+
+/// How long an engine may take to pass on one line.
+const ORDER_TIME: Duration = Duration::from_secs(30);
+
+/// Starts the container and tells its first process what it is for. Not by any other way: what is in an argument, the
+/// environment or a label is there for everybody who may ask the engine.
+async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Failure> {
+    let failed = |error| failure("cannot start the sandbox's container", &error);
+    let mut line = serde_json::to_string(order).map_err(|error| Failure::new("sandbox_start", error))?;
+    line.push('\n');
+    // Before it starts, so that not even its first read finds nobody.
+    let options = AttachContainerOptionsBuilder::default()
+        .stdin(true)
+        .stream(true)
+        .build();
+    let mut attached = engine.attach_container(name, Some(options)).await.map_err(failed)?;
+    engine
+        .start_container(name, None::<StartContainerOptions>)
+        .await
+        .map_err(failed)?;
+    let told = async {
+        attached.input.write_all(line.as_bytes()).await?;
+        attached.input.shutdown().await
+    };
+    let told = tokio::time::timeout(ORDER_TIME, told).await;
+    told.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+        .map_err(|error| {
+            fault::gone(format!(
+                "the container engine does not pass on what the sandbox is for: {error}"
+            ))
+        })
+}
+
+/// What the first process is told.
+fn order(sandbox: &SandboxSpec, facts: AgentFacts, ids: Option<IdMap>, neighbours: Vec<ipnet::IpNet>) -> Order {
+    let (allow, mut deny) = match &sandbox.network {
+        Network::Isolated(reach) => (reach.allow.clone(), reach.deny.clone()),
+        Network::Host => (Vec::new(), Vec::new()),
+    };
+    deny.extend(neighbours);
+    let disk = sandbox.limits.disk.filter(|_| ids.is_none());
+    Order {
+        facts,
+        ids,
+        allow,
+        deny,
+        disk_bytes: disk.map(|disk| disk.bytes),
+    }
+}
+
+/// A container, if it is there.
+async fn inspect(engine: &Docker, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
+    match engine.inspect_container(name, None::<InspectContainerOptions>).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(failure("cannot look at the sandbox's container", &error)),
+    }
+}
+
+/// The address of the server's host.
+async fn address_of(url: &str) -> Result<IpAddr, Failure> {
+    let bad = |why: String| {
+        Failure::new(
+            "no_server_url",
+            format!("sandboxes cannot find the server at `{url}`: {why}"),
+        )
+        .hint("set the address at which build hosts reach this server")
+    };
+    let parsed = reqwest::Url::parse(url).map_err(|error| bad(error.to_string()))?;
+    let host = parsed.host_str().ok_or_else(|| bad("it names no host".to_owned()))?;
+    let port = parsed.port_or_known_default().unwrap_or(80);
+    let mut found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port))
+        .await
+        .map_err(|error| bad(error.to_string()))?;
+    found
+        .next()
+        .map(|address| address.ip())
+        .ok_or_else(|| bad("the name has no address".to_owned()))
+}
+
+fn exists(job: JobId) -> Failure {
+    Failure::new("sandbox_exists", format!("there is a sandbox of job {job} already"))
+}
+
+fn no_server_url() -> Failure {
+    Failure::new(
+        "no_server_url",
+        "this sandbox would not find the server: it cannot have the server's sockets, and no address is configured",
+    )
+    .hint("set the address at which build hosts reach this server")
+}
+
+fn no_vm_runtime() -> Failure {
+    Failure::new(
+        "no_vm",
+        "no runtime with virtual machines is configured for this container engine",
+    )
+    .hint("install Kata Containers and name its runtime; kata/README.md says how")
+}

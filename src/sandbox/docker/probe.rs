@@ -1,0 +1,241 @@
+//! What an engine offers, tried out: a tiny container says on which kernel it runs and whether a sandbox can be made there.
+
+use std::time::{Duration, Instant};
+
+use bollard::{
+    Docker, body_full,
+    query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
+};
+use futures::TryStreamExt;
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::{
+    DockerDriver, IDS, Wanted,
+    detached::run_to_the_end,
+    fault::{failure, is_missing},
+    no_vm_runtime, programs, said,
+};
+use crate::{
+    arch::Arch,
+    records::{Failure, JobId},
+    sandbox::{
+        Kernel, Limits, Machine,
+        room::order::{PROBE, Probe},
+    },
+};
+
+/// How long an answer is good for.
+const GOOD_FOR: Duration = Duration::from_mins(5);
+
+/// The same for one that says no: what is missing may just have been installed.
+const BAD_FOR: Duration = Duration::from_secs(30);
+
+/// How long a measured disk is believed.
+const DISK_FOR: Duration = Duration::from_secs(20);
+
+/// The image's repository; its tag is the digest of the program in it.
+const REPOSITORY: &str = "kiln-probe";
+
+/// What was found, and when.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    offers: Mutex<Option<(Instant, Offers)>>,
+    disk: Mutex<Option<(Instant, Probe)>>,
+}
+
+/// What an engine can do.
+#[derive(Debug, Clone)]
+pub(super) struct Offers {
+    pub(super) arch: Result<Arch, Failure>,
+    pub(super) shared_kernel: Result<(), Failure>,
+    pub(super) own_kernel: Result<Machine, Failure>,
+}
+
+impl DockerDriver {
+    /// What the engine can do, as it was found some minutes ago at most.
+    pub(super) async fn offers(&self) -> Offers {
+        let mut known = self.probes.offers.lock().await;
+        if let Some((when, offers)) = known.as_ref() {
+            let has_all =
+                offers.shared_kernel.is_ok() && (offers.own_kernel.is_ok() || self.settings.vm_runtime.is_none());
+            if when.elapsed() < if has_all { GOOD_FOR } else { BAD_FOR } {
+                return offers.clone();
+            }
+        }
+        let offers = self.try_out().await.unwrap_or_else(|failure| Offers {
+            arch: Err(failure.clone()),
+            shared_kernel: Err(failure.clone()),
+            own_kernel: Err(failure),
+        });
+        *known = Some((Instant::now(), offers.clone()));
+        offers
+    }
+
+    async fn try_out(&self) -> Result<Offers, Failure> {
+        let engine = self.engine.client().await?;
+        let info = engine
+            .info()
+            .await
+            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        let machine = info.architecture.unwrap_or_default();
+        let arch = Arch::ALL
+            .into_iter()
+            .find(|arch| arch.name() == machine || arch.debian() == machine);
+        let arch = arch.ok_or_else(|| {
+            Failure::new(
+                "engine_arch",
+                format!("the container engine runs on {machine}, for which there is no toolbox"),
+            )
+        });
+        let shared = self.probe(&engine, Kernel::Shared, None).await;
+        let own_kernel = match self.settings.vm_runtime.as_deref() {
+            None => Err(no_vm_runtime()),
+            Some(runtime) => {
+                let found = self.probe(&engine, Kernel::Own, Some(runtime)).await;
+                found.and_then(|found| own_kernel(runtime, &found, info.kernel_version.as_deref()))
+            }
+        };
+        Ok(Offers {
+            arch,
+            shared_kernel: shared.and_then(|found| found.refused.map_or(Ok(()), Err)),
+            own_kernel,
+        })
+    }
+
+    /// How full the disk is on which containers are kept.
+    pub(super) async fn probe_disk(&self, engine: &Docker) -> Result<Probe, Failure> {
+        let mut known = self.probes.disk.lock().await;
+        if let Some((when, probe)) = known.as_ref()
+            && when.elapsed() < DISK_FOR
+        {
+            return Ok(probe.clone());
+        }
+        let probe = self.probe(engine, Kernel::Shared, None).await?;
+        *known = Some((Instant::now(), probe.clone()));
+        Ok(probe)
+    }
+
+    /// Runs the tiny container.
+    async fn probe(&self, engine: &Docker, kernel: Kernel, runtime: Option<&str>) -> Result<Probe, Failure> {
+        let image = self.probe_image(engine).await?;
+        let ids = serde_json::to_string(&IDS).map_err(|error| Failure::new("sandbox_start", error))?;
+        let mut arguments = vec![PROBE.to_owned()];
+        if kernel == Kernel::Shared {
+            arguments.push(ids);
+        }
+        let job = JobId::new();
+        let name = format!("kiln-{}-probe-{}", self.settings.installation, Uuid::new_v4());
+        let wanted = Wanted {
+            job,
+            // Without the job: whoever lists sandboxes does not see it.
+            labels: [(super::INSTALLATION.to_owned(), self.settings.installation.clone())].into(),
+            image: &image,
+            kernel,
+            runtime,
+            limits: Limits {
+                memory: None,
+                cpus: None,
+                pids: 50,
+                disk: None,
+            },
+            volume: None,
+            doors: None,
+            network: "none",
+            sets_routes: false,
+            security: self.security(engine).await?,
+            arguments,
+        };
+        let ran = run_to_the_end(engine, &name, &wanted).await;
+        let found = match &ran {
+            Ok(_) => said::last_line(engine, &name).await,
+            Err(failure) => Err(failure.clone()),
+        };
+        self.remove_container(engine, &name).await?;
+        let line = found?;
+        serde_json::from_str(&line.unwrap_or_default()).map_err(|_| {
+            let code = ran.unwrap_or_default();
+            Failure::new(
+                "sandbox_start",
+                format!("a container cannot run the agent here: it ended with code {code}"),
+            )
+        })
+    }
+
+    async fn probe_image(&self, engine: &Docker) -> Result<String, Failure> {
+        let archive = programs::probe_image(&self.settings.entrance)?;
+        let digest = hex::encode(Sha256::digest(&archive));
+        let name = format!("{REPOSITORY}:{digest}");
+        match engine.inspect_image(&name).await {
+            Ok(_) => return Ok(name),
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(failure("cannot look for an image", &error)),
+        }
+        let failed = |error| failure("cannot make an image", &error);
+        let options = CreateImageOptionsBuilder::default().from_src("-").build();
+        let made: Vec<_> = engine
+            .create_image(Some(options), Some(body_full(archive.into())), None)
+            .try_collect()
+            .await
+            .map_err(failed)?;
+        let id = made
+            .into_iter()
+            .filter_map(|info| info.status)
+            .find(|status| status.starts_with("sha256:"));
+        let tag = TagImageOptionsBuilder::default().repo(REPOSITORY).tag(&digest).build();
+        engine
+            .tag_image(&id.unwrap_or_default(), Some(tag))
+            .await
+            .map_err(failed)?;
+        Ok(name)
+    }
+}
+
+/// That a runtime really gives another kernel than the host's: a name in the engine's configuration proves nothing.
+fn own_kernel(runtime: &str, found: &Probe, of_host: Option<&str>) -> Result<Machine, Failure> {
+    if Some(found.kernel.as_str()) == of_host {
+        let detail = format!(
+            "the runtime {runtime} runs containers on the host's own kernel, {}",
+            found.kernel
+        );
+        return Err(Failure::new("no_vm", detail).hint("name a runtime of Kata Containers"));
+    }
+    Ok(Machine {
+        what: format!("{runtime} with Linux {}", found.kernel),
+        accelerated: !found.cpu.contains("TCG"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_on_the_hosts_kernel_is_no_virtual_machine_whatever_its_name() {
+        let found = |kernel: &str, cpu: &str| Probe {
+            kernel: kernel.to_owned(),
+            cpu: cpu.to_owned(),
+            refused: None,
+            disk_free: 0,
+            disk_total: 0,
+            inodes_free: 0,
+            inodes_total: 0,
+        };
+        let host = Some("6.1.0-host");
+        assert_eq!(
+            own_kernel("kata", &found("6.1.0-host", ""), host).unwrap_err().code,
+            "no_vm"
+        );
+        let slow = own_kernel("kata", &found("6.12.8", "QEMU TCG CPU version 2.5+"), host).unwrap();
+        assert_eq!(
+            (slow.what.as_str(), slow.accelerated),
+            ("kata with Linux 6.12.8", false)
+        );
+        assert!(
+            own_kernel("kata", &found("6.12.8", "AMD EPYC"), host)
+                .unwrap()
+                .accelerated
+        );
+    }
+}

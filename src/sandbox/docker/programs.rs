@@ -1,0 +1,78 @@
+//! What goes into a sandbox's volume before it starts: the agent, as the sandbox may run it and not read it.
+
+use std::path::Path;
+
+use tar::{Builder, EntryType, Header};
+
+use crate::{
+    records::Failure,
+    sandbox::room::{
+        mounts::companions,
+        order::{AGENT, DISK, ENTRANCE, PROGRAMS},
+    },
+};
+
+/// The archive that the engine unpacks into the volume. [`ENTRANCE`] becomes the container's first process, [`AGENT`] that of
+/// the sandbox.
+///
+/// # Errors
+///
+/// When one of them cannot be read.
+pub(super) fn archive(entrance: &Path, agent: &Path) -> Result<Vec<u8>, Failure> {
+    let pack = || -> std::io::Result<Vec<u8>> {
+        let mut tar = Builder::new(Vec::new());
+        directory(&mut tar, PROGRAMS, 0o755)?;
+        // Open to the sandbox's ids, which are not those of the volume.
+        directory(&mut tar, DISK, 0o777)?;
+        // Readable by its owner only, who is nobody inside: the kernel then shields the processes that run it.
+        program(&mut tar, ENTRANCE, entrance, 0o711)?;
+        program(&mut tar, AGENT, agent, 0o711)?;
+        for (name, path) in companions(agent) {
+            program(&mut tar, name, &path, 0o755)?;
+        }
+        tar.into_inner()
+    };
+    pack().map_err(|error| Failure::io("cannot pack the agent", &error))
+}
+
+fn header(kind: EntryType, size: u64, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+fn directory(tar: &mut Builder<Vec<u8>>, name: &str, mode: u32) -> std::io::Result<()> {
+    tar.append_data(
+        &mut header(EntryType::Directory, 0, mode),
+        format!("{name}/"),
+        std::io::empty(),
+    )
+}
+
+fn program(tar: &mut Builder<Vec<u8>>, name: &str, path: &Path, mode: u32) -> std::io::Result<()> {
+    let bytes = fs_err::read(path)?;
+    let mut header = header(EntryType::Regular, bytes.len() as u64, mode);
+    tar.append_data(&mut header, format!("{PROGRAMS}/{name}"), bytes.as_slice())
+}
+
+/// The image of [`probe`](super::probe): the first process and the empty directories that a container needs.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub(super) fn probe_image(entrance: &Path) -> Result<Vec<u8>, Failure> {
+    let pack = || -> std::io::Result<Vec<u8>> {
+        let mut tar = Builder::new(Vec::new());
+        directory(&mut tar, "tmp", 0o1777)?;
+        let bytes = fs_err::read(entrance)?;
+        let mut header = header(EntryType::Regular, bytes.len() as u64, 0o755);
+        tar.append_data(&mut header, ENTRANCE, bytes.as_slice())?;
+        tar.into_inner()
+    };
+    pack().map_err(|error| Failure::io("cannot pack the agent", &error))
+}

@@ -1,0 +1,49 @@
+//! What a container said: the engine keeps it, also after the end.
+
+use bollard::{Docker, container::LogOutput, query_parameters::LogsOptionsBuilder};
+use futures::StreamExt;
+
+use super::fault::failure;
+use crate::{records::Failure, sandbox::room::order::Said};
+
+/// How many lines of standard error are evidence, and how long one may be.
+const LAST_WORDS: usize = 40;
+const LONGEST: usize = 4096;
+
+/// The last line on standard output.
+pub(super) async fn last_said(engine: &Docker, container: &str) -> Result<Option<Said>, Failure> {
+    let line = last_line(engine, container).await?;
+    Ok(line.and_then(|line| serde_json::from_str(&line).ok()))
+}
+
+/// The same, as it is.
+pub(super) async fn last_line(engine: &Docker, container: &str) -> Result<Option<String>, Failure> {
+    Ok(lines(engine, container, 1, true).await?.pop())
+}
+
+/// The last lines on standard error.
+pub(super) async fn last_words(engine: &Docker, container: &str) -> Result<Vec<String>, Failure> {
+    let mut lines = lines(engine, container, LAST_WORDS, false).await?;
+    lines.drain(..lines.len().saturating_sub(LAST_WORDS));
+    Ok(lines)
+}
+
+async fn lines(engine: &Docker, container: &str, count: usize, is_stdout: bool) -> Result<Vec<String>, Failure> {
+    let options = LogsOptionsBuilder::default()
+        .stdout(is_stdout)
+        .stderr(!is_stdout)
+        .tail(&count.to_string())
+        .build();
+    let mut frames = engine.logs(container, Some(options));
+    // Frames are no lines: long ones come in pieces.
+    let mut text = Vec::new();
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(|error| failure("cannot read what the sandbox said", &error))?;
+        if let LogOutput::StdOut { message } | LogOutput::StdErr { message } = frame {
+            text.extend_from_slice(&message);
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    let shortened = |line: &str| line.chars().take(LONGEST).collect();
+    Ok(text.lines().map(shortened).collect())
+}

@@ -1,0 +1,54 @@
+//! What sandboxes on a shared kernel have in common, whoever makes them: the ids, the file systems, process 1, and how
+//! they are measured. Drivers use it from outside, and the agent where it is the first process in a container.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::{
+    errno::Errno,
+    sys::{prctl, signal::Signal},
+};
+
+use crate::records::Failure;
+
+pub use counters::Counters;
+pub use idmap::IdMap;
+pub use meter::{DiskGauge, Meter, Usage};
+pub use walk::Walker;
+
+mod counters;
+mod idmap;
+pub mod kernel;
+mod meter;
+pub mod mounts;
+pub mod order;
+pub mod process1;
+mod walk;
+
+/// Has this process killed when its parent dies. To be said again after each change of user, which clears it.
+pub fn die_with_parent() {
+    // It cannot fail with a valid signal (prctl(2)).
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+}
+
+/// Tells a failure to whoever reads the pipe.
+pub fn report_failure(pipe: &OwnedFd, failure: &Failure) {
+    if let Ok(text) = serde_json::to_string(failure) {
+        let _ = nix::unistd::write(pipe.as_fd(), text.as_bytes());
+    }
+}
+
+/// Why there is no user namespace, and what to do about it.
+pub fn user_namespace_failure(errno: Errno) -> Failure {
+    let failure = Failure::new(
+        "no_user_namespace",
+        format!("this host does not let us make a user namespace: {errno}"),
+    );
+    failure.hint(match errno {
+        Errno::ENOSPC | Errno::EUSERS => "raise the sysctl user.max_user_namespaces",
+        Errno::EPERM => {
+            "allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), \
+             kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or the container's seccomp profile"
+        }
+        _ => "the kernel needs CONFIG_USER_NS",
+    })
+}

@@ -1,0 +1,88 @@
+//! What process 1 of a sandbox does once it is in its namespaces.
+
+use std::{
+    io::Write,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sys::wait::{WaitStatus, waitpid},
+    unistd::{Pid, pipe2},
+};
+
+use super::mounts::{AGENT, JOBLESS_LAYERS};
+use crate::records::{Failure, protocol::AgentFacts};
+
+/// The agent, with what it hears on its standard input, and what it says where this process says it.
+///
+/// # Errors
+///
+/// When there is no pipe to be had.
+pub fn agent(facts: &AgentFacts) -> Result<Command, Failure> {
+    let input = standard_input(facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
+    let mut command = Command::new(AGENT);
+    command
+        .env_clear()
+        .envs(ENVIRONMENT)
+        .current_dir("/")
+        .stdin(Stdio::from(input));
+    Ok(command)
+}
+
+/// The environment that the agent starts with, and nothing of the host's.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/root"),
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+];
+
+/// What the agent reads: the facts, which fit into a pipe.
+fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+    let mut text = serde_json::to_string(facts)?;
+    text.push('\n');
+    std::fs::File::from(writer).write_all(text.as_bytes())?;
+    Ok(reader)
+}
+
+/// Removes what a sandbox before this one left in the disk space, except the job's own.
+pub fn clear_layers(disk: &Path) -> std::io::Result<()> {
+    for layer in JOBLESS_LAYERS {
+        let path = disk.join(layer);
+        if path.exists() {
+            fs_err::remove_dir_all(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a copy of a program that may be run by everybody and read by its owner only, who is nobody inside. The kernel
+/// then shields the processes that run it: no root of a sandbox reads their memory, environment or descriptors
+/// (`would_dump` in the kernel's `fs/exec.c`).
+pub fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
+    let mut file = fs_err::File::create(copy)?;
+    std::io::copy(&mut fs_err::File::open(program)?, &mut file)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o711))
+}
+
+/// Starts the program and waits for it, and for every orphan that is handed to process 1 meanwhile.
+pub fn run_and_reap(mut command: Command) -> Result<i32, Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let child = command
+        .spawn()
+        .map_err(|error| Failure::new("sandbox_start", format!("cannot run {program}: {error}")))?;
+    let main = Pid::from_raw(i32::try_from(child.id()).unwrap_or(-1));
+    loop {
+        match waitpid(None, None) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == main => return Ok(code),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => return Ok(128 + signal as i32),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Failure::new("sandbox_lost", format!("lost {program}: {errno}"))),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `kiln doctor`: it says what is so, and what to do where it is not.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::Value;
+use support::Kiln;
+
+fn finding<'a>(findings: &'a Value, what: &str) -> &'a Value {
+    let all = findings.as_array().unwrap();
+    let found = all.iter().find(|finding| finding["what"] == what);
+    found.unwrap_or_else(|| panic!("nothing is said of {what}: {findings:#}"))
+}
+
+#[test]
+fn a_host_that_can_build_is_told_so() {
+    needs!(support::no_namespaces());
+    let kiln = Kiln::new();
+    let ran = kiln.run(["doctor", "--json"]);
+    let findings: Value = serde_json::from_str(&ran.ok().stdout).unwrap();
+    for what in [
+        "ids of sandboxes",
+        "user namespaces",
+        "overlay in user namespaces",
+        "binfmt_misc in user namespaces",
+        "network",
+        "disk",
+        "S3",
+    ] {
+        assert_eq!(finding(&findings, what)["state"], "ok", "{findings:#}");
+    }
+    for finding in findings.as_array().unwrap() {
+        assert_eq!(finding["state"] == "ok", finding["next"].is_null(), "{finding:#}");
+    }
+    // It changes nothing.
+    let left: Vec<_> = fs_err::read_dir(kiln.data())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(!left.iter().any(|name| name == "doctor"), "{left:?}");
+}
+
+#[test]
+fn what_is_missing_comes_with_the_next_command() {
+    needs!(support::no_namespaces());
+    let kiln = Kiln::new();
+    // Nothing listens there, and nothing is installed.
+    let empty = tempfile::tempdir().unwrap();
+    let with = [
+        ("KILN__S3__ENDPOINT", "http://127.0.0.1:9"),
+        ("KILN__S3__ACCESS_KEY", "a"),
+        ("KILN__S3__SECRET_KEY", "b"),
+        ("PATH", empty.path().to_str().unwrap()),
+    ];
+    let mut command = kiln.command(["doctor"]);
+    command.envs(with);
+    let ran = support::run(command);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    let said = ran.failed();
+    assert!(said.contains("2 of what every job needs"), "{said}");
+    for (what, next) in [
+        ("network", "apt install slirp4netns"),
+        ("QEMU", "apt install qemu-system"),
+        ("S3", "S3 endpoint"),
+    ] {
+        let line = ran
+            .stdout
+            .lines()
+            .position(|line| line.split_whitespace().nth(1) == Some(what));
+        let next_line = ran.stdout.lines().nth(line.unwrap() + 1).unwrap();
+        assert!(next_line.contains(next), "{what}: {next_line}");
+    }
+}
+
+/// What kata/README.md tells people to copy can be read by those who get it.
+#[test]
+fn the_files_for_kata_are_well_formed() {
+    let read = |name: &str| fs_err::read_to_string(support::source_dir().join("kata").join(name)).unwrap();
+    let drop_in: toml::Table = read("config.d/50-kiln.toml").parse().unwrap();
+    let modules = drop_in["agent"]["kata"]["kernel_modules"].as_array().unwrap();
+    assert!(modules.iter().any(|module| module.as_str() == Some("binfmt_misc")));
+
+    let daemon: Value = serde_json::from_str(&read("docker-daemon.json")).unwrap();
+    assert_eq!(daemon["runtimes"]["kata"]["runtimeType"], "io.containerd.kata.v2");
+
+    let overhead = drop_in["hypervisor"]["qemu"]["overhead_memory"].as_integer().unwrap();
+    let classes = read("runtimeclass.yaml");
+    let names: Vec<_> = classes
+        .split("\n---\n")
+        .map(|class| {
+            let class: Value = serde_saphyr::from_str(class).unwrap();
+            assert_eq!(class["kind"], "RuntimeClass");
+            let fixed = class["overhead"]["podFixed"]["memory"].as_str().unwrap();
+            let mib = fixed.strip_suffix("Gi").map(|gib| gib.parse::<i64>().unwrap() * 1024);
+            let mib = mib.unwrap_or_else(|| fixed.strip_suffix("Mi").unwrap().parse().unwrap());
+            assert!(mib > overhead, "a machine costs more outside than inside");
+            class["metadata"]["name"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(names, ["kata-qemu", "kata-qemu-runtime-rs"]);
+
+    // What doctor looks for is what the fragment sets.
+    let fragment = read("kernel.conf");
+    for option in ["CONFIG_BINFMT_MISC=y", "CONFIG_OVERLAY_FS=y", "CONFIG_SQUASHFS=y"] {
+        assert!(fragment.lines().any(|line| line == option), "{option}");
+    }
+}

@@ -1,0 +1,62 @@
+//! A port of the host's loopback that sandboxes reach through a door, to say how far they are and to be held up.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// What is said with this in front is answered only when the test lets it.
+pub const HELD: &str = "held-";
+
+/// The bell.
+#[derive(Debug)]
+pub struct Bell {
+    /// Its port.
+    pub port: u16,
+    words: Arc<Mutex<Words>>,
+}
+
+#[derive(Debug, Default)]
+struct Words {
+    said: BTreeSet<String>,
+    let_go: BTreeSet<String>,
+}
+
+impl Bell {
+    /// Hangs it up.
+    pub fn new() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let words = Arc::new(Mutex::new(Words::default()));
+        let theirs = Arc::clone(&words);
+        std::thread::spawn(move || {
+            for socket in listener.incoming().map_while(Result::ok) {
+                let words = Arc::clone(&theirs);
+                std::thread::spawn(move || {
+                    let mut line = String::new();
+                    let _ = BufReader::new(&socket).read_line(&mut line);
+                    let word = line.trim_end().to_owned();
+                    let held = word.contains(&format!(" {HELD}"));
+                    words.lock().unwrap().said.insert(word.clone());
+                    while held && !words.lock().unwrap().let_go.contains(&word) {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }
+        });
+        Self { port, words }
+    }
+
+    /// Whether the sandbox `name` has said this.
+    pub fn has_heard(&self, name: &str, word: &str) -> bool {
+        self.words.lock().unwrap().said.contains(&format!("{name} {word}"))
+    }
+
+    /// Answers what is held, now or later.
+    pub fn let_go(&self, name: &str, word: &str) {
+        self.words.lock().unwrap().let_go.insert(format!("{name} {word}"));
+    }
+}

@@ -1,0 +1,112 @@
+//! The docker driver, on a real engine with runc.
+
+use std::time::Duration;
+
+use kiln::{
+    records::JobId,
+    sandbox::{
+        Driver,
+        docker::{DockerDriver, DockerSettings, EngineAddress},
+        namespace::NamespaceDriver,
+    },
+};
+
+use crate::{
+    cases::conformance,
+    place::Kind,
+    support::{self, KILN_AGENT, Kiln, engine::Engine},
+};
+
+/// Sandboxes in containers on the engine's own kernel.
+pub struct Containers {
+    pub driver: DockerDriver,
+}
+
+/// What a driver for the tests' engine is made from; each test is an installation of its own.
+pub fn settings(kiln: &Kiln, engine: EngineAddress) -> DockerSettings {
+    let program = support::kiln_program();
+    DockerSettings {
+        engine,
+        installation: installation(kiln),
+        entrance: program.with_file_name(KILN_AGENT),
+        packer: NamespaceDriver::new(&kiln.data().join("sandboxes"), &program).unwrap(),
+        vm_runtime: None,
+    }
+}
+
+/// The name of a test's directory, which is its own.
+pub fn installation(kiln: &Kiln) -> String {
+    let dir = kiln.data().parent().unwrap().file_name().unwrap().to_str().unwrap();
+    dir.trim_start_matches("kiln-test-").to_owned()
+}
+
+impl Kind for Containers {
+    const NAME: &'static str = "docker";
+
+    fn lack() -> Option<String> {
+        Engine::lack().or_else(support::no_namespaces)
+    }
+
+    async fn new(kiln: &Kiln) -> Self {
+        let engine = EngineAddress::Socket(Engine::shared().socket());
+        Self {
+            driver: DockerDriver::new(settings(kiln, engine)),
+        }
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        &self.driver
+    }
+
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![Engine::shared().environment()]
+    }
+
+    fn resolver(&self) -> &'static str {
+        // The engine's own, in the container's network.
+        "127.0.0.11"
+    }
+
+    fn end_of_a_running_one(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
+    fn no_sized_disk(&self) -> Option<String> {
+        Some("volumes have a size only on XFS with project quotas".to_owned())
+    }
+
+    fn no_host_network(&self) -> Option<String> {
+        Some("the engine of the tests has a network of its own".to_owned())
+    }
+
+    fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String> {
+        let mark = format!("label=kiln.installation={}", installation(kiln));
+        let engine = Engine::shared();
+        let mut left: Vec<String> = engine
+            .docker(&["ps", "--all", "--filter", &mark, "--format", "container {{.Names}}"])
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        let volumes = engine.docker(&["volume", "ls", "--filter", &mark, "--format", "volume {{.Name}}"]);
+        left.extend(volumes.lines().map(str::to_owned));
+        // What the engine forgot would still have its doors mounted.
+        let doors = format!("doors-{job}");
+        for entry in fs_err::read_dir("/proc").unwrap().flatten() {
+            let mounts = fs_err::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
+            if mounts.contains(&doors) {
+                left.push(format!("process {}", entry.file_name().to_string_lossy()));
+            }
+        }
+        left
+    }
+
+    fn clean(&self, kiln: &Kiln) {
+        let mark = format!("label=kiln.installation={}", installation(kiln));
+        let engine = Engine::shared();
+        for container in engine.docker(&["ps", "--all", "--quiet", "--filter", &mark]).lines() {
+            engine.docker(&["rm", "--force", "--volumes", container]);
+        }
+    }
+}
+
+conformance!(Containers);

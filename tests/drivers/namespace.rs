@@ -1,0 +1,268 @@
+//! The namespace driver, and what it alone has to stand: that of its processes any is killed at any moment.
+
+use std::{path::Path, time::Duration};
+
+use kiln::{
+    records::JobId,
+    sandbox::{DiskLimit, Driver, namespace::NamespaceDriver},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    cases::conformance,
+    needs,
+    place::{Kind, Place},
+    support::{self, Kiln, eventually, tool},
+};
+
+/// How long a supervisor may take for what it does at once.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Sandboxes made of namespaces.
+pub struct Namespaces {
+    pub driver: NamespaceDriver,
+}
+
+impl Namespaces {
+    fn with_program(kiln: &Kiln, program: &Path) -> Self {
+        let driver = NamespaceDriver::new(&kiln.data().join("sandboxes"), program).unwrap();
+        Self { driver }
+    }
+}
+
+impl Kind for Namespaces {
+    const NAME: &'static str = "namespace";
+
+    fn lack() -> Option<String> {
+        support::no_namespaces()
+    }
+
+    async fn new(kiln: &Kiln) -> Self {
+        Self::with_program(kiln, &support::kiln_program())
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        &self.driver
+    }
+
+    fn end_of_a_running_one(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn no_sized_disk(&self) -> Option<String> {
+        support::not_root().or_else(no_loop_devices)
+    }
+
+    fn no_host_network(&self) -> Option<String> {
+        None
+    }
+
+    fn leftovers(&self, _: &Kiln, job: JobId) -> Vec<String> {
+        let processes = processes_of(job).into_iter();
+        let mut left: Vec<String> = processes.map(|(pid, name)| format!("process {pid} {name}")).collect();
+        let groups = ["pids", "memory", "cpuacct", "cpu"].map(|controller| {
+            let groups = Path::new("/sys/fs/cgroup").join(controller).join("kiln");
+            groups.join(job.to_string())
+        });
+        left.extend(
+            groups
+                .iter()
+                .filter(|group| group.exists())
+                .map(|group| group.display().to_string()),
+        );
+        let loops = tool("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"]);
+        left.extend(
+            loops
+                .lines()
+                .filter(|file| file.contains(&job.to_string()))
+                .map(str::to_owned),
+        );
+        left
+    }
+
+    fn clean(&self, kiln: &Kiln) {
+        // Sandboxes end with their locks.
+        for entry in fs_err::read_dir(kiln.data().join("sandboxes"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if entry.path().extension().is_some_and(|extension| extension == "lock") {
+                let _ = fs_err::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+conformance!(Namespaces);
+
+/// Processes in the mount namespace of which the job's overlay is: its entrance, and all inside.
+fn processes_of(job: JobId) -> Vec<(Pid, String)> {
+    let mut found = Vec::new();
+    for entry in fs_err::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let read = |file: &str| fs_err::read_to_string(entry.path().join(file)).unwrap_or_default();
+        // Its memory group is empty when it has none.
+        if read("mounts").contains(&format!("{job} /scratch ")) || read("cgroup").contains(&job.to_string()) {
+            found.push((Pid::from_raw(pid), read("comm").trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// The supervisor of a job's sandbox, by its own note.
+fn supervisor_of(place: &Place<Namespaces>, job: JobId) -> Pid {
+    let lock = place.kind.driver.dir_of(job).with_extension("lock");
+    let note: serde_json::Value = serde_json::from_slice(&fs_err::read(lock).unwrap()).unwrap();
+    Pid::from_raw(i32::try_from(note["pid"].as_i64().unwrap()).unwrap())
+}
+
+#[tokio::test]
+async fn a_build_at_the_command_line_passes_by_what_servers_started() {
+    needs!(Namespaces::lack());
+    let place = Place::<Namespaces>::new().await;
+    let spec = place.spec("ring ready; ring held-end; exit 9");
+    let driver = &place.kind.driver;
+    driver.start(&spec).await.unwrap();
+    place.wait_for(spec.job, "ready").await;
+    assert_eq!(driver.sweep(|_| false).await.unwrap(), []);
+    place.bell.let_go(&spec.job.to_string(), "held-end");
+    assert_eq!(place.end_of(spec.job).await.exit_code, 9);
+    assert_eq!(driver.sweep(|_| false).await.unwrap(), []);
+    assert_eq!(place.end_of(spec.job).await.exit_code, 9);
+    place.destroy(spec.job).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_is_destroyed_even_if_its_supervisor_hangs() {
+    needs!(Namespaces::lack());
+    let place = Place::<Namespaces>::new().await;
+    let job = place.start("").await;
+    kill(supervisor_of(&place, job), Signal::SIGSTOP).unwrap();
+    place.destroy(job).await;
+}
+
+#[tokio::test]
+async fn whoever_is_killed_the_end_is_known_and_nothing_is_left() {
+    needs!(Namespaces::lack());
+    let place = Place::<Namespaces>::new().await;
+    for (victim, code, failure) in [
+        ("kiln-supervisor", 1, Some("sandbox_lost")),
+        ("entrance", 137, None),
+        ("kiln-init", 137, None),
+        ("agent", 137, None),
+        ("slirp4netns", 137, Some("network_lost")),
+    ] {
+        let job = place.start("").await;
+        let supervisor = supervisor_of(&place, job);
+        let children = fs_err::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+        let named = |name: &str| {
+            let inside = processes_of(job);
+            let found = inside.iter().find(|(_, comm)| comm == name);
+            found.unwrap_or_else(|| panic!("no {name}: {inside:?}")).0
+        };
+        let child = |is_slirp: bool| {
+            let pids = children.split_whitespace();
+            let comm = |pid: &str| fs_err::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+            let found = pids
+                .clone()
+                .find(|pid| comm(pid).starts_with("slirp4netns") == is_slirp);
+            Pid::from_raw(found.unwrap().parse().unwrap())
+        };
+        let pid = match victim {
+            "kiln-supervisor" => supervisor,
+            "entrance" => child(false),
+            "slirp4netns" => child(true),
+            inside => named(inside),
+        };
+        kill(pid, Signal::SIGKILL).unwrap();
+        let evidence = place.end_of(job).await;
+        let found = evidence.failure.as_ref().map(|failure| failure.code.as_str());
+        assert_eq!((evidence.exit_code, found), (code, failure), "{victim}: {evidence:?}");
+        let gone = eventually(Duration::from_secs(2), || processes_of(job).is_empty());
+        assert!(gone, "{victim}: {:?}", processes_of(job));
+        let gone = eventually(Duration::from_secs(2), || {
+            child_of_nobody("slirp4netns", pid).is_empty()
+        });
+        assert!(gone, "{victim}: its network lives on");
+        place.destroy(job).await;
+    }
+}
+
+/// Processes of this name whose parent is process 1 or that died with `parent`, which they should have done.
+fn child_of_nobody(name: &str, parent: Pid) -> Vec<i32> {
+    let is_orphan = |pid: i32| {
+        let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let (head, tail) = stat.rsplit_once(") ").unwrap_or_default();
+        let parent_now = tail.split_whitespace().nth(1).and_then(|text| text.parse().ok());
+        head.ends_with(name) && (parent_now == Some(1) || parent_now == Some(parent.as_raw()))
+    };
+    let entries = fs_err::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_orphan(*pid)).collect()
+}
+
+/// The first numbers of a sequence that looks random and is the same every time.
+fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(seed), |last| {
+        Some(
+            last.wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407),
+        )
+    })
+    .map(|number| number >> 33)
+    .skip(1)
+}
+
+#[tokio::test]
+async fn a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing() {
+    needs!(Namespaces::lack());
+    let place = Place::<Namespaces>::new().await;
+    for delay in numbers(4).take(25).map(|number| Duration::from_micros(number % 60_000)) {
+        let mut spec = place.spec("sleep 600");
+        spec.limits.disk = Some(DiskLimit {
+            bytes: 64 << 20,
+            inodes: 1000,
+        });
+        let job = spec.job;
+        place.driver().start(&spec).await.unwrap();
+        tokio::time::sleep(delay).await;
+        let lock = place.kind.driver.dir_of(job).with_extension("lock");
+        assert!(eventually(SOON, || fs_err::metadata(&lock).unwrap().len() > 0));
+        kill(supervisor_of(&place, job), Signal::SIGKILL).unwrap();
+        let failure = place.end_of(job).await.failure.unwrap();
+        assert_eq!(failure.code, "sandbox_lost", "after {delay:?}: {failure:?}");
+        place.destroy(job).await;
+    }
+}
+
+#[tokio::test]
+async fn without_slirp4netns_the_failure_says_what_to_install() {
+    needs!(Namespaces::lack());
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("kiln");
+    let text = format!(
+        "#!/bin/sh\nPATH=/nowhere exec {} \"$@\"\n",
+        support::kiln_program().display()
+    );
+    fs_err::write(&program, text).unwrap();
+    tool("chmod", &["+x", program.to_str().unwrap()]);
+    let mut place = Place::<Namespaces>::new().await;
+    place.kind = Namespaces::with_program(&place.kiln, &program);
+    let spec = place.spec("");
+    let failure = place.run(&spec).await.failure.unwrap();
+    assert_eq!(failure.code, "no_network");
+    assert!(failure.hint.unwrap().contains("slirp4netns"));
+    place.destroy(spec.job).await;
+}
+
+/// Why there are no file systems of a fixed size here, if there are none.
+fn no_loop_devices() -> Option<String> {
+    let control = fs_err::File::options().write(true).open("/dev/loop-control");
+    control.err().map(|error| format!("no loop devices: {error}"))
+}

@@ -1,0 +1,218 @@
+//! Where sandboxes are made in a test: a driver, and how to put something into its sandboxes and see what they do.
+
+use std::{
+    path::Path,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use kiln::{
+    records::{JobId, protocol::AgentFacts},
+    sandbox::{
+        Driver, Evidence, Kernel, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch,
+        doors::Doors,
+        namespace::NamespaceDriver,
+        toolbox::{Toolbox, Toolboxes},
+    },
+};
+
+use crate::{
+    bell::Bell,
+    stand_in,
+    support::{self, Kiln, eventually, eventually_async},
+};
+
+pub const MIB: u64 = 1 << 20;
+
+/// What differs from driver to driver.
+pub trait Kind: Sized {
+    /// Its name, by which a process of a test's finds it.
+    const NAME: &'static str;
+
+    /// Why it cannot be tried here at all.
+    fn lack() -> Option<String>;
+
+    /// A driver of its own, with its things below the data directory.
+    fn new(kiln: &Kiln) -> impl Future<Output = Self>;
+
+    /// The driver.
+    fn driver(&self) -> &dyn Driver;
+
+    /// Whose kernel the sandboxes have.
+    fn kernel(&self) -> Kernel {
+        Kernel::Shared
+    }
+
+    /// What an agent hears that was told these facts.
+    fn facts_inside(&self, spec: &SandboxSpec) -> AgentFacts {
+        spec.facts.clone()
+    }
+
+    /// Where a sandbox finds a door: the path of a socket, or an address with a port.
+    fn door(&self, port: u16) -> String {
+        format!("/run/kiln/port-{port}.sock")
+    }
+
+    /// The resolver in `/etc/resolv.conf` of a sandbox.
+    fn resolver(&self) -> &'static str {
+        "10.0.2.3"
+    }
+
+    /// Where a sandbox finds the server, if not at its socket.
+    fn server_url(&self) -> Option<String> {
+        None
+    }
+
+    /// What another process needs to make the same driver.
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// How long a sandbox may take for what it does at once.
+    fn soon(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    /// How long it may take to destroy one that runs.
+    fn end_of_a_running_one(&self) -> Duration;
+
+    /// Why disk space has no fixed size here, if it has none.
+    fn no_sized_disk(&self) -> Option<String>;
+
+    /// Why nobody can have the host's network, if nobody can.
+    fn no_host_network(&self) -> Option<String>;
+
+    /// What is left of a job on the host and must not be, in words.
+    fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String>;
+
+    /// Ends whatever a failed test left running.
+    fn clean(&self, kiln: &Kiln);
+}
+
+/// A driver with a directory of its own.
+pub struct Place<K: Kind> {
+    // The order is that of their end: nobody rings when the doors are closed.
+    pub kind: K,
+    pub bell: Bell,
+    doors: Mutex<Vec<Doors>>,
+    pub kiln: Kiln,
+}
+
+impl<K: Kind> Place<K> {
+    pub async fn new() -> Self {
+        Self::at(Kiln::new()).await
+    }
+
+    pub async fn at(kiln: Kiln) -> Self {
+        Self {
+            kind: K::new(&kiln).await,
+            bell: Bell::new(),
+            doors: Mutex::default(),
+            kiln,
+        }
+    }
+
+    pub fn driver(&self) -> &dyn Driver {
+        self.kind.driver()
+    }
+
+    /// What a sandbox is made from that runs this script. `ring WORD` in it reaches the test's bell.
+    pub fn spec(&self, script: &str) -> SandboxSpec {
+        let job = JobId::new();
+        let doors_dir = self.kiln.data().join(format!("doors-{job}"));
+        fs_err::create_dir(&doors_dir).unwrap();
+        let doors = Doors::open(&doors_dir, &[self.bell.port]).unwrap();
+        self.doors.lock().unwrap().push(doors);
+        let agent = self.kiln.data().join(format!("agent-{job}"));
+        let door = self.kind.door(self.bell.port);
+        stand_in::write(agent.clone(), &job.to_string(), script, &door);
+        self.spec_of(job, &doors_dir, &agent, self.bell.port)
+    }
+
+    /// The same for an agent and doors that are there.
+    pub fn spec_of(&self, job: JobId, doors_dir: &Path, agent: &Path, port: u16) -> SandboxSpec {
+        SandboxSpec {
+            job,
+            toolbox: toolbox(&self.kiln),
+            agent: agent.to_owned(),
+            limits: Limits {
+                memory: Some(1 << 30),
+                cpus: None,
+                pids: 200,
+                disk: None,
+            },
+            kernel: self.kind.kernel(),
+            network: Network::Isolated(Reach::default()),
+            doors_dir: doors_dir.to_owned(),
+            facts: AgentFacts {
+                gateway: None,
+                ca_bundle: None,
+                server: "unix:/run/kiln/agent.sock".to_owned(),
+                job,
+                token: "secret-of-the-job".to_owned(),
+                doors: vec![port],
+            },
+            server_url: self.kind.server_url(),
+            scratch_from: None,
+        }
+    }
+
+    /// Starts a sandbox, and comes back when its script has done all it has to do; then it sleeps.
+    pub async fn start(&self, script: &str) -> JobId {
+        let spec = self.spec(&format!("{script}\nring ready\nsleep 600\n"));
+        self.driver().start(&spec).await.unwrap();
+        self.wait_for(spec.job, "ready").await;
+        spec.job
+    }
+
+    /// Waits until the sandbox of `job` has rung with `word`.
+    pub async fn wait_for(&self, job: JobId, word: &str) {
+        let name = job.to_string();
+        let until = Instant::now() + self.kind.soon();
+        // Not asleep: the doors are open only while this thread works.
+        while !self.bell.has_heard(&name, word) && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let came = self.bell.has_heard(&name, word);
+        assert!(came, "no {word}: {:?}", self.driver().look(job).await);
+    }
+
+    /// Runs a script to its end.
+    pub async fn run(&self, spec: &SandboxSpec) -> Evidence {
+        self.driver().start(spec).await.unwrap();
+        self.end_of(spec.job).await
+    }
+
+    pub async fn end_of(&self, job: JobId) -> Evidence {
+        let ended =
+            eventually_async(|| async { self.driver().look(job).await.unwrap() != SandboxState::Running }).await;
+        assert!(ended, "it still runs");
+        match self.driver().look(job).await.unwrap() {
+            SandboxState::Ended(evidence) => evidence,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Destroys it; nothing is left.
+    pub async fn destroy(&self, job: JobId) {
+        self.driver().destroy(job, Scratch::Remove).await.unwrap();
+        assert_eq!(self.driver().look(job).await.unwrap(), SandboxState::Absent);
+        assert_eq!(self.driver().list().await.unwrap(), []);
+        let left = || self.kind.leftovers(&self.kiln, job);
+        assert!(eventually(Duration::from_secs(2), || left().is_empty()), "{:?}", left());
+        self.kiln.assert_clean();
+    }
+}
+
+impl<K: Kind> Drop for Place<K> {
+    fn drop(&mut self) {
+        self.kind.clean(&self.kiln);
+    }
+}
+
+/// The toolbox that all tests share.
+pub fn toolbox(kiln: &Kiln) -> Toolbox {
+    let driver = NamespaceDriver::new(&kiln.data().join("sandboxes"), &support::kiln_program()).unwrap();
+    let toolboxes = Toolboxes::new(&kiln.data().join("toolboxes"), driver).unwrap();
+    toolboxes.find().unwrap()
+}

@@ -1,0 +1,194 @@
+//! A real Docker engine for one test program: in namespaces of its own, so that its bridges, packet filters and mounts are
+//! nobody else's and go with it.
+
+#![allow(dead_code, reason = "every test program uses another part")]
+
+use std::{
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{eventually, tool};
+
+/// Runs the engine until its standard input ends, which it does when the test program does, however that dies. All that it
+/// made goes with it: processes and mounts with their namespaces, control groups and files by name.
+const KEEPER: &str = r#"
+unshare --mount --net --pid --fork --kill-child=KILL --mount-proc sh -c "$2" engine "$1" &
+inside=$!
+while [ "$(readlink /proc/$inside/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+slirp4netns --configure --mtu=65520 --disable-host-loopback "$inside" tap0 >"$1/slirp.log" 2>&1 &
+slirp=$!
+cat >/dev/null
+kill -KILL "$inside" 2>/dev/null
+wait "$inside" 2>/dev/null
+kill "$slirp" 2>/dev/null
+wait
+for groups in /sys/fs/cgroup/*/"${1##*/}" /sys/fs/cgroup/"${1##*/}"; do
+    if [ -d "$groups" ]; then
+        for _ in 1 2 3 4 5 6 7 8 9 10; do
+            find "$groups" -depth -type d -exec rmdir {} + 2>/dev/null && break
+            sleep 0.1
+        done
+    fi
+done
+rm -rf "$1"
+"#;
+
+/// Starts the engine again whenever it ends: a test may kill it.
+const INSIDE: &str = r#"
+ip link set lo up
+until ip link show tap0 >/dev/null 2>&1; do sleep 0.01; done
+while true; do
+    rm -f "$1/engine.pid" "$1/engine.sock"
+    while [ -e "$1/down" ]; do sleep 0.02; done
+    dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/engine.pid" --host "unix://$1/engine.sock" \
+        --cgroup-parent "/${1##*/}" --exec-opt native.cgroupdriver=cgroupfs --config-file "$1/daemon.json" >>"$1/log" 2>&1
+done
+"#;
+
+/// Names the directory of an engine that another process of the same tests started.
+const DIR: &str = "KILN_TEST_ENGINE_DIR";
+
+/// The engine.
+pub struct Engine {
+    dir: PathBuf,
+    keeper: Option<(Child, ChildStdin)>,
+}
+
+impl Engine {
+    /// The one that all tests of this program share.
+    pub fn shared() -> &'static Self {
+        static ENGINE: LazyLock<Engine> = LazyLock::new(|| match std::env::var_os(DIR) {
+            Some(dir) => Engine {
+                dir: dir.into(),
+                keeper: None,
+            },
+            None => Engine::start(),
+        });
+        &ENGINE
+    }
+
+    /// Why there can be none here, if so.
+    pub fn lack() -> Option<String> {
+        let missing = ["dockerd", "slirp4netns", "unshare", "ip"].into_iter().find(|program| {
+            let found = Command::new("which").arg(program).stdout(Stdio::null()).status();
+            !found.is_ok_and(|status| status.success())
+        });
+        missing
+            .map(|program| format!("{program} is not installed: run `.ci/install-packages test`"))
+            .or_else(super::not_root)
+    }
+
+    /// A new one.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("kiln-engine-")
+            .tempdir()
+            .unwrap()
+            .keep();
+        // A Kata that is installed here, as a site would have it.
+        let kata = std::env::var("KILN_TEST_KATA_RUNTIME").unwrap_or_default();
+        let runtimes = match std::env::var("KILN_TEST_KATA_CONFIG") {
+            Ok(config) if !kata.is_empty() => format!(
+                r#"{{"runtimes":{{"{kata}":{{"runtimeType":"io.containerd.kata.v2","options":{{"TypeUrl":"runtimeoptions.v1.Options","ConfigPath":"{config}"}}}}}}}}"#
+            ),
+            _ => "{}".to_owned(),
+        };
+        fs_err::write(dir.join("daemon.json"), runtimes).unwrap();
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEPER, "engine-keeper"])
+            .arg(&dir)
+            .arg(INSIDE)
+            // Not interrupted from the terminal: it ends after the tests.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let input = keeper.stdin.take().unwrap();
+        let engine = Self {
+            dir,
+            keeper: Some((keeper, input)),
+        };
+        engine.wait_until_it_answers();
+        engine
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("engine.sock")
+    }
+
+    /// What another process of these tests needs to use the same one.
+    pub fn environment(&self) -> (&'static str, String) {
+        (DIR, self.dir.display().to_string())
+    }
+
+    /// Runs Docker's own command line on it.
+    #[track_caller]
+    pub fn docker(&self, args: &[&str]) -> String {
+        let host = format!("unix://{}", self.socket().display());
+        let mut all = vec!["--host", &host];
+        all.extend(args);
+        tool("docker", &all)
+    }
+
+    /// Kills it, as a crash does, and keeps it down.
+    pub fn take_down(&self) {
+        fs_err::write(self.dir.join("down"), "").unwrap();
+        // Its own pid file has the number inside its namespace.
+        let ours = format!("--data-root\0{}/data\0", self.dir.display());
+        let entries = fs_err::read_dir("/proc").unwrap().flatten();
+        for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            let line = fs_err::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if line.starts_with("dockerd\0") && line.contains(&ours) {
+                kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            }
+        }
+        assert!(eventually(Duration::from_secs(10), || !self.socket().exists()));
+    }
+
+    /// Lets it come up again.
+    pub fn bring_up(&self) {
+        fs_err::remove_file(self.dir.join("down")).unwrap();
+        self.wait_until_it_answers();
+    }
+
+    fn wait_until_it_answers(&self) {
+        let begun = Instant::now();
+        let host = format!("unix://{}", self.socket().display());
+        loop {
+            let asked = Command::new("docker")
+                .args(["--host", &host, "version"])
+                .output()
+                .unwrap();
+            if asked.status.success() {
+                return;
+            }
+            assert!(
+                begun.elapsed() < Duration::from_mins(1),
+                "the engine does not answer: {}",
+                fs_err::read_to_string(self.dir.join("log")).unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some((mut keeper, input)) = self.keeper.take() {
+            drop(input);
+            let _ = keeper.wait();
+        }
+    }
+}
