@@ -33,6 +33,21 @@ install -m 0755 "$input/bin/tar" "$root/usr/bin/tar"
 
 in_root dpkg-query --show --showformat '${Package} ${Version}\n' > /tmp/kiln/packages.txt
 
+# The kernel of virtual machines lies beside the root and is not installed in it: nothing would make an initrd for it,
+# and no job needs to see it. Debian has one for these two.
+arch=$(in_root dpkg --print-architecture)
+case $arch in
+amd64 | arm64)
+    kernel=$(in_root apt-cache depends "linux-image-cloud-$arch" | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+    in_root sh -c 'cd /run/kiln && apt-get -o APT::Sandbox::User=root download "$1"' sh "$kernel"
+    in_root sh -c 'dpkg-deb --extract "/run/kiln/$1"_*.deb /run/kiln/kernel' sh "$kernel"
+    mkdir -p /tmp/kiln/vm
+    cp "$root"/run/kiln/kernel/boot/vmlinuz-* /tmp/kiln/vm/vmlinuz
+    cp -R "$root"/run/kiln/kernel/usr/lib/modules/* /tmp/kiln/vm/modules
+    in_root sh -c 'dpkg-deb --show "/run/kiln/$1"_*.deb' sh "$kernel" | tr '\t' ' ' >> /tmp/kiln/packages.txt
+    ;;
+esac
+
 rm -rf "$root/run/kiln" "$root"/etc/ssh/ssh_host_* "$root/etc/apt/sources.list" "$root"/etc/apt/sources.list.d/* \
     "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap" \
     "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/var/log/* "$root"/var/lib/apt/lists/* \

@@ -14,6 +14,7 @@ pub mod doors;
 pub mod events;
 mod evidence;
 pub mod fetch;
+pub mod guest;
 pub mod job;
 pub mod kernel;
 pub mod kiwi_config;

@@ -1,15 +1,16 @@
 //! `kiln-agent`: the process inside a sandbox. It is static, so that it runs in any root file system, and learns on its
 //! standard input, in one line, where its server is and which job is its own. Called by the name of a program
-//! in whose place it was put, it is that.
+//! in whose place it was put, it is that, and called `init` the first process of a virtual machine.
 
 use std::{
     io::{BufRead, Write},
+    path::Path,
     process::ExitCode,
 };
 
 use kiln::{
     agent::{
-        container, job,
+        container, guest, job,
         twins::{probe, stand_in},
         watch,
     },
@@ -25,6 +26,9 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{program}: {error}");
         // As chroot itself does when it fails.
         return ExitCode::from(125);
+    }
+    if Path::new(&name).file_name() == Some(guest::NAME.as_ref()) {
+        guest::main();
     }
     let ended = match arguments.next() {
         Some(word) if word == order::COMMAND => return container::main(arguments),

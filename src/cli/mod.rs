@@ -24,6 +24,7 @@ mod job_progress;
 mod jobs;
 mod login;
 mod man;
+mod places;
 mod printer;
 mod progress;
 mod public_keys;

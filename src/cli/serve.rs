@@ -20,7 +20,6 @@ use crate::{
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
     config::{self, Access, Config, LogFormat},
     records::Failure,
-    remote_nodes::RemoteNodeSettings,
     store::{LogFeed, SharedStore},
 };
 
@@ -115,7 +114,7 @@ async fn serve(
         orchestrator: jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator)),
         jobs: config.jobs.clone(),
         upload_bytes: config.limits.upload_bytes.0,
-        remote_nodes: remote_nodes(config),
+        remote_nodes: config.node_login(),
         feed,
         stop: stop.clone(),
         schedule_changed: Arc::default(),
@@ -173,17 +172,6 @@ async fn artifacts(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>
         if failed_address { failure.hint(hint) } else { failure }
     })?;
     Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
-}
-
-fn remote_nodes(config: &Config) -> RemoteNodeSettings {
-    let settings = config.remote_build_nodes.clone();
-    RemoteNodeSettings {
-        user: settings.user,
-        identity_file: settings.identity_file,
-        known_hosts: settings.known_hosts,
-        ssh_config: settings.ssh_config,
-        connect_timeout: settings.connect_timeout.duration(),
-    }
 }
 
 /// Says where everything is and how to use it.

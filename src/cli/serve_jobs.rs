@@ -8,13 +8,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::places::places;
 use crate::{
     api,
-    arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     host,
-    orchestrate::{Orchestrator, Parts, Places, ToolboxState, loops},
+    orchestrate::{Orchestrator, Parts, ToolboxState, loops},
     records::{Failure, ServerId},
     sandbox::doors::{self, AGENT_SOCKET, Doors},
     store::{LogFeed, SharedStore},
@@ -50,7 +50,8 @@ impl JobService {
             Some(_) => failure,
             None => failure.hint("a server that only keeps records says `run = false` in [jobs]"),
         };
-        let driver = config.namespace_driver().map_err(hint)?;
+        let id = server_id(&config.data_dir)?;
+        let places = places(config, &id.to_string()).map_err(hint)?;
         let agent = config.agent().map_err(hint)?;
         let doors_dir = config.doors_dir()?;
         let failed = |error: std::io::Error| Failure::io("cannot make the agents' socket", &error);
@@ -61,10 +62,10 @@ impl JobService {
         let doors = Doors::open(&doors_dir, &ports)?;
         let (toolbox, state) = ToolboxMaker::new(config)?;
         let orchestrator = Orchestrator::new(Parts {
-            id: server_id(&config.data_dir)?,
+            id,
             store,
             artifacts,
-            places: Places::new(Arc::new(driver), Arch::host(), Vec::new()),
+            places,
             agent,
             toolbox: state,
             toolbox_wanted: Arc::clone(&toolbox.wanted),

@@ -1,6 +1,7 @@
 //! Settings: one TOML file with strict keys, variables that win over it, and where things are kept.
 
 mod check;
+mod drivers;
 mod near;
 mod reference;
 mod sections;
@@ -23,19 +24,16 @@ pub use self::{
     check::Access,
     reference::{reference, reference_tables},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, ForeignIsolation,
-        IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings, NetworkSettings, OidcSettings,
-        RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
+        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
+        EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,
+        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
     },
     source::Origin,
 };
 use crate::{
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::Failure,
-    sandbox::{
-        namespace::{NamespaceDriver, make_private_dir},
-        toolbox::Toolboxes,
-    },
+    sandbox::{namespace::make_private_dir, toolbox::Toolboxes},
     settings::Section,
     store::{PostgresStore, SharedStore, SqliteStore},
 };
@@ -253,12 +251,6 @@ impl Config {
     /// The file that was read, if there is one.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
-    }
-
-    /// The namespace driver of this data directory.
-    pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
-        let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
-        NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)
     }
 
     /// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.

@@ -263,6 +263,8 @@ settings! {
         known_hosts: Option<PathBuf> = None, like "\"/etc/kiln/known_hosts\"";
         /// A configuration file for ssh. Default: what ssh itself finds.
         ssh_config: Option<PathBuf> = None, like "\"/etc/kiln/ssh_config\"";
+        /// The socket of the container engine on a node: Podman's, or Docker's `/var/run/docker.sock`.
+        engine_socket: PathBuf = "/run/podman/podman.sock".into();
         /// How long a connection may take to be made.
         connect_timeout: Period = Period::seconds(10);
     }

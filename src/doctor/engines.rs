@@ -4,7 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::doctor::{Finding, ask};
+use crate::{
+    config::Config,
+    doctor::{Finding, ask},
+    records::Failure,
+    sandbox::{Driver, docker::DEFAULT_SOCKET},
+};
 
 const AREA: &str = "engines";
 
@@ -18,11 +23,55 @@ const KATA_CONFIGURATIONS: [&str; 5] = [
     "/usr/share/kata-containers/defaults/configuration.toml",
 ];
 
-pub(super) async fn examine() -> Vec<Finding> {
-    let mut findings = vec![podman().await];
+pub(super) async fn examine(config: &Config) -> Vec<Finding> {
+    let mut findings = engine(config).await;
+    findings.push(podman().await);
     findings.extend(kata());
     findings.extend(runtime_classes().await);
     findings
+}
+
+/// The engine of the configuration, tried out.
+async fn engine(config: &Config) -> Vec<Finding> {
+    const WHAT: &str = "container engine";
+    let (url, driver) = match (&config.docker.engine, config.docker_driver("doctor")) {
+        (None, _) | (_, Ok(None)) => {
+            let there = Path::new(DEFAULT_SOCKET).exists();
+            let detail = if there {
+                "there is one, and Kiln does not use it"
+            } else {
+                "none is configured"
+            };
+            let next = format!("to have jobs there: `engine = \"unix://{DEFAULT_SOCKET}\"` in [docker]");
+            return vec![Finding::missing(AREA, WHAT, detail, next)];
+        }
+        (Some(url), Ok(Some(driver))) => (url, driver),
+        (Some(_), Err(failure)) => return vec![broken(WHAT, &failure)],
+    };
+    let arch = match driver.arch().await {
+        Ok(arch) => arch,
+        Err(failure) => return vec![broken(WHAT, &failure)],
+    };
+    let mut findings = vec![match driver.shared_kernel().await {
+        Ok(()) => Finding::ok(AREA, WHAT, format!("{url}, {arch}: a container ran")),
+        Err(failure) => broken(WHAT, &failure),
+    }];
+    if config.docker.vm_runtime.is_some() {
+        const MACHINES: &str = "its virtual machines";
+        findings.push(match driver.own_kernel().await {
+            Ok(machine) => Finding::ok(AREA, MACHINES, format!("{}: one ran", machine.what)),
+            Err(failure) => broken(MACHINES, &failure),
+        });
+    }
+    findings
+}
+
+fn broken(what: &'static str, failure: &Failure) -> Finding {
+    let next = failure
+        .hint
+        .clone()
+        .unwrap_or_else(|| "see [docker] in `kiln config show`".to_owned());
+    Finding::broken(AREA, what, failure, next)
 }
 
 async fn podman() -> Finding {

@@ -89,7 +89,7 @@ impl Finding {
 pub async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = kernel::examine(config).await;
     findings.extend(machines::examine(config).await);
-    findings.extend(engines::examine().await);
+    findings.extend(engines::examine(config).await);
     findings.extend(storage::examine(config).await);
     findings
 }

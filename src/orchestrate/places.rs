@@ -73,7 +73,9 @@ impl Places {
         others: Vec<(String, Arc<dyn Driver>)>,
         node_driver: NodeDriver,
     ) -> Self {
-        let others = others.into_iter().map(|(name, driver)| Place::unseen(name, driver, false));
+        let others = others
+            .into_iter()
+            .map(|(name, driver)| Place::unseen(name, driver, false));
         let local = Place::unseen(LOCAL.to_owned(), local, false);
         {
             // A server without sandboxes of its own does not start, so those need no look.
@@ -129,7 +131,8 @@ impl Places {
     /// Each place's name and what makes sandboxes there.
     pub fn drivers(&self) -> Vec<(String, Arc<dyn Driver>)> {
         let all = self.all().into_iter();
-        all.map(|place| (place.name.clone(), Arc::clone(&place.driver))).collect()
+        all.map(|place| (place.name.clone(), Arc::clone(&place.driver)))
+            .collect()
     }
 
     /// Decides for a job, given how many there are at each place already.

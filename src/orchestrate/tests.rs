@@ -148,6 +148,7 @@ impl Site {
             name: "toolbox".into(),
             squashfs: "/none".into(),
             tree: "/none".into(),
+            vm: "/none".into(),
             facts: Facts {
                 sha256: String::new(),
                 size: 0,
@@ -161,7 +162,12 @@ impl Site {
             id: ServerId::new(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            places: Places::new(place.clone(), Arch::host(), Vec::new()),
+            places: Places::new(
+                place.clone(),
+                Arch::host(),
+                Vec::new(),
+                Box::new(|name| panic!("there is no {name}")),
+            ),
             agent: "/none".into(),
             toolbox: receiver,
             toolbox_wanted: Arc::default(),

@@ -2,6 +2,7 @@
 
 pub mod artifact;
 pub mod failure;
+pub mod guest;
 pub mod ids;
 pub mod image;
 pub mod job;

@@ -74,7 +74,7 @@ impl Drop for Doors {
 }
 
 /// The socket of a port.
-fn socket_name(port: u16) -> String {
+pub(crate) fn socket_name(port: u16) -> String {
     format!("port-{port}.sock")
 }
 

@@ -10,6 +10,8 @@ pub mod doors;
 #[cfg(feature = "server")]
 pub mod driver;
 #[cfg(feature = "server")]
+pub(crate) mod microvm;
+#[cfg(feature = "server")]
 pub mod namespace;
 pub mod room;
 #[cfg(feature = "server")]

@@ -61,38 +61,47 @@ impl Kind for Namespaces {
     }
 
     fn leftovers(&self, _: &Kiln, job: JobId) -> Vec<String> {
-        let processes = processes_of(job).into_iter();
-        let mut left: Vec<String> = processes.map(|(pid, name)| format!("process {pid} {name}")).collect();
-        let groups = ["pids", "memory", "cpuacct", "cpu"].map(|controller| {
-            let groups = Path::new("/sys/fs/cgroup").join(controller).join("kiln");
-            groups.join(job.to_string())
-        });
-        left.extend(
-            groups
-                .iter()
-                .filter(|group| group.exists())
-                .map(|group| group.display().to_string()),
-        );
-        let loops = tool("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"]);
-        left.extend(
-            loops
-                .lines()
-                .filter(|file| file.contains(&job.to_string()))
-                .map(str::to_owned),
-        );
-        left
+        leftovers(job)
     }
 
     fn clean(&self, kiln: &Kiln) {
-        // Sandboxes end with their locks.
-        for entry in fs_err::read_dir(kiln.data().join("sandboxes"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.path().extension().is_some_and(|extension| extension == "lock") {
-                let _ = fs_err::remove_file(entry.path());
-            }
+        end_all(kiln);
+    }
+}
+
+/// What is left of a job's sandbox on the host.
+pub fn leftovers(job: JobId) -> Vec<String> {
+    let processes = processes_of(job).into_iter();
+    let mut left: Vec<String> = processes.map(|(pid, name)| format!("process {pid} {name}")).collect();
+    let groups = ["pids", "memory", "cpuacct", "cpu"].map(|controller| {
+        let groups = Path::new("/sys/fs/cgroup").join(controller).join("kiln");
+        groups.join(job.to_string())
+    });
+    left.extend(
+        groups
+            .iter()
+            .filter(|group| group.exists())
+            .map(|group| group.display().to_string()),
+    );
+    let loops = tool("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"]);
+    left.extend(
+        loops
+            .lines()
+            .filter(|file| file.contains(&job.to_string()))
+            .map(str::to_owned),
+    );
+    left
+}
+
+/// Ends every sandbox of a data directory: they end with their locks.
+pub fn end_all(kiln: &Kiln) {
+    for entry in fs_err::read_dir(kiln.data().join("sandboxes"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if entry.path().extension().is_some_and(|extension| extension == "lock") {
+            let _ = fs_err::remove_file(entry.path());
         }
     }
 }
@@ -100,7 +109,7 @@ impl Kind for Namespaces {
 conformance!(Namespaces);
 
 /// Processes in the mount namespace of which the job's overlay is: its entrance, and all inside.
-fn processes_of(job: JobId) -> Vec<(Pid, String)> {
+pub fn processes_of(job: JobId) -> Vec<(Pid, String)> {
     let mut found = Vec::new();
     for entry in fs_err::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {

@@ -114,6 +114,7 @@ impl NamespaceDriver {
                 resolv_conf: resolv_conf(&request.network),
                 limits: request.limits,
                 network: request.network,
+                machine: None,
                 life: Life::Attached { keep: request.keep },
             })),
         };

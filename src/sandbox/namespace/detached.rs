@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 use tokio::{io::AsyncWriteExt, process::Command, time::Instant};
 
 use super::{
-    NamespaceDriver, SUPERVISOR_COMMAND, cgroup,
+    NamespaceDriver, SUPERVISOR_COMMAND, cgroup, disk,
     files::{self, Files},
     make_shared_dir, network,
     plan::{AgentTask, Life, Plan, Report, Task},
@@ -32,8 +32,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 impl Driver for NamespaceDriver {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
         let files = self.files(sandbox.job);
+        let plan = self.plan(sandbox).await?;
         if let Some(from) = sandbox.scratch_from {
             self.move_scratch(from, &files)?;
+            if files.disk().exists() {
+                disk::can_go_on(&files.disk(), sandbox.kernel)?;
+            } else if sandbox.kernel == Kernel::Own {
+                return Err(no_scratch(from, "a virtual machine cannot go on with a directory"));
+            }
         } else if files.is_anything() {
             return Err(exists(sandbox.job));
         }
@@ -48,8 +54,7 @@ impl Driver for NamespaceDriver {
         // From here on the disk space belongs to this sandbox, and goes with it.
         files::remove_file(&files.keep())?;
 
-        let mut line =
-            serde_json::to_string(&self.plan(sandbox)).map_err(|error| Failure::new("sandbox_start", error))?;
+        let mut line = serde_json::to_string(&plan).map_err(|error| Failure::new("sandbox_start", error))?;
         line.push('\n');
         let (mut control, theirs) = socket_pair()?;
         Command::new(&self.program)
@@ -161,7 +166,7 @@ impl Driver for NamespaceDriver {
     }
 
     async fn own_kernel(&self) -> Result<Machine, Failure> {
-        Err(Failure::new("no_vm", "this host offers no virtual machine"))
+        self.machines_here().await
     }
 }
 
@@ -170,8 +175,15 @@ impl NamespaceDriver {
         Files::of(&self.dir_of(job))
     }
 
-    fn plan(&self, sandbox: &SandboxSpec) -> Plan {
-        Plan {
+    async fn plan(&self, sandbox: &SandboxSpec) -> Result<Plan, Failure> {
+        let (machine, facts) = match sandbox.kernel {
+            Kernel::Shared => (None, sandbox.facts.clone()),
+            Kernel::Own => {
+                let (machine, facts) = self.machine_of(sandbox).await?;
+                (Some(machine), facts)
+            }
+        };
+        Ok(Plan {
             ids: self.ids,
             dir: self.dir_of(sandbox.job),
             task: Task::RunAgent(Box::new(AgentTask {
@@ -179,13 +191,14 @@ impl NamespaceDriver {
                 toolbox: sandbox.toolbox.tree.clone(),
                 agent: sandbox.agent.clone(),
                 doors: sandbox.doors_dir.clone(),
-                facts: sandbox.facts.clone(),
+                facts,
                 resolv_conf: resolv_conf(&sandbox.network),
                 limits: sandbox.limits,
                 network: sandbox.network.clone(),
+                machine,
                 life: Life::Detached,
             })),
-        }
+        })
     }
 
     /// Removes a directory and all that is in it.
@@ -218,10 +231,7 @@ impl NamespaceDriver {
         if to.keep().exists() && to.dir().exists() && !to.stderr().exists() {
             return Ok(());
         }
-        Err(Failure::new(
-            "no_scratch",
-            format!("the disk space of job {from} is gone"),
-        ))
+        Err(no_scratch(from, "it is gone"))
     }
 }
 
@@ -283,6 +293,13 @@ async fn has_ended(files: &Files, patience: Duration) -> bool {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     true
+}
+
+fn no_scratch(from: JobId, why: &str) -> Failure {
+    Failure::new(
+        "no_scratch",
+        format!("the disk space of job {from} cannot be gone on with: {why}"),
+    )
 }
 
 fn exists(job: JobId) -> Failure {

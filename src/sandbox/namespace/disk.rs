@@ -15,8 +15,10 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-use crate::sandbox::room::IdMap;
-use crate::{records::Failure, sandbox::DiskLimit};
+use crate::{
+    records::Failure,
+    sandbox::{DiskLimit, Kernel, room::IdMap},
+};
 
 /// An inode of ext4 on disk.
 const INODE_BYTES: u64 = 256;
@@ -30,12 +32,28 @@ const BOOKS: u64 = 64;
 /// The least that it needs, whatever its size.
 const LEAST: u64 = 4 << 20;
 
-/// Makes a file system of this size in `file`, for the root of a sandbox.
+/// Whose disk space it is: its files belong to other ids for the one than for the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum For {
+    /// A sandbox on this kernel, with these ids.
+    Sandbox(IdMap),
+    /// A virtual machine, which has all ids.
+    Machine,
+}
+
+/// What is written into a file system that is a machine's.
+const MACHINES_LABEL: &[u8; 16] = b"kiln-machine\0\0\0\0";
+
+/// Makes a file system of this size in `file`.
 ///
 /// # Errors
 ///
 /// `sandbox_disk` with the reason.
-pub(super) fn make(file: &Path, size: DiskLimit, ids: IdMap) -> Result<(), Failure> {
+pub(super) fn make(file: &Path, size: DiskLimit, whose: For) -> Result<(), Failure> {
+    let (uid, gid, label) = match whose {
+        For::Sandbox(ids) => (ids.uid_base, ids.gid_base, ""),
+        For::Machine => (0, 0, std::str::from_utf8(MACHINES_LABEL).unwrap_or_default()),
+    };
     let failed = |error: std::io::Error| refused(&error);
     let bytes = size.bytes + size.bytes / BOOKS + size.inodes * INODE_BYTES + LEAST;
     fs_err::File::create(file)
@@ -46,13 +64,8 @@ pub(super) fn make(file: &Path, size: DiskLimit, ids: IdMap) -> Result<(), Failu
         .args(["-b", &BLOCK_BYTES.to_string(), "-I", &INODE_BYTES.to_string()])
         // Nothing in a sandbox outlives a crash of the machine: no journal. The tables stay holes until they are used.
         .args(["-O", "^has_journal,^resize_inode", "-N", &size.inodes.to_string()])
-        .args([
-            "-E",
-            &format!(
-                "lazy_itable_init=1,nodiscard,root_owner={}:{}",
-                ids.uid_base, ids.gid_base
-            ),
-        ])
+        .args(["-E", &format!("lazy_itable_init=1,nodiscard,root_owner={uid}:{gid}")])
+        .args(["-L", label.trim_end_matches('\0')])
         .arg(file)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -62,6 +75,36 @@ pub(super) fn make(file: &Path, size: DiskLimit, ids: IdMap) -> Result<(), Failu
         return Ok(());
     }
     Err(refused(String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Whether a sandbox of this kind can go on with the disk space in `file`: that of the other kind has other owners, and
+/// that of a machine that did not unmount it may lack what was written last.
+///
+/// # Errors
+///
+/// `no_scratch` with the reason.
+pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
+    // `struct ext4_super_block`: its place, and those of `s_state` and `s_volume_name` in it.
+    const SUPERBLOCK: u64 = 1024;
+    const STATE: std::ops::Range<usize> = 0x3a..0x3c;
+    const LABEL: std::ops::Range<usize> = 0x78..0x88;
+    const CLEAN: u16 = 1;
+    let mut head = [0; LABEL.end];
+    fs_err::File::open(file)
+        .and_then(|disk| std::os::unix::fs::FileExt::read_exact_at(disk.file(), &mut head, SUPERBLOCK))
+        .map_err(|error| Failure::io("cannot read a sandbox's disk space", &error))?;
+    let is_machines = head[LABEL] == *MACHINES_LABEL;
+    let is_clean = u16::from_le_bytes([head[STATE.start], head[STATE.start + 1]]) & CLEAN != 0;
+    let why = match (kernel, is_machines) {
+        (Kernel::Own, false) => "it is that of a sandbox without a machine of its own",
+        (Kernel::Shared, true) => "it is that of a virtual machine",
+        (Kernel::Own, true) if !is_clean => "its virtual machine ended too suddenly to finish it",
+        _ => return Ok(()),
+    };
+    Err(Failure::new(
+        "no_scratch",
+        format!("the disk space cannot be gone on with: {why}"),
+    ))
 }
 
 /// Mounts the file system in `file` on `dir`, in a mount namespace of this process's own.

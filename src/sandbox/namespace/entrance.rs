@@ -19,17 +19,27 @@ use super::{
 };
 use crate::{
     records::Failure,
+    routes,
     sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
 };
 
+/// Where what is inside says something to the supervisor, apart from its exit code.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    /// Takes the words of the agent.
+    pub(super) stderr: Option<OwnedFd>,
+    /// QEMU's end of the control port.
+    pub(super) control: Option<OwnedFd>,
+}
+
 /// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
-pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<OwnedFd>) -> Result<i32, Failure> {
+pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -> Result<i32, Failure> {
     die_with_parent();
     let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
-    if matches!(plan.task, Task::RunAgent(_)) {
+    if matches!(plan.task, Task::RunAgent(_) | Task::TryMachine(_)) {
         flags |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     }
-    if plan.is_isolated() {
+    if plan.reach().is_some() || matches!(plan.task, Task::TryMachine(_)) {
         flags |= CloneFlags::CLONE_NEWNET;
     }
     unshare(flags).map_err(user_namespace_failure)?;
@@ -53,6 +63,10 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
         return Ok(1);
     }
 
+    // Whoever comes later has no right to change it.
+    if let Some(reach) = plan.reach() {
+        routes::restrict(&reach.allow, &reach.deny)?;
+    }
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
     // Open as long as this process lives.
     let (lifeline_out, lifeline_in) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(system)?;
@@ -67,7 +81,7 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
             let code = if is_orphan {
                 1
             } else {
-                init::main(plan, &opened, stderr).unwrap_or_else(|failure| {
+                init::main(plan, &opened, outlets).unwrap_or_else(|failure| {
                     report_failure(&failure_in, &failure);
                     1
                 })
@@ -76,7 +90,7 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, stderr: Option<Owne
             std::process::exit(code);
         }
         ForkResult::Parent { child } => {
-            drop((failure_in, lifeline_out, opened, stderr));
+            drop((failure_in, lifeline_out, opened, outlets));
             let code = match waitpid(child, None) {
                 Ok(WaitStatus::Exited(_, code)) => code,
                 Ok(WaitStatus::Signaled(_, signal, _)) => 128 + signal as i32,

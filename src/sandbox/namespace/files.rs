@@ -3,7 +3,8 @@
 //! ```text
 //! JOB/         the disk space, or where it is mounted
 //! JOB.disk     the disk space as one file, when it has a size
-//! JOB.agent    the agent, as the sandbox may run it and not read it
+//! JOB.agent    the agent, as the sandbox may run it and not read it; or a machine's first root, with the agent in it
+//! JOB.kvm      /dev/kvm as a machine may use it
 //! JOB.lock     held as long as the supervisor, or a process that it forked, lives; says who it is
 //! JOB.stderr   what the agent and the supervisor said; there from the first moment of a detached sandbox to the last
 //! JOB.usage    what it uses, written every second
@@ -79,6 +80,11 @@ impl Files {
     /// The copy of the agent that the sandbox runs. Its name is not needed once the sandbox has it.
     pub(super) fn agent(&self) -> PathBuf {
         self.with("agent")
+    }
+
+    /// The device that runs guests on the CPU, as the sandbox's own.
+    pub(super) fn kvm(&self) -> PathBuf {
+        self.with("kvm")
     }
 
     pub(super) fn stderr(&self) -> PathBuf {
@@ -243,7 +249,16 @@ impl Files {
 
     /// Removes everything but the disk space and the lock. What makes it a detached sandbox goes last.
     pub(super) fn remove_notes(&self) -> Result<(), Failure> {
-        for extension in ["agent", "report.new", "report", "usage.new", "usage", "stop", "stderr"] {
+        for extension in [
+            "agent",
+            "kvm",
+            "report.new",
+            "report",
+            "usage.new",
+            "usage",
+            "stop",
+            "stderr",
+        ] {
             remove_file(&self.with(extension))?;
         }
         Ok(())

@@ -18,8 +18,11 @@ use nix::{
 
 use super::{
     HOST_COMMAND_DIR,
+    entrance::Outlets,
     files::Files,
+    machine::{self, OpenedMachine, open_machine},
     plan::{AgentTask, Plan, Task},
+    rights,
 };
 use crate::{
     records::Failure,
@@ -35,6 +38,7 @@ use crate::{
 pub(super) struct Opened {
     dir: OwnedFd,
     sources: Option<OpenedSources>,
+    machine: Option<OpenedMachine>,
 }
 
 #[derive(Debug)]
@@ -65,21 +69,30 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     };
     Ok(Opened {
         dir: handle(&plan.dir)?,
-        sources: plan.agent().map(sources).transpose()?,
+        sources: plan
+            .agent()
+            .filter(|agent| agent.machine.is_none())
+            .map(sources)
+            .transpose()?,
+        machine: plan.machine().map(|machine| open_machine(plan, machine)).transpose()?,
     })
 }
 
-fn link_to(fd: &OwnedFd) -> PathBuf {
+pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
     // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
-/// Does the plan's task. Returns the exit code of its program. The agent says what it has to say on `stderr`, if there
-/// is one.
-pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Result<i32, Failure> {
+/// Does the plan's task. Returns the exit code of its program.
+pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
     // The directories made here become the sandbox's own; a user's stricter mask would lock others out of `/`.
     umask(Mode::from_bits_truncate(0o022));
+    if let (Some(machine), Some(opened), Some(control)) = (plan.machine(), &opened.machine, &outlets.control) {
+        let command = machine::prepare(&mut Linux, plan, machine, opened, control, outlets.stderr)?;
+        rights::drop_all()?;
+        return run_and_reap(command);
+    }
     match (&plan.task, &opened.sources) {
         (Task::RunAgent(agent), Some(sources)) => {
             clear_layers(&link_to(&opened.dir)).map_err(|error| Failure::io("cannot clear the sandbox", &error))?;
@@ -94,15 +107,15 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
                     .collect(),
                 doors: link_to(&sources.doors),
             };
-            let name = &agent.name;
-            let hostname = format!("kiln-{}", name.get(..8).unwrap_or(name));
+            let hostname = agent.hostname();
             sethostname(&hostname)
                 .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
-            furnish(&mut Linux, &sources, name, &hostname, &agent.resolv_conf)?;
+            furnish(&mut Linux, &sources, &agent.name, &hostname, &agent.resolv_conf)?;
             let mut command = process1::agent(&agent.facts)?;
-            if let Some(stderr) = stderr {
+            if let Some(stderr) = outlets.stderr {
                 command.stderr(Stdio::from(stderr));
             }
+            rights::drop_network()?;
             run_and_reap(command)
         }
         (Task::RunHostCommand { argv, env }, _) => {
@@ -118,7 +131,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, stderr: Option<OwnedFd>) -> Res
         (Task::Empty, _) => empty(&link_to(&opened.dir))
             .map(|()| 0)
             .map_err(|error| Failure::io("cannot empty the sandbox", &error)),
-        (Task::RunAgent(_), None) => Err(Failure::new("sandbox_start", "the plan was not opened")),
+        (Task::RunAgent(_) | Task::TryMachine(_), _) => Err(Failure::new("sandbox_start", "the plan was not opened")),
     }
 }
 

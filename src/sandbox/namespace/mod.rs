@@ -20,6 +20,7 @@ use tokio::{
 
 pub use attached::{Handle, JobSandbox, Running};
 use files::Files;
+use machines::MachineParts;
 pub use plan::Report;
 use plan::{Plan, Task};
 
@@ -35,9 +36,14 @@ mod detached;
 mod disk;
 mod entrance;
 mod files;
+mod guest;
 mod init;
+mod machine;
+mod machines;
 mod network;
 mod plan;
+mod relays;
+mod rights;
 pub mod supervisor;
 mod watch;
 mod words;
@@ -54,6 +60,7 @@ pub struct NamespaceDriver {
     sandboxes: PathBuf,
     program: PathBuf,
     ids: IdMap,
+    machines: Option<MachineParts>,
 }
 
 async fn remove_groups(job: JobId) -> Result<(), Failure> {
@@ -73,6 +80,7 @@ impl NamespaceDriver {
             sandboxes: sandboxes.to_owned(),
             program: program.to_owned(),
             ids: IdMap::of_this_user()?,
+            machines: None,
         })
     }
 

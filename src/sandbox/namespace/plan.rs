@@ -5,8 +5,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    records::{Failure, protocol::AgentFacts},
-    sandbox::{Limits, Network, Usage, room::IdMap},
+    records::{
+        Failure,
+        guest::{Errand, GuestJob},
+        protocol::AgentFacts,
+    },
+    sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec, room::IdMap},
 };
 
 /// One errand of a supervisor.
@@ -26,6 +30,8 @@ pub(super) struct Plan {
 pub(super) enum Task {
     /// Run the agent in a sandbox whose disk space is `dir`.
     RunAgent(Box<AgentTask>),
+    /// See whether this machine boots.
+    TryMachine(Box<VmSpec>),
     /// Run a program of the host as root of a user namespace; `dir` is at [`super::HOST_COMMAND_DIR`].
     RunHostCommand {
         /// The program and its arguments.
@@ -56,8 +62,17 @@ pub(super) struct AgentTask {
     pub(super) limits: Limits,
     /// What it can reach.
     pub(super) network: Network,
+    /// The machine that it runs in, if it has one of its own.
+    pub(super) machine: Option<VmSpec>,
     /// Whose it is.
     pub(super) life: Life,
+}
+
+impl AgentTask {
+    /// What the sandbox calls itself.
+    pub(super) fn hostname(&self) -> String {
+        format!("kiln-{}", self.name.get(..8).unwrap_or(&self.name))
+    }
 }
 
 /// How long a sandbox lives.
@@ -78,7 +93,29 @@ impl Plan {
     pub(super) fn agent(&self) -> Option<&AgentTask> {
         match &self.task {
             Task::RunAgent(agent) => Some(agent),
+            Task::TryMachine(_) | Task::RunHostCommand { .. } | Task::Empty => None,
+        }
+    }
+
+    /// The machine, if there is one.
+    pub(super) fn machine(&self) -> Option<&VmSpec> {
+        match &self.task {
+            Task::RunAgent(agent) => agent.machine.as_ref(),
+            Task::TryMachine(machine) => Some(machine),
             Task::RunHostCommand { .. } | Task::Empty => None,
+        }
+    }
+
+    /// What the machine is to do.
+    pub(super) fn errand(&self) -> Errand {
+        match self.agent() {
+            Some(agent) => Errand::Agent(GuestJob {
+                facts: agent.facts.clone(),
+                hostname: agent.hostname(),
+                resolv_conf: agent.resolv_conf.clone(),
+                pids: agent.limits.pids,
+            }),
+            None => Errand::Boot,
         }
     }
 
@@ -87,10 +124,12 @@ impl Plan {
         self.agent().is_some_and(|agent| matches!(agent.life, Life::Detached))
     }
 
-    /// Whether the sandbox has a network of its own.
-    pub(super) fn is_isolated(&self) -> bool {
-        self.agent()
-            .is_some_and(|agent| matches!(agent.network, Network::Isolated(_)))
+    /// Where the way out of the sandbox's own network leads, if it has one.
+    pub(super) fn reach(&self) -> Option<&Reach> {
+        match &self.agent()?.network {
+            Network::Isolated(reach) => Some(reach),
+            Network::Host => None,
+        }
     }
 }
 

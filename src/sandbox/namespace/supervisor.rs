@@ -15,6 +15,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
+    path::Path,
 };
 
 use nix::{
@@ -23,6 +24,7 @@ use nix::{
     sys::{
         prctl,
         signal::{Signal, kill},
+        statvfs::statvfs,
         wait::waitpid,
     },
     unistd::{ForkResult, Pid, dup2_stdout, fork, pipe2, setsid},
@@ -30,9 +32,10 @@ use nix::{
 
 use super::{
     cgroup::Cgroup,
-    disk,
-    entrance::enter,
+    disk::{self, For},
+    entrance::{Outlets, enter},
     files::{Files, remove_file},
+    guest::Guest,
     network::Slirp,
     plan::{AgentTask, Life, Plan, Report, Task},
     watch::Watch,
@@ -40,7 +43,11 @@ use super::{
 };
 use crate::{
     records::Failure,
-    sandbox::room::{DiskGauge, Meter, Walker, report_failure},
+    sandbox::{
+        DiskLimit, Limits,
+        microvm::Accelerator,
+        room::{DiskGauge, Meter, Walker, report_failure},
+    },
 };
 
 /// The hidden subcommand `sandbox-supervisor`. Returns the process's exit code.
@@ -97,7 +104,7 @@ fn supervise_attached(plan: &Plan, socket: &UnixStream) -> Result<Report, Failur
     // of the host that build a toolbox are guarded by the toolbox's own lock.
     let _lock = match plan.task {
         Task::RunHostCommand { .. } => None,
-        Task::RunAgent(_) | Task::Empty => Some(files.lock()?),
+        Task::RunAgent(_) | Task::TryMachine(_) | Task::Empty => Some(files.lock()?),
     };
 
     let mut report = run(plan, socket)?;
@@ -154,7 +161,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         None => DiskGauge::None,
     };
     let mut cgroup = match plan.agent() {
-        Some(agent) => Cgroup::create(&agent.name, &agent.limits).unwrap_or_else(|failure| {
+        Some(agent) => Cgroup::create(&agent.name, &host_limits(agent)).unwrap_or_else(|failure| {
             report.warn(failure.detail);
             Cgroup::default()
         }),
@@ -164,13 +171,14 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot start the sandbox", &error))?;
     let (words, stderr) = words_of(plan)?.unzip();
+    let (guest, control) = guest_of(plan)?.unzip();
 
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
     let entrance = match unsafe { fork() }.map_err(system)? {
         ForkResult::Child => {
-            drop((ours, failure_out, words));
-            let code = enter(plan, theirs, stderr).unwrap_or_else(|failure| {
+            drop((ours, failure_out, words, guest));
+            let code = enter(plan, theirs, Outlets { stderr, control }).unwrap_or_else(|failure| {
                 report_failure(&failure_in, &failure);
                 1
             });
@@ -179,7 +187,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         }
         ForkResult::Parent { child } => child,
     };
-    drop((theirs, failure_in, stderr));
+    drop((theirs, failure_in, stderr, control));
 
     let started = hand_over(&mut ours, plan, entrance, &cgroup);
     if started.is_err() {
@@ -193,38 +201,59 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         files: plan.is_detached().then(|| Files::of(&plan.dir)),
         socket: (!plan.is_detached() && !matches!(plan.task, Task::Empty)).then_some(socket),
         words,
+        guest,
         slirp,
         meter: Meter::new(gauge),
     };
     let (exit_code, lost) = watch.until_the_end_of(entrance, &cgroup);
     report.exit_code = exit_code;
     report.usage = watch.meter.read(&cgroup.counters());
+    let machine = watch.end_of_machine(exit_code);
     // Its helpers end here, so that only processes of the sandbox are waited for.
     drop(watch);
     // What resists goes with the sandbox's other files.
     let _ = remove_file(&Files::of(&plan.dir).agent());
+    let _ = remove_file(&Files::of(&plan.dir).kvm());
     while waitpid(None, None).is_ok() {}
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
     report.failure = serde_json::from_str(&said).ok().or(refused).or(lost);
     report.oom_kills = cgroup.counters().oom_kills();
+    if let Some(machine) = machine {
+        report.exit_code = machine.exit_code;
+        report.oom_kills += machine.oom_kills;
+        report.failure = report.failure.or(machine.failure);
+    }
+    report.usage.oom_kills = report.oom_kills;
     cgroup.remove();
     Ok(report)
 }
 
+/// What the control groups are to enforce.
+fn host_limits(agent: &AgentTask) -> Limits {
+    let machine = agent.machine.as_ref();
+    machine.map_or(agent.limits, |machine| machine.host_limits(&agent.limits))
+}
+
 /// Makes the disk space of the asked size where that can be had, and says how to measure it.
 fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<DiskGauge, Failure> {
+    let file = Files::of(&plan.dir).disk();
+    if let Some(machine) = &agent.machine {
+        if machine.accelerator == Accelerator::Tcg {
+            report.warn(Accelerator::SLOW.to_owned());
+        }
+        return machines_disk(plan, agent, &file);
+    }
     let Some(size) = agent.limits.disk else {
         return Ok(DiskGauge::None);
     };
-    let file = Files::of(&plan.dir).disk();
     // Disk space that a sandbox left is gone on with as what it is.
     let (has_file, has_layers) = (file.exists(), plan.dir.join("scratch").exists());
     if !has_layers {
         let made = if has_file {
             Ok(())
         } else {
-            disk::make(&file, size, plan.ids)
+            disk::make(&file, size, For::Sandbox(plan.ids))
         };
         match made.and_then(|()| disk::mount_privately(&file, &plan.dir)) {
             Ok(()) => return Ok(DiskGauge::of_file_system(&plan.dir, !has_file)),
@@ -236,6 +265,32 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
         }
     }
     Walker::start(&plan.dir, plan.ids).map(DiskGauge::Directory)
+}
+
+/// Makes the disk of a machine, unless there is one to go on with. Without a size it is as large as what is free.
+fn machines_disk(plan: &Plan, agent: &AgentTask, file: &Path) -> Result<DiskGauge, Failure> {
+    /// ext4's own habit.
+    const BYTES_PER_INODE: u64 = 16 * 1024;
+    let is_new = !file.exists();
+    if is_new {
+        let free = || -> Result<DiskLimit, Failure> {
+            let stat = statvfs(&plan.dir).map_err(|errno| Failure::io("cannot measure the disk", &errno.into()))?;
+            let bytes = stat.blocks_available() * stat.fragment_size();
+            let inodes = bytes / BYTES_PER_INODE;
+            Ok(DiskLimit { bytes, inodes })
+        };
+        disk::make(file, agent.limits.disk.map_or_else(free, Ok)?, For::Machine)?;
+    }
+    Ok(DiskGauge::of_machine(file, is_new))
+}
+
+/// The ends of a machine's control port: the supervisor's, with the errand in it, and QEMU's.
+fn guest_of(plan: &Plan) -> Result<Option<(Guest, OwnedFd)>, Failure> {
+    if plan.machine().is_none() {
+        return Ok(None);
+    }
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot start the machine", &error))?;
+    Ok(Some((Guest::new(ours, &plan.errand())?, theirs.into())))
 }
 
 /// The reader and the writer of what a detached agent says.
@@ -259,7 +314,7 @@ fn hand_over(socket: &mut UnixStream, plan: &Plan, entrance: Pid, cgroup: &Cgrou
     }
     plan.ids.apply(entrance)?;
     cgroup.admit(entrance)?;
-    let slirp = plan.is_isolated().then(|| Slirp::start(entrance)).transpose()?;
+    let slirp = plan.reach().is_some().then(|| Slirp::start(entrance)).transpose()?;
     socket
         .write_all(&[1])
         .map_err(|error| Failure::io("cannot start the sandbox", &error))?;

@@ -12,8 +12,11 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{cgroup::Cgroup, files::Files, network::Slirp, words::Words};
-use crate::{records::Failure, sandbox::room::Meter};
+use super::{cgroup::Cgroup, files::Files, guest::Guest, network::Slirp, words::Words};
+use crate::{
+    records::{Failure, guest::GuestReport},
+    sandbox::room::Meter,
+};
 
 /// How often the supervisor looks whether the sandbox has ended, or is to end, in milliseconds. Neither is announced on
 /// a descriptor that `poll` could watch together with the others, short of Linux-only process handles.
@@ -27,6 +30,8 @@ pub(super) struct Watch<'a> {
     /// Of an attached sandbox: its end is the sandbox's end.
     pub(super) socket: Option<&'a UnixStream>,
     pub(super) words: Option<Words>,
+    /// Of a sandbox with a machine: listened to.
+    pub(super) guest: Option<Guest>,
     pub(super) slirp: Option<Slirp>,
     pub(super) meter: Meter,
 }
@@ -66,7 +71,8 @@ impl Watch<'_> {
     fn wait(&mut self, killed: bool) -> bool {
         let socket = self.socket.filter(|_| !killed).map(AsFd::as_fd);
         let words = self.words.as_ref().and_then(Words::source);
-        let mut watched: Vec<_> = [socket, words]
+        let guest = self.guest.as_ref().and_then(Guest::source);
+        let mut watched: Vec<_> = [socket, words, guest]
             .into_iter()
             .flatten()
             .map(|source| PollFd::new(source, PollFlags::POLLIN))
@@ -76,7 +82,31 @@ impl Watch<'_> {
         if let Some(words) = &mut self.words {
             words.copy();
         }
+        if let Some(guest) = &mut self.guest
+            && guest.listen()
+        {
+            self.meter.inodes_of_machine(guest.inodes());
+        }
         kiln_left
+    }
+
+    /// How the machine's errand went, if there was one. `exit_code` is QEMU's.
+    pub(super) fn end_of_machine(&mut self, exit_code: i32) -> Option<GuestReport> {
+        let report = self.guest.as_mut()?.report();
+        if let Some(guest) = &self.guest {
+            self.meter.inodes_of_machine(guest.inodes());
+        }
+        let lost = || {
+            let detail = format!("the virtual machine ended before its agent did (QEMU: {exit_code})");
+            GuestReport {
+                exit_code: exit_code.max(1),
+                failure: Some(
+                    Failure::new("vm_lost", detail).hint("what its kernel and QEMU said last is in the last words"),
+                ),
+                ..GuestReport::default()
+            }
+        };
+        Some(report.unwrap_or_else(lost))
     }
 
     /// Copies what was said last; passes on the exit code.

@@ -40,6 +40,17 @@ pub enum DiskGauge {
         /// Bytes and inodes that it used when it was new.
         empty: (u64, u64),
     },
+    /// A machine has a file for a disk, and tells what is in it.
+    Machine {
+        /// The file.
+        file: PathBuf,
+        /// Bytes that it took when it was new.
+        empty: u64,
+        /// Whether it is the machine's own from the first.
+        is_new: bool,
+        /// Inodes, as the machine told last.
+        inodes: u64,
+    },
     /// A directory is walked through.
     Directory(Walker),
 }
@@ -62,6 +73,16 @@ impl DiskGauge {
         }
     }
 
+    /// For the disk of a machine, which `is_new`.
+    pub fn of_machine(file: &Path, is_new: bool) -> Self {
+        Self::Machine {
+            file: file.to_owned(),
+            empty: if is_new { allocated(file) } else { 0 },
+            is_new,
+            inodes: 0,
+        }
+    }
+
     /// Bytes and inodes in use.
     fn read(&mut self) -> (u64, u64) {
         match self {
@@ -70,9 +91,19 @@ impl DiskGauge {
                 let (bytes, inodes) = used(mounted_on);
                 (bytes.saturating_sub(empty.0), inodes.saturating_sub(empty.1))
             }
+            Self::Machine {
+                file, empty, inodes, ..
+            } => (allocated(file).saturating_sub(*empty), *inodes),
             Self::Directory(walker) => walker.last(),
         }
     }
+}
+
+/// Bytes that a file has on disk; its holes do not count.
+fn allocated(file: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    const UNIT: u64 = 512;
+    fs_err::metadata(file).map_or(0, |metadata| metadata.blocks() * UNIT)
 }
 
 /// Bytes and inodes of a file system that are in use.
@@ -92,6 +123,13 @@ impl Meter {
             gauge,
             most: Usage::default(),
             due: Instant::now(),
+        }
+    }
+
+    /// Takes note of how many inodes a machine's disk has come to have, and has in all.
+    pub fn inodes_of_machine(&mut self, (new, all): (u64, u64)) {
+        if let DiskGauge::Machine { is_new, inodes, .. } = &mut self.gauge {
+            *inodes = if *is_new { new } else { all };
         }
     }
 

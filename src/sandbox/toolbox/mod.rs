@@ -3,6 +3,7 @@
 //! ```text
 //! toolboxes/<digest of the description>/toolbox.squashfs   what other machines and VMs get
 //! toolboxes/<digest of the description>/tree               the same, unpacked: the lower layer of every sandbox here
+//! toolboxes/<digest of the description>/vm                 kernel and modules of virtual machines, beside the root
 //! toolboxes/<digest of the description>/facts.json         its digest, and every package with its version
 //! ```
 //!
@@ -29,6 +30,8 @@ pub struct Toolbox {
     pub squashfs: PathBuf,
     /// The unpacked root.
     pub tree: PathBuf,
+    /// Holds `vmlinuz` and `modules` for virtual machines, where Debian has a kernel for them.
+    pub vm: PathBuf,
     /// What is in it.
     pub facts: Facts,
 }
@@ -77,6 +80,7 @@ impl Toolboxes {
             name,
             squashfs: dir.join(SQUASHFS),
             tree: dir.join("tree"),
+            vm: dir.join("vm"),
             facts,
         })
     }

@@ -1,0 +1,79 @@
+//! What the machine tells its host.
+
+use std::{
+    fs::File,
+    io::Write,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use nix::sys::statvfs::statvfs;
+
+use super::root::DISK;
+use crate::records::{
+    Failure,
+    guest::{GuestReport, NEWS_EVERY, News as Line},
+};
+
+/// The way to the host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct News(Arc<Mutex<Teller>>);
+
+#[derive(Debug)]
+struct Teller {
+    port: File,
+    /// Whether the disk is there to be told of.
+    has_disk: bool,
+}
+
+impl News {
+    pub(super) fn new(port: File) -> Self {
+        Self(Arc::new(Mutex::new(Teller { port, has_disk: false })))
+    }
+
+    /// Tells now and then how full the job's disk is, until [`News::forget_disk`].
+    pub(super) fn tell_of_disk(&self) {
+        self.lock().has_disk = true;
+        let news = self.clone();
+        std::thread::spawn(move || {
+            loop {
+                // The lock keeps the disk where it is meanwhile.
+                let mut teller = news.lock();
+                if !teller.has_disk {
+                    return;
+                }
+                if let Ok(stat) = statvfs(DISK) {
+                    // What is not heard now is heard a second later, or nobody listens any more.
+                    let _ = teller.say(&Line::Disk {
+                        bytes: (stat.blocks() - stat.blocks_free()) * stat.fragment_size(),
+                        inodes: stat.files() - stat.files_free(),
+                    });
+                }
+                drop(teller);
+                std::thread::sleep(NEWS_EVERY);
+            }
+        });
+    }
+
+    /// From here on the disk may go.
+    pub(super) fn forget_disk(&self) {
+        self.lock().has_disk = false;
+    }
+
+    /// Tells how the errand went.
+    pub(super) fn ended(&self, report: GuestReport) -> Result<(), Failure> {
+        let told = self.lock().say(&Line::Ended(report));
+        told.map_err(|error| Failure::io("cannot say how it ended", &error))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Teller> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Teller {
+    fn say(&mut self, line: &Line) -> std::io::Result<()> {
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        self.port.write_all(text.as_bytes())
+    }
+}

@@ -1,0 +1,54 @@
+//! The places that a server's jobs may run at, as the configuration says: this host, a container engine, and the remote
+//! build nodes of the records.
+
+use std::sync::Arc;
+
+use crate::{
+    arch::Arch,
+    config::Config,
+    orchestrate::Places,
+    records::Failure,
+    sandbox::{
+        Driver,
+        docker::{DockerDriver, DockerSettings, EngineAddress},
+    },
+};
+
+/// The place that is the container engine of the configuration.
+const ENGINE: &str = "docker";
+
+/// All of them. `installation` names this server among those that use the same engines.
+///
+/// # Errors
+///
+/// When this host cannot make sandboxes at all, or the engine's address makes no sense.
+pub(super) fn places(config: &Config, installation: &str) -> Result<Places, Failure> {
+    let local = config.namespace_driver()?;
+    let engine = config
+        .docker_driver(installation)?
+        .map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
+    let (login, socket) = (config.node_login(), config.remote_build_nodes.engine_socket.clone());
+    let (entrance, packer) = (config.agent()?, local.clone());
+    let installation = installation.to_owned();
+    let node = move |name: &str| {
+        let address = EngineAddress::Ssh {
+            host: name.to_owned(),
+            socket: socket.clone(),
+            login: login.clone(),
+        };
+        let settings = DockerSettings {
+            engine: address,
+            installation: installation.clone(),
+            entrance: entrance.clone(),
+            packer: packer.clone(),
+            vm_runtime: None,
+        };
+        Arc::new(DockerDriver::new(settings)) as Arc<dyn Driver>
+    };
+    Ok(Places::new(
+        Arc::new(local),
+        Arch::host(),
+        engine.into_iter().collect(),
+        Box::new(node),
+    ))
+}

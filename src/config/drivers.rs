@@ -1,0 +1,80 @@
+//! What makes sandboxes, as the configuration says.
+
+use super::Config;
+use crate::{
+    records::Failure,
+    remote_nodes::RemoteNodeSettings,
+    sandbox::{
+        docker::{DockerDriver, DockerSettings, EngineAddress, EngineUrl},
+        namespace::NamespaceDriver,
+    },
+};
+
+impl Config {
+    /// The namespace driver of this data directory.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be made or this user has no ids for a sandbox.
+    pub fn namespace_driver(&self) -> Result<NamespaceDriver, Failure> {
+        let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
+        let driver = NamespaceDriver::new(&self.data_dir.join("sandboxes"), &program)?;
+        // Without an agent there will be no sandbox of any kind, which is said where one is asked for.
+        Ok(match self.agent() {
+            Ok(agent) => driver.with_machines(&self.data_dir.join("toolboxes"), &agent),
+            Err(_) => driver,
+        })
+    }
+
+    /// The container engine, if there is one. `installation` names who uses it among others.
+    ///
+    /// # Errors
+    ///
+    /// `engine_address` when its address makes no sense.
+    pub fn docker_driver(&self, installation: &str) -> Result<Option<DockerDriver>, Failure> {
+        let Some(url) = &self.docker.engine else {
+            return Ok(None);
+        };
+        let engine = match url.parse::<EngineUrl>()? {
+            EngineUrl::Socket(path) => EngineAddress::Socket(path),
+            EngineUrl::Tcp(host) => EngineAddress::Tls {
+                host,
+                certificates: self.docker.certificates.clone().ok_or_else(no_certificates)?,
+            },
+            EngineUrl::Ssh { user, host, socket } => {
+                let mut login = self.node_login();
+                if let Some(user) = user {
+                    login.user = user;
+                }
+                EngineAddress::Ssh { host, socket, login }
+            }
+        };
+        Ok(Some(DockerDriver::new(DockerSettings {
+            engine,
+            installation: installation.to_owned(),
+            entrance: self.agent()?,
+            packer: self.namespace_driver()?,
+            vm_runtime: self.docker.vm_runtime.clone(),
+        })))
+    }
+
+    /// How remote build nodes are logged in to.
+    pub fn node_login(&self) -> RemoteNodeSettings {
+        let settings = self.remote_build_nodes.clone();
+        RemoteNodeSettings {
+            user: settings.user,
+            identity_file: settings.identity_file,
+            known_hosts: settings.known_hosts,
+            ssh_config: settings.ssh_config,
+            connect_timeout: settings.connect_timeout.duration(),
+        }
+    }
+}
+
+fn no_certificates() -> Failure {
+    Failure::new(
+        "engine_address",
+        "an engine at tcp:// is reached with TLS only, and there are no certificates",
+    )
+    .hint("set `certificates` in [docker] to the directory with key.pem, cert.pem and ca.pem; or use ssh://")
+}

@@ -1,0 +1,77 @@
+//! What every machine of a toolbox boots with: made once, and kept beside the toolbox.
+
+use std::{
+    io::{BufWriter, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{initrd, kernel, modules};
+use crate::{records::Failure, sandbox::toolbox::Toolbox};
+
+/// A kernel and its first root.
+#[derive(Debug, Clone)]
+pub(crate) struct BootFiles {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initrd: PathBuf,
+}
+
+/// What the names of first roots begin with; the rest is the digest of the program in it.
+const INITRD: &str = "initrd-";
+
+impl BootFiles {
+    /// Those of the machines that have this toolbox, and the program `init` as their first process. Blocks for a second
+    /// the first time.
+    ///
+    /// # Errors
+    ///
+    /// `no_vm` when the toolbox has no kernel, `vm_kernel` when that one will not do.
+    pub(crate) fn of(toolbox: &Toolbox, init: &Path) -> Result<Self, Failure> {
+        if !toolbox.vm.exists() {
+            return Err(Failure::new(
+                "no_vm",
+                format!(
+                    "the toolbox has no kernel for virtual machines on {}",
+                    toolbox.facts.arch
+                ),
+            )
+            .hint("Debian has a kernel for clouds on x86_64 and aarch64 only; use a host with one of these, or Kata"));
+        }
+        let failed = |error: std::io::Error| Failure::io("cannot make what virtual machines boot with", &error);
+        let dir = toolbox.squashfs.parent().unwrap_or(Path::new("/"));
+        let program = fs_err::read(init).map_err(failed)?;
+        let digest = hex::encode(Sha256::digest(&program));
+        let files = Self {
+            kernel: dir.join("kernel"),
+            initrd: dir.join(format!("{INITRD}{}", &digest[..16])),
+        };
+        if !files.initrd.exists() {
+            let modules = modules::needed(&toolbox.vm.join("modules"))?;
+            make(dir, &files.initrd, |out| initrd::write_base(out, &program, &modules)).map_err(failed)?;
+        }
+        if !files.kernel.exists() {
+            let image = fs_err::read(toolbox.vm.join("vmlinuz")).map_err(failed)?;
+            let kernel = kernel::unpacked(&image).unwrap_or(image);
+            make(dir, &files.kernel, |out| out.write_all(&kernel)).map_err(failed)?;
+        }
+        Ok(files)
+    }
+}
+
+/// Makes a file that is there whole or not at all, for everybody to read: the ids of sandboxes are strangers.
+fn make(
+    dir: &Path,
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let file = tempfile::NamedTempFile::new_in(dir)?;
+    let mut out = BufWriter::new(file.as_file());
+    write(&mut out)?;
+    out.flush()?;
+    drop(out);
+    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    file.persist(path)?;
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! What the driver knows of virtual machines: what they are made from, and whether they boot here.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::stat::{Mode, SFlag, mknod, stat},
+    unistd::{Gid, Uid, chown},
+};
+use tokio::{io::AsyncReadExt, sync::Mutex, time::timeout};
+
+use super::{
+    NamespaceDriver,
+    files::{self, Files},
+    machine::KVM,
+    make_shared_dir,
+    plan::{Plan, Task},
+};
+use crate::{
+    records::{Failure, JobId, protocol::AgentFacts},
+    sandbox::{
+        Machine, Network, SandboxSpec,
+        microvm::{Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
+        toolbox::{Toolbox, Toolboxes},
+    },
+};
+
+/// Where the driver finds what machines are made from.
+#[derive(Debug, Clone)]
+pub(super) struct MachineParts {
+    toolboxes: PathBuf,
+    /// The program of their process 1: the agent, under another name.
+    init: PathBuf,
+}
+
+/// How long a machine may take to boot. A CPU that runs guests does it in less than a second; emulation in three, on a
+/// host that has nothing else to do.
+const PATIENCE: [(Accelerator, Duration); 2] = [
+    (Accelerator::Kvm, Duration::from_secs(10)),
+    (Accelerator::Tcg, Duration::from_secs(90)),
+];
+
+/// How long it is believed that no machine boots here.
+const DISBELIEF: Duration = Duration::from_mins(5);
+
+/// What was tried in this process. It does not change while the host runs, and takes seconds.
+static TRIED: Mutex<Option<(Instant, Result<Accelerator, Failure>)>> = Mutex::const_new(None);
+
+impl NamespaceDriver {
+    /// Offers virtual machines too. They boot with the kernel of the toolbox in `toolboxes`, and `agent` is the program of
+    /// their process 1.
+    #[must_use]
+    pub fn with_machines(self, toolboxes: &Path, agent: &Path) -> Self {
+        let parts = MachineParts {
+            toolboxes: toolboxes.to_owned(),
+            init: agent.to_owned(),
+        };
+        Self {
+            machines: Some(parts),
+            ..self
+        }
+    }
+
+    /// The machines that can be had; tried out.
+    pub(super) async fn machines_here(&self) -> Result<Machine, Failure> {
+        let qemu = qemu::find()?;
+        let parts = self.parts()?;
+        let toolboxes = Toolboxes::new(&parts.toolboxes, self.clone())?;
+        let toolbox = toolboxes.find().ok_or_else(|| {
+            Failure::new(
+                "no_vm",
+                "the kernel of virtual machines comes with the toolbox, which is not there yet",
+            )
+            .hint("run `kiln toolbox build`")
+        })?;
+        let boot_files = self.boot_files(&toolbox).await?;
+        let accelerator = self.accelerator(&qemu, &boot_files).await?;
+        let version = qemu::version(&qemu).await?;
+        let accelerated = accelerator == Accelerator::Kvm;
+        let how = if accelerated { "KVM" } else { "an emulated CPU (TCG)" };
+        Ok(Machine {
+            what: format!("{version} with {how}"),
+            accelerated,
+        })
+    }
+
+    /// The machine of a sandbox, and what its agent is told.
+    ///
+    /// # Errors
+    ///
+    /// `no_vm` when there are none here, `vm_network` when it is to have the host's network, which no machine can have.
+    pub(super) async fn machine_of(&self, sandbox: &SandboxSpec) -> Result<(VmSpec, AgentFacts), Failure> {
+        if sandbox.network == Network::Host {
+            return Err(Failure::new(
+                "vm_network",
+                "a virtual machine cannot have the host's own network",
+            ));
+        }
+        let qemu = qemu::find()?;
+        let boot_files = self.boot_files(&sandbox.toolbox).await?;
+        let accelerator = self.accelerator(&qemu, &boot_files).await?;
+        let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
+        let (relays, facts) = relays(&sandbox.facts);
+        let machine = VmSpec {
+            memory: VmSpec::memory_for(sandbox.limits.memory),
+            cpus: sandbox.limits.cpus.unwrap_or(cpus),
+            toolbox: Some(sandbox.toolbox.squashfs.clone()),
+            relays,
+            ..bare_machine(qemu, accelerator, boot_files)
+        };
+        if accelerator == Accelerator::Kvm {
+            self.lend_kvm(&self.files(sandbox.job))?;
+        }
+        Ok((machine, facts))
+    }
+
+    fn parts(&self) -> Result<&MachineParts, Failure> {
+        let parts = self.machines.as_ref();
+        parts.ok_or_else(|| Failure::new("no_vm", "virtual machines are not set up"))
+    }
+
+    async fn boot_files(&self, toolbox: &Toolbox) -> Result<BootFiles, Failure> {
+        let (toolbox, init) = (toolbox.clone(), self.parts()?.init.clone());
+        let made = tokio::task::spawn_blocking(move || BootFiles::of(&toolbox, &init)).await;
+        made.map_err(|error| Failure::new("vm_kernel", error))?
+    }
+
+    /// The best accelerator with which a machine boots here. Others wait for who tries it.
+    async fn accelerator(&self, qemu: &Path, boot_files: &BootFiles) -> Result<Accelerator, Failure> {
+        let mut tried = TRIED.lock().await;
+        match &*tried {
+            Some((_, Ok(accelerator))) => return Ok(*accelerator),
+            Some((when, Err(failure))) if when.elapsed() < DISBELIEF => return Err(failure.clone()),
+            _ => {}
+        }
+        let found = self.try_accelerators(qemu, boot_files).await;
+        *tried = Some((Instant::now(), found.clone()));
+        found
+    }
+
+    async fn try_accelerators(&self, qemu: &Path, boot_files: &BootFiles) -> Result<Accelerator, Failure> {
+        let mut refused = None;
+        for (accelerator, patience) in PATIENCE {
+            if accelerator == Accelerator::Kvm && !Path::new(KVM).exists() {
+                continue;
+            }
+            let machine = bare_machine(qemu.to_owned(), accelerator, boot_files.clone());
+            match self.try_machine(machine, patience).await {
+                Ok(()) => return Ok(accelerator),
+                Err(failure) => {
+                    tracing::info!(?accelerator, %failure, "virtual machines do not boot so");
+                    refused = Some(failure);
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| Failure::new("no_vm", "no accelerator was tried")))
+    }
+
+    /// Boots a machine in a sandbox like a job's.
+    async fn try_machine(&self, machine: VmSpec, patience: Duration) -> Result<(), Failure> {
+        let dir = self.dir_of(JobId::new());
+        make_shared_dir(&dir)?;
+        if machine.accelerator == Accelerator::Kvm {
+            self.lend_kvm(&Files::of(&dir))?;
+        }
+        let plan = Plan {
+            ids: self.ids,
+            dir: dir.clone(),
+            task: Task::TryMachine(Box::new(machine)),
+        };
+        let mut handle = self.supervise(&plan, Stdio::null()).await?;
+        let mut stderr = handle.child.stderr.take();
+        let ended = timeout(patience, handle.wait()).await;
+        handle.kill().await;
+        let outcome = match ended {
+            Ok(Ok(report)) => report.failure.map_or(Ok(()), Err),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => {
+                // Its end is what matters, not what it says of it.
+                let _ = handle.wait().await;
+                let detail = format!("a virtual machine did not boot within {} s", patience.as_secs());
+                Err(Failure::new("vm_boot", detail))
+            }
+        };
+        let mut said = String::new();
+        if let Some(stderr) = &mut stderr {
+            let _ = stderr.take(64 * 1024).read_to_string(&mut said).await;
+        }
+        self.remove_dir(&dir).await?;
+        outcome.map_err(|mut failure| {
+            if let Some(last) = said.lines().rfind(|line| !line.trim().is_empty()) {
+                failure.detail = format!("{}: {last}", failure.detail);
+            }
+            failure
+        })
+    }
+
+    /// Makes a `/dev/kvm` that belongs to the sandbox's root. An ordinary user cannot, and needs one that is everybody's.
+    fn lend_kvm(&self, files: &Files) -> Result<(), Failure> {
+        if self.ids.rootless {
+            return Ok(());
+        }
+        let failed = |errno: nix::errno::Errno| Failure::io("cannot lend /dev/kvm to a sandbox", &errno.into());
+        files::remove_file(&files.kvm())?;
+        let device = stat(KVM).map_err(failed)?.st_rdev;
+        mknod(&files.kvm(), SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, device).map_err(failed)?;
+        let (user, group) = (Uid::from_raw(self.ids.uid_base), Gid::from_raw(self.ids.gid_base));
+        chown(&files.kvm(), Some(user), Some(group)).map_err(failed)
+    }
+}
+
+/// A machine that can only boot.
+fn bare_machine(qemu: PathBuf, accelerator: Accelerator, boot_files: BootFiles) -> VmSpec {
+    VmSpec {
+        qemu,
+        accelerator,
+        kernel: boot_files.kernel,
+        initrd: boot_files.initrd,
+        toolbox: None,
+        memory: VmSpec::memory_for(Some(0)),
+        cpus: 1,
+        relays: Vec::new(),
+    }
+}

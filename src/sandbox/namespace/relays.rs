@@ -1,0 +1,67 @@
+//! Ports of a sandbox's own loopback that lead to the server's sockets: how a virtual machine gets to them, whose
+//! network reaches this loopback and no file.
+
+use std::{
+    net::{Ipv4Addr, TcpListener as StdTcpListener},
+    path::PathBuf,
+    time::Duration,
+};
+
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+use super::DOORS;
+use crate::{records::Failure, sandbox::microvm::Relay};
+
+/// How often a relay that is out of descriptors looks whether it still is.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Opens the relays, for as long as this process lives.
+///
+/// # Errors
+///
+/// `no_door` when a port cannot be listened on.
+pub(super) fn open(relays: &[Relay]) -> Result<(), Failure> {
+    if relays.is_empty() {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| Failure::new("no_door", format!("cannot open the machine's doors: {error}"));
+    let listen = |relay: &Relay| {
+        let listener = StdTcpListener::bind((Ipv4Addr::LOCALHOST, relay.port))?;
+        listener.set_nonblocking(true)?;
+        Ok((listener, PathBuf::from(DOORS).join(&relay.socket)))
+    };
+    let listeners: Vec<_> = relays.iter().map(listen).collect::<Result<_, _>>().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(failed)?;
+    std::thread::spawn(move || runtime.block_on(serve_all(listeners)));
+    Ok(())
+}
+
+async fn serve_all(listeners: Vec<(StdTcpListener, PathBuf)>) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for (listener, socket) in listeners {
+        if let Ok(listener) = TcpListener::from_std(listener) {
+            tasks.spawn(serve(listener, socket));
+        }
+    }
+    tasks.join_all().await;
+}
+
+async fn serve(listener: TcpListener, socket: PathBuf) {
+    loop {
+        match listener.accept().await {
+            Ok((from_machine, _)) => drop(tokio::spawn(relay(from_machine, socket.clone()))),
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+async fn relay(mut from_machine: TcpStream, socket: PathBuf) {
+    // Nobody is there: the machine sees its connection closed, and its agent tries again.
+    if let Ok(mut server) = UnixStream::connect(socket).await {
+        let _ = tokio::io::copy_bidirectional(&mut from_machine, &mut server).await;
+    }
+}

@@ -1,0 +1,31 @@
+//! Rights that process 1 of a sandbox gives up for good, for itself and for whatever it starts.
+
+use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
+
+use crate::records::Failure;
+
+/// Gives up what would undo the network's limits: changing routes, and sending past them.
+pub(super) fn drop_network() -> Result<(), Failure> {
+    drop_rights(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW)
+}
+
+/// Gives up everything that root of a sandbox may do and others may not.
+pub(super) fn drop_all() -> Result<(), Failure> {
+    drop_rights(CapabilitySet::all())
+}
+
+fn drop_rights(dropped: CapabilitySet) -> Result<(), Failure> {
+    let failed = |error: rustix::io::Errno| Failure::io("cannot give up rights", &error.into());
+    for one in dropped.iter() {
+        match remove_capability_from_bounding_set(one) {
+            // A right that this kernel does not know.
+            Err(rustix::io::Errno::INVAL) => {}
+            done => done.map_err(failed)?,
+        }
+    }
+    let mut sets = capabilities(None).map_err(failed)?;
+    sets.effective -= dropped;
+    sets.permitted -= dropped;
+    sets.inheritable -= dropped;
+    set_capabilities(None, sets).map_err(failed)
+}
