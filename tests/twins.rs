@@ -91,6 +91,39 @@ fn a_job_takes_packages_that_another_has_fetched() {
 }
 
 #[test]
+fn a_package_without_the_signature_that_the_recipe_asks_for_has_no_twins() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let dir = tempfile::tempdir().unwrap();
+    let (repository, key) = Repository::signed_but_for_bash(dir.path());
+    let config = fs_err::read_to_string(support::source_dir().join("recipes/rpm-shell/config.xml")).unwrap();
+    let config = config.replace("_gpgcheck=\"false\"", "_gpgcheck=\"true\"").replace(
+        "rpm_repo }}\"/>",
+        "rpm_repo }}\"><signing key=\"file:///scratch/recipe/key.asc\"/></source>",
+    );
+    let recipe = Recipe::copy_of("rpm-shell")
+        .with("config.xml", &config)
+        .with("key.asc", &key);
+    let kiln = Kiln::new();
+    let set = format!("{}/{}", repository.set(), foreign());
+    let build = || {
+        kiln.run(["build", recipe.path(), "--arch", foreign(), &set]).ok();
+        let job = kiln.jobs().pop().unwrap();
+        (job["execs"]["twins"].as_u64().unwrap(), kiln.log(&job))
+    };
+    let (twins, log) = build();
+    assert!(log.contains("no equal package: bash 0:5"), "{log}");
+    assert!(twins > 200, "only {twins} programs ran as twins");
+
+    // Somebody else's index.
+    let index = dir.path().join(HOST).join("repodata/repomd.xml");
+    let text = fs_err::read_to_string(&index).unwrap();
+    fs_err::write(index, format!("{text}<!-- changed -->")).unwrap();
+    let (twins, log) = build();
+    assert!(log.contains("no native twins"), "{log}");
+    assert_eq!(twins, 0);
+}
+
+#[test]
 fn a_native_root_has_no_twins() {
     needs!(support::no_namespaces());
     let recipe = Recipe::copy_of("debian-minimal");

@@ -8,7 +8,7 @@ use std::{
     sync::{LazyLock, Mutex},
 };
 
-use super::{HOST, foreign, source_dir};
+use super::{HOST, foreign, source_dir, tool};
 
 /// A web server for one directory.
 #[derive(Debug)]
@@ -82,6 +82,28 @@ impl Repository {
         let index = Path::new(HOST).join("repodata");
         fs_err::os::unix::fs::symlink(shell_dir().join(&index), dir.join(index)).unwrap();
         Self::serve(dir)
+    }
+
+    /// The same, signed by a key of its own, but for the package of bash for the host; in the empty directory `dir`. Returns
+    /// the key, too.
+    pub fn signed_but_for_bash(dir: &Path) -> (Self, String) {
+        let script = r#"
+            cp -r "$1/." "$2"
+            mkdir -m 700 "$2/gnupg"
+            export GNUPGHOME="$2/gnupg"
+            gpg --batch --quiet --passphrase '' --quick-gen-key Kiln rsa2048 sign never
+            mv "$2/$3"/bash-*.rpm "$2"
+            rpmsign --define '_gpg_name Kiln' --define "__gpg $(command -v gpg)" --addsign "$2"/*/*.rpm
+            mv "$2"/bash-*.rpm "$2/$3"
+            for arch in x86_64 aarch64; do
+                createrepo_c --quiet "$2/$arch"
+                gpg --batch --quiet --armor --detach-sign "$2/$arch/repodata/repomd.xml"
+            done
+            gpg --batch --armor --export > "$2/key.asc"
+            gpgconf --kill all"#;
+        let (from, to) = (shell_dir().to_str().unwrap(), dir.to_str().unwrap());
+        tool("bash", &["-ec", script, "bash", from, to, HOST]);
+        (Self::serve(dir), fs_err::read_to_string(dir.join("key.asc")).unwrap())
     }
 
     fn serve(dir: &Path) -> Self {

@@ -32,6 +32,7 @@ use crate::{
 
 mod apt;
 mod archive;
+mod compare;
 mod deb;
 mod download;
 mod facts;

@@ -46,8 +46,10 @@ pub(super) struct Package {
 pub(super) enum Host {
     /// It was not asked for yet.
     Unknown,
-    /// Nobody has exactly this version, or it is not needed.
+    /// It is not needed.
     None,
+    /// Nobody has exactly this version.
+    Missing,
     /// It is unpacked here.
     At(PathBuf),
 }
@@ -165,7 +167,7 @@ impl Packages {
                 package.host = Host::At(dir);
                 count += 1;
             } else {
-                package.host = Host::None;
+                package.host = Host::Missing;
                 without.push(id);
             }
         }

@@ -29,8 +29,8 @@ const PATIENCE: &str = "60";
 /// A longer answer is cut.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// Questions that are asked side by side.
-const ASKERS: usize = 2;
+/// Programs that are asked side by side.
+pub(super) const ASKERS: usize = 2;
 
 /// What both kinds of runs find in their environment.
 const ENVIRONMENT: [&str; 3] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"];

@@ -14,20 +14,20 @@ use std::{
 
 use super::{
     Settings,
+    compare::compare,
     download::{Downloads, Sharing},
     index::Index,
     mount::{self, MountPoint},
-    packages::{Host, Packages},
-    probe::Place,
+    packages::Packages,
+    probe::{ASKERS, Place},
     source::Source,
-    unchanged::unchanged,
 };
 use crate::{
     agent::events::Events,
     emulation::twins::{
         counts,
         table::Table,
-        world::{self, Census, World},
+        world::{self, Census, Trial, World},
     },
     records::Failure,
 };
@@ -90,6 +90,8 @@ struct Open {
     world: World,
     mount_point: MountPoint,
     has_cpuinfo: bool,
+    /// Programs that are yet to be tried. That takes long under the emulator, and more packages come meanwhile.
+    trials: Vec<Trial>,
 }
 
 /// For the log.
@@ -121,7 +123,8 @@ impl Keeper {
     /// Works until it is told to end.
     pub(super) fn run(mut self, requests: &Receiver<Request>) {
         loop {
-            match requests.recv_timeout(PAUSE) {
+            let is_behind = self.open.as_ref().is_some_and(|open| !open.trials.is_empty());
+            match requests.recv_timeout(if is_behind { Duration::ZERO } else { PAUSE }) {
                 Ok(Request::Enter { root, wait, reply }) => {
                     // Who does not wait for the answer needs none.
                     let _ = reply.send(self.enter(&root, wait));
@@ -169,6 +172,7 @@ impl Keeper {
             world,
             mount_point,
             has_cpuinfo: false,
+            trials: Vec::new(),
         })
     }
 
@@ -199,11 +203,11 @@ impl Keeper {
         let shown = without.into_iter().map(|(name, version)| format!("{name} {version}"));
         self.tally.without.extend(shown);
         let Some(open) = &mut self.open else { return Ok(()) };
-        let offers = compare(&self.settings, packages, open, wait)?;
+        let offers = compare(&self.settings, packages, &mut open.world, wait)?;
         if !offers.is_empty() {
             self.offer(&offers)?;
         }
-        Ok(())
+        self.try_programs(wait)
     }
 
     fn bring_lists(&mut self, wait: bool) -> io::Result<()> {
@@ -236,26 +240,47 @@ impl Keeper {
     }
 
     fn offer(&mut self, offers: &[world::Package]) -> io::Result<()> {
-        let Some(Open { world, has_cpuinfo, .. }) = &mut self.open else {
+        let Some(Open {
+            world,
+            has_cpuinfo,
+            trials,
+            ..
+        }) = &mut self.open
+        else {
             return Ok(());
         };
         let added = world.add(offers).map_err(io::Error::other)?;
-        let mounted = world.mounted().to_owned();
+        trials.extend(added.trials);
         let place = Place {
             root: &self.settings.root,
-            world: &mounted,
+            world: world.mounted(),
         };
         if !*has_cpuinfo && let Some(text) = place.cpuinfo() {
             world.put_cpuinfo(&text).map_err(io::Error::other)?;
             *has_cpuinfo = true;
         }
-        let different = place.try_all(world, &self.table, added.trials)?;
         self.tally.refused.extend(
             added
                 .refused
                 .into_iter()
                 .map(|refused| format!("{} ({})", refused.path, refused.why)),
         );
+        Ok(())
+    }
+
+    /// Tries programs that say something of their architecture: the next ones, or `all`.
+    fn try_programs(&mut self, all: bool) -> io::Result<()> {
+        let Some(Open { world, trials, .. }) = &mut self.open else {
+            return Ok(());
+        };
+        let mounted = world.mounted().to_owned();
+        let place = Place {
+            root: &self.settings.root,
+            world: &mounted,
+        };
+        let count = if all { trials.len() } else { ASKERS.min(trials.len()) };
+        let next = trials.drain(..count).collect();
+        let different = place.try_all(world, &self.table, next)?;
         self.tally.refused.extend(
             different
                 .into_iter()
@@ -266,6 +291,9 @@ impl Keeper {
 
     fn give_up(&mut self, why: &str) {
         self.lists = Lists::Never;
+        if let Some(open) = &mut self.open {
+            open.trials.clear();
+        }
         self.events
             .say_blocking(&format!("no native twins from here on: {why}"));
     }
@@ -300,9 +328,24 @@ impl Keeper {
             "native twins: {programs} programs, {modules} modules and {libraries} libraries of {packages} packages, {shared} of them from other jobs, made in {:.1} s",
             busy.as_secs_f64()
         ));
+        let held = world
+            .held_back()
+            .map(|(program, module)| format!("{program} ({module})"));
         for (what, names) in [
-            (format!("emulated, since {host} has no equal package"), without),
-            ("emulated, since their twins are refused".to_owned(), refused),
+            (format!("emulated, since {host} has no equal package"), without.clone()),
+            ("emulated, since their twins are refused".to_owned(), refused.clone()),
+            (
+                "emulated, since a module of theirs has no twin".to_owned(),
+                held.collect(),
+            ),
+            (
+                "emulated is also what needs these, which nobody has".to_owned(),
+                world.missing().map(str::to_owned).collect(),
+            ),
+            (
+                format!("{host} has no such library"),
+                world.missing().map(str::to_owned).collect(),
+            ),
         ] {
             if !names.is_empty() {
                 self.events.say_blocking(&format!("{what}: {}", names.join(", ")));
@@ -311,52 +354,4 @@ impl Keeper {
         mount_point.remove()?;
         counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
-}
-
-/// Packages with files in the root that were not there before. Before somebody enters it (`all`), packages that the
-/// package manager does not know yet are looked at, too: the first ones are unpacked without it.
-fn compare(
-    settings: &Settings,
-    packages: &mut Packages,
-    open: &mut Open,
-    all: bool,
-) -> io::Result<Vec<world::Package>> {
-    let mut offers = Vec::new();
-    for name in packages.changed(all) {
-        let versions = || packages.known.iter().filter(|((known, _), _)| *known == name);
-        // Versions of one package have files in common. The one that is installed has all of its own.
-        let mut installed = (String::new(), Vec::new());
-        for ((_, version), package) in versions() {
-            let files = unchanged(&settings.root, &package.sums, settings.target)?;
-            if files.len() >= installed.1.len() {
-                installed = (version.clone(), files);
-            }
-        }
-        let was_there = versions().any(|(_, package)| !package.paired.is_empty());
-        let (version, files) = installed;
-        let mut is_new = false;
-        for ((known, other), package) in &mut packages.known {
-            if *known == name {
-                let paired = if *other == version { files.clone() } else { Vec::new() };
-                is_new |= !paired.is_empty() && paired != package.paired;
-                package.paired = paired;
-            }
-        }
-        let host = packages.known.get(&(name.clone(), version.clone()));
-        match host.map(|package| &package.host) {
-            Some(Host::At(host)) if is_new => {
-                let host = host.clone();
-                offers.push(world::Package {
-                    name,
-                    version,
-                    files,
-                    host,
-                });
-            }
-            Some(Host::At(_)) if !files.is_empty() => {}
-            _ if was_there => open.world.remove(&name).map_err(io::Error::other)?,
-            _ => {}
-        }
-    }
-    Ok(offers)
 }

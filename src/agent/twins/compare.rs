@@ -1,0 +1,62 @@
+//! Finding out which packages are in the root now, and telling the world of twins.
+
+use std::io;
+
+use super::{
+    Settings,
+    packages::{Host, Packages},
+    unchanged::unchanged,
+};
+use crate::emulation::twins::world::{self, World};
+
+/// Packages with files in the root that were not there before. Before somebody enters it (`all`), packages that the
+/// package manager does not know yet are looked at, too: the first ones are unpacked without it.
+pub(super) fn compare(
+    settings: &Settings,
+    packages: &mut Packages,
+    world: &mut World,
+    all: bool,
+) -> io::Result<Vec<world::Package>> {
+    let mut offers = Vec::new();
+    for name in packages.changed(all) {
+        let versions = || packages.known.iter().filter(|((known, _), _)| *known == name);
+        // Versions of one package have files in common. The one that is installed has all of its own.
+        let mut installed = (String::new(), Vec::new());
+        for ((_, version), package) in versions() {
+            let files = unchanged(&settings.root, &package.sums, settings.target)?;
+            if files.len() >= installed.1.len() {
+                installed = (version.clone(), files);
+            }
+        }
+        let was_there = versions().any(|(_, package)| !package.paired.is_empty());
+        let (version, files) = installed;
+        let mut is_new = false;
+        for ((known, other), package) in &mut packages.known {
+            if *known == name {
+                let paired = if *other == version { files.clone() } else { Vec::new() };
+                is_new |= !paired.is_empty() && paired != package.paired;
+                package.paired = paired;
+            }
+        }
+        let host = packages.known.get(&(name.clone(), version.clone()));
+        match host.map(|package| &package.host) {
+            Some(Host::At(host)) if is_new => {
+                let host = host.clone();
+                offers.push(world::Package {
+                    name,
+                    version,
+                    files,
+                    host,
+                });
+            }
+            Some(Host::Missing) if is_new => {
+                world.remove(&name).map_err(io::Error::other)?;
+                world.add_emulated(&name, &files).map_err(io::Error::other)?;
+            }
+            Some(Host::At(_) | Host::Missing) if !files.is_empty() => {}
+            _ if was_there => world.remove(&name).map_err(io::Error::other)?,
+            _ => {}
+        }
+    }
+    Ok(offers)
+}
