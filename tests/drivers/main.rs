@@ -13,6 +13,7 @@ mod bell;
 mod cases;
 mod docker;
 mod docker_only;
+mod kata;
 mod namespace;
 mod place;
 mod stand_in;
