@@ -2,8 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    io::{BufRead, BufReader},
-    net::TcpListener,
+    io::{BufRead, BufReader, Write},
+    net::{IpAddr, TcpListener},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -26,9 +26,9 @@ struct Words {
 }
 
 impl Bell {
-    /// Hangs it up.
-    pub fn new() -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    /// Hangs it up at an address of this host.
+    pub fn at(address: IpAddr) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let words = Arc::new(Mutex::new(Words::default()));
         let theirs = Arc::clone(&words);
@@ -44,6 +44,8 @@ impl Bell {
                     while held && !words.lock().unwrap().let_go.contains(&word) {
                         std::thread::sleep(Duration::from_millis(10));
                     }
+                    // Whoever cannot be told any more rings again.
+                    let _ = (&socket).write_all(b".");
                 });
             }
         });

@@ -14,7 +14,7 @@ use nix::{
 
 use crate::{
     needs,
-    place::{Kind, MIB, Place},
+    place::{Kind, MIB, Place, own_address},
     support::{self, Kiln, eventually_async},
 };
 
@@ -227,14 +227,6 @@ pub async fn the_hosts_loopback_is_out_of_reach_and_the_rest_is_not<K: Kind>() {
     spec.network = Network::Host;
     assert_eq!(place.run(&spec).await.last_words, ["hello from the host"]);
     place.destroy(spec.job).await;
-}
-
-/// An address of this machine that is not its loopback.
-pub fn own_address() -> Option<std::net::IpAddr> {
-    // Nothing is sent: this only asks which address would be.
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.200:9").ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 fn no_address() -> Option<String> {

@@ -80,32 +80,42 @@ impl Kind for Containers {
     }
 
     fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String> {
-        let mark = format!("label=kiln.installation={}", installation(kiln));
-        let engine = Engine::shared();
-        let mut left: Vec<String> = engine
-            .docker(&["ps", "--all", "--filter", &mark, "--format", "container {{.Names}}"])
-            .lines()
-            .map(str::to_owned)
-            .collect();
-        let volumes = engine.docker(&["volume", "ls", "--filter", &mark, "--format", "volume {{.Name}}"]);
-        left.extend(volumes.lines().map(str::to_owned));
-        // What the engine forgot would still have its doors mounted.
-        let doors = format!("doors-{job}");
-        for entry in fs_err::read_dir("/proc").unwrap().flatten() {
-            let mounts = fs_err::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
-            if mounts.contains(&doors) {
-                left.push(format!("process {}", entry.file_name().to_string_lossy()));
-            }
-        }
-        left
+        leftovers(kiln, job)
     }
 
     fn clean(&self, kiln: &Kiln) {
-        let mark = format!("label=kiln.installation={}", installation(kiln));
-        let engine = Engine::shared();
-        for container in engine.docker(&["ps", "--all", "--quiet", "--filter", &mark]).lines() {
-            engine.docker(&["rm", "--force", "--volumes", container]);
+        clean(kiln);
+    }
+}
+
+/// What is left of this installation at the engine, and of this job on the host.
+pub fn leftovers(kiln: &Kiln, job: JobId) -> Vec<String> {
+    let mark = format!("label=kiln.installation={}", installation(kiln));
+    let engine = Engine::shared();
+    let mut left: Vec<String> = engine
+        .docker(&["ps", "--all", "--filter", &mark, "--format", "container {{.Names}}"])
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    let volumes = engine.docker(&["volume", "ls", "--filter", &mark, "--format", "volume {{.Name}}"]);
+    left.extend(volumes.lines().map(str::to_owned));
+    // What the engine forgot would still have its doors mounted.
+    let doors = format!("doors-{job}");
+    for entry in fs_err::read_dir("/proc").unwrap().flatten() {
+        let mounts = fs_err::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
+        if mounts.contains(&doors) {
+            left.push(format!("process {}", entry.file_name().to_string_lossy()));
         }
+    }
+    left
+}
+
+/// Removes what a failed test left.
+pub fn clean(kiln: &Kiln) {
+    let mark = format!("label=kiln.installation={}", installation(kiln));
+    let engine = Engine::shared();
+    for container in engine.docker(&["ps", "--all", "--quiet", "--filter", &mark]).lines() {
+        engine.docker(&["rm", "--force", "--volumes", container]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What only an engine can do to a server: go away, come back, lack things, be shared, be far away.
 
-use std::{net::IpAddr, path::Path, time::Duration};
+use std::time::Duration;
 
 use kiln::{
     arch::Arch,
@@ -15,7 +15,7 @@ use kiln::{
 use crate::{
     docker::{Containers, installation, settings},
     needs,
-    place::{Kind, Place},
+    place::{Kind, Place, own_address},
     support::{Kiln, engine::Engine, eventually_async, sshd::Sshd},
 };
 
@@ -76,10 +76,8 @@ async fn what_the_engine_has_not() {
     assert_eq!(place.driver().start(&spec).await.unwrap_err().code, "no_vm");
     let engine = || EngineAddress::Socket(Engine::shared().socket());
     let mut with_vms = settings(&place.kiln, engine());
-    with_vms.vm_runtime = Some("kata".to_owned());
+    with_vms.vm_runtime = Some("kata-that-is-not-there".to_owned());
     let driver = DockerDriver::new(with_vms);
-    assert_eq!(driver.start(&spec).await.unwrap_err().code, "no_server_url");
-    spec.server_url = Some("http://192.0.2.1:7000".to_owned());
     let failure = driver.start(&spec).await.unwrap_err();
     assert_eq!(failure.code, "runtime_unknown", "{failure:?}");
     assert_eq!(driver.own_kernel().await.unwrap_err().code, "runtime_unknown");
@@ -90,7 +88,9 @@ async fn what_the_engine_has_not() {
     // A runtime that calls itself one, and gives the host's own kernel.
     let mut pretends = settings(&place.kiln, engine());
     pretends.vm_runtime = Some("pretends".to_owned());
-    let failure = DockerDriver::new(pretends).own_kernel().await.unwrap_err();
+    let driver = DockerDriver::new(pretends);
+    assert_eq!(driver.start(&spec).await.unwrap_err().code, "no_server_url");
+    let failure = driver.own_kernel().await.unwrap_err();
     assert_eq!(failure.code, "no_vm", "{failure:?}");
     assert!(failure.detail.contains("own kernel"), "{failure:?}");
 }
@@ -127,8 +127,12 @@ async fn who_may_ask_the_engine_learns_no_secret() {
     let seen = Engine::shared().docker(&["inspect", &name]);
     assert!(seen.contains(&job.to_string()), "the look was a blind one");
     assert!(!seen.contains("secret-of-the-job"));
+    let measured = eventually_async(|| async { place.driver().usage(job).await.unwrap().memory_peak > 0 }).await;
     let logs = Engine::shared().docker(&["logs", &name]);
-    assert!(logs.contains("usage") && !logs.contains("secret-of-the-job"), "{logs}");
+    assert!(
+        measured && logs.contains("usage") && !logs.contains("secret-of-the-job"),
+        "{logs}"
+    );
     place.destroy(job).await;
 }
 
@@ -155,7 +159,7 @@ async fn networks_that_are_denied_stay_out_of_reach_whatever_root_does() {
     let format = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.Gateway}}{{end}}";
     let addresses = Engine::shared().docker(&["inspect", "--format", format, &name]);
     let (neighbours, gateway) = addresses.trim().split_once(' ').unwrap();
-    let own = own_address();
+    let own = own_address().unwrap();
     let script = format!(
         "{REACH}
         reach {neighbours} 8000
@@ -197,14 +201,6 @@ async fn networks_that_are_denied_stay_out_of_reach_whatever_root_does() {
     place.destroy(neighbour).await;
 }
 
-/// An address of this machine that is not its loopback.
-fn own_address() -> IpAddr {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Nothing is sent: this only asks which address would be.
-    socket.connect("192.0.2.200:9").unwrap();
-    socket.local_addr().unwrap().ip()
-}
-
 #[tokio::test]
 async fn nothing_of_the_engines_host_is_within_reach() {
     needs!(Containers::lack());
@@ -226,7 +222,7 @@ async fn nothing_of_the_engines_host_is_within_reach() {
         says sysfs mount -t sysfs none /mnt
         says debugfs mount -t debugfs none /mnt
         says cgroup mount -t cgroup none /mnt
-        says cgroup2 mount -t cgroup2 none /mnt
+        says cgroup2 sh -c 'mount -t cgroup2 none /mnt && {{ mkdir /mnt/new || echo 1 > /mnt/cgroup.kill; }}'
         says time date -s @0
         says ptrace-entrance sh -c 'ls /proc/1/fd'
         says nsenter nsenter --target 1 --net true
@@ -288,12 +284,14 @@ async fn an_engine_on_another_host_through_ssh() {
 
     let driver = through(&sshd, &place.kiln, "host");
     // Its doors come along.
-    let spec = place.spec("ring ready; ring held-end; exit 5");
+    let spec = place.spec("ring ready; while ! ring held-end; do sleep 0.1; done; exit 5");
     driver.start(&spec).await.unwrap();
     place.wait_for(spec.job, "held-end").await;
-    place.bell.let_go(&spec.job.to_string(), "held-end");
-    // A connection that breaks is made again; the sandbox does not mind.
+    // A connection that breaks is made again, and its doors; the sandbox does not mind. Another driver is as good.
     sshd.cut_connections();
+    let looked = eventually_async(|| async { driver.look(spec.job).await == Ok(SandboxState::Running) }).await;
+    assert!(looked, "{:?}", driver.look(spec.job).await);
+    place.bell.let_go(&spec.job.to_string(), "held-end");
     let ended = eventually_async(|| async { matches!(driver.look(spec.job).await, Ok(SandboxState::Ended(_))) }).await;
     assert!(ended);
     let SandboxState::Ended(evidence) = driver.look(spec.job).await.unwrap() else {
@@ -302,6 +300,10 @@ async fn an_engine_on_another_host_through_ssh() {
     assert_eq!(evidence.exit_code, 5, "{evidence:?}");
     driver.destroy(spec.job, Scratch::Remove).await.unwrap();
     drop(driver);
-    let sockets = Path::new("/run").join(format!("kiln-doors-{}", installation(&place.kiln)));
-    fs_err::remove_dir_all(sockets).unwrap();
+    for entry in fs_err::read_dir("/run").unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with(&format!("kiln-doors-{}", installation(&place.kiln))) {
+            fs_err::remove_dir_all(entry.path()).unwrap();
+        }
+    }
 }

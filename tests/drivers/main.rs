@@ -14,6 +14,7 @@ mod cases;
 mod docker;
 mod docker_only;
 mod escape;
+mod kata;
 mod microvm;
 mod namespace;
 mod place;

@@ -1,6 +1,7 @@
 //! Where sandboxes are made in a test: a driver, and how to put something into its sandboxes and see what they do.
 
 use std::{
+    net::IpAddr,
     path::Path,
     sync::Mutex,
     time::{Duration, Instant},
@@ -46,6 +47,11 @@ pub trait Kind: Sized {
     /// What an agent hears that was told these facts.
     fn facts_inside(&self, spec: &SandboxSpec) -> AgentFacts {
         spec.facts.clone()
+    }
+
+    /// Where the bell hangs: on the loopback, which doors lead to, or where other machines reach it.
+    fn bell_address() -> IpAddr {
+        IpAddr::from([127, 0, 0, 1])
     }
 
     /// Where a sandbox finds a door: the path of a socket, or an address with a port.
@@ -106,7 +112,7 @@ impl<K: Kind> Place<K> {
     pub async fn at(kiln: Kiln) -> Self {
         Self {
             kind: K::new(&kiln).await,
-            bell: Bell::new(),
+            bell: Bell::at(K::bell_address()),
             doors: Mutex::default(),
             kiln,
         }
@@ -208,6 +214,14 @@ impl<K: Kind> Drop for Place<K> {
     fn drop(&mut self) {
         self.kind.clean(&self.kiln);
     }
+}
+
+/// An address of this machine that is not its loopback.
+pub fn own_address() -> Option<IpAddr> {
+    // Nothing is sent: this only asks which address would be.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.200:9").ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// The toolbox that all tests share.

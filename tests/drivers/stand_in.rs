@@ -29,7 +29,7 @@ const SOURCE: &str = r#"
 char script[SCRIPT_ROOM] = "@script@";
 char bell[BELL_ROOM] = "@bell@";
 
-/* Says one line, and waits until the other side hangs up. */
+/* Says one line, and waits for an answer. */
 static int ring(const char *words) {
     int peer, refused;
     char *colon = strrchr(bell, ':');
@@ -48,8 +48,7 @@ static int ring(const char *words) {
     if (refused) return 1;
     if (write(peer, words, strlen(words)) < 0 || write(peer, "\n", 1) < 0) return 1;
     char byte;
-    while (read(peer, &byte, 1) > 0) {}
-    return 0;
+    return read(peer, &byte, 1) != 1;
 }
 
 int main(int argc, char **argv) {

@@ -25,7 +25,7 @@ use crate::{
         die_with_parent,
         kernel::Linux,
         mounts::{Sources, companions, furnish},
-        order::{AGENT, DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
+        order::{AGENT, DOORS, NO_DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
         process1::{self, clear_layers, run_and_reap},
         report_failure, user_namespace_failure,
     },
@@ -95,12 +95,16 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
         .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
     // The engine's: its resolver is in this network and nowhere else.
     let resolv_conf = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let doors = match Path::new(DOORS) {
+        doors if doors.exists() => doors.to_owned(),
+        _ => Path::new(VOLUME).join(NO_DOORS),
+    };
     let sources = Sources {
         toolbox: TOOLBOX.into(),
         disk: disk.to_owned(),
         companions: companions(&agent).collect(),
         agent,
-        doors: DOORS.into(),
+        doors,
     };
     furnish(&mut Linux, &sources, &name, &hostname, &resolv_conf)?;
     let mut command = process1::agent(&order.facts)?;

@@ -185,6 +185,7 @@ fn sandbox(
     if refused.is_some() {
         let _ = kill(entrance, Signal::SIGKILL);
     }
+    let mut ended_by_engine = None;
     let exit_code = loop {
         match waitpid(entrance, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, code)) => break code,
@@ -194,10 +195,12 @@ fn sandbox(
         }
         if signals.wait() == Some(Signal::SIGTERM) {
             let _ = kill(entrance, Signal::SIGKILL);
+            let failure = Failure::new("sandbox_lost", "the container engine ended the sandbox");
+            ended_by_engine = Some(failure.hint("it was stopped or restarted, or somebody stopped the container"));
         }
         tick();
     };
-    Ok((exit_code, said(failure_out).or(refused)))
+    Ok((exit_code, said(failure_out).or(refused).or(ended_by_engine)))
 }
 
 /// Maps the ids of the entrance, once it is in its user namespace.

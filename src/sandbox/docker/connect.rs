@@ -23,10 +23,12 @@ pub(super) struct Engine {
     open: Mutex<Option<Open>>,
 }
 
+/// An open line.
 #[derive(Debug, Clone)]
-struct Open {
-    client: Docker,
-    tunnel: Option<Arc<Tunnel>>,
+pub(super) struct Open {
+    pub(super) client: Docker,
+    /// The way through SSH, where the engine is behind one.
+    pub(super) tunnel: Option<Arc<Tunnel>>,
 }
 
 impl Engine {
@@ -41,21 +43,12 @@ impl Engine {
         &self.address
     }
 
-    /// A client. Connects when nobody has, or when the way through SSH is gone.
+    /// The line. Connects when nobody has, or when the way through SSH is gone.
     ///
     /// # Errors
     ///
     /// `engine_gone`.
-    pub(super) async fn client(&self) -> Result<Docker, Failure> {
-        self.open().await.map(|open| open.client)
-    }
-
-    /// The way through SSH, where the engine is behind one.
-    pub(super) async fn tunnel(&self) -> Result<Option<Arc<Tunnel>>, Failure> {
-        self.open().await.map(|open| open.tunnel)
-    }
-
-    async fn open(&self) -> Result<Open, Failure> {
+    pub(super) async fn open(&self) -> Result<Open, Failure> {
         let mut known = self.open.lock().await;
         if let Some(open) = known.as_ref() {
             let is_there = match &open.tunnel {

@@ -16,6 +16,9 @@ use crate::{
 pub(super) const INSTALLATION: &str = "kiln.installation";
 pub(super) const JOB: &str = "kiln.job";
 
+/// The directory with the server's sockets, on the server's host.
+pub(super) const DOORS_HERE: &str = "kiln.doors";
+
 /// Set when something was asked for that the place cannot give.
 pub(super) const WARNING: &str = "kiln.warning";
 

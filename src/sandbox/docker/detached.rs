@@ -47,12 +47,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[async_trait]
 impl Driver for DockerDriver {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         self.make(&engine, sandbox).await
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         let name = self.name_of(job);
         let Some(found) = inspect(&engine, &name).await? else {
             return Ok(SandboxState::Absent);
@@ -70,7 +70,7 @@ impl Driver for DockerDriver {
     }
 
     async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         let name = self.name_of(job);
         if inspect(&engine, &name).await?.is_none() {
             return Ok(Usage::default());
@@ -82,7 +82,7 @@ impl Driver for DockerDriver {
     }
 
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         if scratch == Scratch::Keep && self.keep(&engine, job).await? {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Driver for DockerDriver {
     }
 
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         let mut jobs = BTreeMap::new();
         for container in self.containers(&engine, None).await? {
             let label = container
@@ -133,7 +133,7 @@ impl Driver for DockerDriver {
     }
 
     async fn capacity(&self) -> Result<Capacity, Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         let info = engine
             .info()
             .await
@@ -172,7 +172,11 @@ impl Driver for DockerDriver {
 
 impl DockerDriver {
     /// Our containers, of one job or all.
-    async fn containers(&self, engine: &Docker, job: Option<JobId>) -> Result<Vec<ContainerSummary>, Failure> {
+    pub(super) async fn containers(
+        &self,
+        engine: &Docker,
+        job: Option<JobId>,
+    ) -> Result<Vec<ContainerSummary>, Failure> {
         let mut labels = vec![format!("{INSTALLATION}={}", self.settings.installation)];
         labels.extend(job.map(|job| format!("{JOB}={job}")));
         let filters = HashMap::from([("label", labels)]);

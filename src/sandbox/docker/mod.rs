@@ -11,7 +11,12 @@
 //! user namespace inside it. With a runtime that gives each container a virtual machine (Kata) it has all rights, over the
 //! machine. Nothing about a sandbox is kept here: everything is found again by its labels.
 
-use std::{collections::HashMap, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bollard::{
     Docker,
@@ -21,12 +26,13 @@ use bollard::{
         UploadToContainerOptionsBuilder,
     },
 };
+use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, sync::Mutex};
 use uuid::Uuid;
 
 pub use address::{DEFAULT_SOCKET, EngineAddress, EngineUrl};
-use connect::Engine;
-use container::{INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
+use connect::{Engine, Open};
+use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
 use fault::{failure, is_conflict, is_missing, runtime_unknown};
 use probe::Probes;
 
@@ -98,6 +104,31 @@ impl DockerDriver {
         format!("kiln-{}-{job}", self.settings.installation)
     }
 
+    /// A client of the engine. A new way through SSH carries the doors of the sandboxes that are there already, whoever
+    /// started them.
+    async fn client(&self) -> Result<Docker, Failure> {
+        let Open { client, tunnel } = self.engine.open().await?;
+        if let Some(tunnel) = tunnel.filter(|tunnel| tunnel.is_fresh()) {
+            for container in self.containers(&client, None).await? {
+                if let Some(doors) = container.labels.as_ref().and_then(|labels| labels.get(DOORS_HERE)) {
+                    let doors = Path::new(doors);
+                    tunnel.carry_doors(doors, &self.doors_there(doors)).await?;
+                }
+            }
+        }
+        Ok(client)
+    }
+
+    /// Where the doors of a directory are on another host.
+    fn doors_there(&self, doors: &Path) -> PathBuf {
+        let digest = hex::encode(Sha256::digest(doors.as_os_str().as_encoded_bytes()));
+        PathBuf::from(format!(
+            "/run/kiln-doors-{}-{}",
+            self.settings.installation,
+            &digest[..8]
+        ))
+    }
+
     fn labels(&self, job: JobId) -> HashMap<String, String> {
         HashMap::from([
             (INSTALLATION.to_owned(), self.settings.installation.clone()),
@@ -129,6 +160,7 @@ impl DockerDriver {
             image::ensure(engine, &self.settings.packer, &sandbox.toolbox, ids).await?
         };
         let mut labels = self.labels(sandbox.job);
+        labels.insert(DOORS_HERE.to_owned(), sandbox.doors_dir.display().to_string());
         let volume = match sandbox.scratch_from {
             Some(from) => self.kept_volume(engine, from).await?,
             None => self.new_volume(engine, sandbox, &mut labels).await?,
@@ -196,14 +228,13 @@ impl DockerDriver {
         let mut facts = sandbox.facts.clone();
         let doors = match (sandbox.kernel, self.engine.address()) {
             (Kernel::Shared, EngineAddress::Socket(_)) => Some(sandbox.doors_dir.clone()),
-            (Kernel::Shared, EngineAddress::Ssh { .. }) => match self.engine.tunnel().await? {
-                Some(tunnel) => Some(
-                    tunnel
-                        .carry_doors(&sandbox.doors_dir, &self.settings.installation)
-                        .await?,
-                ),
-                None => None,
-            },
+            (Kernel::Shared, EngineAddress::Ssh { .. }) => {
+                let there = self.doors_there(&sandbox.doors_dir);
+                if let Some(tunnel) = self.engine.open().await?.tunnel {
+                    tunnel.carry_doors(&sandbox.doors_dir, &there).await?;
+                }
+                Some(there)
+            }
             _ => None,
         };
         if doors.is_none() {

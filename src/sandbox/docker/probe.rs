@@ -74,7 +74,7 @@ impl DockerDriver {
     }
 
     async fn try_out(&self) -> Result<Offers, Failure> {
-        let engine = self.engine.client().await?;
+        let engine = self.client().await?;
         let info = engine
             .info()
             .await

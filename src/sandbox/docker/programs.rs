@@ -8,7 +8,7 @@ use crate::{
     records::Failure,
     sandbox::room::{
         mounts::companions,
-        order::{AGENT, DISK, ENTRANCE, PROGRAMS},
+        order::{AGENT, DISK, ENTRANCE, NO_DOORS, PROGRAMS},
     },
 };
 
@@ -22,6 +22,7 @@ pub(super) fn archive(entrance: &Path, agent: &Path) -> Result<Vec<u8>, Failure>
     let pack = || -> std::io::Result<Vec<u8>> {
         let mut tar = Builder::new(Vec::new());
         directory(&mut tar, PROGRAMS, 0o755)?;
+        directory(&mut tar, NO_DOORS, 0o755)?;
         // Open to the sandbox's ids, which are not those of the volume.
         directory(&mut tar, DISK, 0o777)?;
         // Readable by its owner only, who is nobody inside: the kernel then shields the processes that run it.

@@ -4,12 +4,15 @@
 //! holds the connection; it is ended when this is dropped.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use openssh::{ForwardType, KnownHosts, Session, SessionBuilder, Socket};
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 
 use super::fault::gone;
 use crate::{records::Failure, remote_nodes::RemoteNodeSettings};
@@ -23,6 +26,8 @@ pub(super) struct Tunnel {
     session: Session,
     // Sockets in a directory that only this user may enter.
     dir: TempDir,
+    used: AtomicBool,
+    carried: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Tunnel {
@@ -51,7 +56,12 @@ impl Tunnel {
         let dir = tempfile::Builder::new().prefix("kiln-ssh-").tempdir();
         let dir = dir.map_err(|error| Failure::io("cannot make a directory for sockets", &error))?;
         let session = builder.connect(host).await.map_err(|error| failed(describe(&error)))?;
-        let tunnel = Self { session, dir };
+        let tunnel = Self {
+            session,
+            dir,
+            used: AtomicBool::new(false),
+            carried: Mutex::default(),
+        };
         let here = tunnel.socket();
         tunnel
             .session
@@ -71,57 +81,57 @@ impl Tunnel {
         self.session.check().await.is_ok()
     }
 
-    /// Makes the sockets of `doors` those of a directory on the other host, which it returns: its engine can mount that.
-    /// What an earlier connection left there is replaced.
+    /// Whether this is asked for the first time: nothing was carried through this connection yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        !self.used.swap(true, Ordering::Relaxed)
+    }
+
+    /// Makes the sockets in `doors` those of the directory `there` on the other host, whose engine can mount that. Each is
+    /// carried once; what an earlier connection left of it is replaced.
     ///
     /// # Errors
     ///
     /// `no_door` when the host or its SSH server forbids it.
-    pub(super) async fn carry_doors(&self, doors: &Path, name: &str) -> Result<PathBuf, Failure> {
-        let failed = |why: String| {
-            Failure::new(
-                "no_door",
-                format!("cannot open the server's doors on the build node: {why}"),
-            )
-            .hint("its SSH server must allow forwarding: AllowStreamLocalForwarding, AllowTcpForwarding")
-        };
-        let there = PathBuf::from("/run").join(format!("kiln-doors-{name}"));
-        let script = "umask 022; mkdir -p \"$1\" && rm -f \"$1\"/*.sock";
-        let made = self
-            .session
-            .command("sh")
-            .args(["-c", script, "sh"])
-            .arg(there.to_string_lossy())
-            .output()
-            .await
-            .map_err(|error| failed(describe(&error)))?;
-        if !made.status.success() {
-            return Err(failed(String::from_utf8_lossy(&made.stderr).trim().to_owned()));
-        }
+    pub(super) async fn carry_doors(&self, doors: &Path, there: &Path) -> Result<(), Failure> {
+        let mut carried = self.carried.lock().await;
         for entry in fs_err::read_dir(doors).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == "sock") {
-                let remote = there.join(entry.file_name());
-                self.session
-                    .request_port_forward(ForwardType::Remote, unix(&remote), unix(&entry.path()))
-                    .await
-                    .map_err(|error| failed(describe(&error)))?;
+            let door = entry.path();
+            if carried.contains(&door) || door.extension().is_none_or(|extension| extension != "sock") {
+                continue;
             }
+            let remote = there.join(entry.file_name());
+            let (dir, socket) = (there.to_string_lossy(), remote.to_string_lossy());
+            self.run("umask 022; mkdir -p \"$1\" && rm -f \"$2\"", &[&dir, &socket])
+                .await?;
+            self.session
+                .request_port_forward(ForwardType::Remote, unix(&remote), unix(&door))
+                .await
+                .map_err(|error| no_door(&describe(&error)))?;
+            // Who gets to it at all is decided by what is mounted where; the sandbox's ids are others than the login's.
+            self.run("chmod 666 \"$1\"", &[&socket]).await?;
+            carried.insert(door);
         }
-        // Who gets to them at all is decided by what is mounted where; the sandbox's ids are others than the login's.
-        let opened = self
-            .session
-            .command("sh")
-            .args(["-c", "chmod 666 \"$1\"/*.sock", "sh"])
-            .arg(there.to_string_lossy())
-            .output()
-            .await
-            .map_err(|error| failed(describe(&error)))?;
-        if opened.status.success() {
-            Ok(there)
-        } else {
-            Err(failed(String::from_utf8_lossy(&opened.stderr).trim().to_owned()))
-        }
+        Ok(())
     }
+
+    /// Runs a shell script there.
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<(), Failure> {
+        let mut command = self.session.command("sh");
+        command.args(["-c", script, "sh"]).args(arguments);
+        let done = command.output().await.map_err(|error| no_door(&describe(&error)))?;
+        if done.status.success() {
+            return Ok(());
+        }
+        Err(no_door(String::from_utf8_lossy(&done.stderr).trim()))
+    }
+}
+
+fn no_door(why: &str) -> Failure {
+    Failure::new(
+        "no_door",
+        format!("cannot open the server's doors on the build node: {why}"),
+    )
+    .hint("its SSH server must allow forwarding: AllowStreamLocalForwarding, AllowTcpForwarding")
 }
 
 fn unix(path: &Path) -> Socket<'static> {

@@ -25,6 +25,9 @@ pub const AGENT: &str = "agent";
 /// The sandbox's disk space, below [`VOLUME`].
 pub const DISK: &str = "disk";
 
+/// An empty directory below [`VOLUME`], which stands for [`DOORS`] where there are none.
+pub const NO_DOORS: &str = "no-doors";
+
 /// The server's sockets, where a container can have them.
 pub const DOORS: &str = "/kiln/doors";
 
