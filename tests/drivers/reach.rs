@@ -6,11 +6,10 @@ use ipnet::IpNet;
 use kiln::sandbox::{Network, Reach, SandboxSpec};
 
 use crate::{
-    cases::own_address,
     microvm::Microvms,
     namespace::Namespaces,
     needs,
-    place::{Kind, Place},
+    place::{Kind, Place, own_address},
 };
 
 /// Says `NAME: what it heard` from `$2`, port `$3`, or the error's name. With a fourth word the socket is bound to that
