@@ -108,6 +108,10 @@ impl Kind for Machines {
         Some("a virtual machine never has the host's network".to_owned())
     }
 
+    fn no_shield(&self) -> Option<String> {
+        Some("root of a virtual machine is root over the agent in it, too".to_owned())
+    }
+
     fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String> {
         leftovers(kiln, job)
     }

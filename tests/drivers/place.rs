@@ -88,6 +88,11 @@ pub trait Kind: Sized {
     /// Why nobody can have the host's network, if nobody can.
     fn no_host_network(&self) -> Option<String>;
 
+    /// Why a recipe may look into the agent, if it may.
+    fn no_shield(&self) -> Option<String> {
+        None
+    }
+
     /// What is left of a job on the host and must not be, in words.
     fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String>;
 

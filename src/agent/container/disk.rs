@@ -1,11 +1,7 @@
 //! Disk space of a fixed size in a virtual machine: a file on the volume with a file system of its own. The volume itself
 //! is a shared directory there, which is slow for small files and has no size.
 
-use std::{
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
 use nix::{
     errno::Errno,
@@ -28,12 +24,17 @@ const IN_TOOLBOX: &str = "/mnt";
 const LOOP_MAJOR: u64 = 7;
 const LOOP_CONTROL: (u64, u64) = (10, 237);
 
-/// Mounts a file system of `bytes` over `dir`; makes it unless a sandbox before this one left it.
+/// Mounts a file system of this many bytes and inodes over `dir`; makes it unless a sandbox before this one left it. Disk
+/// space that one left as a directory stays that. Whether it has a size.
 ///
 /// # Errors
 ///
 /// `no_scratch` with what the kernel or the tool said.
-pub(super) fn mount_file(dir: &Path, bytes: u64) -> Result<PathBuf, Failure> {
+pub(super) fn mount_file(dir: &Path, (bytes, inodes): (u64, u64)) -> Result<bool, Failure> {
+    let (here, there) = (Path::new(VOLUME).join(FILE), format!("{IN_TOOLBOX}/{FILE}"));
+    if !here.exists() && dir.join("scratch").exists() {
+        return Ok(false);
+    }
     let failed = |what: &str, errno: Errno| no_scratch(&format!("{what}: {errno}"));
     let in_toolbox = |path: &str| format!("{TOOLBOX}{path}");
     for (from, to) in [(VOLUME, in_toolbox(IN_TOOLBOX)), ("/dev", in_toolbox("/dev"))] {
@@ -49,12 +50,15 @@ pub(super) fn mount_file(dir: &Path, bytes: u64) -> Result<PathBuf, Failure> {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(failed("cannot make a device", errno)),
     };
-    let (here, there) = (Path::new(VOLUME).join(FILE), format!("{IN_TOOLBOX}/{FILE}"));
     if !here.exists() {
         let made = fs_err::File::create(&here).and_then(|made| made.set_len(bytes));
         made.map_err(|error| Failure::io("cannot make the sandbox's disk space", &error))?;
         // Nothing in it is to survive a crash of the machine.
-        tool("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", &there])?;
+        let inodes = inodes.to_string();
+        tool(
+            "mkfs.ext4",
+            &["-q", "-F", "-m", "0", "-N", &inodes, "-O", "^has_journal", &there],
+        )?;
     }
     node("/dev/loop-control", SFlag::S_IFCHR, LOOP_CONTROL)?;
     let device = tool("losetup", &["--find"])?;
@@ -72,7 +76,7 @@ pub(super) fn mount_file(dir: &Path, bytes: u64) -> Result<PathBuf, Failure> {
     // It goes when it is not mounted any more, or now.
     tool("losetup", &["--detach", &device])?;
     mounted.map_err(|errno| failed("cannot mount it", errno))?;
-    Ok(dir.to_owned())
+    Ok(true)
 }
 
 /// Runs a tool of the toolbox. What it said.

@@ -53,6 +53,13 @@ mod inside;
 mod probe;
 mod rights;
 
+/// Whose files are measured in a virtual machine: everybody's.
+const ALL_IDS: IdMap = IdMap {
+    uid_base: 0,
+    gid_base: 0,
+    rootless: false,
+};
+
 /// How often the sandbox is measured, in milliseconds.
 const EVERY_MS: u16 = 1000;
 
@@ -107,13 +114,14 @@ fn run(order: &Order) -> Result<End, Failure> {
     if order.ids.is_some() {
         rights::keep_only_ids()?;
     }
-    let disk = match order.disk_bytes {
-        Some(bytes) => disk::mount_file(&disk, bytes)?,
-        None => disk,
+    let has_size = match order.disk {
+        Some(size) => disk::mount_file(&disk, size)?,
+        None => false,
     };
-    let gauge = match order.ids {
-        Some(ids) => DiskGauge::Directory(Walker::start(&disk, ids)?),
-        None => DiskGauge::of_file_system(&disk, false),
+    let gauge = if has_size {
+        DiskGauge::of_file_system(&disk, false)
+    } else {
+        DiskGauge::Directory(Walker::start(&disk, order.ids.unwrap_or(ALL_IDS))?)
     };
     let signals = Signals::block()?;
     let mut meter = Meter::new(gauge);

@@ -137,8 +137,6 @@ fn host(wanted: &Wanted<'_>) -> HostConfig {
             // Loop devices.
             device_cgroup_rules: Some(vec!["b 7:* rwm".to_owned(), "c 10:237 rwm".to_owned()]),
             shm_size: Some(SHM_BYTES),
-            // The machine has as much memory as the container may use, and its kernel needs some.
-            pids_limit: None,
             ..common
         },
     }

@@ -337,7 +337,7 @@ fn order(sandbox: &SandboxSpec, facts: AgentFacts, ids: Option<IdMap>, neighbour
         ids,
         allow,
         deny,
-        disk_bytes: disk.map(|disk| disk.bytes),
+        disk: disk.map(|disk| (disk.bytes, disk.inodes)),
     }
 }
 

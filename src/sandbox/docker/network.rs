@@ -1,15 +1,19 @@
 //! The network that sandboxes are in: a bridge on which none reaches another.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
-use bollard::{Docker, models::NetworkCreateRequest};
+use bollard::{Docker, errors::Error, models::NetworkCreateRequest};
 use ipnet::IpNet;
 
-use super::fault::{failure, is_conflict, is_missing};
+use super::fault::{failure, is_missing};
 use crate::records::Failure;
 
 /// Its name; all installations share it.
 pub(super) const NAME: &str = "kiln";
+
+/// How often it is tried to make it, and the pause before each further try.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes it unless it is there. Returns its own addresses: other sandboxes', and the host's on it.
 ///
@@ -18,6 +22,7 @@ pub(super) const NAME: &str = "kiln";
 /// `engine_gone`, or what the engine says.
 pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
     let failed = |error| failure("cannot make the network of sandboxes", &error);
+    let mut tries = 0;
     loop {
         match engine.inspect_network(NAME, None).await {
             Ok(network) => {
@@ -44,8 +49,11 @@ pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
         };
         match engine.create_network(wanted).await {
             Ok(_) => {}
-            // Somebody else was at it, too.
-            Err(error) if is_conflict(&error) => {}
+            // Somebody else was at it, too: engines say so in several ways.
+            Err(Error::DockerResponseServerError { .. }) if tries < TRIES => {
+                tries += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
             Err(error) => return Err(failed(error)),
         }
     }

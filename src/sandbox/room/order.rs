@@ -46,8 +46,8 @@ pub struct Order {
     pub allow: Vec<IpNet>,
     /// Networks that may not be reached.
     pub deny: Vec<IpNet>,
-    /// Bytes of disk space, where the container itself makes a file system of that size.
-    pub disk_bytes: Option<u64>,
+    /// Bytes and inodes of disk space, where the container itself makes a file system of that size.
+    pub disk: Option<(u64, u64)>,
 }
 
 /// One line on standard output.
