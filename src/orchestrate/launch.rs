@@ -68,7 +68,7 @@ impl Orchestrator {
             match at {
                 Ok(Some(place)) => {
                     let queue = queues.entry(place).or_default();
-                    queue.push((stored.job.id, stored.run.plan.needs));
+                    queue.push((stored.job.id, self.takes(&stored.run)));
                 }
                 Ok(None) => {}
                 Err(reason) => waiting.push((stored.job.id, reason)),
@@ -79,7 +79,7 @@ impl Orchestrator {
                 .iter()
                 .filter(ours)
                 .filter(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(&place))
-                .map(|stored| (stored.run.plan.needs, self.used(stored)))
+                .map(|stored| (self.takes(&stored.run), self.used(stored)))
                 .collect();
             match self.admit_at(&place, &queue, &held).await {
                 Ok(verdicts) => {
@@ -169,6 +169,15 @@ impl Orchestrator {
             ToolboxState::Ready(_) => None,
             ToolboxState::Missing => Some("the toolbox is being built, once; that takes a few minutes".to_owned()),
             ToolboxState::Failed(failure) => Some(format!("the toolbox cannot be built: {failure}")),
+        }
+    }
+
+    /// What a job takes of its place: what it needs, and what its kind of sandbox does.
+    fn takes(&self, run: &Run) -> Needs {
+        let beside = self.driver_of(run).memory_beside(run.plan.driver.kernel());
+        Needs {
+            memory: run.plan.needs.memory + beside,
+            ..run.plan.needs
         }
     }
 

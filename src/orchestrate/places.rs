@@ -215,7 +215,7 @@ impl Place {
 
     async fn look(&self, machines: bool) {
         let before = self.seen().clone();
-        let arch = self.driver.arch().await;
+        let arch = self.driver.arch().await.and_then(|arch| self.equipped(arch));
         let capacity = self.driver.capacity().await;
         let shared_kernel = match &arch {
             Ok(_) => self.driver.shared_kernel().await,
@@ -240,11 +240,27 @@ impl Place {
         *self.seen() = now;
     }
 
+    /// Jobs at a place need an agent and a toolbox that its CPU runs, and a server has those for its own.
+    fn equipped(&self, arch: Arch) -> Result<Arch, Failure> {
+        if arch == Arch::host() {
+            return Ok(arch);
+        }
+        let detail = format!(
+            "{} is {arch}, and there are an agent and a toolbox for {} only",
+            self.name,
+            Arch::host()
+        );
+        Err(Failure::new("not_equipped", detail).hint(format!("run a server on a host that is {arch}")))
+    }
+
     /// Operators hear once that a place can do less, or more, than before.
     fn note_change(&self, before: &Seen, now: &Seen) {
         fn say<T: fmt::Debug>(place: &str, what: &str, before: &Result<T, Failure>, now: &Result<T, Failure>) {
             match (before, now) {
                 (Ok(_), Err(failure)) => tracing::warn!(place, code = failure.code, "no {what} any more: {failure}"),
+                (Err(before), Err(now)) if before.code != now.code => {
+                    tracing::warn!(place, code = now.code, "no {what}: {now}");
+                }
                 (Err(_), Ok(_)) => tracing::info!(place, "{what} can be had"),
                 _ => {}
             }

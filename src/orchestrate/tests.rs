@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::{
-    Parts, Places, ToolboxState,
+    NewRun, Parts, Places, ToolboxState,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
 };
@@ -87,6 +87,10 @@ impl Driver for Place {
             inodes_free: 1 << 30,
             inodes_total: 1 << 30,
         })
+    }
+
+    fn memory_beside(&self, kernel: Kernel) -> u64 {
+        if kernel == Kernel::Own { 1 << 35 } else { 0 }
     }
 
     fn kind(&self, kernel: Kernel) -> DriverKind {
@@ -196,7 +200,7 @@ impl Site {
     /// Adds a job, lets a server launch it, and its agent call once.
     async fn launched(&self, server: &Server) -> JobId {
         let orchestrator = &server.orchestrator;
-        let job = orchestrator.accept(job(), super::NewRun::default()).await.unwrap().id;
+        let job = orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
         orchestrator.launch_once().await.unwrap();
         // The start goes on beside the loop.
         while !server.place.0.lock().unwrap().contains_key(&job) {
@@ -324,6 +328,30 @@ async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
         reason.starts_with("its last try failed; the next begins in "),
         "{reason}"
     );
+}
+
+#[tokio::test]
+async fn what_a_machine_takes_beside_its_job_is_counted() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let dkms = || NewRun {
+        own_kernel: true,
+        ..NewRun::default()
+    };
+    // Until it was looked, nobody knows whether there are machines.
+    let first = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
+    server.orchestrator.launch_once().await.unwrap();
+    assert!(server.orchestrator.waiting(first).unwrap().1.contains("found out"));
+    server.orchestrator.places.look(&[]).await;
+    server.orchestrator.launch_once().await.unwrap();
+    assert_eq!(site.state(first).await, State::Launching);
+    let run = site.store.get_run(first).await.unwrap().unwrap().run;
+    assert_eq!(run.plan.driver, DriverKind::Microvm);
+    // The place has twice as much as a machine takes beside its job, less a tenth.
+    let second = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
+    server.orchestrator.launch_once().await.unwrap();
+    let (_, reason) = server.orchestrator.waiting(second).unwrap();
+    assert!(reason.contains("of memory"), "{reason}");
 }
 
 #[tokio::test]

@@ -52,6 +52,12 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// What it is called, making sandboxes with this kernel.
     fn kind(&self, kernel: Kernel) -> DriverKind;
 
+    /// Bytes of memory that a sandbox with this kernel takes from the place beside what its job may use, at most.
+    fn memory_beside(&self, kernel: Kernel) -> u64 {
+        let _ = kernel;
+        0
+    }
+
     /// What the place has.
     async fn capacity(&self) -> Result<Capacity, Failure>;
 

@@ -87,6 +87,9 @@ const TRANSLATED_MIB: u64 = 256;
 /// What the guest's kernel keeps for itself, first root and all, so that the job has what it was given.
 const KERNEL_MEMORY: u64 = 96 * MIB;
 
+/// What a machine takes of the host beside its job's memory, at most.
+pub(super) const MEMORY_BESIDE: u64 = KERNEL_MEMORY + OWN_MEMORY + TRANSLATED_MIB * MIB;
+
 /// QEMU's own threads: one for a CPU, and those that wait for disks.
 const OWN_THREADS: u32 = 128;
 

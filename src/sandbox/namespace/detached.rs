@@ -19,6 +19,7 @@ use crate::{
     records::{Failure, JobId},
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
+        microvm,
     },
 };
 
@@ -154,6 +155,13 @@ impl Driver for NamespaceDriver {
         match kernel {
             Kernel::Shared => DriverKind::Namespace,
             Kernel::Own => DriverKind::Microvm,
+        }
+    }
+
+    fn memory_beside(&self, kernel: Kernel) -> u64 {
+        match kernel {
+            Kernel::Shared => 0,
+            Kernel::Own => microvm::MEMORY_BESIDE,
         }
     }
 
