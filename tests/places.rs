@@ -1,0 +1,188 @@
+//! Real jobs at every kind of place: the server, the driver, the agent and kiwi, in virtual machines and in containers.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says how long it took"
+)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Kiln, Recipe, engine::Engine, repository::Repository, serve::Server};
+
+/// An emulated CPU takes this long at most, on a host that does other things too.
+const PATIENCE: Duration = Duration::from_mins(20);
+
+fn no_qemu() -> Option<String> {
+    let program = format!("qemu-system-{}", support::HOST);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = std::env::split_paths(&path).any(|dir| dir.join(&program).exists());
+    (!is_there).then(|| format!("{program} is not installed"))
+}
+
+/// Has a server with these variables build a small recipe for `arch` so many times at once; what the jobs' records say
+/// then, and what the recipe's script said of its kernel.
+fn builds(
+    repository: &Repository,
+    arch: &str,
+    require_dkms: &str,
+    variables: &[(&str, &str)],
+    once_it_says: Option<&str>,
+    count: usize,
+) -> Vec<(Value, String)> {
+    let ports = format!("[{}]", repository.port());
+    let variables = [&[("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str())], variables].concat();
+    let mut server = Server::start_in(Kiln::new(), &variables);
+    if let Some(line) = once_it_says {
+        server.started.wait_for(line);
+    }
+    let run = |args: &[&str]| {
+        let mut command = server.kiln.command(args);
+        command.env("KILN_SERVER", &server.url);
+        support::run(command)
+    };
+    let json = |args: &[&str]| -> Value {
+        let ran = run(&[args, &["--format", "json"]].concat()).ok();
+        serde_json::from_str(&ran.stdout).unwrap()
+    };
+    let key = server.kiln.data().join("key.pub");
+    fs_err::write(&key, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@here\n").unwrap();
+    let key = json(&[
+        "public-keys",
+        "create",
+        "--name",
+        "key",
+        "--public-key",
+        key.to_str().unwrap(),
+    ]);
+    // The script says which kernel it runs on, and tells it apart from the host's.
+    let recipe = Recipe::with_script("echo the kernel is $(cat /proc/sys/kernel/osrelease)");
+    let url = repository.url();
+    let recipe = json(&[
+        "recipes",
+        "create",
+        "--from",
+        recipe.path(),
+        "--name",
+        "own",
+        "--linux-distribution",
+        "sles15",
+        "--template-dictionary-key",
+        "rpm_repo",
+        "--template-dictionary-value",
+        &url,
+        "--require-dkms",
+        require_dkms,
+        "--arch",
+        arch,
+    ]);
+    let begun = Instant::now();
+    let create = || {
+        json(&[
+            "jobs",
+            "create",
+            "--job-type",
+            "create",
+            "--artifact-id",
+            recipe["id"].as_str().unwrap(),
+            "--public-key-id",
+            key["id"].as_str().unwrap(),
+            "--image-root-archive-name",
+            "image",
+        ])
+    };
+    let jobs: Vec<_> = (0..count)
+        .map(|_| create()["id"].as_str().unwrap().to_owned())
+        .collect();
+    let ended = jobs.iter().map(|job| {
+        let status = loop {
+            let status = json(&["jobs", "status", job]);
+            // The log is kept when all is cleared away.
+            if status["log"].is_string() {
+                break status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{status:#}");
+            std::thread::sleep(Duration::from_secs(1));
+        };
+        let log = run(&["jobs", "logs", job]).ok().stdout;
+        assert_eq!(status["state"], "success", "{status:#}\n{log}");
+        println!("a build took {:?}: {:#}", begun.elapsed(), status["steps"]);
+        assert!(status["used"]["disk_bytes"].as_u64().unwrap() > 0, "{status:#}");
+        let said = log.lines().find_map(|line| line.split_once("the kernel is "));
+        (status, said.unwrap().1.trim().to_owned())
+    });
+    let ended = ended.collect();
+    server.stop();
+    ended
+}
+
+fn own_kernel(repository: &Repository, arch: &str, require_dkms: &str) -> Value {
+    let [(status, kernel)]: [_; 1] = builds(repository, arch, require_dkms, &[], None, 1).try_into().unwrap();
+    let of_host = fs_err::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert!(kernel.contains("cloud") && kernel != of_host.trim(), "{kernel}");
+    assert_eq!(status["sandbox"]["kernel"], kernel, "{status:#}");
+    assert!(
+        status["sandbox"]["hypervisor"].as_str().unwrap().contains("QEMU"),
+        "{status:#}"
+    );
+    assert_eq!(
+        (&status["driver"], &status["isolation"]),
+        (&"microvm".into(), &"vm".into())
+    );
+    status
+}
+
+#[test]
+fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
+    needs!(support::no_namespaces(), no_qemu());
+    let status = own_kernel(&Repository::native(), support::HOST, "true");
+    assert_eq!(status["how"], "native");
+}
+
+#[test]
+fn a_foreign_recipe_becomes_an_image_and_the_hosts_kernel_is_not_asked() {
+    needs!(support::no_namespaces(), no_qemu());
+    let before = support::host_binfmt();
+    let status = own_kernel(&Repository::foreign(), support::foreign(), "false");
+    assert_eq!(status["how"], "emulated");
+    assert!(
+        status["sandbox"]["emulator"].as_str().unwrap().contains("version"),
+        "{status:#}"
+    );
+    assert_eq!(support::host_binfmt(), before);
+}
+
+#[test]
+fn a_container_engine_shares_the_work_with_the_host() {
+    needs!(support::no_namespaces(), Engine::lack());
+    let engine = format!("unix://{}", Engine::shared().socket().display());
+    let repository = Repository::native();
+    let ended = builds(
+        &repository,
+        support::HOST,
+        "false",
+        &[("KILN__DOCKER__ENGINE", &engine), ("KILN__CAPACITY__JOBS", "2")],
+        Some("sandboxes on its own kernel can be had"),
+        4,
+    );
+    let of_host = fs_err::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut drivers: Vec<_> = ended
+        .iter()
+        .map(|(status, _)| status["driver"].as_str().unwrap())
+        .collect();
+    drivers.sort_unstable();
+    assert_eq!(drivers, ["docker", "docker", "namespace", "namespace"]);
+    for (status, kernel) in &ended {
+        assert_eq!(
+            (status["how"].as_str(), kernel.as_str()),
+            (Some("native"), of_host.trim())
+        );
+    }
+    // Nothing of theirs is left at the engine.
+    assert_eq!(Engine::shared().docker(&["ps", "--all", "--quiet"]).trim(), "");
+}
