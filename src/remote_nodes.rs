@@ -24,6 +24,27 @@ pub struct RemoteNodeSettings {
     pub connect_timeout: Duration,
 }
 
+impl RemoteNodeSettings {
+    /// The makings of a connection that accepts no host whose key is not known.
+    pub(crate) fn session(&self) -> SessionBuilder {
+        let mut builder = SessionBuilder::default();
+        builder
+            .user(self.user.clone())
+            .known_hosts_check(KnownHosts::Strict)
+            .connect_timeout(self.connect_timeout);
+        if let Some(file) = &self.identity_file {
+            builder.keyfile(file);
+        }
+        if let Some(file) = &self.known_hosts {
+            builder.user_known_hosts_file(file);
+        }
+        if let Some(file) = &self.ssh_config {
+            builder.config_file(file);
+        }
+        builder
+    }
+}
+
 impl Default for RemoteNodeSettings {
     fn default() -> Self {
         Self {
@@ -60,21 +81,11 @@ pub async fn look_at(xname: String, settings: &RemoteNodeSettings) -> RemoteBuil
 }
 
 async fn ask(host: &str, settings: &RemoteNodeSettings) -> Result<String, String> {
-    let mut builder = SessionBuilder::default();
-    builder
-        .user(settings.user.clone())
-        .known_hosts_check(KnownHosts::Strict)
-        .connect_timeout(settings.connect_timeout);
-    if let Some(file) = &settings.identity_file {
-        builder.keyfile(file);
-    }
-    if let Some(file) = &settings.known_hosts {
-        builder.user_known_hosts_file(file);
-    }
-    if let Some(file) = &settings.ssh_config {
-        builder.config_file(file);
-    }
-    let session = builder.connect(host).await.map_err(|error| describe(&error))?;
+    let session = settings
+        .session()
+        .connect(host)
+        .await
+        .map_err(|error| describe(&error))?;
     let answer = answer(&session).await;
     // The answer counts, not how the connection ended.
     let _ = session.close().await;
@@ -96,7 +107,8 @@ async fn answer(session: &Session) -> Result<String, String> {
     ))
 }
 
-fn describe(error: &openssh::Error) -> String {
+/// What went wrong, with its causes, in one line.
+pub(crate) fn describe(error: &openssh::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -24,7 +24,7 @@ use crate::{
         Failure,
         guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
     },
-    sandbox::room::process1,
+    sandbox::room::{mounts::DEV_LINKS, process1},
 };
 
 /// Where the job's root is put together, and stays as seen from process 1.
@@ -89,13 +89,7 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
         let mode = Mode::from_bits_truncate(0o666);
         mknod(&inside("dev").join(name), SFlag::S_IFCHR, mode, makedev(major, minor))?;
     }
-    for (target, link) in [
-        ("/proc/self/fd", "fd"),
-        ("fd/0", "stdin"),
-        ("fd/1", "stdout"),
-        ("fd/2", "stderr"),
-        ("pts/ptmx", "ptmx"),
-    ] {
+    for (target, link) in DEV_LINKS {
         symlink(target, inside("dev").join(link))?;
     }
     for dir in ["dev/pts", "dev/shm"] {

@@ -10,12 +10,15 @@ use std::{
     time::Duration,
 };
 
-use openssh::{ForwardType, KnownHosts, Session, SessionBuilder, Socket};
+use openssh::{ForwardType, Session, Socket};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use super::fault::gone;
-use crate::{records::Failure, remote_nodes::RemoteNodeSettings};
+use crate::{
+    records::Failure,
+    remote_nodes::{RemoteNodeSettings, describe},
+};
 
 /// How long a connection may be silent before the client asks whether the host is there.
 const ALIVE: Duration = Duration::from_secs(15);
@@ -38,21 +41,8 @@ impl Tunnel {
     /// `engine_gone` with what the SSH client said.
     pub(super) async fn open(host: &str, engine: &Path, login: &RemoteNodeSettings) -> Result<Self, Failure> {
         let failed = |why: String| gone(format!("cannot reach the container engine on {host}: {why}"));
-        let mut builder = SessionBuilder::default();
-        builder
-            .user(login.user.clone())
-            .known_hosts_check(KnownHosts::Strict)
-            .connect_timeout(login.connect_timeout)
-            .server_alive_interval(ALIVE);
-        if let Some(file) = &login.identity_file {
-            builder.keyfile(file);
-        }
-        if let Some(file) = &login.known_hosts {
-            builder.user_known_hosts_file(file);
-        }
-        if let Some(file) = &login.ssh_config {
-            builder.config_file(file);
-        }
+        let mut builder = login.session();
+        builder.server_alive_interval(ALIVE);
         let dir = tempfile::Builder::new().prefix("kiln-ssh-").tempdir();
         let dir = dir.map_err(|error| Failure::io("cannot make a directory for sockets", &error))?;
         let session = builder.connect(host).await.map_err(|error| failed(describe(&error)))?;
@@ -138,14 +128,4 @@ fn unix(path: &Path) -> Socket<'static> {
     Socket::UnixSocket {
         path: path.to_owned().into(),
     }
-}
-
-fn describe(error: &openssh::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text.trim().replace(['\n', '\r'], " ")
 }

@@ -37,6 +37,15 @@ pub const DOORS: &str = "/run/kiln";
 /// Directories of the disk space that hold nothing of the job's own: changes to the toolbox, and what overlays need.
 pub const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
 
+/// Links that every `/dev` has, and where they lead.
+pub(crate) const DEV_LINKS: [(&str, &str); 5] = [
+    ("/proc/self/fd", "fd"),
+    ("fd/0", "stdin"),
+    ("fd/1", "stdout"),
+    ("fd/2", "stderr"),
+    ("pts/ptmx", "ptmx"),
+];
+
 /// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
@@ -131,13 +140,7 @@ pub fn furnish(
         kernel.write(&node, "")?;
         kernel.mount(&format!("/dev/{device}"), &node, "", bind, "")?;
     }
-    for (target, link) in [
-        ("/proc/self/fd", "fd"),
-        ("fd/0", "stdin"),
-        ("fd/1", "stdout"),
-        ("fd/2", "stderr"),
-        ("pts/ptmx", "ptmx"),
-    ] {
+    for (target, link) in DEV_LINKS {
         kernel.symlink(target, &inside(&format!("/dev/{link}")))?;
     }
     for dir in ["/dev/pts", "/dev/shm"] {
