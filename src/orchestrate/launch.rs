@@ -66,11 +66,13 @@ impl Orchestrator {
                 None => self.place_of(stored).await?,
             };
             match at {
-                Ok(Some(place)) => {
-                    let queue = queues.entry(place).or_default();
-                    queue.push((stored.job.id, self.takes(&stored.run)));
+                Ok(run) => {
+                    // None has just ended.
+                    if let Some((place, run)) = run.and_then(|run| Some((run.plan.place.clone()?, run))) {
+                        let queue = queues.entry(place).or_default();
+                        queue.push((stored.job.id, self.takes(&run)));
+                    }
                 }
-                Ok(None) => {}
                 Err(reason) => waiting.push((stored.job.id, reason)),
             }
         }
@@ -95,12 +97,12 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// The place of a job that waits, decided anew if it has none or that is of no use now. `Ok(None)`: the job has just
-    /// ended, since no place will ever do. `Err`: why there is none yet.
-    async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<String>, String>, Failure> {
+    /// A job that waits, with its place, which is decided anew if it has none or that is of no use now. `Ok(None)`: the job
+    /// has just ended, since no place will ever do. `Err`: why there is none yet.
+    async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<Run>, String>, Failure> {
         let (job, plan) = (stored.job.id, &stored.run.plan);
         if self.places.has(plan.place.as_deref(), plan.driver) {
-            return Ok(Ok(plan.place.clone()));
+            return Ok(Ok(Some(stored.run.clone())));
         }
         let wish = Wish {
             arch: stored.job.arch,
@@ -110,7 +112,7 @@ impl Orchestrator {
         Ok(match self.decide(wish).await? {
             Decision::Placed(placement) => {
                 let placed = self.change(job, |run, _| placement.note_in(run)).await?;
-                Ok(matches!(placed, Some(Ok(_))).then_some(placement.place))
+                Ok(placed.and_then(Result::ok).map(|placed| placed.run))
             }
             Decision::Later => Err("it is being found out what the places offer".to_owned()),
             // It had a place, which may come back.

@@ -103,6 +103,10 @@ impl Places {
             .collect()
     }
 
+    fn place(&self, name: &str) -> Option<Arc<Place>> {
+        self.all().into_iter().find(|place| place.name == name)
+    }
+
     /// This host.
     pub fn local(&self) -> &Arc<dyn Driver> {
         &self.local.driver
@@ -112,19 +116,19 @@ impl Places {
     /// record was deleted may have sandboxes still.
     pub fn driver(&self, name: Option<&str>) -> Arc<dyn Driver> {
         let name = name.unwrap_or(LOCAL);
-        let found = self.all().into_iter().find(|place| place.name == name);
-        found.map_or_else(|| (self.node_driver)(name), |place| Arc::clone(&place.driver))
+        self.place(name)
+            .map_or_else(|| (self.node_driver)(name), |place| Arc::clone(&place.driver))
     }
 
     /// Whether a place still makes such sandboxes, as far as is known.
     pub fn has(&self, name: Option<&str>, driver: DriverKind) -> bool {
-        let place = self.all().into_iter().find(|place| Some(place.name.as_str()) == name);
-        place.is_some_and(|place| {
+        name.and_then(|name| self.place(name)).is_some_and(|place| {
             let seen = place.seen();
-            match driver.kernel() {
-                Kernel::Shared => place.driver.kind(Kernel::Shared) == driver && seen.offers.shared_kernel.is_ok(),
-                Kernel::Own => place.driver.kind(Kernel::Own) == driver && seen.offers.own_kernel.is_ok(),
-            }
+            let offered = match driver.kernel() {
+                Kernel::Shared => seen.offers.shared_kernel.is_ok(),
+                Kernel::Own => seen.offers.own_kernel.is_ok(),
+            };
+            offered && place.driver.kind(driver.kernel()) == driver
         })
     }
 

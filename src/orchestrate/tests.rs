@@ -342,14 +342,13 @@ async fn what_a_machine_takes_beside_its_job_is_counted() {
     let first = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
     server.orchestrator.launch_once().await.unwrap();
     assert!(server.orchestrator.waiting(first).unwrap().1.contains("found out"));
+    let second = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
     server.orchestrator.places.look(&[]).await;
     server.orchestrator.launch_once().await.unwrap();
     assert_eq!(site.state(first).await, State::Launching);
     let run = site.store.get_run(first).await.unwrap().unwrap().run;
     assert_eq!(run.plan.driver, DriverKind::Microvm);
-    // The place has twice as much as a machine takes beside its job, less a tenth.
-    let second = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
-    server.orchestrator.launch_once().await.unwrap();
+    // The place has twice as much as a machine takes beside its job, less a tenth; both were given it in the same look.
     let (_, reason) = server.orchestrator.waiting(second).unwrap();
     assert!(reason.contains("of memory"), "{reason}");
 }
