@@ -71,6 +71,7 @@ impl JobService {
             toolbox_wanted: Arc::clone(&toolbox.wanted),
             doors_dir,
             doors: ports,
+            shell_place: config.shells(),
             isolation: config.isolation.clone(),
             network: config.network.clone(),
             services: s3_endpoint.into_iter().map(str::to_owned).collect(),

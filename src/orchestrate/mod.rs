@@ -28,6 +28,7 @@ pub mod run;
 pub mod schedule;
 mod serve;
 mod settle;
+mod shells;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -38,4 +39,5 @@ pub use self::{
     admit::Asked,
     orchestrator::{Ended, Orchestrator, Parts, ToolboxState},
     places::Places,
+    shells::ShellPlace,
 };

@@ -10,7 +10,11 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 
-use super::{live::Live, places::Places};
+use super::{
+    live::Live,
+    places::Places,
+    shells::{ShellPlace, Shells, show_shell},
+};
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
@@ -43,6 +47,8 @@ pub struct Parts {
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
     pub doors: Vec<u16>,
+    /// Where the shells of jobs are.
+    pub shell_place: ShellPlace,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
     /// What jobs can reach.
@@ -67,6 +73,8 @@ pub struct Orchestrator {
     parts: Parts,
     /// Wakes the loops.
     pub(super) wake: Wake,
+    /// Ports that lead to sandboxes.
+    pub(super) shells: Shells,
     state: Mutex<InMemory>,
     /// Held while a job is given its place.
     pub(super) placing: tokio::sync::Mutex<()>,
@@ -99,6 +107,7 @@ pub(super) struct Wake {
     pub(super) watch: Notify,
     pub(super) commit: Notify,
     pub(super) settle: Notify,
+    pub(super) shells: Notify,
 }
 
 /// What need not outlive the process: a new one begins with nothing and is right all the same.
@@ -120,6 +129,7 @@ impl Orchestrator {
         Self {
             parts,
             wake: Wake::default(),
+            shells: Shells::default(),
             state: Mutex::default(),
             placing: tokio::sync::Mutex::default(),
         }
@@ -246,6 +256,7 @@ impl Orchestrator {
                 })));
             }
             job.status = run.status(job.status);
+            show_shell(&mut job, &run);
             if run.state == State::Success {
                 job.resultant_image_id = Some(run.image);
             }
@@ -269,6 +280,9 @@ impl Orchestrator {
     /// Rings the bells of those who have something to do now.
     fn changed(&self, before: &Run, after: &Run, job: JobId) {
         self.feed.wake(job);
+        if before.has_open_shell() != after.has_open_shell() {
+            self.wake.shells.notify_one();
+        }
         if before.state == after.state {
             return;
         }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::{
-    NewRun, Parts, Places, ToolboxState,
+    NewRun, Parts, Places, ShellPlace, ToolboxState,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
 };
@@ -177,6 +177,13 @@ impl Site {
             toolbox_wanted: Arc::default(),
             doors_dir: "/none".into(),
             doors: Vec::new(),
+            shell_place: ShellPlace {
+                listen: std::net::Ipv4Addr::LOCALHOST.into(),
+                host: "localhost".to_owned(),
+                ports: "42000-42099".parse().unwrap(),
+                idle: Duration::from_secs(60),
+                longest: Duration::from_secs(600),
+            },
             isolation: IsolationSettings::default(),
             network: NetworkSettings::default(),
             services: Vec::new(),

@@ -18,9 +18,10 @@ use crate::{
     orchestrate::{Asked, NewRun},
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType, TwinLevel,
+        RecipeType, ShellTime, ShellWish, TwinLevel,
         job::{Connection, SshContainer},
         names::check_file_name,
+        run::BaseImage,
         schedule::ScheduledJob,
     },
     store::{Collection, Side},
@@ -183,7 +184,7 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
     if request.ssh_containers.len() > 1 {
         return Err(Problem::bad_request("A job has one SSH container at most."));
     }
-    let mut from = None;
+    let (mut from, mut base) = (None, None);
     let (arch, dkms) = match request.job_type {
         JobType::Create => {
             let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, RecipeId(request.artifact_id)).await?;
@@ -199,14 +200,31 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         JobType::Customize => {
             let image = Collection::<Image>::get(&*api.store, Side::Live, ImageId(request.artifact_id)).await?;
             let image = image.ok_or_else(|| unknown("image", request.artifact_id))?.record;
-            check_rootfs(api, linked("image", image.link.as_ref())?).await?;
+            let rootfs = check_rootfs(api, linked("image", image.link.as_ref())?).await?;
+            base = Some(BaseImage {
+                id: image.id,
+                rootfs: rootfs.path,
+                md5: rootfs.md5,
+                sha256: rootfs.sha256,
+                changes: Vec::new(),
+            });
             (image.arch, api.jobs.enable_dkms)
         }
     };
+    let mut keys = None;
     if let Some(id) = request.public_key_id {
         let key = Collection::<PublicKey>::get(&*api.store, Side::Live, id).await?;
-        key.ok_or_else(|| unknown("public key", id.0))?;
+        keys = Some(key.ok_or_else(|| unknown("public key", id.0))?.record.public_key);
     }
+    let shell = keys.and_then(|keys| {
+        let when = match (request.job_type, request.enable_debug) {
+            (JobType::Customize, _) => ShellTime::Customize,
+            (JobType::Create, true) => ShellTime::Debug,
+            (JobType::Create, false) => return None,
+        };
+        let jail = request.ssh_containers.first().is_some_and(|(_, jail)| *jail);
+        Some(ShellWish { keys, jail, when })
+    });
 
     let own_kernel = request.require_dkms.unwrap_or(dkms);
     // As in IMS, a job for aarch64 always says so.
@@ -215,6 +233,8 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
     let twins = request.twins.or(from.as_ref().and_then(|recipe| recipe.twins));
     let run = NewRun {
         recipe: from,
+        image: base,
+        shell,
         own_kernel,
         twins,
         asked: Asked {
