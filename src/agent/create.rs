@@ -6,16 +6,8 @@ use std::{
 };
 
 use super::{
-    build::kiwi,
-    channel::Channel,
-    events::Events,
-    fetch, kiwi_config,
-    outputs::Outputs,
-    process::blocking,
-    programs::Programs,
-    repos, template,
-    twins::Twins,
-    unpack,
+    build::kiwi, channel::Channel, events::Events, fetch, kiwi_config, outputs::Outputs, process::blocking,
+    programs::Programs, repos, template, twins::Twins, unpack,
 };
 use crate::{
     arch::Arch,

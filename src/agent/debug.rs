@@ -34,7 +34,12 @@ pub struct Shown<'a> {
 /// The build's own failure, whatever was done in the shell; of one that went well, `shell_failed` when its user throws
 /// it away. One that nobody looked at goes on.
 pub async fn show(at: Shown<'_>, plan: &ShellPlan, built: Result<(), Failure>) -> Result<(), Failure> {
-    let Shown { job, root, channel, events } = at;
+    let Shown {
+        job,
+        root,
+        channel,
+        events,
+    } = at;
     let what = match &built {
         Ok(()) => "the image is built, and waits to be packaged.".to_owned(),
         Err(failure) => {

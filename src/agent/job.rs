@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::resource::{UsageWho, getrusage};
 use super::{
     build::kiwi,
     channel::{Channel, Ending},
@@ -23,6 +22,7 @@ use crate::{
         protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
     },
 };
+use nix::sys::resource::{UsageWho, getrusage};
 
 /// The job's disk space. The driver puts it here.
 const SCRATCH: &str = "/scratch";
@@ -217,7 +217,11 @@ impl Steps<'_> {
     }
 
     async fn customize(&self, work: &ImageWork, outputs: &Outputs, prepared: &Prepared) -> Result<(), Failure> {
-        let by_hand = work.changes.is_empty().then(|| self.shell_at(ShellTime::Customize)).flatten();
+        let by_hand = work
+            .changes
+            .is_empty()
+            .then(|| self.shell_at(ShellTime::Customize))
+            .flatten();
         let customizing = customize::Customizing {
             job: self.job,
             outputs,

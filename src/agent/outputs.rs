@@ -202,7 +202,9 @@ mod tests {
     }
 
     fn refusal(scratch: &Path, from: Step) -> String {
-        Outputs::of_another_attempt(scratch, JobType::Create, from).unwrap_err().code
+        Outputs::of_another_attempt(scratch, JobType::Create, from)
+            .unwrap_err()
+            .code
     }
 
     #[test]

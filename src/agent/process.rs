@@ -121,7 +121,9 @@ pub async fn run(
 }
 
 /// Runs code that blocks where it may.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Failure::new("agent_panic", error))?

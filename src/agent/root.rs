@@ -90,7 +90,13 @@ impl OpenRoot {
             let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
             mount(Some(&from), &at, None::<&str>, flags, None::<&str>)?;
             // What is unmounted in there must not be gone out here.
-            mount(None::<&str>, &at, None::<&str>, MsFlags::MS_PRIVATE | MsFlags::MS_REC, None::<&str>)?;
+            mount(
+                None::<&str>,
+                &at,
+                None::<&str>,
+                MsFlags::MS_PRIVATE | MsFlags::MS_REC,
+                None::<&str>,
+            )?;
         }
         if is_dir(&self.root.join("etc")) {
             let resolver = fs_err::read("/etc/resolv.conf").unwrap_or_default();
@@ -203,7 +209,13 @@ fn quietly(path: &Path, change: impl FnOnce() -> io::Result<()>) -> io::Result<(
         TimeSpec::new(found.atime(), found.atime_nsec()),
         TimeSpec::new(found.mtime(), found.mtime_nsec()),
     );
-    utimensat(nix::fcntl::AT_FDCWD, parent, &read, &written, UtimensatFlags::NoFollowSymlink)?;
+    utimensat(
+        nix::fcntl::AT_FDCWD,
+        parent,
+        &read,
+        &written,
+        UtimensatFlags::NoFollowSymlink,
+    )?;
     Ok(())
 }
 
@@ -259,7 +271,10 @@ fn end_descendants() -> Result<(), Failure> {
         if begun.elapsed() > KILLED {
             return Err(Failure::new(
                 "sandbox_stuck",
-                format!("{} processes that were left running in the root do not end", living.len()),
+                format!(
+                    "{} processes that were left running in the root do not end",
+                    living.len()
+                ),
             ));
         }
         for pid in living {
@@ -282,7 +297,12 @@ fn descendants() -> Vec<i32> {
     let mut ours = HashSet::from([Pid::this().as_raw()]);
     loop {
         let before = ours.len();
-        ours.extend(all.iter().filter(|(_, parent)| ours.contains(parent)).map(|(pid, _)| *pid).collect::<Vec<_>>());
+        ours.extend(
+            all.iter()
+                .filter(|(_, parent)| ours.contains(parent))
+                .map(|(pid, _)| *pid)
+                .collect::<Vec<_>>(),
+        );
         if ours.len() == before {
             break;
         }
@@ -330,14 +350,24 @@ mod tests {
         fs_err::create_dir_all(root.join("etc")).unwrap();
         symlink("../run/stub-resolv.conf", root.join("etc/resolv.conf")).unwrap();
         let long_ago = TimeSpec::new(1_000_000, 5);
-        utimensat(nix::fcntl::AT_FDCWD, &root.join("etc"), &long_ago, &long_ago, UtimensatFlags::NoFollowSymlink).unwrap();
+        utimensat(
+            nix::fcntl::AT_FDCWD,
+            &root.join("etc"),
+            &long_ago,
+            &long_ago,
+            UtimensatFlags::NoFollowSymlink,
+        )
+        .unwrap();
         let before = fs_err::symlink_metadata(root.join("etc/resolv.conf")).unwrap();
 
         let mut open = opened(&root, &aside);
         open.file("etc/resolv.conf", b"nameserver 10.0.0.1\n").unwrap();
         open.dir(&root.join("etc/cray")).unwrap();
         open.file("etc/cray/x", b"x").unwrap();
-        assert_eq!(fs_err::read(root.join("etc/resolv.conf")).unwrap(), b"nameserver 10.0.0.1\n");
+        assert_eq!(
+            fs_err::read(root.join("etc/resolv.conf")).unwrap(),
+            b"nameserver 10.0.0.1\n"
+        );
         put_back(open);
 
         let after = fs_err::symlink_metadata(root.join("etc/resolv.conf")).unwrap();

@@ -114,7 +114,14 @@ pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
         path.parent().is_some_and(is_dir) && fs_err::symlink_metadata(&path).is_err()
     };
     let definition = |device: &Device| {
-        let Device { kind, mode, owner, number, time, .. } = device;
+        let Device {
+            kind,
+            mode,
+            owner,
+            number,
+            time,
+            ..
+        } = device;
         let path = device.path.replace('\\', "\\\\").replace('"', "\\\"");
         let kind = kind.to_ascii_uppercase();
         format!(
@@ -123,7 +130,9 @@ pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
         )
     };
     let wanted = devices.iter().filter(belongs);
-    wanted.flat_map(|device| ["-p".into(), definition(device).into()]).collect()
+    wanted
+        .flat_map(|device| ["-p".into(), definition(device).into()])
+        .collect()
 }
 
 /// Reads mksquashfs's progress bar, `[=====|   ] 1158/4000  28%`: blocks done and blocks in all. The bar's lines end

@@ -21,9 +21,7 @@ use crate::{
     orchestrate::agents::{AgentCalls, Refusal},
     records::{
         Failure, JobId,
-        protocol::{
-            Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell,
-        },
+        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
     },
 };
 

@@ -254,6 +254,13 @@ impl Orchestrator {
             Appended::OldAttempt => return Err(Refusal::Over),
         };
         self.feed.wake(job);
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::Shell(ShellNews::Opened { .. })))
+        {
+            // Whoever reads that the shell is ready connects at once.
+            self.open_port(stored).await?;
+        }
         if !changes.is_empty() {
             self.change_for(stored, |run, now| {
                 for change in &changes {

@@ -19,7 +19,7 @@ use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
-        Failure, JobId, LogLine, Moment, Run, ServerId,
+        Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
         run::{Refused, State, is_infrastructure, rest_after},
     },
     sandbox::{Driver, toolbox::Toolbox},
@@ -189,6 +189,17 @@ impl Orchestrator {
                 Ok(Some(stored))
             }
         }
+    }
+
+    /// Says what is to become of what was done in a job's shell. Its agent hears it with its next sign of life. `None` when
+    /// there is no such job.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended::Already`] when no shell is open; nothing changes.
+    pub async fn judge(&self, job: JobId, verdict: Verdict) -> Result<Option<StoredRun>, Ended> {
+        let judged = self.change(job, |run, _| run.judge(verdict)).await?;
+        Ok(judged.transpose()?)
     }
 
     /// The one place that ends a job without an image: for good, or for another try if what failed was the place.

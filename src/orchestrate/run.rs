@@ -30,8 +30,8 @@ use crate::{
     records::{
         Execs, Failure, ImageId, JobId, Link, Step, TwinLevel, UploadedArtifact,
         protocol::{
-            AgentFacts, BootFiles, Event, JobDescription, RecipeSource, RecipeType, RecipeWork, SquashfsOptions, Stream,
-            TemplateMode, What, Work,
+            AgentFacts, BootFiles, Event, JobDescription, RecipeSource, RecipeType, RecipeWork, SquashfsOptions,
+            Stream, TemplateMode, What, Work,
         },
     },
     sandbox::{

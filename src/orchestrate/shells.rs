@@ -23,13 +23,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{agents::Line, orchestrator::Orchestrator};
 use crate::{
     records::{
-        Failure, Job, JobId, Run,
-        job::Connection,
-        protocol::shell::GO,
-        run::Refused,
-        shell::Address,
+        Failure, Job, JobId, Run, ShellStatus, job::Connection, protocol::shell::GO, run::Refused, shell::Address,
     },
     settings::Ports,
+    store::StoredRun,
 };
 
 /// Connections to one shell at a time. More are closed at once: a flood costs its own job's users their logins, and nobody
@@ -86,9 +83,8 @@ impl Default for Open {
 impl Shells {
     /// Keeps a line for the next who comes. One too many is dropped, which closes it.
     pub(super) fn offer(&self, job: JobId, line: Line) {
-        if let Some(open) = self.open().get(&job) {
-            let _ = open.lines.try_send(line);
-        }
+        // The line may be there before the port is: both are opened at once.
+        let _ = self.open().entry(job).or_default().lines.try_send(line);
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<JobId, Open>> {
@@ -121,21 +117,31 @@ impl Orchestrator {
     /// When the store does not answer, or no port can be listened on; the next look begins anew.
     pub async fn shells_once(&self) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
-        let ready = open
-            .iter()
-            .filter(|stored| stored.run.owner == Some(self.id) && stored.run.has_open_shell());
         let mut wanted = HashSet::new();
         let mut outcome = Ok(());
-        for stored in ready {
-            wanted.insert(stored.job.id);
-            if self.shells.port_of(stored.job.id).is_none() {
-                let said = stored.run.shell.as_ref().and_then(|shell| shell.at.as_ref());
-                let taken = ports_of(open.iter().map(|stored| &stored.run));
-                outcome = outcome.and(self.listen(stored.job.id, said, &taken).await);
+        for stored in open.iter().filter(|stored| stored.run.owner == Some(self.id)) {
+            let Some(shell) = &stored.run.shell else { continue };
+            // One that is about to be ready has its port already.
+            if shell.status != ShellStatus::Closed {
+                wanted.insert(stored.job.id);
+            }
+            if shell.is_ready() {
+                outcome = outcome.and(self.open_port(stored).await);
             }
         }
         self.shells.keep_only(&wanted);
         outcome
+    }
+
+    /// Listens for those who log in to a job whose shell is about to be ready.
+    pub(super) async fn open_port(&self, stored: &StoredRun) -> Result<(), Failure> {
+        if self.shells.port_of(stored.job.id).is_some() {
+            return Ok(());
+        }
+        let open = self.store.open_runs().await?;
+        let said = stored.run.shell.as_ref().and_then(|shell| shell.at.as_ref());
+        let taken = ports_of(open.iter().map(|stored| &stored.run));
+        self.listen(stored.job.id, said, &taken).await
     }
 
     /// Listens for those who log in to a job: on the port that its record says if that is to be had, else on another one,
@@ -183,7 +189,8 @@ fn move_shell(run: &mut Run, at: Address) -> Result<(), Refused> {
 
 /// The ports that jobs have.
 fn ports_of<'a>(runs: impl Iterator<Item = &'a Run>) -> HashSet<u16> {
-    runs.filter_map(|run| Some(run.shell.as_ref()?.at.as_ref()?.port)).collect()
+    runs.filter_map(|run| Some(run.shell.as_ref()?.at.as_ref()?.port))
+        .collect()
 }
 
 /// Brings IMS's view of a job's shell in line with what it is.

@@ -66,7 +66,13 @@ impl Orchestrator {
         let state = match self.driver_of(run).look(job).await {
             Ok(state) => state,
             // The agent may be heard all the same. If it is not, the job goes elsewhere.
-            Err(failure) => return clocks.failure(&self.watch, factor, waits).map(at).map(Some).ok_or(failure),
+            Err(failure) => {
+                return clocks
+                    .failure(&self.watch, factor, waits)
+                    .map(at)
+                    .map(Some)
+                    .ok_or(failure);
+            }
         };
         match state {
             SandboxState::Ended(evidence) => {

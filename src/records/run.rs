@@ -487,7 +487,9 @@ impl Run {
     /// agent has heard it.
     pub fn judge(&mut self, verdict: Verdict) -> Result<(), Refused> {
         let open = self.has_open_shell();
-        self.only_from("be told what to do with its shell", |state| matches!(state, State::Running) && open)?;
+        self.only_from("be told what to do with its shell", |state| {
+            matches!(state, State::Running) && open
+        })?;
         if let Some(shell) = &mut self.shell {
             shell.verdict = Some(verdict);
         }

@@ -14,10 +14,7 @@ use crate::{
         shell::{LocalLogin, Sshd},
         unpack,
     },
-    records::{
-        ChangeKind, Failure, ShellTime, ShellWish,
-        protocol::ChangeSource,
-    },
+    records::{ChangeKind, Failure, ShellTime, ShellWish, protocol::ChangeSource},
 };
 
 /// Where scripts lie in the root while they run.
@@ -39,11 +36,21 @@ impl Customizing<'_> {
         has_twins: bool,
         programs: &mut Programs,
     ) -> Result<(), Failure> {
-        self.events.say(format!("{}: {}", change.kind.name(), change.name)).await;
+        self.events
+            .say(format!("{}: {}", change.kind.name(), change.name))
+            .await;
         let file = self.outputs.root().with_extension("change");
         let digests = fetch::object(self.http, &change.source, &file, "change_unreachable", &|_, _| {}).await?;
-        if change.source.sha256.as_ref().is_some_and(|known| *known != digests.sha256) {
-            return Err(Failure::new("change_unreachable", format!("{} is not what was uploaded", change.name)));
+        if change
+            .source
+            .sha256
+            .as_ref()
+            .is_some_and(|known| *known != digests.sha256)
+        {
+            return Err(Failure::new(
+                "change_unreachable",
+                format!("{} is not what was uploaded", change.name),
+            ));
         }
         let command = match change.kind {
             ChangeKind::Run => self.command_line(&file)?,
@@ -64,7 +71,9 @@ impl Customizing<'_> {
 
     fn script(&self, file: &Path, open: &mut OpenRoot) -> Result<Command, Failure> {
         let content = fs_err::read(file).map_err(|error| Failure::io("cannot read the script", &error))?;
-        let placed = open.file(PLACE, &content).and_then(|()| executable(&self.outputs.root().join(PLACE)));
+        let placed = open
+            .file(PLACE, &content)
+            .and_then(|()| executable(&self.outputs.root().join(PLACE)));
         placed.map_err(|error| Failure::io("cannot put the script into the image", &error))?;
         let mut command = Command::new("chroot");
         command.arg(self.outputs.root()).arg(Path::new("/").join(PLACE));
@@ -93,7 +102,9 @@ impl Customizing<'_> {
         let inventory = login.inventory(&sshd).map_err(failed)?;
         let mut command = Command::new("ansible-playbook");
         command.arg("--inventory").arg(inventory).arg(name).current_dir(dir);
-        command.env("ANSIBLE_NOCOLOR", "1").env("ANSIBLE_PYTHON_INTERPRETER", "auto_silent");
+        command
+            .env("ANSIBLE_NOCOLOR", "1")
+            .env("ANSIBLE_PYTHON_INTERPRETER", "auto_silent");
         command.env("ANSIBLE_LOCALHOST_WARNING", "false").env("HOME", "/root");
         Ok(command)
     }
@@ -121,7 +132,12 @@ fn failed(change: &ChangeSource, tool: &Finished) -> Failure {
         Some(code) => format!("ended with code {code}"),
         None => format!("was ended: {}", tool.status),
     };
-    let last = cause::last_words(&tool.tail).map(|line| format!("; it said last: {line}")).unwrap_or_default();
-    Failure::new("change_failed", format!("{} `{}` {how}{last}", change.kind.name(), change.name))
-        .hint("what it said stands before this line in the log; the image that it was to change is as it was")
+    let last = cause::last_words(&tool.tail)
+        .map(|line| format!("; it said last: {line}"))
+        .unwrap_or_default();
+    Failure::new(
+        "change_failed",
+        format!("{} `{}` {how}{last}", change.kind.name(), change.name),
+    )
+    .hint("what it said stands before this line in the log; the image that it was to change is as it was")
 }

@@ -6,13 +6,7 @@ pub mod rootfs;
 use std::path::PathBuf;
 
 use super::{
-    channel::Channel,
-    events::Events,
-    outputs::Outputs,
-    process::blocking,
-    programs::Programs,
-    root::OpenRoot,
-    shell,
+    channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs, root::OpenRoot, shell,
     twins::Twins,
 };
 use crate::records::{
@@ -52,7 +46,9 @@ impl Customizing<'_> {
             Some(twins) => blocking(move || twins.finish()).await,
             None => Ok(None),
         };
-        let execs = self.emulator.map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
+        let execs = self
+            .emulator
+            .map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
         (execs, changed.and(counted.map(drop)))
     }
 

@@ -41,7 +41,9 @@ pub async fn fetch(
     })
     .await?;
     check(source, &digests)?;
-    events.say(format!("{} bytes, sha256 {}", digests.size, digests.sha256)).await;
+    events
+        .say(format!("{} bytes, sha256 {}", digests.size, digests.sha256))
+        .await;
     let devices = devices(&base).await?;
     unpack(&base, &outputs.root(), &devices, events).await?;
     Ok(devices)
@@ -49,7 +51,8 @@ pub async fn fetch(
 
 /// That it is what the image's manifest promises.
 fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
-    let differs = |known: &Option<String>, found: &str| known.as_ref().is_some_and(|known| !known.eq_ignore_ascii_case(found));
+    let differs =
+        |known: &Option<String>, found: &str| known.as_ref().is_some_and(|known| !known.eq_ignore_ascii_case(found));
     if found.size == source.size && !differs(&source.sha256, &found.sha256) && !differs(&source.md5, &found.md5) {
         return Ok(());
     }
@@ -65,11 +68,16 @@ fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
 
 async fn devices(base: &Path) -> Result<Vec<Device>, Failure> {
     let mut command = Command::new("unsquashfs");
-    command.args(["-d", "", "-llnumeric", "-full-precision", "-UTC"]).arg(base);
+    command
+        .args(["-d", "", "-llnumeric", "-full-precision", "-UTC"])
+        .arg(base);
     let listed = command.kill_on_drop(true).output().await;
     let listed = listed.map_err(|error| Failure::io("cannot run unsquashfs", &error))?;
     if !listed.status.success() {
-        let said: Vec<String> = String::from_utf8_lossy(&listed.stderr).lines().map(str::to_owned).collect();
+        let said: Vec<String> = String::from_utf8_lossy(&listed.stderr)
+            .lines()
+            .map(str::to_owned)
+            .collect();
         return Err(corrupt(&said));
     }
     Ok(parse_devices(&String::from_utf8_lossy(&listed.stdout)))
@@ -81,7 +89,8 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
     if !devices.is_empty() {
         let list = root.with_extension("devices");
         let paths: Vec<_> = devices.iter().map(Device::path).collect();
-        fs_err::write(&list, paths.join("\n") + "\n").map_err(|error| Failure::io("cannot unpack the image", &error))?;
+        fs_err::write(&list, paths.join("\n") + "\n")
+            .map_err(|error| Failure::io("cannot unpack the image", &error))?;
         command.arg("-exclude-file").arg(list);
     }
     command.arg(base);
@@ -91,6 +100,9 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
 
 fn corrupt(said: &[String]) -> Failure {
     let last = cause::last_words(said).unwrap_or("it said nothing");
-    Failure::new("image_corrupt", format!("the image's root file system cannot be unpacked: {last}"))
-        .hint("it has to be a squashfs whose owners are below 65536")
+    Failure::new(
+        "image_corrupt",
+        format!("the image's root file system cannot be unpacked: {last}"),
+    )
+    .hint("it has to be a squashfs whose owners are below 65536")
 }

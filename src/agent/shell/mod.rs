@@ -84,7 +84,9 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     let until = clock.until();
     let host_key = sshd.host_key().to_owned();
     events.send(What::Shell(ShellNews::Opened { host_key, until })).await;
-    events.say(format!("the shell is open until {until:.0}, and longer if it is used")).await;
+    events
+        .say(format!("the shell is open until {until:.0}, and longer if it is used"))
+        .await;
     let end = tokio::select! {
         end = wait(&clock, &signals, channel, events, || clock.greeting(&opening, &signals)) => end,
         () = line::serve(&sshd, channel, &used, events) => unreachable_end(),
@@ -158,12 +160,16 @@ impl End {
         match self {
             Self::Said(Verdict::Complete) => Ok(()),
             Self::Said(Verdict::Failed) => Err(Failure::new("shell_failed", "the user said that the changes failed")
-                .hint("that was `failed` in the shell, or `kiln jobs fail`; a new job begins with the image as it was")),
+                .hint(
+                    "that was `failed` in the shell, or `kiln jobs fail`; a new job begins with the image as it was",
+                )),
             Self::Unused(_) | Self::TooLong(_) => Err(Failure::new(
                 "shell_timeout",
                 format!("nobody said what is to become of the changes: {}", self.why()),
             )
-            .hint("`touch complete` in the shell or `kiln jobs complete` keeps them; `idle` in [shell] allows more time")),
+            .hint(
+                "`touch complete` in the shell or `kiln jobs complete` keeps them; `idle` in [shell] allows more time",
+            )),
         }
     }
 }
@@ -187,7 +193,13 @@ impl Signals {
         } else {
             let view = Path::new(MNT).join(VIEW);
             fs_err::create_dir_all(&view)?;
-            mount(Some(root), &view, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+            mount(
+                Some(root),
+                &view,
+                None::<&str>,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                None::<&str>,
+            )?;
             Self {
                 dir: MNT.into(),
                 seen: MNT,
@@ -306,7 +318,10 @@ mod tests {
         assert_eq!(clock(50, 99).left(), Err(End::TooLong(Duration::from_secs(99))));
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(clock(0, 200).left(), Err(End::Unused(Duration::ZERO)));
-        assert_eq!(End::Unused(Duration::from_secs(1)).result().unwrap_err().code, "shell_timeout");
+        assert_eq!(
+            End::Unused(Duration::from_secs(1)).result().unwrap_err().code,
+            "shell_timeout"
+        );
         assert_eq!(End::Said(Verdict::Failed).result().unwrap_err().code, "shell_failed");
     }
 }

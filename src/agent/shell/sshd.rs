@@ -179,13 +179,16 @@ fn configuration(dir: &Path, wish: &ShellWish, root: &Path, environment: &[(Stri
     } else {
         String::new()
     };
-    let environment: Vec<_> = environment.iter().map(|(name, value)| format!("\"{name}={value}\"")).collect();
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| format!("\"{name}={value}\""))
+        .collect();
     format!(
         "HostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\nAllowUsers root\n\
          PermitRootLogin prohibit-password\nAuthenticationMethods publickey\nPubkeyAuthentication yes\n\
          PasswordAuthentication no\nKbdInteractiveAuthentication no\nUsePAM no\nStrictModes no\n\
          DisableForwarding yes\nPermitUserRC no\nPermitUserEnvironment no\nPermitTTY yes\n\
-         PrintMotd yes\nPrintLastLog no\nUseDNS no\nPidFile none\nLogLevel VERBOSE\n\
+         PrintMotd yes\nPrintLastLog no\nUseDNS no\nPidFile none\nLogLevel INFO\n\
          LoginGraceTime 30\nMaxAuthTries 4\n\
          AcceptEnv LANG LC_*\nSubsystem sftp internal-sftp\nSetEnv {}\n{jail}",
         environment.join(" ")
@@ -199,10 +202,11 @@ async fn check_keys(keys: &Path) -> Result<(), Failure> {
     if read.status.success() {
         return Ok(());
     }
-    Err(
-        Failure::new("bad_public_key", "the job's public key is no key that ssh can read, so nobody could log in")
-            .hint("make the public key anew from the .pub file of your key, and the job with it"),
+    Err(Failure::new(
+        "bad_public_key",
+        "the job's public key is no key that ssh can read, so nobody could log in",
     )
+    .hint("make the public key anew from the .pub file of your key, and the job with it"))
 }
 
 /// Makes a host key for this job. Returns its public half.
@@ -214,7 +218,11 @@ async fn host_key(dir: &Path) -> Result<String, Failure> {
     let public = fs_err::read_to_string(path.with_extension("pub"))
         .map_err(|error| Failure::io("cannot read the host key", &error))?;
     let mut words = public.split_whitespace();
-    Ok([words.next(), words.next()].into_iter().flatten().collect::<Vec<_>>().join(" "))
+    Ok([words.next(), words.next()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" "))
 }
 
 /// Makes a pair of keys: the private one at `path`, the public one beside it.

@@ -86,18 +86,18 @@ pub(in crate::api) struct SshContainerCreate {
 pub(in crate::api) struct Request {
     job_type: JobType,
     artifact_id: Uuid,
-    /// None only of a schedule's job, which nobody logs in to.
+    /// None only of jobs that nobody logs in to.
     public_key_id: Option<PublicKeyId>,
     image_root_archive_name: String,
     enable_debug: bool,
-    build_env_size: Option<u32>,
-    job_mem_size: Option<u32>,
-    kernel_file_name: Option<String>,
-    initrd_file_name: Option<String>,
-    kernel_parameters_file_name: Option<String>,
+    pub(in crate::api) build_env_size: Option<u32>,
+    pub(in crate::api) job_mem_size: Option<u32>,
+    pub(in crate::api) kernel_file_name: Option<String>,
+    pub(in crate::api) initrd_file_name: Option<String>,
+    pub(in crate::api) kernel_parameters_file_name: Option<String>,
     ssh_containers: Vec<(Option<String>, bool)>,
-    require_dkms: Option<bool>,
-    twins: Option<TwinLevel>,
+    pub(in crate::api) require_dkms: Option<bool>,
+    pub(in crate::api) twins: Option<TwinLevel>,
 }
 
 pub(super) fn read(body: Value) -> Result<Request> {
@@ -145,6 +145,27 @@ fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
         let jail = fields.optional("jail", fields::boolean);
         Ok((name?, jail?.unwrap_or(false)))
     })
+}
+
+impl Request {
+    /// One that changes an image, and nobody logs in to.
+    pub(in crate::api) fn customize(image: ImageId, name: String) -> Self {
+        Self {
+            job_type: JobType::Customize,
+            artifact_id: image.into(),
+            public_key_id: None,
+            image_root_archive_name: name,
+            enable_debug: false,
+            build_env_size: None,
+            job_mem_size: None,
+            kernel_file_name: None,
+            initrd_file_name: None,
+            kernel_parameters_file_name: None,
+            ssh_containers: Vec::new(),
+            require_dkms: None,
+            twins: None,
+        }
+    }
 }
 
 impl From<&ScheduledJob> for Request {
@@ -264,13 +285,16 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         kernel_parameters_file_name: request
             .kernel_parameters_file_name
             .unwrap_or_else(|| "kernel-parameters".to_owned()),
-        ssh_containers: shells(
-            id,
-            request.job_type,
-            request.enable_debug,
-            request.ssh_containers,
-            &api.jobs,
-        ),
+        // One that nobody can log in to has no shell.
+        ssh_containers: request.public_key_id.and_then(|_| {
+            shells(
+                id,
+                request.job_type,
+                request.enable_debug,
+                request.ssh_containers,
+                &api.jobs,
+            )
+        }),
         require_dkms,
         status: JobStatus::Creating,
         arch,
