@@ -134,11 +134,11 @@ fn an_image_that_is_not_what_its_manifest_says_is_refused() {
     needs!(support::no_namespaces(), support::not_root());
     let site = Site::start(&[]);
     // Somebody has been at the object.
-    let object = site.object(&format!("{}/rootfs", site.image));
-    let mut bytes = fs_err::read(&object).unwrap();
+    let object = &site.pieces(&format!("{}/rootfs", site.image))[0];
+    let mut bytes = fs_err::read(object).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    fs_err::write(&object, bytes).unwrap();
+    fs_err::write(object, bytes).unwrap();
     let job = site.customize(&[]);
     assert_eq!(site.failed(&job), "image_corrupt");
     site.stop();

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{
@@ -52,49 +53,64 @@ pub fn rootfs() -> &'static Path {
     static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("customize");
         fs_err::create_dir_all(&dir).unwrap();
-        let (file, fresh) = (dir.join("rootfs.squashfs"), dir.join(std::process::id().to_string()));
-        let tree = support::toolbox_tree();
+        let dir = tempfile::tempdir_in(dir).unwrap().keep();
+        let (root, file) = (dir.join("root"), dir.join("rootfs.squashfs"));
+        furnish(&root);
         let mut command = Command::new("mksquashfs");
-        command.arg(&tree).arg(&fresh);
-        command.args("-noappend -quiet -no-progress -all-root -comp zstd -Xcompression-level 1".split(' '));
+        command.arg(&root).arg(&file);
+        command.args("-noappend -quiet -no-progress -xattrs -all-root -comp zstd -Xcompression-level 1".split(' '));
         for definition in [
-            "dev d 755 0 0",
-            "proc d 555 0 0",
-            "sys d 555 0 0",
-            "run d 755 0 0",
-            "boot d 755 0 0",
             "dev/null c 666 0 0 1 3",
             "dev/sda b 660 0 6 8 0",
             "etc/of-somebody f 640 1000 1001 echo theirs",
-            "etc/set-id f 4755 0 0 echo root",
-            "etc/pipe i 600 0 0 f",
-            "etc/resolv.conf s 777 0 0 ../run/systemd/resolve/stub-resolv.conf",
         ] {
-            command.arg("-p").arg(definition);
+            command.args(["-p", definition]);
         }
-        command.args([
-            "-p",
-            "etc/set-id x security.capability=0x0100000200200000000000000000000000000000",
-        ]);
-        command
-            .arg("-e")
-            .args(LEFT_OUT)
-            .arg("etc/resolv.conf")
-            .args(qemus(&tree));
         support::succeed(&mut command);
-        fs_err::rename(fresh, &file).unwrap();
+        fs_err::remove_dir_all(root).unwrap();
         file
     });
     &FILE
 }
 
+fn furnish(root: &Path) {
+    let at = |path: &str| root.join(path);
+    // The files are the toolbox's own: none of them may be written to.
+    let tree = support::toolbox_tree();
+    tool(
+        "cp",
+        &["--archive", "--link", tree.to_str().unwrap(), root.to_str().unwrap()],
+    );
+    for path in LEFT_OUT {
+        fs_err::remove_dir_all(at(path)).unwrap();
+    }
+    for path in ["boot", "proc", "sys", "dev", "run"] {
+        fs_err::create_dir(at(path)).unwrap();
+    }
+    for name in qemus(root) {
+        fs_err::remove_file(name).unwrap();
+    }
+    fs_err::remove_file(at("etc/resolv.conf")).unwrap();
+    std::os::unix::fs::symlink("../run/systemd/resolve/stub-resolv.conf", at("etc/resolv.conf")).unwrap();
+    nix::unistd::mkfifo(&at("etc/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (name, mode) in [("etc/able", 0o755), ("etc/set-id", 0o4755)] {
+        fs_err::write(at(name), name).unwrap();
+        fs_err::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs_err::hard_link(at("etc/able"), at("etc/also-able")).unwrap();
+    // cap_net_raw, effective and permitted.
+    let mut capability = [0; 20];
+    (capability[0], capability[3], capability[5]) = (1, 2, 0x20);
+    xattr::set(at("etc/able"), "security.capability", &capability).unwrap();
+    xattr::set(at("etc/able"), "user.note", b"kept").unwrap();
+}
+
 /// The emulators, of some megabytes each.
-fn qemus(tree: &Path) -> Vec<String> {
-    let names = fs_err::read_dir(tree.join("usr/bin")).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+fn qemus(root: &Path) -> Vec<PathBuf> {
+    let names = fs_err::read_dir(root.join("usr/bin")).unwrap();
+    let names = names.map(|entry| entry.unwrap().path());
     names
-        .filter(|name| name.starts_with("qemu-"))
-        .map(|name| format!("usr/bin/{name}"))
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("qemu-"))
         .collect()
 }
 
@@ -272,11 +288,26 @@ impl Site {
         )
     }
 
-    /// The file in which the embedded S3 service keeps an object of an image.
+    /// The files in which the embedded S3 service keeps an object of an image.
+    pub fn pieces(&self, key: &str) -> Vec<PathBuf> {
+        let script = "import sqlite3, sys\n\
+            base = sqlite3.connect(sys.argv[1])\n\
+            select = 'select body from piece join object on id = object where key = ? order by ordinal'\n\
+            for row in base.execute(select, [sys.argv[2].encode()]): print(row[0])\n";
+        let s3 = self.server.kiln.data().join("s3");
+        let database = s3.join("names.sqlite");
+        let bodies = tool("python3", &["-c", script, database.to_str().unwrap(), key]);
+        bodies.lines().map(|body| s3.join("bodies").join(body)).collect()
+    }
+
+    /// A copy of an object of an image.
     pub fn object(&self, key: &str) -> PathBuf {
-        let mut found = find(&self.server.kiln.data().join("s3"), key);
-        assert_eq!(found.len(), 1, "{key}: {found:?}");
-        found.remove(0)
+        let copy = self.home.path().join(key.replace('/', "-"));
+        let pieces = self.pieces(key);
+        assert!(!pieces.is_empty(), "there is no {key}");
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| fs_err::read(piece).unwrap()).collect();
+        fs_err::write(&copy, bytes).unwrap();
+        copy
     }
 
     /// Stops the server; nothing is left behind.
@@ -304,17 +335,6 @@ fn start_later(server: &mut Server, variables: &[(String, String)]) -> Server {
     let mut all = variables.to_vec();
     all.push(("KILN__SERVER__LISTEN".to_owned(), format!("127.0.0.1:{port}")));
     start(Kiln::at(&data), &all)
-}
-
-fn find(dir: &Path, ending: &str) -> Vec<PathBuf> {
-    let entries = fs_err::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    entries
-        .flat_map(|path| match path.is_dir() {
-            true => find(&path, ending),
-            false if path.ends_with(ending) => vec![path],
-            false => Vec::new(),
-        })
-        .collect()
 }
 
 /// How a job's shell is reached.
@@ -397,8 +417,8 @@ pub fn listing(image: &Path) -> BTreeMap<String, String> {
         &[
             "-d",
             "",
-            "-llnumeric",
-            "-full-precision",
+            "-lln",
+
             "-UTC",
             image.to_str().unwrap(),
         ],

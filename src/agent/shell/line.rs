@@ -1,6 +1,7 @@
 //! Lines to the server, each of which becomes one user's connection.
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::sshd::Sshd;
+use super::sshd::{Sshd, tell};
 use crate::{
     agent::{channel::Channel, events::Events},
     records::protocol::shell::GO,
@@ -26,6 +27,19 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Lines of sshd's own that are logged for each connection; a flood of logins is not to be one of log lines.
 const SAID: usize = 8;
+
+/// What sshd says when it starts a shell in a terminal, whose name follows.
+const SHELL_ON: &str = "Starting session: shell on ";
+
+/// Beginnings of what it says that is worth a line of the log.
+const WORTH_SAYING: [&str; 6] = [
+    "Accepted publickey",
+    "Failed",
+    "Invalid user",
+    "refused",
+    "error:",
+    "fatal:",
+];
 
 /// When the shell was last used.
 #[derive(Debug)]
@@ -47,8 +61,9 @@ impl Use {
     }
 }
 
-/// Serves all who come, until it is dropped; their connections end with it.
-pub async fn serve(sshd: &Sshd, channel: &Channel, used: &Arc<Use>, events: &Events) {
+/// Serves all who come, until it is dropped; their connections end with it. Whoever logs in to a terminal is shown the
+/// `greeting`.
+pub async fn serve(sshd: &Sshd, channel: &Channel, used: &Arc<Use>, events: &Events, greeting: &impl Fn() -> String) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -69,7 +84,7 @@ pub async fn serve(sshd: &Sshd, channel: &Channel, used: &Arc<Use>, events: &Eve
         match start(sshd) {
             Ok((child, ours)) => {
                 let (used, events) = (Arc::clone(used), events.clone());
-                connections.spawn(connect(child, ours, line, used, events));
+                connections.spawn(connect(child, ours, line, used, events, greeting()));
             }
             Err(error) => events.say(format!("sshd cannot be started: {error}")).await,
         }
@@ -88,6 +103,7 @@ async fn connect(
     line: impl AsyncRead + AsyncWrite + Unpin,
     used: Arc<Use>,
     events: Events,
+    greeting: String,
 ) {
     let said = child.stderr.take();
     let log = async {
@@ -96,8 +112,12 @@ async fn connect(
         let mut count = 0;
         // Read to its end all the same: sshd must not wait for a reader.
         while let Ok(Some(text)) = lines.next_line().await {
-            count += 1;
-            if count <= SAID {
+            // Only who has a terminal and gave no command is a person, who wants to know.
+            if let Some(name) = text.strip_prefix(SHELL_ON).and_then(|rest| rest.split(' ').next()) {
+                tell(&Path::new("/dev").join(name), &greeting);
+            }
+            if WORTH_SAYING.iter().any(|words| text.starts_with(words)) && count < SAID {
+                count += 1;
                 events.say(format!("sshd: {}", text.trim_end())).await;
             }
         }

@@ -12,10 +12,7 @@ use std::{
 use jiff::Timestamp;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use self::{
-    line::Use,
-    sshd::{announce, greet},
-};
+use self::{line::Use, sshd::announce};
 use super::{channel::Channel, events::Events};
 use crate::records::{
     Failure, Verdict,
@@ -80,16 +77,16 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     let sshd = Sshd::prepare(&plan.wish, root, &job.environment, opening.has_twins).await?;
     let used = Arc::new(Use::new());
     let clock = Clock::new(plan, &used);
-    greet(&clock.greeting(&opening, &signals)).map_err(failed)?;
     let until = clock.until();
     let host_key = sshd.host_key().to_owned();
     events.send(What::Shell(ShellNews::Opened { host_key, until })).await;
     events
         .say(format!("the shell is open until {until:.0}, and longer if it is used"))
         .await;
+    let greeting = || clock.greeting(&opening, &signals);
     let end = tokio::select! {
-        end = wait(&clock, &signals, channel, events, || clock.greeting(&opening, &signals)) => end,
-        () = line::serve(&sshd, channel, &used, events) => unreachable_end(),
+        end = wait(&clock, &signals, channel, events) => end,
+        () = line::serve(&sshd, channel, &used, events, &greeting) => unreachable_end(),
     };
     events.send(What::Shell(ShellNews::Closed)).await;
     events.say(format!("the shell is closed: {}", end.why())).await;
@@ -103,13 +100,7 @@ fn unreachable_end() -> End {
 }
 
 /// Returns when the shell is to end.
-async fn wait(
-    clock: &Clock<'_>,
-    signals: &Signals,
-    channel: &Channel,
-    events: &Events,
-    greeting: impl Fn() -> String,
-) -> End {
+async fn wait(clock: &Clock<'_>, signals: &Signals, channel: &Channel, events: &Events) -> End {
     let mut told = clock.until();
     let mut warned = Duration::MAX;
     loop {
@@ -127,8 +118,6 @@ async fn wait(
         if until.duration_since(told).unsigned_abs() > TOLD {
             told = until;
             events.send(What::Shell(ShellNews::Extended { until })).await;
-            // A greeting that is out of date does no harm.
-            let _ = greet(&greeting());
         }
         match WARNINGS.into_iter().rev().find(|warning| left < *warning) {
             Some(warning) if warning < warned => {

@@ -27,9 +27,6 @@ const DIR: &str = "/run/kiln-shell";
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// What an interactive login is shown.
-const MOTD: &str = "/etc/motd";
-
 /// sshd, ready to be started.
 #[derive(Debug)]
 pub struct Sshd {
@@ -155,20 +152,20 @@ impl LocalLogin {
     }
 }
 
-/// Shows a text to everybody who logs in to a terminal.
-pub fn greet(text: &str) -> io::Result<()> {
-    fs_err::write(MOTD, text)
-}
-
 /// Writes a text to every terminal that is in use.
 pub fn announce(text: &str) {
     let terminals = fs_err::read_dir("/dev/pts").into_iter().flatten().flatten();
     for terminal in terminals.filter(|entry| entry.file_name() != "ptmx") {
-        // One that nobody reads must hold nobody up.
-        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        if let Ok(terminal) = open(&terminal.path(), flags, Mode::empty()) {
-            let _ = write!(std::fs::File::from(terminal), "\r\n{text}\r\n");
-        }
+        tell(&terminal.path(), text);
+    }
+}
+
+/// Writes a text to a terminal, if it is there.
+pub fn tell(terminal: &Path, text: &str) {
+    // One that nobody reads must hold nobody up.
+    let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    if let Ok(terminal) = open(terminal, flags, Mode::empty()) {
+        let _ = write!(std::fs::File::from(terminal), "\r\n{}\r\n", text.replace('\n', "\r\n"));
     }
 }
 
@@ -188,7 +185,7 @@ fn configuration(dir: &Path, wish: &ShellWish, root: &Path, environment: &[(Stri
          PermitRootLogin prohibit-password\nAuthenticationMethods publickey\nPubkeyAuthentication yes\n\
          PasswordAuthentication no\nKbdInteractiveAuthentication no\nUsePAM no\nStrictModes no\n\
          DisableForwarding yes\nPermitUserRC no\nPermitUserEnvironment no\nPermitTTY yes\n\
-         PrintMotd yes\nPrintLastLog no\nUseDNS no\nPidFile none\nLogLevel INFO\n\
+         PrintMotd yes\nPrintLastLog no\nUseDNS no\nPidFile none\nLogLevel VERBOSE\n\
          LoginGraceTime 30\nMaxAuthTries 4\n\
          AcceptEnv LANG LC_*\nSubsystem sftp internal-sftp\nSetEnv {}\n{jail}",
         environment.join(" ")
