@@ -15,14 +15,29 @@
 //!
 //! docs/adr/0011 says why it is done so, and what it costs.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use crate::records::{Failure, protocol::SquashfsOptions};
 
+mod base;
+mod codec;
+mod fields;
+mod ids;
+mod image;
+mod listing;
+mod metadata;
+mod pack;
+mod reuse;
+mod stop;
+mod superblock;
+mod tables;
+mod tree;
 mod unpacked;
+mod xattrs;
 
+use stop::Stop;
 pub use unpacked::Unpacked;
 
 /// How the new squashfs is made.
@@ -99,7 +114,7 @@ pub enum NotPossible {
 ///
 /// # Errors
 ///
-/// The operating system refuses something; `out` may be there then, unfinished.
+/// The operating system refuses something. As when it is not possible, there is no file at `out` then.
 pub fn rebase(
     base: &Path,
     unpacked: &Unpacked,
@@ -107,6 +122,17 @@ pub fn rebase(
     out: &Path,
     options: &Options,
 ) -> Result<Outcome, Failure> {
-    let _ = (base, unpacked, root, out, options);
-    Ok(Outcome::NotPossible(NotPossible::Base("not written yet".to_owned())))
+    let stop = match image::make(base, unpacked, root, out, options) {
+        Ok(rebased) => return Ok(Outcome::Rebased(rebased)),
+        Err(stop) => stop,
+    };
+    if let Err(error) = fs_err::remove_file(out)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(Failure::io("cannot remove an unfinished image", &error));
+    }
+    match stop {
+        Stop::NotPossible(why) => Ok(Outcome::NotPossible(why)),
+        Stop::Failed(failure) => Err(failure),
+    }
 }
