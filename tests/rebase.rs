@@ -50,7 +50,7 @@ impl Numbers {
         let mut bytes = Vec::with_capacity(size + 64);
         while bytes.len() < size {
             let word = self.next();
-            if word & 3 == 0 {
+            if word.is_multiple_of(4) {
                 bytes.extend(word.to_le_bytes());
             } else {
                 bytes.extend(format!("line {} of a file\n", word % 1000).bytes());
@@ -264,7 +264,7 @@ fn fill(top: &Path) {
         xattr::set(top.join("dir6/file7"), "security.capability", &capability).unwrap();
     }
     let file = fs_err::File::open(top.join("dir7/file7")).unwrap();
-    let time = UNIX_EPOCH + Duration::from_secs(3_000_000_000);
+    let time = UNIX_EPOCH + Duration::from_mins(50_000_000);
     file.file().set_times(FileTimes::new().set_modified(time)).unwrap();
 }
 
@@ -425,6 +425,35 @@ fn a_changed_file_is_found_whatever_its_times_and_size_say() {
 }
 
 #[test]
+fn touched_files_with_their_old_content_are_taken_from_the_base() {
+    let job = Job::new(&["-comp", "zstd", "-Xcompression-level", "3"], fill);
+    for dir in 0..12 {
+        for file in 0..40 {
+            let path = job.root.join(format!("dir{dir}/file{file}"));
+            match file % 3 {
+                0 => fs_err::set_permissions(&path, Permissions::from_mode(0o640)).unwrap(),
+                1 => {
+                    let content = fs_err::read(&path).unwrap();
+                    fs_err::remove_file(&path).unwrap();
+                    fs_err::write(&path, content).unwrap();
+                }
+                _ => {}
+            }
+        }
+    }
+    let path = job.root.join("dir11/file39");
+    let mut content = [fs_err::read(&path).unwrap(), vec![1]].concat();
+    fs_err::write(&path, &content).unwrap();
+    let path = job.root.join("sparse");
+    content = fs_err::read(&path).unwrap();
+    content[3 << 19] = 1;
+    fs_err::write(&path, content).unwrap();
+    let rebased = job.rebase();
+    assert_eq!(rebased.new_files, 2, "{rebased:?}");
+    job.check();
+}
+
+#[test]
 fn a_record_that_was_written_down_is_as_good() {
     let mut job = small_job();
     let json = serde_json::to_string(job.unpacked()).unwrap();
@@ -459,7 +488,7 @@ fn another_base_is_refused() {
 #[test]
 fn a_compressor_that_kiln_has_not_is_named() {
     let job = Job::new(&["-comp", "lzo"], |top| {
-        fs_err::write(top.join("file"), "content").unwrap()
+        fs_err::write(top.join("file"), "content").unwrap();
     });
     assert_eq!(job.try_rebase(1), Outcome::NotPossible(NotPossible::Compressor(3)));
 }

@@ -26,6 +26,9 @@ const MAX_BLOCKS: u64 = 16 << 20;
 /// Most fragments.
 const MAX_FRAGMENTS: u32 = 4 << 20;
 
+/// Most bytes of all paths together.
+const MAX_PATHS: usize = 512 << 20;
+
 /// Most bytes of one directory's listing.
 const MAX_LISTING: usize = 256 << 20;
 
@@ -67,7 +70,12 @@ pub struct Tail {
 impl Content {
     /// Bytes of its blocks in the image.
     pub fn stored(&self) -> u64 {
-        self.blocks.iter().map(|size| u64::from(size & !PLAIN)).sum()
+        self.blocks.iter().map(|size| Self::stored_size(*size)).sum()
+    }
+
+    /// Bytes in the image of a block whose size is given with [`PLAIN`].
+    pub fn stored_size(size: u32) -> u64 {
+        u64::from(size & !PLAIN)
     }
 
     /// Bytes of blocks of zeros that are not there. A file that has nothing else is said to have a byte that is: the
@@ -233,6 +241,7 @@ struct Walk<'a> {
     /// Numbers of inodes.
     numbers: HashSet<u32>,
     entries: usize,
+    path_bytes: usize,
     blocks: u64,
 }
 
@@ -246,6 +255,7 @@ impl<'a> Walk<'a> {
             known: HashMap::new(),
             numbers: HashSet::new(),
             entries: 0,
+            path_bytes: 0,
             blocks: 0,
         }
     }
@@ -403,6 +413,10 @@ impl<'a> Walk<'a> {
                     continue;
                 }
                 let path = path.join(OsStr::from_bytes(name));
+                self.path_bytes += path.as_os_str().len();
+                if self.path_bytes > MAX_PATHS {
+                    return Err(damaged("its paths are too long"));
+                }
                 let inode = self.inode_place(u64::from(block), usize::from(offset))?;
                 if kind == DIRECTORY {
                     waiting.push((path, inode));

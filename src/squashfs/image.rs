@@ -6,6 +6,7 @@ use super::{
     NotPossible, Options, Rebased, Unpacked,
     base::{Base, Content, Fragment},
     codec::Codec,
+    compare,
     fields::Put,
     metadata::Writer,
     pack::Packer,
@@ -26,7 +27,8 @@ pub fn make(base: &Path, unpacked: &Unpacked, root: &Path, out: &Path, options: 
         return Err(NotPossible::OtherBase.into());
     }
     let tree = Tree::scan(root)?;
-    let taken = taken_files(&base, unpacked, &tree);
+    let mut taken = taken_files(&base, unpacked, &tree);
+    taken.extend(compare::equal_files(&base, &tree, &taken, options.cpus)?);
     let mut live = vec![false; base.files.len()];
     for index in taken.values() {
         live[*index] = true;

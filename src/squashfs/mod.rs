@@ -23,6 +23,7 @@ use crate::records::{Failure, protocol::SquashfsOptions};
 
 mod base;
 mod codec;
+mod compare;
 mod fields;
 mod ids;
 mod image;

@@ -89,20 +89,7 @@ impl<'a> Packer<'a> {
 
     /// Adds the file of a node, which must still be as it was found.
     pub fn add_file(&mut self, node: usize, path: &Path, found: &Found) -> Result<(), Stop> {
-        let changed = || unfit(format!("{} changed while it was packed", path.display()));
-        // Whatever it has become, opening it must neither wait nor lead elsewhere.
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let mut file = fs_err::OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.bits())
-            .open(path)?;
-        let unchanged = |file: &fs_err::File| -> io::Result<bool> {
-            let stat = file.metadata()?;
-            Ok(stat.is_file() && unpacked::key(&stat) == found.key)
-        };
-        if !unchanged(&file)? {
-            return Err(changed());
-        }
+        let mut file = open_found(path, found)?;
         self.contents[node] = Content {
             size: found.size,
             ..Content::default()
@@ -122,7 +109,7 @@ impl<'a> Packer<'a> {
             } else {
                 let mut raw = vec![0; size];
                 file.read_exact(&mut raw).map_err(|error| match error.kind() {
-                    io::ErrorKind::UnexpectedEof => changed(),
+                    io::ErrorKind::UnexpectedEof => changed(path),
                     _ => error.into(),
                 })?;
                 raw
@@ -135,7 +122,7 @@ impl<'a> Packer<'a> {
                 self.add(Of::File(node), if zeros { Vec::new() } else { raw })?;
             }
         }
-        if unchanged(&file)? { Ok(()) } else { Err(changed()) }
+        check_unchanged(&file, path, found)
     }
 
     /// Adds a fragment, with a number that follows that of the last.
@@ -236,6 +223,31 @@ fn compress(codec: Codec, blocks: &mut [Block], cpus: usize) -> io::Result<()> {
         }
         done
     })
+}
+
+/// Opens a file of the tree, which must still be as it was found.
+pub fn open_found(path: &Path, found: &Found) -> Result<fs_err::File, Stop> {
+    // Whatever it has become, opening it must neither wait nor lead elsewhere.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = fs_err::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)?;
+    check_unchanged(&file, path, found)?;
+    Ok(file)
+}
+
+fn check_unchanged(file: &fs_err::File, path: &Path, found: &Found) -> Result<(), Stop> {
+    let stat = file.metadata()?;
+    if stat.is_file() && unpacked::key(&stat) == found.key {
+        Ok(())
+    } else {
+        Err(changed(path))
+    }
+}
+
+fn changed(path: &Path) -> Stop {
+    unfit(format!("{} changed while it was packed", path.display()))
 }
 
 /// Where a sparse file has data next.

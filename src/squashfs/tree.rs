@@ -100,15 +100,18 @@ impl Tree {
     }
 
     /// Where a node is in the file system.
-    pub fn path(&self, mut node: usize) -> PathBuf {
+    pub fn path(&self, node: usize) -> PathBuf {
+        self.root.join(self.relative_path(node))
+    }
+
+    /// Where a node is in the root; its first path, if there are several.
+    pub fn relative_path(&self, mut node: usize) -> PathBuf {
         let mut names = Vec::new();
         while node != 0 {
             names.push(&self.nodes[node].name);
             node = self.nodes[node].parent;
         }
-        let mut path = self.root.clone();
-        path.extend(names.into_iter().rev());
-        path
+        names.into_iter().rev().collect()
     }
 
     /// The regular files.
