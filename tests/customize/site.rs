@@ -412,17 +412,7 @@ impl Shell {
 
 /// Every entry of a squashfs as `unsquashfs` lists it: type, mode, owner, size or device, time, target of a link.
 pub fn listing(image: &Path) -> BTreeMap<String, String> {
-    let text = tool(
-        "unsquashfs",
-        &[
-            "-d",
-            "",
-            "-lln",
-
-            "-UTC",
-            image.to_str().unwrap(),
-        ],
-    );
+    let text = tool("unsquashfs", &["-d", "", "-lln", "-UTC", image.to_str().unwrap()]);
     let entry = |line: &str| {
         let place = line.find(" /")?;
         let path = line[place + 1..].split(" -> ").next()?;
