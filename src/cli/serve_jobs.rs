@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::places::places;
 use crate::{
     api,
+    arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     host,
@@ -113,7 +114,7 @@ struct ToolboxMaker {
 
 impl ToolboxMaker {
     fn new(config: &Config) -> Result<(Self, watch::Receiver<ToolboxState>), Failure> {
-        let found = config.toolboxes()?.find();
+        let found = config.toolboxes()?.find(Arch::host());
         let (state, receiver) = watch::channel(found.map_or(ToolboxState::Missing, ToolboxState::Ready));
         let wanted = Arc::default();
         Ok((Self { state, wanted }, receiver))
@@ -129,7 +130,7 @@ impl ToolboxMaker {
             let built = match config.toolboxes() {
                 Ok(toolboxes) => {
                     toolboxes
-                        .ensure(host::apt_mirror(), |line| tracing::debug!("{line}"))
+                        .ensure(Arch::host(), host::apt_mirror(), |line| tracing::debug!("{line}"))
                         .await
                 }
                 Err(failure) => Err(failure),
