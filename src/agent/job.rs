@@ -19,7 +19,7 @@ use super::{
     outputs::{Artifacts, Outputs},
     process,
     programs::Programs,
-    repos, squashfs, template,
+    repos, squashfs, stop, template,
     twins::Twins,
     unpack, upload,
 };
@@ -56,6 +56,7 @@ pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
             Ending::Failed(failure) => Err(failure),
             Ending::Dismissed(failure) => return Err(failure),
         },
+        failure = stop::asked() => Err(failure),
     };
     // The server must hold the last line before it hears that the job is over.
     let finish = async {

@@ -24,6 +24,7 @@ pub mod process;
 pub mod programs;
 pub mod repos;
 pub mod squashfs;
+mod stop;
 pub mod template;
 pub mod twins;
 pub mod unpack;

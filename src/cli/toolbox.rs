@@ -50,18 +50,18 @@ impl ToolboxCommand {
             }
             ToolboxCommand::Show { arch } => {
                 let arch = arch.unwrap_or(Arch::host());
-                let toolbox = config.toolboxes()?.find(arch).ok_or_else(|| {
-                    let detail = format!("no toolbox for {arch} was built from this version's description yet");
-                    Failure::new("no_toolbox", detail).hint(build_command(arch))
-                })?;
-                show(&toolbox, printer);
+                let toolbox = config.toolboxes()?.find(arch);
+                show(&toolbox.ok_or_else(|| not_built(arch))?, printer);
             }
             ToolboxCommand::List => {
                 for (toolbox, is_current) in config.toolboxes()?.list()? {
                     let (name, facts) = (&toolbox.name[..12.min(toolbox.name.len())], &toolbox.facts);
                     let size = bytesize::ByteSize(facts.size).to_string();
                     let note = if is_current { "" } else { "  of another version" };
-                    printer.result(format_args!("{name}  {:<8} {size:>10}  {:.0}{note}", facts.arch, facts.built));
+                    printer.result(format_args!(
+                        "{name}  {:<8} {size:>10}  {:.0}{note}",
+                        facts.arch, facts.built
+                    ));
                 }
             }
             ToolboxCommand::Prune => {
@@ -74,12 +74,14 @@ impl ToolboxCommand {
     }
 }
 
-fn build_command(arch: Arch) -> String {
-    if arch == Arch::host() {
-        "run `kiln toolbox build`".to_owned()
+fn not_built(arch: Arch) -> Failure {
+    let (of, option) = if arch == Arch::host() {
+        (String::new(), String::new())
     } else {
-        format!("run `kiln toolbox build --arch {arch}`")
-    }
+        (format!(" for {arch}"), format!(" --arch {arch}"))
+    };
+    let detail = format!("no toolbox{of} was built from this version's description yet");
+    Failure::new("no_toolbox", detail).hint(format!("run `kiln toolbox build{option}`"))
 }
 
 /// The toolbox for this architecture, built if it must be.

@@ -8,9 +8,9 @@ use std::{
     time::Instant,
 };
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
-use super::{live::Live, places::Places};
+use super::{equipment::Equipment, live::Live, places::Places};
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
@@ -18,7 +18,7 @@ use crate::{
         Failure, JobId, LogLine, Moment, Run, ServerId,
         run::{Refused, State, is_infrastructure, rest_after},
     },
-    sandbox::{Driver, toolbox::Toolbox},
+    sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };
 
@@ -33,12 +33,8 @@ pub struct Parts {
     pub artifacts: ArtifactStore,
     /// Where jobs run.
     pub places: Places,
-    /// The static agent.
-    pub agent: PathBuf,
-    /// The toolbox, as far as it is made.
-    pub toolbox: watch::Receiver<ToolboxState>,
-    /// Rung when a job waits for the toolbox.
-    pub toolbox_wanted: Arc<Notify>,
+    /// What sandboxes are made from.
+    pub equipment: Arc<Equipment>,
     /// Where agents find this server's sockets.
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
@@ -78,17 +74,6 @@ impl Deref for Orchestrator {
     fn deref(&self) -> &Parts {
         &self.parts
     }
-}
-
-/// Whether there is a toolbox to make sandboxes from.
-#[derive(Debug, Clone)]
-pub enum ToolboxState {
-    /// It is being made.
-    Missing,
-    /// It is there.
-    Ready(Toolbox),
-    /// It could not be made.
-    Failed(Failure),
 }
 
 /// One bell for each loop.

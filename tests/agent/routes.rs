@@ -63,6 +63,46 @@ async fn an_agent_without_business_exits_and_says_why() {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_told_to_end_has_its_server_know() {
+    let (asked, mut is_there) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::scripted(move |call| {
+        let answer = match &call {
+            // It has nothing to do yet.
+            Call::GetJob(_) => Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+            _ => Ok(Answer::Done),
+        };
+        asked.send(call).unwrap();
+        answer
+    });
+    let mut child = Command::new(support::kiln_program().with_file_name(support::KILN_AGENT))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(line(&server.facts).as_bytes())
+        .unwrap();
+    assert!(matches!(is_there.recv().await, Some(Call::GetJob(_))));
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let said = loop {
+        match is_there.recv().await.unwrap() {
+            Call::Finish(outcome) => break outcome.failure.unwrap(),
+            Call::GetJob(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said.code, "sandbox_lost", "{said}");
+    let status = tokio::task::spawn_blocking(move || child.wait())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
 async fn a_failure_that_the_server_finds_is_the_jobs() {
     let disk_full = Failure::disk_full("no room").hint("make some");
     let mut answers = vec![

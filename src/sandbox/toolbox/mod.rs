@@ -358,3 +358,25 @@ async fn sha256_of(path: &Path) -> Result<String, Failure> {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One that is nowhere.
+    pub(crate) fn toolbox(arch: Arch) -> Toolbox {
+        Toolbox {
+            name: format!("toolbox-{arch}"),
+            squashfs: "/none".into(),
+            tree: "/none".into(),
+            vm: "/none".into(),
+            facts: Facts {
+                sha256: String::new(),
+                size: 0,
+                arch,
+                built: jiff::Timestamp::UNIX_EPOCH,
+                packages: Vec::new(),
+            },
+        }
+    }
+}
