@@ -115,8 +115,10 @@ async fn who_stops_a_container_stops_the_agent_first() {
     place.driver().start(&spec).await.unwrap();
     place.wait_for(spec.job, "ready").await;
     let name = format!("kiln-{}-{}", installation(&place.kiln), spec.job);
-    Engine::shared().docker(&["stop", &name]);
+    // The bell must be answered meanwhile.
+    let stopped = tokio::task::spawn_blocking(move || Engine::shared().docker(&["stop", &name]));
     place.wait_for(spec.job, "told").await;
+    stopped.await.unwrap();
     let SandboxState::Ended(evidence) = place.driver().look(spec.job).await.unwrap() else {
         panic!("it goes on");
     };
