@@ -11,8 +11,16 @@ PROFILE ?= release
 CARGO_PROFILE := $(if $(filter release,$(PROFILE)),--release,)
 HOST_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 OUT := target/$(PROFILE)
-STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --target $(HOST_TARGET) --target-dir target/agent
-COMPANIONS := $(if $(filter x86_64-% aarch64-%,$(HOST_TARGET)),kiln-exec)
+# What the agent is for: this machine, or build nodes of another architecture, as in `make agent ARCH=aarch64`.
+HOST_ARCH := $(firstword $(subst -, ,$(HOST_TARGET)))
+ARCH := $(HOST_ARCH)
+FOREIGN := $(filter-out $(HOST_ARCH),$(ARCH))
+TARGET := $(ARCH)$(patsubst $(HOST_ARCH)%,%,$(HOST_TARGET))
+AGENT_OUT := $(OUT)$(FOREIGN:%=/%)
+CROSS := $(if $(FOREIGN),CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_LINKER=$(ARCH)-linux-gnu-gcc)
+CARGO_AGENT := $(CROSS) cargo build --locked --target $(TARGET) --target-dir target/agent
+STATIC := RUSTFLAGS="-C target-feature=+crt-static" $(CARGO_AGENT)
+COMPANIONS := $(if $(filter x86_64 aarch64,$(ARCH)),kiln-exec)
 
 .PHONY: build agent packages demo test lint bench clean
 
@@ -24,23 +32,24 @@ build: agent
 # Its own target directory: other features and flags would otherwise rebuild everything at each change of side.
 agent: packages answers $(COMPANIONS)
 	$(STATIC) --profile agent --bin kiln-agent --no-default-features --features agent-program
-	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/kiln-agent $(OUT)/kiln-agent
+	@mkdir -p $(AGENT_OUT) && cp -f --reflink=auto target/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent
 
 # Goes in front of the emulator. It has a little assembly, for the hosts that most sites have.
 .PHONY: kiln-exec
 kiln-exec: packages
 	$(STATIC) --profile exec --package kiln-exec
-	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/exec/kiln-exec $(OUT)/kiln-exec
+	@mkdir -p $(AGENT_OUT) && cp -f --reflink=auto target/agent/$(TARGET)/exec/kiln-exec $(AGENT_OUT)/kiln-exec
 
 # Loaded into native twins of the image's programs.
 .PHONY: answers
 answers: packages
-	cargo build --locked --profile agent --package kiln-answers --target $(HOST_TARGET) --target-dir target/agent
-	@mkdir -p $(OUT) && cp -f --reflink=auto target/agent/$(HOST_TARGET)/agent/libanswers.so $(OUT)/answers.so
+	$(CARGO_AGENT) --profile agent --package kiln-answers
+	@mkdir -p $(AGENT_OUT) && cp -f --reflink=auto target/agent/$(TARGET)/agent/libanswers.so $(AGENT_OUT)/answers.so
 
 ## packages: what builds need from Debian
 packages:
-	@.ci/install-packages build
+	@.ci/install-packages build $(FOREIGN:%=agent-%)
+	@$(if $(FOREIGN),rustup target list --installed | grep -qx $(TARGET) || rustup target add $(TARGET))
 
 ## demo: a small recipe for two architectures, then a bootable one
 demo: PROFILE := release

@@ -57,8 +57,11 @@ impl Default for RemoteNodeSettings {
     }
 }
 
-/// What is asked of a host: architecture, where Podman is, and how many jobs there are. One line each.
-const QUESTIONS: &str = "uname -m; command -v podman || echo none; find /tmp -maxdepth 1 -name 'ims_*' | wc -l";
+/// What is asked of a host: architecture, where Podman is and where Docker, and how many jobs there are. One line each.
+/// The engine's own program is not on everybody's path, and its client need not be installed.
+const QUESTIONS: &str = "uname -m; command -v podman || echo none; \
+     PATH=$PATH:/usr/sbin; command -v docker || command -v dockerd || echo none; \
+     find /tmp -maxdepth 1 -name 'ims_*' | wc -l";
 
 /// Looks at a host. Whatever goes wrong is in the answer.
 pub async fn look_at(xname: String, settings: &RemoteNodeSettings) -> RemoteBuildNodeStatus {
@@ -127,15 +130,15 @@ fn read(answers: &str, status: &mut RemoteBuildNodeStatus) {
         Some(arch) => arch.name().to_owned(),
         None => format!("Not an architecture that images are built for: {machine}"),
     };
-    let podman = lines.next().unwrap_or("none");
-    let has_podman = podman.starts_with('/');
-    status.podman_status = if has_podman {
-        format!("Podman present at {podman}")
-    } else {
-        "Podman is not installed.".to_owned()
+    let mut path = || lines.next().filter(|path| path.starts_with('/'));
+    let (podman, docker) = (path(), path());
+    status.podman_status = match (podman, docker) {
+        (Some(podman), _) => format!("Podman present at {podman}"),
+        (None, Some(docker)) => format!("Podman is not installed. Docker present at {docker}"),
+        (None, None) => "Podman is not installed.".to_owned(),
     };
     status.num_current_jobs = lines.next().and_then(|count| count.trim().parse().ok()).unwrap_or(-1);
-    status.able_to_run_jobs = arch.is_some() && has_podman;
+    status.able_to_run_jobs = arch.is_some() && (podman.is_some() || docker.is_some());
 }
 
 #[cfg(test)]
@@ -156,17 +159,23 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_able_with_a_known_arch_and_podman() {
-        let status = of("aarch64\n/usr/bin/podman\n3\n");
+    fn a_host_is_able_with_a_known_arch_and_an_engine() {
+        let status = of("aarch64\n/usr/bin/podman\nnone\n3\n");
         assert!(status.able_to_run_jobs);
         assert_eq!((status.node_arch.as_str(), status.num_current_jobs), ("aarch64", 3));
-        assert!(!of("armv7l\n/usr/bin/podman\n0\n").able_to_run_jobs);
-        assert!(!of("x86_64\nnone\n0\n").able_to_run_jobs);
+        assert_eq!(status.podman_status, "Podman present at /usr/bin/podman");
+        assert!(!of("armv7l\n/usr/bin/podman\nnone\n0\n").able_to_run_jobs);
+        assert!(!of("x86_64\nnone\nnone\n0\n").able_to_run_jobs);
+        let status = of("x86_64\nnone\n/usr/sbin/dockerd\n2\n");
+        assert!(status.able_to_run_jobs);
+        assert_eq!(status.num_current_jobs, 2);
+        let said = "Podman is not installed. Docker present at /usr/sbin/dockerd";
+        assert_eq!(status.podman_status, said);
     }
 
     #[test]
     fn a_count_that_failed_disqualifies_nobody() {
-        let status = of("x86_64\n/usr/bin/podman\n\n");
+        let status = of("x86_64\n/usr/bin/podman\nnone\n\n");
         assert!(status.able_to_run_jobs);
         assert_eq!(status.num_current_jobs, -1);
     }

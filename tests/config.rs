@@ -99,6 +99,25 @@ fn every_mistake_is_told() {
 }
 
 #[test]
+fn an_engine_that_can_be_nowhere() {
+    for (engine, says) in [
+        (
+            "docker",
+            "[docker] engine: `docker` is no address of a container engine",
+        ),
+        (
+            "tcp://host:2376",
+            "[docker] engine: an engine at tcp:// is reached with TLS only",
+        ),
+    ] {
+        let configured = Configured::new(&format!("[docker]\nengine = '{engine}'\n"));
+        let said = configured.checked(&[]);
+        assert!(said.contains(&format!("DATA/kiln.toml:2: {says}")), "{said}");
+        assert!(said.starts_with("exit code 1") && said.contains("hint: "), "{said}");
+    }
+}
+
+#[test]
 fn settings_that_make_no_sense_together() {
     let configured = Configured::new(
         "[server]\n\

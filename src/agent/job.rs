@@ -14,6 +14,7 @@ use super::{
     outputs::Outputs,
     package,
     process::blocking,
+    stop,
 };
 use crate::{
     emulation::{binfmt, probe, twins::join},
@@ -46,6 +47,7 @@ pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
             Ending::Failed(failure) => Err(failure),
             Ending::Dismissed(failure) => return Err(failure),
         },
+        failure = stop::asked() => Err(failure),
     };
     // The server must hold the last line before it hears that the job is over.
     let finish = async {

@@ -30,6 +30,7 @@ pub mod repos;
 mod root;
 mod shell;
 pub mod squashfs;
+mod stop;
 pub mod template;
 pub mod twins;
 pub mod unpack;

@@ -158,7 +158,7 @@ impl BuildArguments {
             printer.note("Cleaned up after a build that was killed");
         }
         let toolbox = tokio::select! {
-            toolbox = toolbox::ensure(config, printer, None) => toolbox?,
+            toolbox = toolbox::ensure(config, printer, Arch::host(), None) => toolbox?,
             () = cancelled.cancelled() => return Err(interrupted()),
         };
         let requests = self.requests(recipe, recipe_type, &archs, config)?;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use crate::{
     arch::Arch,
     config::Config,
-    orchestrate::Places,
+    orchestrate::{Equipment, Places},
     records::Failure,
     sandbox::{
         Driver,
+        agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
     },
 };
@@ -22,13 +23,13 @@ const ENGINE: &str = "docker";
 /// # Errors
 ///
 /// When this host cannot make sandboxes at all, or the engine's address makes no sense.
-pub(super) fn places(config: &Config, installation: &str) -> Result<Places, Failure> {
+pub(super) fn places(config: &Config, installation: &str, equipment: Arc<Equipment>) -> Result<Places, Failure> {
     let local = config.namespace_driver()?;
     let engine = config
         .docker_driver(installation)?
         .map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
     let (login, socket) = (config.node_login(), config.remote_build_nodes.engine_socket.clone());
-    let (entrance, packer) = (config.agent()?, local.clone());
+    let (agents, packer) = (Agents::beside(config.agent()?), local.clone());
     let installation = installation.to_owned();
     let node = move |name: &str| {
         let address = EngineAddress::Ssh {
@@ -39,7 +40,7 @@ pub(super) fn places(config: &Config, installation: &str) -> Result<Places, Fail
         let settings = DockerSettings {
             engine: address,
             installation: installation.clone(),
-            entrance: entrance.clone(),
+            agents: agents.clone(),
             packer: packer.clone(),
             vm_runtime: None,
         };
@@ -50,5 +51,6 @@ pub(super) fn places(config: &Config, installation: &str) -> Result<Places, Fail
         Arch::host(),
         engine.into_iter().collect(),
         Box::new(node),
+        equipment,
     ))
 }

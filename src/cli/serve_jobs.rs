@@ -2,21 +2,23 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use tokio::{
-    net::UnixListener,
-    sync::{Notify, watch},
-};
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::places::places;
 use crate::{
     api,
+    arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     host,
-    orchestrate::{Orchestrator, Parts, ToolboxState, loops},
+    orchestrate::{Equipment, Orchestrator, Parts, loops},
     records::{Failure, ServerId},
-    sandbox::doors::{self, AGENT_SOCKET, Doors},
+    sandbox::{
+        agents::Agents,
+        doors::{self, AGENT_SOCKET, Doors},
+        toolbox::Toolbox,
+    },
     store::{LogFeed, SharedStore},
 };
 
@@ -28,7 +30,7 @@ const TOOLBOX_PAUSE: Duration = Duration::from_mins(2);
 pub(super) struct JobService {
     /// What the API hands jobs to.
     pub(super) orchestrator: Arc<Orchestrator>,
-    toolbox: ToolboxMaker,
+    equipment: Arc<Equipment>,
     agents: UnixListener,
     _doors: Doors,
 }
@@ -51,24 +53,24 @@ impl JobService {
             None => failure.hint("a server that only keeps records says `run = false` in [jobs]"),
         };
         let id = server_id(&config.data_dir)?;
-        let places = places(config, &id.to_string()).map_err(hint)?;
-        let agent = config.agent().map_err(hint)?;
+        let agents = Agents::beside(config.agent().map_err(hint)?);
+        let toolboxes = config.toolboxes().map_err(hint)?;
+        let known = Arch::ALL.into_iter().filter_map(|arch| toolboxes.find(arch));
+        let equipment = Arc::new(Equipment::new(agents, known));
+        let places = places(config, &id.to_string(), Arc::clone(&equipment)).map_err(hint)?;
         let doors_dir = config.doors_dir()?;
         let failed = |error: std::io::Error| Failure::io("cannot make the agents' socket", &error);
-        let agents = doors::listen(&doors_dir, AGENT_SOCKET).map_err(failed)?;
-        let agents = UnixListener::from_std(agents).map_err(failed)?;
+        let listener = doors::listen(&doors_dir, AGENT_SOCKET).map_err(failed)?;
+        let listener = UnixListener::from_std(listener).map_err(failed)?;
         let mut ports = config.isolation.loopback_ports.clone();
         ports.extend(s3_endpoint.and_then(loopback_port));
         let doors = Doors::open(&doors_dir, &ports)?;
-        let (toolbox, state) = ToolboxMaker::new(config)?;
         let orchestrator = Orchestrator::new(Parts {
             id,
             store,
             artifacts,
             places,
-            agent,
-            toolbox: state,
-            toolbox_wanted: Arc::clone(&toolbox.wanted),
+            equipment: Arc::clone(&equipment),
             doors_dir,
             doors: ports,
             shell_place: config.shells(),
@@ -83,8 +85,8 @@ impl JobService {
         });
         Ok(Self {
             orchestrator: Arc::new(orchestrator),
-            toolbox,
-            agents,
+            equipment,
+            agents: listener,
             _doors: doors,
         })
     }
@@ -95,7 +97,7 @@ impl JobService {
         let agents = axum::serve(self.agents, calls).into_future();
         tokio::select! {
             () = loops::run(self.orchestrator, stop) => {}
-            () = self.toolbox.run(config) => {}
+            () = make_toolboxes(config, &self.equipment) => {}
             served = agents => {
                 if let Err(error) = served {
                     tracing::error!(%error, "the agents' socket broke");
@@ -105,49 +107,40 @@ impl JobService {
     }
 }
 
-/// Builds the toolbox when the first job waits for it.
-#[derive(Debug)]
-struct ToolboxMaker {
-    state: watch::Sender<ToolboxState>,
-    wanted: Arc<Notify>,
+/// Builds toolboxes when the first job, or the first build node of another architecture, waits for one. Never ends.
+async fn make_toolboxes(config: &Config, equipment: &Equipment) {
+    loop {
+        let arch = equipment.wanted().await;
+        if arch != Arch::host() && equipment.of(Arch::host()).is_err() {
+            // It is made with that one, which was asked for just now.
+            let _ = equipment.of(arch);
+            make_toolbox(config, equipment, Arch::host()).await;
+            continue;
+        }
+        make_toolbox(config, equipment, arch).await;
+    }
 }
 
-impl ToolboxMaker {
-    fn new(config: &Config) -> Result<(Self, watch::Receiver<ToolboxState>), Failure> {
-        let found = config.toolboxes()?.find();
-        let (state, receiver) = watch::channel(found.map_or(ToolboxState::Missing, ToolboxState::Ready));
-        let wanted = Arc::default();
-        Ok((Self { state, wanted }, receiver))
-    }
-
-    async fn run(self, config: &Config) {
-        loop {
-            if matches!(*self.state.borrow(), ToolboxState::Ready(_)) {
-                std::future::pending::<()>().await;
-            }
-            self.wanted.notified().await;
-            tracing::info!("building the toolbox; once, and it takes a few minutes");
-            let built = match config.toolboxes() {
-                Ok(toolboxes) => {
-                    toolboxes
-                        .ensure(host::apt_mirror(), |line| tracing::debug!("{line}"))
-                        .await
-                }
-                Err(failure) => Err(failure),
-            };
-            match built {
-                Ok(toolbox) => {
-                    tracing::info!(toolbox = toolbox.name, "the toolbox is ready");
-                    self.state.send_replace(ToolboxState::Ready(toolbox));
-                }
-                Err(failure) => {
-                    tracing::error!(code = failure.code, "the toolbox cannot be built: {failure}");
-                    self.state.send_replace(ToolboxState::Failed(failure));
-                    tokio::time::sleep(TOOLBOX_PAUSE).await;
-                }
-            }
+async fn make_toolbox(config: &Config, equipment: &Equipment, arch: Arch) {
+    let make = async || -> Result<Toolbox, Failure> {
+        let toolboxes = config.toolboxes()?;
+        let say = |line: &str| tracing::debug!("{line}");
+        toolboxes.ensure(arch, host::apt_mirror(), say).await
+    };
+    tracing::info!(%arch, "building the toolbox; once, and it takes a few minutes, or many for another architecture");
+    let built = make().await;
+    let pause = match &built {
+        Ok(toolbox) => {
+            tracing::info!(%arch, toolbox = toolbox.name, "the toolbox is ready");
+            Duration::ZERO
         }
-    }
+        Err(failure) => {
+            tracing::error!(%arch, code = failure.code, "the toolbox cannot be built: {failure}");
+            TOOLBOX_PAUSE
+        }
+    };
+    equipment.note(arch, built);
+    tokio::time::sleep(pause).await;
 }
 
 /// Who this server is: chosen once for its data directory, so that it knows its sandboxes again.

@@ -2,8 +2,9 @@
 
 use clap::Subcommand;
 
-use super::{printer::Printer, progress::Spinner};
+use super::{printer::Printer, progress::Spinner, values::arch};
 use crate::{
+    arch::Arch,
     config::Config,
     host::{self, AptMirror},
     records::Failure,
@@ -14,43 +15,91 @@ use crate::{
 pub(super) enum ToolboxCommand {
     /// Build the toolbox, unless the one described is there already.
     Build {
+        /// The architecture of the build nodes that it is for; others than this host's take an emulator, and half an hour
+        /// [default: this host's].
+        #[arg(long, value_name = "ARCH", value_parser = arch())]
+        arch: Option<Arch>,
+
         /// Debian mirror to take packages from [default: the one this host uses].
         #[arg(long, value_name = "URL")]
         mirror: Option<String>,
     },
     /// Show the toolbox that builds here use.
-    Show,
+    Show {
+        /// That of build nodes of this architecture [default: this host's].
+        #[arg(long, value_name = "ARCH", value_parser = arch())]
+        arch: Option<Arch>,
+    },
+    /// List all toolboxes that are here.
+    List,
     /// Remove toolboxes of other versions' descriptions. No build may be running.
     Prune,
 }
 
 impl ToolboxCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        let toolbox = match self {
+        match self {
+            ToolboxCommand::Build { arch, mirror } => {
+                let own = ensure(config, printer, Arch::host(), mirror.clone()).await?;
+                let toolbox = match arch {
+                    // It is made with the emulator of this host's.
+                    Some(arch) if arch != Arch::host() => ensure(config, printer, arch, mirror).await?,
+                    _ => own,
+                };
+                show(&toolbox, printer);
+            }
+            ToolboxCommand::Show { arch } => {
+                let arch = arch.unwrap_or(Arch::host());
+                let toolbox = config.toolboxes()?.find(arch);
+                show(&toolbox.ok_or_else(|| not_built(arch))?, printer);
+            }
+            ToolboxCommand::List => {
+                for (toolbox, is_current) in config.toolboxes()?.list()? {
+                    let (name, facts) = (&toolbox.name[..12.min(toolbox.name.len())], &toolbox.facts);
+                    let size = bytesize::ByteSize(facts.size).to_string();
+                    let note = if is_current { "" } else { "  of another version" };
+                    printer.result(format_args!(
+                        "{name}  {:<8} {size:>10}  {:.0}{note}",
+                        facts.arch, facts.built
+                    ));
+                }
+            }
             ToolboxCommand::Prune => {
                 for name in config.toolboxes()?.prune().await? {
                     printer.result(format_args!("removed {name}"));
                 }
-                return Ok(());
             }
-            ToolboxCommand::Build { mirror } => ensure(config, printer, mirror).await?,
-            ToolboxCommand::Show => config.toolboxes()?.find().ok_or_else(|| {
-                Failure::new("no_toolbox", "no toolbox was built from this version's description yet")
-                    .hint("run `kiln toolbox build`")
-            })?,
-        };
-        show(&toolbox, printer);
+        }
         Ok(())
     }
 }
 
-/// The toolbox, built if it must be.
-pub(super) async fn ensure(config: &Config, printer: &Printer, mirror: Option<String>) -> Result<Toolbox, Failure> {
+fn not_built(arch: Arch) -> Failure {
+    let (of, option) = if arch == Arch::host() {
+        (String::new(), String::new())
+    } else {
+        (format!(" for {arch}"), format!(" --arch {arch}"))
+    };
+    let detail = format!("no toolbox{of} was built from this version's description yet");
+    Failure::new("no_toolbox", detail).hint(format!("run `kiln toolbox build{option}`"))
+}
+
+/// The toolbox for this architecture, built if it must be.
+pub(super) async fn ensure(
+    config: &Config,
+    printer: &Printer,
+    arch: Arch,
+    mirror: Option<String>,
+) -> Result<Toolbox, Failure> {
     let toolboxes = config.toolboxes()?;
-    if let Some(toolbox) = toolboxes.find() {
+    if let Some(toolbox) = toolboxes.find(arch) {
         return Ok(toolbox);
     }
-    printer.note("Building the toolbox (once; about 900 MB, a few minutes): kiwi, package managers, emulators");
+    printer.note(if arch == Arch::host() {
+        "Building the toolbox (once; about 900 MB, a few minutes): kiwi, package managers, emulators".to_owned()
+    } else {
+        format!("Building the toolbox for {arch} under an emulator (once; about 900 MB, a quarter of an hour or more)")
+    });
     let mirror = mirror
         .map(|archive| AptMirror {
             archive,
@@ -58,7 +107,7 @@ pub(super) async fn ensure(config: &Config, printer: &Printer, mirror: Option<St
         })
         .or_else(host::apt_mirror);
     let spinner = Spinner::new(printer, "toolbox");
-    toolboxes.ensure(mirror, |line| spinner.line(line)).await
+    toolboxes.ensure(arch, mirror, |line| spinner.line(line)).await
 }
 
 fn show(toolbox: &Toolbox, printer: &Printer) {

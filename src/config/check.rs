@@ -51,6 +51,7 @@ impl Config {
         self.check_store(&mut problems);
         self.check_s3(&mut problems);
         self.check_jobs(&mut problems);
+        self.check_engine(&mut problems);
         problems.sort_by_key(Problem::line);
         problems
     }
@@ -298,6 +299,15 @@ impl Config {
             if let Some(path) = path {
                 self.check_readable("remote_build_nodes", key, path, problems);
             }
+        }
+    }
+
+    fn check_engine(&self, problems: &mut Vec<Problem>) {
+        let Some(engine) = &self.docker.engine else { return };
+        // The server would say the same.
+        if let Err(failure) = self.engine_address(engine) {
+            let problem = self.problem("docker", "engine", failure.detail);
+            problems.push(problem.hint(failure.hint.unwrap_or_default()));
         }
     }
 

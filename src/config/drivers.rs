@@ -9,6 +9,7 @@ use crate::{
     records::Failure,
     remote_nodes::RemoteNodeSettings,
     sandbox::{
+        agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress, EngineUrl},
         namespace::NamespaceDriver,
     },
@@ -39,7 +40,18 @@ impl Config {
         let Some(url) = &self.docker.engine else {
             return Ok(None);
         };
-        let engine = match url.parse::<EngineUrl>()? {
+        Ok(Some(DockerDriver::new(DockerSettings {
+            engine: self.engine_address(url)?,
+            installation: installation.to_owned(),
+            agents: Agents::beside(self.agent()?),
+            packer: self.namespace_driver()?,
+            vm_runtime: self.docker.vm_runtime.clone(),
+        })))
+    }
+
+    /// Where the container engine is that the configuration names so.
+    pub(super) fn engine_address(&self, url: &str) -> Result<EngineAddress, Failure> {
+        Ok(match url.parse::<EngineUrl>()? {
             EngineUrl::Socket(path) => EngineAddress::Socket(path),
             EngineUrl::Tcp(host) => EngineAddress::Tls {
                 host,
@@ -52,14 +64,7 @@ impl Config {
                 }
                 EngineAddress::Ssh { host, socket, login }
             }
-        };
-        Ok(Some(DockerDriver::new(DockerSettings {
-            engine,
-            installation: installation.to_owned(),
-            entrance: self.agent()?,
-            packer: self.namespace_driver()?,
-            vm_runtime: self.docker.vm_runtime.clone(),
-        })))
+        })
     }
 
     /// Where the shells of jobs are.

@@ -64,7 +64,7 @@ async fn in_namespace(config: &Config, driver: &NamespaceDriver, script: &str) -
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let argv = ["sh", "-c", script];
     let ran = driver
-        .run_host_command(&dir, &argv, &[("PATH", path)], |line| line.clone_into(&mut last))
+        .run_host_command(&dir, &argv, &[("PATH", path)], None, |line| line.clone_into(&mut last))
         .await;
     // What it made belongs to ids of the sandbox.
     let removed = driver.remove_dir(&dir).await;

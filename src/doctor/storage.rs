@@ -7,6 +7,7 @@ use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use nix::sys::statvfs::statvfs;
 
 use crate::{
+    arch::Arch,
     artifacts::{ArtifactStore, Copied},
     config::Config,
     doctor::Finding,
@@ -20,7 +21,7 @@ const MOST_SKEW: Duration = Duration::from_mins(5);
 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![disk(config)];
-    findings.push(match config.toolboxes().map(|toolboxes| toolboxes.find()) {
+    findings.push(match config.toolboxes().map(|toolboxes| toolboxes.find(Arch::host())) {
         Ok(Some(toolbox)) => Finding::ok(AREA, "toolbox", toolbox.name),
         Ok(None) => Finding::missing(AREA, "toolbox", "it is built by the first job", "kiln toolbox build"),
         Err(failure) => Finding::broken(AREA, "toolbox", failure, "kiln toolbox build"),

@@ -103,7 +103,7 @@ impl Orchestrator {
         let _ = match &decision {
             Decision::Placed(placement) => placement.note_in(&mut run),
             Decision::Refused(failure) => run.fail(failure.clone(), Moment::now()),
-            Decision::Later => Ok(()),
+            Decision::Later(_) => Ok(()),
         };
         job.status = run.status(job.status);
         show_shell(&mut job, &run);
@@ -113,7 +113,7 @@ impl Orchestrator {
                 self.say(job.id, format!("error: {failure}")).await;
                 self.wake.settle.notify_one();
             }
-            Decision::Placed(_) | Decision::Later => self.wake.launch.notify_one(),
+            Decision::Placed(_) | Decision::Later(_) => self.wake.launch.notify_one(),
         }
         Ok(job)
     }
@@ -128,7 +128,7 @@ impl Orchestrator {
             u32::try_from(there.count()).unwrap_or(u32::MAX)
         };
         let decision = self.places.decide(wish, self.isolation.foreign, jobs_at);
-        if matches!(decision, Decision::Later) {
+        if matches!(decision, Decision::Later(_)) {
             self.wake.places.notify_one();
         }
         Ok(decision)

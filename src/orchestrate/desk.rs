@@ -152,7 +152,9 @@ impl Orchestrator {
                 level: None,
             },
             boot: plan.boot.clone(),
-            cpus: self.capacity.cpus_per_job.unwrap_or(cpus),
+            cpus: (self.capacity.cpus_per_job)
+                .or_else(|| self.places.cpus(plan.place.as_deref()))
+                .unwrap_or(cpus),
             ca_bundle: host::ca_bundle(),
             from: stored.run.resumes().map(|resume| resume.step),
             // The agent knows what it waits for; the clock that would end its job for silence does not.

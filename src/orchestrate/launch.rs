@@ -7,13 +7,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     admit::{Limits, Room, Verdict, admit},
-    orchestrator::{Orchestrator, ToolboxState},
+    orchestrator::Orchestrator,
     place::Wish,
     places::Decision,
     reach::reach,
     token,
 };
 use crate::{
+    arch::Arch,
     records::{
         Failure, JobId, Moment, Run,
         protocol::AgentFacts,
@@ -40,9 +41,6 @@ impl Orchestrator {
                 self.start_soon(stored);
             }
         }
-        if self.no_toolbox().is_some() && open.iter().any(|stored| stored.run.state == State::Queued) {
-            self.toolbox_wanted.notify_one();
-        }
         let now = Moment::now();
         let (resting, ready): (Vec<_>, Vec<_>) = open
             .iter()
@@ -61,9 +59,9 @@ impl Orchestrator {
         let mut waiting = Vec::new();
         let mut queues: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for stored in ready {
-            let at = match self.no_toolbox() {
-                Some(reason) => Err(reason),
-                None => self.place_of(stored).await?,
+            let at = match self.equipment.of(Arch::host()) {
+                Err(lack) => Err(lack.to_string()),
+                Ok(_) => self.place_of(stored).await?,
             };
             match at {
                 Ok(run) => {
@@ -114,7 +112,7 @@ impl Orchestrator {
                 let placed = self.change(job, |run, _| placement.note_in(run)).await?;
                 Ok(placed.and_then(Result::ok).map(|placed| placed.run))
             }
-            Decision::Later => Err("it is being found out what the places offer".to_owned()),
+            Decision::Later(reason) => Err(reason),
             // It had a place, which may come back.
             Decision::Refused(failure) if plan.place.is_some() => Err(failure.detail),
             Decision::Refused(failure) => {
@@ -164,14 +162,6 @@ impl Orchestrator {
             }
         }
         Ok(None)
-    }
-
-    fn no_toolbox(&self) -> Option<String> {
-        match &*self.toolbox.borrow() {
-            ToolboxState::Ready(_) => None,
-            ToolboxState::Missing => Some("the toolbox is being built, once; that takes a few minutes".to_owned()),
-            ToolboxState::Failed(failure) => Some(format!("the toolbox cannot be built: {failure}")),
-        }
     }
 
     /// What a job takes of its place: what it needs, and what its kind of sandbox does.
@@ -235,9 +225,7 @@ impl Orchestrator {
             // The loop that watches says how it ended.
             SandboxState::Running | SandboxState::Ended(_) => return Ok(()),
         }
-        let ToolboxState::Ready(toolbox) = self.toolbox.borrow().clone() else {
-            return Err(Failure::new("sandbox_start", "the toolbox is gone"));
-        };
+        let (agent, toolbox) = self.equipment.of(driver.arch().await?)?;
         let (secret, digest) = token::fresh();
         let noted = self
             .change(job, |run, _| {
@@ -256,7 +244,7 @@ impl Orchestrator {
         let spec = SandboxSpec {
             job,
             toolbox,
-            agent: self.agent.clone(),
+            agent,
             limits: SandboxLimits {
                 memory: Some(needs.memory_limit),
                 cpus: self.capacity.cpus_per_job,

@@ -36,12 +36,22 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     loops.spawn({
         let this = Arc::clone(this);
         async move {
+            let mut under_way = JoinSet::new();
             loop {
                 match this.nodes().await {
-                    Ok(nodes) => this.places.look(&nodes).await,
+                    Ok(nodes) => {
+                        for look in this.places.looks(&nodes) {
+                            let this = Arc::clone(&this);
+                            under_way.spawn(async move {
+                                if look.await {
+                                    this.wake.launch.notify_one();
+                                }
+                            });
+                        }
+                    }
                     Err(error) => tracing::warn!("the remote build nodes cannot be read: {error}"),
                 }
-                this.wake.launch.notify_one();
+                while under_way.try_join_next().is_some() {}
                 // An error means that nobody rang in time.
                 let _ = tokio::time::timeout(LOOK_EVERY, this.wake.places.notified()).await;
             }

@@ -13,6 +13,7 @@ mod admit;
 pub mod agents;
 mod commit;
 mod desk;
+mod equipment;
 pub mod job_dir;
 mod launch;
 mod live;
@@ -37,7 +38,8 @@ mod watch;
 pub use self::{
     accept::{NewRun, Resume},
     admit::Asked,
-    orchestrator::{Ended, Orchestrator, Parts, ToolboxState},
+    equipment::{Equipment, Lack},
+    orchestrator::{Ended, Orchestrator, Parts},
     places::Places,
     shells::ShellPlace,
 };

@@ -8,9 +8,10 @@ use std::{
     time::Instant,
 };
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::{
+    equipment::Equipment,
     live::Live,
     places::Places,
     shells::{ShellPlace, Shells, show_shell},
@@ -22,7 +23,7 @@ use crate::{
         Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
         run::{Refused, State, is_infrastructure, rest_after},
     },
-    sandbox::{Driver, toolbox::Toolbox},
+    sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };
 
@@ -37,12 +38,8 @@ pub struct Parts {
     pub artifacts: ArtifactStore,
     /// Where jobs run.
     pub places: Places,
-    /// The static agent.
-    pub agent: PathBuf,
-    /// The toolbox, as far as it is made.
-    pub toolbox: watch::Receiver<ToolboxState>,
-    /// Rung when a job waits for the toolbox.
-    pub toolbox_wanted: Arc<Notify>,
+    /// What sandboxes are made from.
+    pub equipment: Arc<Equipment>,
     /// Where agents find this server's sockets.
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
@@ -86,17 +83,6 @@ impl Deref for Orchestrator {
     fn deref(&self) -> &Parts {
         &self.parts
     }
-}
-
-/// Whether there is a toolbox to make sandboxes from.
-#[derive(Debug, Clone)]
-pub enum ToolboxState {
-    /// It is being made.
-    Missing,
-    /// It is there.
-    Ready(Toolbox),
-    /// It could not be made.
-    Failed(Failure),
 }
 
 /// One bell for each loop.

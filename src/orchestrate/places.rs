@@ -8,9 +8,10 @@ use std::{
     },
 };
 
-use futures::future::join_all;
-
-use super::place::{Candidate, Offers, Placement, Wish, place};
+use super::{
+    equipment::{Equipment, Lack},
+    place::{Candidate, Offers, Placement, Wish, place},
+};
 use crate::{
     arch::Arch,
     config::ForeignIsolation,
@@ -30,6 +31,7 @@ pub struct Places {
     /// The others, those of the configuration before those of the records.
     others: Mutex<Vec<Arc<Place>>>,
     node_driver: NodeDriver,
+    equipment: Arc<Equipment>,
     /// Set once a job needs a virtual machine: finding out takes seconds, and most servers never need to.
     machines_wanted: AtomicBool,
 }
@@ -42,13 +44,17 @@ struct Place {
     /// Whether it is there because of a record of a remote build node.
     is_node: bool,
     seen: Mutex<Seen>,
+    /// Whether somebody looks at it now.
+    looking: AtomicBool,
 }
 
 /// What is known of a place.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Seen {
     offers: Offers,
-    cpus: u32,
+    cpus: Option<u32>,
+    /// What is being made for it, without which it is of no use yet.
+    awaits: Option<String>,
     /// Whether it is known what it offers besides its own kernel, and at all.
     kernels: bool,
     machines: bool,
@@ -61,8 +67,8 @@ pub enum Decision {
     Placed(Placement),
     /// No place will do.
     Refused(Failure),
-    /// It is not known yet what the places offer.
-    Later,
+    /// It is to ask again, for this reason.
+    Later(String),
 }
 
 impl Places {
@@ -72,6 +78,7 @@ impl Places {
         arch: Arch,
         others: Vec<(String, Arc<dyn Driver>)>,
         node_driver: NodeDriver,
+        equipment: Arc<Equipment>,
     ) -> Self {
         let others = others
             .into_iter()
@@ -88,6 +95,7 @@ impl Places {
             local: Arc::new(local),
             others: Mutex::new(others.map(Arc::new).collect()),
             node_driver,
+            equipment,
             machines_wanted: AtomicBool::new(false),
         }
     }
@@ -132,6 +140,11 @@ impl Places {
         })
     }
 
+    /// The CPUs of a place, if it was asked yet.
+    pub fn cpus(&self, name: Option<&str>) -> Option<u32> {
+        self.place(name.unwrap_or(LOCAL))?.seen().cpus
+    }
+
     /// Each place's name and what makes sandboxes there.
     pub fn drivers(&self) -> Vec<(String, Arc<dyn Driver>)> {
         let all = self.all().into_iter();
@@ -150,26 +163,30 @@ impl Places {
                 name: &place.name,
                 drivers: (place.driver.kind(Kernel::Shared), place.driver.kind(Kernel::Own)),
                 offers: &seen.offers,
-                load: (jobs_at(&place.name), seen.cpus),
+                load: (jobs_at(&place.name), seen.cpus.unwrap_or(1)),
             })
             .collect();
         let decision = place(wish, foreign, &candidates);
         let native = matches!(&decision, Ok(placement) if placement.how == How::Native);
-        // What is not known yet can be better than an emulated build, and better than none.
-        let unseen = seen.iter().any(|seen| !seen.kernels);
-        let unknown = unseen || (decision.is_err() && seen.iter().any(|seen| !seen.machines));
-        if unknown && !native {
-            self.machines_wanted.store(true, Ordering::Relaxed);
-            return Decision::Later;
+        if native {
+            return decided(decision);
         }
-        match decision {
-            Ok(placement) => Decision::Placed(placement),
-            Err(failure) => Decision::Refused(failure),
+        // What is not known yet can be better than an emulated build, and better than none. A place that waits for its
+        // toolbox would build natively, or is not waited for unless there is no other.
+        let worth_waiting = |seen: &&Seen| seen.awaits.is_none() || seen.offers.arch == wish.arch || decision.is_err();
+        let unseen = seen.iter().filter(|seen| !seen.kernels).find(worth_waiting);
+        if unseen.is_none() && (decision.is_ok() || seen.iter().all(|seen| seen.machines)) {
+            return decided(decision);
         }
+        self.machines_wanted.store(true, Ordering::Relaxed);
+        let reason = unseen.and_then(|seen| seen.awaits.clone());
+        Decision::Later(reason.unwrap_or_else(|| "it is being found out what the places offer".to_owned()))
     }
 
-    /// Looks at all places again; `nodes` are the remote build nodes that there are now.
-    pub async fn look(&self, nodes: &[String]) {
+    /// Looks at all places again; `nodes` are the remote build nodes that there are now. Each look is by itself, since a
+    /// host that does not answer takes its time; one that is still under way is not begun again. It says whether there is
+    /// any news.
+    pub fn looks(&self, nodes: &[String]) -> Vec<impl Future<Output = bool> + Send + use<>> {
         {
             let mut others = self.others();
             others.retain(|place| !place.is_node || nodes.contains(&place.name));
@@ -180,8 +197,37 @@ impl Places {
                 }
             }
         }
-        let (all, machines) = (self.all(), self.machines_wanted.load(Ordering::Relaxed));
-        join_all(all.iter().map(|place| place.look(machines))).await;
+        let machines = self.machines_wanted.load(Ordering::Relaxed);
+        let looks = self.all().into_iter().filter_map(|place| Look::begin(&place));
+        let looks = looks.map(|look| {
+            let equipment = Arc::clone(&self.equipment);
+            async move { look.0.look(machines, &equipment).await }
+        });
+        looks.collect()
+    }
+}
+
+fn decided(decision: Result<Placement, Failure>) -> Decision {
+    match decision {
+        Ok(placement) => Decision::Placed(placement),
+        Err(failure) => Decision::Refused(failure),
+    }
+}
+
+/// The only one who looks at a place now.
+struct Look(Arc<Place>);
+
+impl Look {
+    /// None when somebody looks already.
+    fn begin(place: &Arc<Place>) -> Option<Self> {
+        let was_looking = place.looking.swap(true, Ordering::AcqRel);
+        (!was_looking).then(|| Self(Arc::clone(place)))
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.looking.store(false, Ordering::Release);
     }
 }
 
@@ -200,7 +246,8 @@ impl Place {
                 shared_kernel: Err(unknown()),
                 own_kernel: Err(unknown()),
             },
-            cpus: 1,
+            cpus: None,
+            awaits: None,
             kernels: false,
             machines: false,
         };
@@ -209,6 +256,7 @@ impl Place {
             driver,
             is_node,
             seen: Mutex::new(seen),
+            looking: AtomicBool::new(false),
         }
     }
 
@@ -217,44 +265,70 @@ impl Place {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn look(&self, machines: bool) {
+    async fn look(&self, machines: bool, equipment: &Equipment) -> bool {
         let before = self.seen().clone();
-        let arch = self.driver.arch().await.and_then(|arch| self.equipped(arch));
+        let now = match self.driver.arch().await {
+            Ok(arch) => match equipment.of(arch) {
+                // Others than the host's own cannot be tried out yet, and need not be. That waits with its jobs.
+                Err(Lack::Toolbox(reason)) if arch != Arch::host() => Seen {
+                    offers: Offers {
+                        arch,
+                        ..before.offers.clone()
+                    },
+                    awaits: Some(reason),
+                    kernels: false,
+                    ..before.clone()
+                },
+                Err(Lack::Failed(failure)) if arch != Arch::host() => self.nothing(&before, arch, machines, &failure),
+                _ => self.try_out(&before, arch, machines).await,
+            },
+            Err(failure) => self.nothing(&before, before.offers.arch, machines, &failure),
+        };
+        self.note_change(&before, &now);
+        let is_news = now != before;
+        *self.seen() = now;
+        is_news
+    }
+
+    /// What it offers.
+    async fn try_out(&self, before: &Seen, arch: Arch, machines: bool) -> Seen {
         let capacity = self.driver.capacity().await;
-        let shared_kernel = match &arch {
-            Ok(_) => self.driver.shared_kernel().await,
-            Err(failure) => Err(failure.clone()),
+        let shared_kernel = self.driver.shared_kernel().await;
+        let own_kernel = if machines {
+            self.driver.own_kernel().await
+        } else {
+            before.offers.own_kernel.clone()
         };
-        let own_kernel = match (&arch, machines) {
-            (Ok(_), true) => self.driver.own_kernel().await,
-            (Ok(_), false) => before.offers.own_kernel.clone(),
-            (Err(failure), _) => Err(failure.clone()),
-        };
-        let now = Seen {
+        Seen {
             offers: Offers {
-                arch: arch.unwrap_or(before.offers.arch),
+                arch,
                 shared_kernel,
                 own_kernel,
             },
-            cpus: capacity.map_or(before.cpus, |Capacity { cpus, .. }| cpus),
+            cpus: capacity.map_or(before.cpus, |Capacity { cpus, .. }| Some(cpus)),
+            awaits: None,
             kernels: true,
             machines: machines || before.machines,
-        };
-        self.note_change(&before, &now);
-        *self.seen() = now;
+        }
     }
 
-    /// Jobs at a place need an agent and a toolbox that its CPU runs, and a server has those for its own.
-    fn equipped(&self, arch: Arch) -> Result<Arch, Failure> {
-        if arch == Arch::host() {
-            return Ok(arch);
+    /// Nothing, for this reason.
+    fn nothing(&self, before: &Seen, arch: Arch, machines: bool, why: &Failure) -> Seen {
+        let mut why = why.clone();
+        if why.code == "not_equipped" {
+            why.detail = format!("{} is {arch}, and {}", self.name, why.detail);
         }
-        let detail = format!(
-            "{} is {arch}, and there are an agent and a toolbox for {} only",
-            self.name,
-            Arch::host()
-        );
-        Err(Failure::new("not_equipped", detail).hint(format!("run a server on a host that is {arch}")))
+        Seen {
+            offers: Offers {
+                arch,
+                shared_kernel: Err(why.clone()),
+                own_kernel: Err(why),
+            },
+            cpus: before.cpus,
+            awaits: None,
+            kernels: true,
+            machines: machines || before.machines,
+        }
     }
 
     /// Operators hear once that a place can do less, or more, than before.

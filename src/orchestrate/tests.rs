@@ -6,13 +6,11 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
-use tokio::sync::watch;
-
 use super::{
-    NewRun, Parts, Places, ShellPlace, ToolboxState,
+    Equipment, NewRun, Parts, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
+    places::NodeDriver,
 };
 use crate::{
     arch::Arch,
@@ -25,19 +23,32 @@ use crate::{
     },
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
-        toolbox::{Facts, Toolbox},
+        agents::Agents, toolbox::tests::toolbox,
     },
     settings::Period,
     store::{SharedStore, SqliteStore},
 };
+use async_trait::async_trait;
+use futures::future::join_all;
 
-/// What each sandbox was told, and how it is.
-#[derive(Debug, Default)]
-struct Place(Mutex<BTreeMap<JobId, (AgentFacts, SandboxState)>>);
+mod nodes;
+
+/// What each sandbox was made from, and how it is.
+#[derive(Debug)]
+struct Place {
+    /// None does not answer at all.
+    arch: Option<Arch>,
+    sandboxes: Mutex<BTreeMap<JobId, (SandboxSpec, SandboxState)>>,
+}
 
 impl Place {
+    fn new(arch: Option<Arch>) -> Arc<Self> {
+        let sandboxes = Mutex::default();
+        Arc::new(Self { arch, sandboxes })
+    }
+
     fn facts(&self, job: JobId) -> AgentFacts {
-        self.0.lock().unwrap()[&job].0.clone()
+        self.sandboxes.lock().unwrap()[&job].0.facts.clone()
     }
 
     fn ends(&self, job: JobId) {
@@ -48,20 +59,20 @@ impl Place {
             warning: None,
             last_words: Vec::new(),
         };
-        self.0.lock().unwrap().get_mut(&job).unwrap().1 = SandboxState::Ended(evidence);
+        self.sandboxes.lock().unwrap().get_mut(&job).unwrap().1 = SandboxState::Ended(evidence);
     }
 }
 
 #[async_trait]
 impl Driver for Place {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
-        let mut all = self.0.lock().unwrap();
-        all.insert(sandbox.job, (sandbox.facts.clone(), SandboxState::Running));
+        let mut all = self.sandboxes.lock().unwrap();
+        all.insert(sandbox.job, (sandbox.clone(), SandboxState::Running));
         Ok(())
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
-        let all = self.0.lock().unwrap();
+        let all = self.sandboxes.lock().unwrap();
         Ok(all.get(&job).map_or(SandboxState::Absent, |(_, state)| state.clone()))
     }
 
@@ -70,12 +81,12 @@ impl Driver for Place {
     }
 
     async fn destroy(&self, job: JobId, _: Scratch) -> Result<(), Failure> {
-        self.0.lock().unwrap().remove(&job);
+        self.sandboxes.lock().unwrap().remove(&job);
         Ok(())
     }
 
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
-        Ok(self.0.lock().unwrap().keys().map(|job| (*job, false)).collect())
+        Ok(self.sandboxes.lock().unwrap().keys().map(|job| (*job, false)).collect())
     }
 
     async fn capacity(&self) -> Result<Capacity, Failure> {
@@ -101,7 +112,10 @@ impl Driver for Place {
     }
 
     async fn arch(&self) -> Result<Arch, Failure> {
-        Ok(Arch::host())
+        match self.arch {
+            Some(arch) => Ok(arch),
+            None => std::future::pending().await,
+        }
     }
 
     async fn shared_kernel(&self) -> Result<(), Failure> {
@@ -128,7 +142,6 @@ struct Site {
 struct Server {
     orchestrator: Arc<Orchestrator>,
     place: Arc<Place>,
-    _toolbox: watch::Sender<ToolboxState>,
 }
 
 impl Site {
@@ -147,34 +160,19 @@ impl Site {
     }
 
     fn server(&self, watch: WatchSettings) -> Server {
-        let place = Arc::new(Place::default());
-        let toolbox = Toolbox {
-            name: "toolbox".into(),
-            squashfs: "/none".into(),
-            tree: "/none".into(),
-            vm: "/none".into(),
-            facts: Facts {
-                sha256: String::new(),
-                size: 0,
-                arch: Arch::host(),
-                built: jiff::Timestamp::UNIX_EPOCH,
-                packages: Vec::new(),
-            },
-        };
-        let (sender, receiver) = watch::channel(ToolboxState::Ready(toolbox));
+        let agents = Agents::beside("/none".into());
+        self.server_with(watch, agents, Box::new(|name| panic!("there is no {name}")))
+    }
+
+    fn server_with(&self, watch: WatchSettings, agents: Agents, node: NodeDriver) -> Server {
+        let place = Place::new(Some(Arch::host()));
+        let equipment = Arc::new(Equipment::new(agents, [toolbox(Arch::host())]));
         let orchestrator = Orchestrator::new(Parts {
             id: ServerId::new(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            places: Places::new(
-                place.clone(),
-                Arch::host(),
-                Vec::new(),
-                Box::new(|name| panic!("there is no {name}")),
-            ),
-            agent: "/none".into(),
-            toolbox: receiver,
-            toolbox_wanted: Arc::default(),
+            places: Places::new(place.clone(), Arch::host(), Vec::new(), node, Arc::clone(&equipment)),
+            equipment,
             doors_dir: "/none".into(),
             doors: Vec::new(),
             shell_place: ShellPlace {
@@ -196,7 +194,6 @@ impl Site {
         Server {
             orchestrator: Arc::new(orchestrator),
             place,
-            _toolbox: sender,
         }
     }
 
@@ -209,8 +206,8 @@ impl Site {
         let orchestrator = &server.orchestrator;
         let job = orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
         orchestrator.launch_once().await.unwrap();
-        // The start goes on beside the loop.
-        while !server.place.0.lock().unwrap().contains_key(&job) {
+        // The start goes on beside the loop, and nobody watches a job that is being started.
+        while orchestrator.state().starting.contains(&job) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         orchestrator.watch_once().await.unwrap();
@@ -350,7 +347,7 @@ async fn what_a_machine_takes_beside_its_job_is_counted() {
     server.orchestrator.launch_once().await.unwrap();
     assert!(server.orchestrator.waiting(first).unwrap().1.contains("found out"));
     let second = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
-    server.orchestrator.places.look(&[]).await;
+    join_all(server.orchestrator.places.looks(&[])).await;
     server.orchestrator.launch_once().await.unwrap();
     assert_eq!(site.state(first).await, State::Launching);
     let run = site.store.get_run(first).await.unwrap().unwrap().run;

@@ -4,6 +4,8 @@
 //! make, watch, kill and sweep, and nothing of kiwi or S3.
 
 #[cfg(feature = "server")]
+pub mod agents;
+#[cfg(feature = "server")]
 pub mod docker;
 #[cfg(feature = "server")]
 pub mod doors;

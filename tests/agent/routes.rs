@@ -11,9 +11,11 @@ use kiln::{
     orchestrate::agents::Refusal,
     records::{
         ArtifactKind, Failure,
-        protocol::{AgentFacts, Answer, Call, NewUpload, Outcome},
+        protocol::{AgentFacts, Answer, Call, EventsKept, NewUpload, Outcome},
     },
 };
+
+use tokio::io::AsyncWriteExt as _;
 
 use crate::{
     server::{Server, TOKEN},
@@ -60,6 +62,42 @@ async fn an_agent_without_business_exits_and_says_why() {
         assert!(!words.contains(TOKEN), "{words}");
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_told_to_end_has_its_server_know() {
+    let (asked, mut is_there) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::scripted(move |call| {
+        let answer = match &call {
+            // It has nothing to do yet.
+            Call::GetJob(_) => Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+            Call::PostEvents(_) => Ok(Answer::Events(EventsKept { next: 0, stop: false })),
+            _ => Ok(Answer::Done),
+        };
+        asked.send(call).unwrap();
+        answer
+    });
+    let program = support::kiln_program().with_file_name(support::KILN_AGENT);
+    let mut child = tokio::process::Command::new(program)
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let input = line(&server.facts);
+    child.stdin.take().unwrap().write_all(input.as_bytes()).await.unwrap();
+    assert!(matches!(is_there.recv().await, Some(Call::GetJob(_))));
+    let pid = nix::unistd::Pid::from_raw(child.id().unwrap().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let said = loop {
+        match is_there.recv().await.unwrap() {
+            Call::Finish(outcome) => break outcome.failure.unwrap(),
+            Call::GetJob(_) | Call::PostEvents(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said.code, "sandbox_lost", "{said}");
+    let status = child.wait().await.unwrap();
+    assert!(status.success(), "{status}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use kiln::{
     records::JobId,
     sandbox::{
         Driver,
+        agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
         namespace::NamespaceDriver,
     },
@@ -28,7 +29,7 @@ pub fn settings(kiln: &Kiln, engine: EngineAddress) -> DockerSettings {
     DockerSettings {
         engine,
         installation: installation(kiln),
-        entrance: program.with_file_name(KILN_AGENT),
+        agents: Agents::beside(program.with_file_name(KILN_AGENT)),
         packer: NamespaceDriver::new(&kiln.data().join("sandboxes"), &program).unwrap(),
         vm_runtime: None,
     }

@@ -107,6 +107,39 @@ async fn what_the_engine_has_is_tried_out() {
 }
 
 #[tokio::test]
+async fn who_stops_a_container_stops_the_agent_first() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    let script = "trap 'ring told; exit 7' TERM; ring ready; while true; do sleep 0.1; done";
+    let spec = place.spec(script);
+    place.driver().start(&spec).await.unwrap();
+    place.wait_for(spec.job, "ready").await;
+    let name = format!("kiln-{}-{}", installation(&place.kiln), spec.job);
+    // The bell must be answered meanwhile.
+    let stopped = tokio::task::spawn_blocking(move || Engine::shared().docker(&["stop", &name]));
+    place.wait_for(spec.job, "told").await;
+    stopped.await.unwrap();
+    let SandboxState::Ended(evidence) = place.driver().look(spec.job).await.unwrap() else {
+        panic!("it goes on");
+    };
+    assert_eq!(evidence.exit_code, 7, "{evidence:?}");
+    assert_eq!(evidence.failure.unwrap().code, "sandbox_lost");
+    place.destroy(spec.job).await;
+
+    // One that does not listen is gone all the same, with a report, before the engine would kill its first process.
+    let spec = place.spec("trap '' TERM; ring ready; while true; do sleep 0.1; done");
+    place.driver().start(&spec).await.unwrap();
+    place.wait_for(spec.job, "ready").await;
+    let name = format!("kiln-{}-{}", installation(&place.kiln), spec.job);
+    Engine::shared().docker(&["stop", &name]);
+    let SandboxState::Ended(evidence) = place.driver().look(spec.job).await.unwrap() else {
+        panic!("it goes on");
+    };
+    assert!(evidence.failure.unwrap().detail.contains("engine ended"));
+    place.destroy(spec.job).await;
+}
+
+#[tokio::test]
 async fn two_installations_on_one_engine_leave_each_others_sandboxes_alone() {
     needs!(Containers::lack());
     let (one, other) = (Place::<Containers>::new().await, Place::<Containers>::new().await);

@@ -233,5 +233,5 @@ pub fn own_address() -> Option<IpAddr> {
 pub fn toolbox(kiln: &Kiln) -> Toolbox {
     let driver = NamespaceDriver::new(&kiln.data().join("sandboxes"), &support::kiln_program()).unwrap();
     let toolboxes = Toolboxes::new(&kiln.data().join("toolboxes"), driver).unwrap();
-    toolboxes.find().unwrap()
+    toolboxes.find(kiln::arch::Arch::host()).unwrap()
 }

@@ -1,5 +1,5 @@
 //! The stand-in for the agent: a static program with a script in it, which runs that as its child, as the agent runs
-//! its tools, and ends as that does. With an argument it rings the test's bell.
+//! its tools, passes on to it that it is to end, and ends as that does. With an argument it rings the test's bell.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -19,6 +19,7 @@ const BELL_ROOM: usize = 256;
 
 const SOURCE: &str = r#"
 #include <arpa/inet.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -51,10 +52,15 @@ static int ring(const char *words) {
     return read(peer, &byte, 1) != 1;
 }
 
+static pid_t child;
+
+static void pass_on(int number) { kill(child, number); }
+
 int main(int argc, char **argv) {
     if (argc == 2) return ring(argv[1]);
     int status;
-    pid_t child = fork();
+    child = fork();
+    if (child > 0) signal(SIGTERM, pass_on);
     if (child == 0) {
         execl("/bin/sh", "sh", "-c", script, (char *) 0);
         _exit(127);

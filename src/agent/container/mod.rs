@@ -21,6 +21,7 @@ use std::{
     },
     path::Path,
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -62,6 +63,9 @@ const ALL_IDS: IdMap = IdMap {
 
 /// How often the sandbox is measured, in milliseconds.
 const EVERY_MS: u16 = 1000;
+
+/// How long an agent that is to end may take. Engines kill what has not ended after ten seconds.
+const LAST_WORDS: Duration = Duration::from_secs(7);
 
 /// The subcommand. Returns how the container ends.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -193,7 +197,7 @@ fn sandbox(
     if refused.is_some() {
         let _ = kill(entrance, Signal::SIGKILL);
     }
-    let mut ended_by_engine = None;
+    let mut told_to_end = None;
     let exit_code = loop {
         match waitpid(entrance, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, code)) => break code,
@@ -201,14 +205,29 @@ fn sandbox(
             Err(Errno::ECHILD) => break 1,
             _ => {}
         }
-        if signals.wait() == Some(Signal::SIGTERM) {
+        if signals.wait() == Some(Signal::SIGTERM) && told_to_end.is_none() {
+            told_to_end = Some(Instant::now());
+            // The agent ends its tools and has its server know. All else ends with it.
+            if let Some(agent) = child_of(entrance).and_then(child_of) {
+                let _ = kill(agent, Signal::SIGTERM);
+            }
+        }
+        if told_to_end.is_some_and(|when| when.elapsed() > LAST_WORDS) {
             let _ = kill(entrance, Signal::SIGKILL);
-            let failure = Failure::new("sandbox_lost", "the container engine ended the sandbox");
-            ended_by_engine = Some(failure.hint("it was stopped or restarted, or somebody stopped the container"));
         }
         tick();
     };
+    let ended_by_engine = told_to_end.map(|_| {
+        Failure::new("sandbox_lost", "the container engine ended the sandbox")
+            .hint("it was stopped or restarted, or somebody stopped the container")
+    });
     Ok((exit_code, said(failure_out).or(refused).or(ended_by_engine)))
+}
+
+/// The first process that this one started and that is still there.
+fn child_of(process: Pid) -> Option<Pid> {
+    let children = fs_err::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
 }
 
 /// Maps the ids of the entrance, once it is in its user namespace.

@@ -36,7 +36,7 @@ use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body, security_o
 use fault::{failure, is_conflict, is_missing, runtime_unknown};
 use probe::Probes;
 
-use super::{Kernel, Network, SandboxSpec, namespace::NamespaceDriver};
+use super::{Kernel, Network, SandboxSpec, agents::Agents, namespace::NamespaceDriver};
 use crate::{
     records::{Failure, JobId, protocol::AgentFacts},
     sandbox::room::{
@@ -71,8 +71,8 @@ pub struct DockerSettings {
     pub engine: EngineAddress,
     /// Names this installation of Kiln among those that use the same engine; letters, digits and dashes.
     pub installation: String,
-    /// The static agent for the engine's host, as the first process of containers.
-    pub entrance: PathBuf,
+    /// The static agents: that for the engine's host is the first process of containers.
+    pub agents: Agents,
     /// Packs toolboxes: their files belong to ids of sandboxes.
     pub packer: NamespaceDriver,
     /// The engine's runtime with a virtual machine for each container, if it has one.
@@ -147,6 +147,7 @@ impl DockerDriver {
             .await
             .map_err(|error| failure("cannot ask the container engine", &error))?;
         let runtime = self.runtime_for(sandbox.kernel, &info)?;
+        let entrance = self.settings.agents.of(probe::arch_of(&info)?)?;
         let ids = (sandbox.kernel == Kernel::Shared).then_some(IDS);
         let (facts, doors) = self.way_to_the_server(sandbox).await?;
         let (network, own) = match sandbox.network {
@@ -195,7 +196,7 @@ impl DockerDriver {
             self.remove_container(engine, &format!("{}{}", self.name_of(from), detached::KEPT))
                 .await?;
         }
-        let archive = programs::archive(&self.settings.entrance, &sandbox.agent)?;
+        let archive = programs::archive(&entrance, &sandbox.agent)?;
         let options = UploadToContainerOptionsBuilder::default().path(VOLUME).build();
         engine
             .upload_to_container(&name, Some(options), bollard::body_full(archive.into()))

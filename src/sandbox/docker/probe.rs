@@ -1,9 +1,13 @@
 //! What an engine offers, tried out: a tiny container says on which kernel it runs and whether a sandbox can be made there.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use bollard::{
     Docker, body_full,
+    models::SystemInfo,
     query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
 };
 use futures::TryStreamExt;
@@ -79,26 +83,28 @@ impl DockerDriver {
             .info()
             .await
             .map_err(|error| failure("cannot ask the container engine", &error))?;
-        let machine = info.architecture.unwrap_or_default();
-        let arch = Arch::ALL
-            .into_iter()
-            .find(|arch| arch.name() == machine || arch.debian() == machine);
-        let arch = arch.ok_or_else(|| {
-            Failure::new(
-                "engine_arch",
-                format!("the container engine runs on {machine}, for which there is no toolbox"),
-            )
-        });
-        let shared = self.probe(&engine, Kernel::Shared, None).await;
+        let arch = arch_of(&info)?;
+        let entrance = match self.settings.agents.of(arch) {
+            Ok(entrance) => entrance,
+            // What the CPU is, is known all the same.
+            Err(failure) => {
+                return Ok(Offers {
+                    arch: Ok(arch),
+                    shared_kernel: Err(failure.clone()),
+                    own_kernel: Err(failure),
+                });
+            }
+        };
+        let shared = self.probe(&engine, &entrance, Kernel::Shared, None).await;
         let own_kernel = match self.settings.vm_runtime.as_deref() {
             None => Err(no_vm_runtime()),
             Some(runtime) => {
-                let found = self.probe(&engine, Kernel::Own, Some(runtime)).await;
+                let found = self.probe(&engine, &entrance, Kernel::Own, Some(runtime)).await;
                 found.and_then(|found| own_kernel(runtime, &found, info.kernel_version.as_deref()))
             }
         };
         Ok(Offers {
-            arch,
+            arch: Ok(arch),
             shared_kernel: shared.and_then(|found| found.refused.map_or(Ok(()), Err)),
             own_kernel,
         })
@@ -112,14 +118,23 @@ impl DockerDriver {
         {
             return Ok(probe.clone());
         }
-        let probe = self.probe(engine, Kernel::Shared, None).await?;
+        let info = engine.info().await;
+        let info = info.map_err(|error| failure("cannot ask the container engine", &error))?;
+        let entrance = self.settings.agents.of(arch_of(&info)?)?;
+        let probe = self.probe(engine, &entrance, Kernel::Shared, None).await?;
         *known = Some((Instant::now(), probe.clone()));
         Ok(probe)
     }
 
     /// Runs the tiny container.
-    async fn probe(&self, engine: &Docker, kernel: Kernel, runtime: Option<&str>) -> Result<Probe, Failure> {
-        let image = self.probe_image(engine).await?;
+    async fn probe(
+        &self,
+        engine: &Docker,
+        entrance: &Path,
+        kernel: Kernel,
+        runtime: Option<&str>,
+    ) -> Result<Probe, Failure> {
+        let image = self.probe_image(engine, entrance).await?;
         let ids = serde_json::to_string(&IDS).map_err(|error| Failure::new("sandbox_start", error))?;
         let mut arguments = vec![PROBE.to_owned()];
         if kernel == Kernel::Shared {
@@ -163,8 +178,8 @@ impl DockerDriver {
         })
     }
 
-    async fn probe_image(&self, engine: &Docker) -> Result<String, Failure> {
-        let archive = programs::probe_image(&self.settings.entrance)?;
+    async fn probe_image(&self, engine: &Docker, entrance: &Path) -> Result<String, Failure> {
+        let archive = programs::probe_image(entrance)?;
         let digest = hex::encode(Sha256::digest(&archive));
         let name = format!("{REPOSITORY}:{digest}");
         match engine.inspect_image(&name).await {
@@ -190,6 +205,24 @@ impl DockerDriver {
             .map_err(failed)?;
         Ok(name)
     }
+}
+
+/// The CPU of an engine's host.
+///
+/// # Errors
+///
+/// `engine_arch` when no toolbox can be for it.
+pub(super) fn arch_of(engine: &SystemInfo) -> Result<Arch, Failure> {
+    let machine = engine.architecture.as_deref().unwrap_or_default();
+    let arch = Arch::ALL
+        .into_iter()
+        .find(|arch| arch.name() == machine || arch.debian() == machine);
+    arch.ok_or_else(|| {
+        Failure::new(
+            "engine_arch",
+            format!("the container engine runs on {machine}, for which there is no toolbox"),
+        )
+    })
 }
 
 /// That a runtime really gives another kernel than the host's: a name in the engine's configuration proves nothing.

@@ -25,6 +25,7 @@ use super::{
     rights,
 };
 use crate::{
+    emulation::binfmt,
     records::Failure,
     sandbox::room::{
         kernel::{Kernel, Linux},
@@ -118,8 +119,11 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
             rights::drop_network()?;
             run_and_reap(command)
         }
-        (Task::RunHostCommand { argv, env }, _) => {
+        (Task::RunHostCommand { argv, env, emulator }, _) => {
             show_only_work_dir(&opened.dir)?;
+            if let Some(entry) = emulator {
+                binfmt::register(entry)?;
+            }
             let mut command = Command::new(argv.first().map_or("", String::as_str));
             command
                 .args(argv.get(1..).unwrap_or_default())

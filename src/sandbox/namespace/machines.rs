@@ -20,6 +20,7 @@ use super::{
     plan::{Plan, Task},
 };
 use crate::{
+    arch::Arch,
     records::{Failure, JobId, protocol::AgentFacts},
     sandbox::{
         Machine, Network, SandboxSpec,
@@ -69,7 +70,7 @@ impl NamespaceDriver {
         let qemu = qemu::find()?;
         let parts = self.parts()?;
         let toolboxes = Toolboxes::new(&parts.toolboxes, self.clone())?;
-        let toolbox = toolboxes.find().ok_or_else(|| {
+        let toolbox = toolboxes.find(Arch::host()).ok_or_else(|| {
             Failure::new(
                 "no_vm",
                 "the kernel of virtual machines comes with the toolbox, which is not there yet",

@@ -24,7 +24,7 @@ use machines::MachineParts;
 pub use plan::Report;
 use plan::{Plan, Task};
 
-use crate::records::{Failure, JobId};
+use crate::records::{Failure, JobId, protocol::BinfmtEntry};
 pub use crate::sandbox::room::{
     IdMap,
     mounts::{DOORS, SCRATCH},
@@ -90,7 +90,8 @@ impl NamespaceDriver {
     }
 
     /// Runs a program of the host as root of a user namespace of its own, with `dir` at [`HOST_COMMAND_DIR`]. Every
-    /// line of its output goes to `say`.
+    /// line of its output goes to `say`. With an `emulator` below that directory, programs of another architecture run
+    /// there, and nowhere else on the host.
     ///
     /// # Errors
     ///
@@ -100,9 +101,10 @@ impl NamespaceDriver {
         dir: &Path,
         argv: &[&str],
         env: &[(&str, &str)],
+        emulator: Option<BinfmtEntry>,
         mut say: impl FnMut(&str),
     ) -> Result<Report, Failure> {
-        let plan = self.host_command(dir, argv, env);
+        let plan = self.host_command(dir, argv, env, emulator);
         let (output, theirs) = socket_pair()?;
         let theirs_too = theirs
             .try_clone()
@@ -130,11 +132,11 @@ impl NamespaceDriver {
         env: &[(&str, &str)],
         output: Stdio,
     ) -> Result<Handle, Failure> {
-        let plan = self.host_command(dir, argv, env);
+        let plan = self.host_command(dir, argv, env, None);
         self.supervise_with_stderr(&plan, output, Stdio::null()).await
     }
 
-    fn host_command(&self, dir: &Path, argv: &[&str], env: &[(&str, &str)]) -> Plan {
+    fn host_command(&self, dir: &Path, argv: &[&str], env: &[(&str, &str)], emulator: Option<BinfmtEntry>) -> Plan {
         Plan {
             ids: self.ids,
             dir: dir.to_owned(),
@@ -144,6 +146,7 @@ impl NamespaceDriver {
                     .iter()
                     .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                     .collect(),
+                emulator,
             },
         }
     }

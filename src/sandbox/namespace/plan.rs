@@ -8,7 +8,7 @@ use crate::{
     records::{
         Failure,
         guest::{Errand, GuestJob},
-        protocol::AgentFacts,
+        protocol::{AgentFacts, BinfmtEntry},
     },
     sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec, room::IdMap},
 };
@@ -38,6 +38,8 @@ pub(super) enum Task {
         argv: Vec<String>,
         /// Its whole environment.
         env: Vec<(String, String)>,
+        /// What runs programs of another architecture that it starts; a path below [`super::HOST_COMMAND_DIR`].
+        emulator: Option<BinfmtEntry>,
     },
     /// Remove everything in `dir`, but not `dir` itself.
     Empty,

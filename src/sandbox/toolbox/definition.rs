@@ -74,10 +74,10 @@ impl Definition {
     }
 }
 
-/// SHA-256 over the description and the host's architecture, hexadecimal.
-pub(super) fn digest() -> String {
+/// SHA-256 over the description and the toolbox's architecture, hexadecimal.
+pub(super) fn digest(arch: Arch) -> String {
     let mut hash = Sha256::new();
-    hash.update(Arch::host().name());
+    hash.update(arch.name());
     for (name, text) in FILES {
         hash.update(format!("\n{name} {}\n", text.len()));
         hash.update(text);
@@ -95,6 +95,12 @@ mod tests {
         for package in definition.pins.keys() {
             assert!(definition.packages().contains(&package.as_str()), "{package}");
         }
+    }
+
+    #[test]
+    fn each_architecture_has_a_toolbox_of_its_own() {
+        let names: std::collections::BTreeSet<String> = Arch::ALL.into_iter().map(digest).collect();
+        assert_eq!(names.len(), Arch::ALL.len());
     }
 
     #[test]

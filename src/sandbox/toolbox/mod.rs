@@ -8,6 +8,8 @@
 //! ```
 //!
 //! It is unpacked because a user namespace cannot mount a squashfs without FUSE, which would tax every file access.
+//!
+//! One is for one architecture. Those of others than this host's are for build nodes, and are made under the emulator.
 
 use std::path::{Path, PathBuf};
 
@@ -18,11 +20,12 @@ use super::{
     microvm::boot_files,
     namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir},
 };
-use crate::{arch::Arch, host, records::Failure};
+use crate::{arch::Arch, emulation::binfmt::Emulation, host, records::Failure};
 use definition::Definition;
 use sha2::{Digest, Sha256};
 
 mod definition;
+mod foreign;
 
 /// A toolbox that is ready for use.
 #[derive(Debug, Clone)]
@@ -46,7 +49,7 @@ pub struct Facts {
     pub sha256: String,
     /// Size of the squashfs in bytes.
     pub size: u64,
-    /// The host's architecture.
+    /// The architecture of the hosts whose jobs run in it.
     pub arch: Arch,
     /// When it was built.
     pub built: jiff::Timestamp,
@@ -74,9 +77,41 @@ impl Toolboxes {
         })
     }
 
-    /// The toolbox of the built-in description, if it was built.
-    pub fn find(&self) -> Option<Toolbox> {
-        let name = definition::digest();
+    /// The toolbox of the built-in description for hosts of this architecture, if it was built.
+    pub fn find(&self, arch: Arch) -> Option<Toolbox> {
+        self.read(definition::digest(arch))
+    }
+
+    /// All that were built, of whichever description, in the order of their names; and whether each is of the built-in one.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be read.
+    pub fn list(&self) -> Result<Vec<(Toolbox, bool)>, Failure> {
+        let mut names = self.names()?;
+        names.sort_unstable();
+        let known = current();
+        let read = |name: String| {
+            let is_current = known.contains(&name);
+            Some((self.read(name)?, is_current))
+        };
+        Ok(names.into_iter().filter_map(read).collect())
+    }
+
+    /// The names of the directories that there are.
+    fn names(&self) -> Result<Vec<String>, Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot look through the toolboxes", &error);
+        let mut names = Vec::new();
+        for entry in fs_err::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.path().is_dir() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    fn read(&self, name: String) -> Option<Toolbox> {
         let dir = self.dir.join(&name);
         let facts = serde_json::from_slice(&fs_err::read(dir.join(FACTS)).ok()?).ok()?;
         Some(Toolbox {
@@ -88,16 +123,22 @@ impl Toolboxes {
         })
     }
 
-    /// The toolbox of the built-in description; builds it unless it is there.
+    /// The toolbox of the built-in description for hosts of this architecture; builds it unless it is there.
     ///
     /// Only one process builds at a time; others wait and find it made. An interrupted build is thrown away by the
     /// next one. `say` gets every line of the tools' output.
     ///
     /// # Errors
     ///
-    /// `toolbox_*` failures that name the tool and its last words.
-    pub async fn ensure(&self, mirror: Option<host::AptMirror>, mut say: impl FnMut(&str)) -> Result<Toolbox, Failure> {
-        if let Some(toolbox) = self.find() {
+    /// `toolbox_*` failures that name the tool and its last words; `no_toolbox` when one for another architecture is asked
+    /// for before this host's own, which has the emulator for it.
+    pub async fn ensure(
+        &self,
+        arch: Arch,
+        mirror: Option<host::AptMirror>,
+        mut say: impl FnMut(&str),
+    ) -> Result<Toolbox, Failure> {
+        if let Some(toolbox) = self.find(arch) {
             return Ok(toolbox);
         }
         let lock = fs_err::File::create(self.dir.join("building")).map_err(|error| Failure::io("toolbox", &error))?;
@@ -105,7 +146,7 @@ impl Toolboxes {
         let _lock = lock
             .map_err(|error| Failure::new("toolbox_lock", error))?
             .map_err(|e| Failure::io("toolbox", &e))?;
-        if let Some(toolbox) = self.find() {
+        if let Some(toolbox) = self.find(arch) {
             return Ok(toolbox);
         }
         let mirror = mirror.ok_or_else(|| {
@@ -115,50 +156,64 @@ impl Toolboxes {
             )
             .hint("name one: `kiln toolbox build --mirror URL`")
         })?;
-        let name = definition::digest();
+        let name = definition::digest(arch);
         let work = self.dir.join(format!("{name}.partial"));
         self.driver.remove_dir(&work).await?;
         make_shared_dir(&work)?;
-        if let Err(failure) = self.build(&work, &mirror, &mut say).await {
+        if let Err(failure) = self.build(arch, &work, &mirror, &mut say).await {
             self.driver.remove_dir(&work).await?;
             return Err(failure);
         }
         // The files in it belong to the sandbox's ids, but the directory is ours: the rename needs no other right.
         fs_err::rename(&work, self.dir.join(name)).map_err(|error| Failure::io("cannot keep the toolbox", &error))?;
-        self.find()
+        self.find(arch)
             .ok_or_else(|| Failure::new("toolbox_lost", "the toolbox that was just built is not there"))
     }
 
-    /// Removes every toolbox but the one of the built-in description, and what machines of earlier agents booted with.
+    /// Removes every toolbox that is not of the built-in description, and what machines of earlier agents booted with.
     /// Returns the toolboxes' names.
     pub async fn prune(&self) -> Result<Vec<String>, Failure> {
-        let failed = |error: std::io::Error| Failure::io("cannot look through the toolboxes", &error);
-        let mut removed = Vec::new();
-        for entry in fs_err::read_dir(&self.dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.path().is_dir() && name != definition::digest() {
-                self.driver.remove_dir(&entry.path()).await?;
+        let (known, mut removed) = (current(), Vec::new());
+        for name in self.names()? {
+            if !known.contains(&name) {
+                self.driver.remove_dir(&self.dir.join(&name)).await?;
                 removed.push(name);
             }
         }
-        boot_files::prune(&self.dir.join(definition::digest())).map_err(failed)?;
+        let own = self.dir.join(definition::digest(Arch::host()));
+        boot_files::prune(&own).map_err(|error| Failure::io("cannot look through a toolbox", &error))?;
         Ok(removed)
     }
 
-    async fn build(&self, work: &Path, mirror: &host::AptMirror, say: &mut impl FnMut(&str)) -> Result<(), Failure> {
+    async fn build(
+        &self,
+        arch: Arch,
+        work: &Path,
+        mirror: &host::AptMirror,
+        say: &mut impl FnMut(&str),
+    ) -> Result<(), Failure> {
         let definition = Definition::read()?;
-        write_input(&work.join("input"))?;
+        let input = work.join("input");
+        write_input(&input)?;
+        let emulation = if arch == Arch::host() {
+            None
+        } else {
+            let own = self.find(Arch::host()).ok_or_else(foreign::no_emulator)?;
+            Some(foreign::bring_emulator(&own, arch, &input)?)
+        };
         let sources = apt_sources(&definition, mirror);
         let include = format!("--include={}", definition.packages().join(","));
-        let architectures = format!("--architectures={}", Arch::host().debian());
+        let architectures = format!("--architectures={}", arch.debian());
         let hook = format!("--customize-hook={HOST_COMMAND_DIR}/input/customize.sh \"$1\"");
         let tree = format!("{HOST_COMMAND_DIR}/tree");
         let mut argv = vec!["mmdebstrap", "--mode=root", "--variant=apt", &architectures, &include];
         argv.extend(MMDEBSTRAP_OPTIONS);
+        if emulation.is_some() {
+            argv.push(foreign::MMDEBSTRAP_OPTION);
+        }
         argv.extend([hook.as_str(), definition.suite.as_str(), tree.as_str()]);
         argv.extend(sources.iter().map(String::as_str));
-        self.run(work, &argv, "mmdebstrap", say).await?;
+        self.run(work, &argv, "mmdebstrap", emulation, say).await?;
 
         let packages = fs_err::read_to_string(work.join("packages.txt")).map_err(|e| Failure::io("toolbox", &e))?;
         definition.check_pins(&packages)?;
@@ -174,7 +229,7 @@ impl Toolboxes {
             "-noappend",
             "-no-progress",
         ];
-        self.run(work, &squash, "mksquashfs", say).await?;
+        self.run(work, &squash, "mksquashfs", None, say).await?;
 
         let squashfs = work.join(SQUASHFS);
         let facts = Facts {
@@ -182,7 +237,7 @@ impl Toolboxes {
             size: fs_err::metadata(&squashfs)
                 .map_err(|error| Failure::io("toolbox", &error))?
                 .len(),
-            arch: Arch::host(),
+            arch,
             built: jiff::Timestamp::now(),
             packages: packages.lines().map(str::to_owned).collect(),
         };
@@ -190,7 +245,14 @@ impl Toolboxes {
         fs_err::write(work.join(FACTS), json).map_err(|error| Failure::io("toolbox", &error))
     }
 
-    async fn run(&self, work: &Path, argv: &[&str], program: &str, say: &mut impl FnMut(&str)) -> Result<(), Failure> {
+    async fn run(
+        &self,
+        work: &Path,
+        argv: &[&str],
+        program: &str,
+        emulation: Option<Emulation>,
+        say: &mut impl FnMut(&str),
+    ) -> Result<(), Failure> {
         let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         let index = std::env::var("PIP_INDEX_URL").unwrap_or_default();
         let mut env = vec![
@@ -202,10 +264,14 @@ impl Toolboxes {
         if !index.is_empty() {
             env.push(("PIP_INDEX_URL", &index));
         }
+        let (emulator, cpu) = emulation.map_or((None, String::new()), |found| (Some(found.entry), found.cpu));
+        if emulator.is_some() {
+            env.push(("QEMU_CPU", &cpu));
+        }
         let mut last = String::new();
         let report = self
             .driver
-            .run_host_command(work, argv, &env, |line| {
+            .run_host_command(work, argv, &env, emulator, |line| {
                 if !line.trim().is_empty() {
                     line.clone_into(&mut last);
                 }
@@ -227,6 +293,11 @@ impl Toolboxes {
         )
         .hint("`kiln toolbox build --verbose` shows everything it said"))
     }
+}
+
+/// The names of toolboxes of the built-in description.
+fn current() -> [String; Arch::ALL.len()] {
+    Arch::ALL.map(definition::digest)
 }
 
 /// What every root of mmdebstrap's gets that nobody will read manuals in.
@@ -284,6 +355,28 @@ async fn sha256_of(path: &Path) -> Result<String, Failure> {
         match file.read(&mut buffer).await.map_err(failed)? {
             0 => return Ok(hex::encode(hash.finalize())),
             count => hash.update(&buffer[..count]),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One that is nowhere.
+    pub(crate) fn toolbox(arch: Arch) -> Toolbox {
+        Toolbox {
+            name: format!("toolbox-{arch}"),
+            squashfs: "/none".into(),
+            tree: "/none".into(),
+            vm: "/none".into(),
+            facts: Facts {
+                sha256: String::new(),
+                size: 0,
+                arch,
+                built: jiff::Timestamp::UNIX_EPOCH,
+                packages: Vec::new(),
+            },
         }
     }
 }

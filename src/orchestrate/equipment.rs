@@ -1,0 +1,173 @@
+//! What sandboxes are made from: an agent and a toolbox for each architecture that places have.
+//!
+//! Agents are installed with Kiln. Toolboxes are made when the first job, or the first build node, needs one: whoever finds
+//! that there is none asks for it here, and whoever makes them waits here for that.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    arch::Arch,
+    records::Failure,
+    sandbox::{agents::Agents, toolbox::Toolbox},
+};
+
+/// The agents and toolboxes of a server.
+#[derive(Debug)]
+pub struct Equipment {
+    agents: Agents,
+    toolboxes: Mutex<Toolboxes>,
+    wanted: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Toolboxes {
+    made: BTreeMap<Arch, Result<Toolbox, Failure>>,
+    wanted: BTreeSet<Arch>,
+}
+
+/// Why there is no sandbox to be made yet, or none at all.
+#[derive(Debug, Clone)]
+pub enum Lack {
+    /// The toolbox is being made, as this says.
+    Toolbox(String),
+    /// What is missing, nobody here makes; or it cannot be made now.
+    Failed(Failure),
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Toolbox(reason) => f.write_str(reason),
+            Self::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl From<Lack> for Failure {
+    fn from(lack: Lack) -> Self {
+        match lack {
+            Lack::Toolbox(reason) => Failure::new("sandbox_start", reason),
+            Lack::Failed(failure) => failure,
+        }
+    }
+}
+
+impl Equipment {
+    /// With the toolboxes that there are.
+    pub fn new(agents: Agents, toolboxes: impl IntoIterator<Item = Toolbox>) -> Self {
+        let made = toolboxes.into_iter().map(|toolbox| (toolbox.facts.arch, Ok(toolbox)));
+        Self {
+            agents,
+            toolboxes: Mutex::new(Toolboxes {
+                made: made.collect(),
+                wanted: BTreeSet::new(),
+            }),
+            wanted: Notify::new(),
+        }
+    }
+
+    fn toolboxes(&self) -> MutexGuard<'_, Toolboxes> {
+        // Each change is one call.
+        self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What sandboxes on hosts of this architecture are made from. A toolbox that is not there is asked for.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    pub fn of(&self, arch: Arch) -> Result<(PathBuf, Toolbox), Lack> {
+        let agent = self.agents.of(arch).map_err(Lack::Failed)?;
+        let known = self.toolboxes().made.get(&arch).cloned();
+        let lack = match known {
+            Some(Ok(toolbox)) => return Ok((agent, toolbox)),
+            Some(Err(failure)) => Lack::Failed(failure),
+            None if arch == Arch::host() => {
+                Lack::Toolbox("the toolbox is being built, once; that takes a few minutes".to_owned())
+            }
+            None => Lack::Toolbox(format!(
+                "the toolbox for {arch} is being built under an emulator, once; that takes a quarter of an hour or more"
+            )),
+        };
+        self.toolboxes().wanted.insert(arch);
+        self.wanted.notify_one();
+        Err(lack)
+    }
+
+    /// Waits until somebody asks for a toolbox that is not there; for which architecture. This host's own comes first, since
+    /// others are made with it.
+    pub async fn wanted(&self) -> Arch {
+        loop {
+            {
+                let mut toolboxes = self.toolboxes();
+                let host = Some(Arch::host()).filter(|host| toolboxes.wanted.contains(host));
+                if let Some(arch) = host.or_else(|| toolboxes.wanted.first().copied()) {
+                    toolboxes.wanted.remove(&arch);
+                    return arch;
+                }
+            }
+            self.wanted.notified().await;
+        }
+    }
+
+    /// Takes a toolbox that was made, or the reason why it was not.
+    pub fn note(&self, arch: Arch, made: Result<Toolbox, Failure>) {
+        let mut toolboxes = self.toolboxes();
+        toolboxes.made.insert(arch, made);
+        // Asked for while it was made.
+        toolboxes.wanted.remove(&arch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::{emulation::probe::tiny_program, sandbox::toolbox::tests::toolbox};
+
+    #[test]
+    fn a_toolbox_is_made_when_somebody_asks_for_it_and_this_hosts_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let foreign = if Arch::host() == Arch::Aarch64 {
+            Arch::X86_64
+        } else {
+            Arch::Aarch64
+        };
+        let equipment = Equipment::new(Agents::beside(dir.path().join("kiln-agent")), []);
+        // Without an agent a toolbox is of no use.
+        let lack = equipment.of(foreign).unwrap_err();
+        assert!(matches!(lack, Lack::Failed(failure) if failure.code == "not_equipped"));
+        assert_eq!(equipment.wanted().now_or_never(), None);
+
+        fs_err::create_dir(dir.path().join(foreign.name())).unwrap();
+        fs_err::write(
+            dir.path().join(foreign.name()).join("kiln-agent"),
+            tiny_program(foreign),
+        )
+        .unwrap();
+        for arch in [foreign, Arch::host()] {
+            assert!(matches!(equipment.of(arch), Err(Lack::Toolbox(_))));
+        }
+        assert_eq!(equipment.wanted().now_or_never(), Some(Arch::host()));
+        assert_eq!(equipment.wanted().now_or_never(), Some(foreign));
+        assert_eq!(equipment.wanted().now_or_never(), None);
+
+        // One that could not be made is tried again when somebody asks again.
+        equipment.note(foreign, Err(Failure::new("toolbox_build", "no mirror")));
+        assert_eq!(equipment.wanted().now_or_never(), None);
+        assert!(matches!(equipment.of(foreign), Err(Lack::Failed(failure)) if failure.code == "toolbox_build"));
+        assert_eq!(equipment.wanted().now_or_never(), Some(foreign));
+        equipment.note(foreign, Ok(toolbox(foreign)));
+        let (agent, found) = equipment.of(foreign).unwrap();
+        assert!(agent.starts_with(dir.path().join(foreign.name())));
+        assert_eq!(found.facts.arch, foreign);
+    }
+}

@@ -1,0 +1,131 @@
+//! Build nodes of another architecture than the server's, and nodes that do not answer.
+
+use super::*;
+use crate::{
+    emulation::probe::tiny_program,
+    orchestrate::Lack,
+    records::run::{How, LOCAL},
+};
+
+const NODE: &str = "x3000c0s17b0n0";
+const DEAF: &str = "x3000c0s19b0n0";
+
+/// Another architecture than this host's.
+fn foreign() -> Arch {
+    if Arch::host() == Arch::Aarch64 {
+        Arch::X86_64
+    } else {
+        Arch::Aarch64
+    }
+}
+
+/// A server that knows a node of another architecture, and one that does not answer.
+fn server(site: &Site, agent: &std::path::Path) -> (Server, Arc<Place>) {
+    let node = Place::new(Some(foreign()));
+    let of_node = Arc::clone(&node);
+    let node_driver: NodeDriver = Box::new(move |name| match name {
+        NODE => of_node.clone(),
+        DEAF => Place::new(None),
+        _ => panic!("there is no {name}"),
+    });
+    let agents = Agents::beside(agent.to_owned());
+    (site.server_with(WatchSettings::default(), agents, node_driver), node)
+}
+
+impl Server {
+    async fn looks(&self, nodes: &[&str]) {
+        let nodes: Vec<_> = nodes.iter().map(|name| (*name).to_owned()).collect();
+        join_all(self.orchestrator.places.looks(&nodes)).await;
+    }
+
+    /// Takes a job and looks for a place for it.
+    async fn accepts(&self, arch: Arch) -> JobId {
+        let job = Job { arch, ..job() };
+        let accepted = self.orchestrator.accept(job, NewRun::default()).await.unwrap();
+        // Only now it is worth to find out whether there are machines here.
+        self.looks(&[NODE]).await;
+        self.orchestrator.launch_once().await.unwrap();
+        accepted.id
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own() {
+    let (site, dir) = (Site::new().await, tempfile::tempdir().unwrap());
+    let own = dir.path().join("kiln-agent");
+    let (server, node) = server(&site, &own);
+    let plan = async |job| site.store.get_run(job).await.unwrap().unwrap().run.plan;
+
+    // Without an agent it is passed over, and the job is emulated here.
+    let emulated = server.accepts(foreign()).await;
+    let placed = plan(emulated).await;
+    assert_eq!((placed.place.as_deref(), placed.how), (Some(LOCAL), How::Emulated));
+
+    // With one, jobs for it wait for its toolbox, and others do not.
+    let agent = dir.path().join(foreign().name()).join("kiln-agent");
+    fs_err::create_dir(agent.parent().unwrap()).unwrap();
+    fs_err::write(&agent, tiny_program(foreign())).unwrap();
+    server.looks(&[NODE]).await;
+    let waits = server.accepts(foreign()).await;
+    let (_, reason) = server.orchestrator.waiting(waits).unwrap();
+    let expected = format!("the toolbox for {} is being built", foreign());
+    assert!(reason.starts_with(&expected), "{reason}");
+    let equipment = &server.orchestrator.equipment;
+    assert_eq!(equipment.wanted().await, foreign());
+    let native = server.accepts(Arch::host()).await;
+    assert_eq!(plan(native).await.place.as_deref(), Some(LOCAL));
+    assert_eq!(site.state(native).await, State::Launching);
+
+    equipment.note(foreign(), Ok(toolbox(foreign())));
+    server.looks(&[NODE]).await;
+    server.orchestrator.launch_once().await.unwrap();
+    let placed = plan(waits).await;
+    assert_eq!((placed.place.as_deref(), placed.how), (Some(NODE), How::Native));
+    let started = || node.sandboxes.lock().unwrap().get(&waits).map(|(spec, _)| spec.clone());
+    while started().is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let spec = started().unwrap();
+    assert_eq!((spec.agent, spec.toolbox.facts.arch), (agent, foreign()));
+    // And this host's jobs have this host's.
+    let here = server.place.sandboxes.lock().unwrap()[&emulated].0.clone();
+    assert_eq!((here.agent, here.toolbox.facts.arch), (own, Arch::host()));
+}
+
+#[tokio::test]
+async fn a_toolbox_that_cannot_be_made_leaves_the_job_to_others() {
+    let (site, dir) = (Site::new().await, tempfile::tempdir().unwrap());
+    let (server, _) = server(&site, &dir.path().join("kiln-agent"));
+    fs_err::create_dir(dir.path().join(foreign().name())).unwrap();
+    let agent = dir.path().join(foreign().name()).join("kiln-agent");
+    fs_err::write(agent, tiny_program(foreign())).unwrap();
+    let equipment = &server.orchestrator.equipment;
+    equipment.note(foreign(), Err(Failure::new("toolbox_build", "no mirror has it")));
+    let job = server.accepts(foreign()).await;
+    let placed = site.store.get_run(job).await.unwrap().unwrap().run.plan;
+    assert_eq!((placed.place.as_deref(), placed.how), (Some(LOCAL), How::Emulated));
+    // It is tried again.
+    assert_eq!(equipment.wanted().await, foreign());
+    assert!(matches!(equipment.of(foreign()), Err(Lack::Failed(_))));
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_holds_up_no_news_of_others() {
+    let (site, dir) = (Site::new().await, tempfile::tempdir().unwrap());
+    let (server, _) = server(&site, &dir.path().join("kiln-agent"));
+    let nodes = [DEAF.to_owned(), NODE.to_owned()];
+    let mut looks = tokio::task::JoinSet::new();
+    for look in server.orchestrator.places.looks(&nodes) {
+        looks.spawn(look);
+    }
+    // Of this host and of the node that answers.
+    for _ in 0..2 {
+        let done = tokio::time::timeout(Duration::from_secs(30), looks.join_next()).await;
+        done.unwrap().unwrap().unwrap();
+    }
+    assert_eq!(server.orchestrator.places.cpus(None), Some(2));
+    // Whoever is looked at is not looked at twice.
+    assert_eq!(server.orchestrator.places.looks(&nodes).len(), 2);
+    looks.shutdown().await;
+    assert_eq!(server.orchestrator.places.looks(&nodes).len(), 3);
+}
