@@ -8,6 +8,12 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
+/// This host's name, as it knows it itself.
+pub fn name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| "localhost".to_owned())
+}
+
 /// The Debian mirror that this host uses itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AptMirror {

@@ -32,6 +32,8 @@ pub mod sandbox;
 
 #[cfg(feature = "agent")]
 pub mod agent;
+#[cfg(feature = "agent")]
+pub mod squashfs;
 
 #[cfg(feature = "server")]
 pub mod api;

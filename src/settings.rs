@@ -132,6 +132,36 @@ impl fmt::Display for Period {
     }
 }
 
+/// TCP ports, written as `22000-22999` or as one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last; not before the first.
+    pub last: u16,
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no range of ports such as 22000-22999");
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
+        let (first, last) = (port(first)?, port(last)?);
+        if first == 0 || last < first {
+            return Err(wrong());
+        }
+        Ok(Self { first, last })
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
 /// A number of bytes, written as `1MiB` or as a plain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
@@ -229,6 +259,7 @@ macro_rules! written_as_text {
 written_as_text!(Period);
 written_as_text!(Size);
 written_as_text!(Destination);
+written_as_text!(Ports);
 
 impl<'de> Deserialize<'de> for Period {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -237,6 +268,12 @@ impl<'de> Deserialize<'de> for Period {
 }
 
 impl<'de> Deserialize<'de> for Destination {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }

@@ -9,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Client, Method, StatusCode, Upgraded, Version, header};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, time::Instant};
 
 use super::fetch;
 use crate::records::{
-    Failure,
+    Failure, Verdict,
     protocol::{
         AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
-        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts,
+        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell,
     },
 };
 
@@ -45,6 +45,7 @@ struct Shared {
     token: String,
     patience_s: AtomicU64,
     ending: watch::Sender<Option<Ending>>,
+    verdict: watch::Sender<Option<Verdict>>,
 }
 
 /// Why an agent stops in the middle of its work.
@@ -89,6 +90,7 @@ impl Channel {
             token: facts.token.clone(),
             patience_s: AtomicU64::new(FIRST_PATIENCE_S),
             ending: watch::Sender::new(None),
+            verdict: watch::Sender::new(None),
         })))
     }
 
@@ -143,6 +145,34 @@ impl Channel {
         self.call(Method::POST, "/finish", Some(outcome), ANSWER)
             .await
             .map(drop)
+    }
+
+    /// Opens a line for whoever logs in to the job's shell. One attempt: who needs it tries again.
+    pub async fn open_line(&self) -> Result<Upgraded, Failure> {
+        let lost = |error: reqwest::Error| Failure::new("server_lost", reason(&error));
+        let address = format!("{}/shell", self.0.address);
+        let request = self.0.http.get(address).bearer_auth(&self.0.token);
+        let request = request
+            .version(Version::HTTP_11)
+            .header(header::CONNECTION, "upgrade")
+            .header(header::UPGRADE, shell::UPGRADE);
+        let response = tokio::time::timeout(ANSWER, request.send()).await;
+        let response = response.map_err(|_| Failure::new("server_lost", "the server does not answer"))?;
+        response.map_err(lost)?.upgrade().await.map_err(lost)
+    }
+
+    /// Notes what the server has heard of the shell's end.
+    pub fn judge(&self, verdict: Option<Verdict>) {
+        self.0.verdict.send_if_modified(|known| {
+            let news = *known != verdict;
+            *known = verdict;
+            news
+        });
+    }
+
+    /// What somebody said over the API is to become of the work in the shell.
+    pub fn verdict(&self) -> Option<Verdict> {
+        *self.0.verdict.borrow()
     }
 
     /// Makes the agent stop. Only the first reason counts.

@@ -10,7 +10,7 @@ use fs_err::File;
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
 
-use crate::records::Digests;
+use crate::records::{Digests, artifact::Digesting};
 
 /// How much is read between two rounds of hashing: small enough that all three digests find it in the CPU's cache.
 const PIECE: usize = 128 * 1024;
@@ -32,9 +32,7 @@ pub struct PartReader {
     file: File,
     part_size: usize,
     number: u32,
-    size: u64,
-    sha256: Sha256,
-    md5: Md5,
+    whole: Digesting,
 }
 
 impl PartReader {
@@ -50,9 +48,7 @@ impl PartReader {
             file: File::open(path)?,
             part_size,
             number: 0,
-            size: 0,
-            sha256: Sha256::new(),
-            md5: Md5::new(),
+            whole: Digesting::default(),
         })
     }
 
@@ -67,14 +63,12 @@ impl PartReader {
                 break;
             }
             part_md5.update(&bytes[start..]);
-            self.md5.update(&bytes[start..]);
-            self.sha256.update(&bytes[start..]);
+            self.whole.update(&bytes[start..]);
         }
         if bytes.is_empty() && self.number > 0 {
             return Ok(None);
         }
         self.number += 1;
-        self.size += bytes.len() as u64;
         Ok(Some(Part {
             number: self.number,
             bytes: bytes.into(),
@@ -84,11 +78,7 @@ impl PartReader {
 
     /// Size and digests of everything read so far: the whole file, once [`PartReader::next_part`] gave none.
     pub fn finish(self) -> Digests {
-        Digests {
-            size: self.size,
-            sha256: hex::encode(self.sha256.finalize()),
-            md5: hex::encode(self.md5.finalize()),
-        }
+        self.whole.finish()
     }
 }
 

@@ -84,6 +84,11 @@ impl Events {
         }
     }
 
+    /// How far the step is, from code that cannot wait: what does not fit into the queue is left out.
+    pub fn progress_soon(&self, done: u64, total: u64) {
+        let _ = self.messages.try_send(now(What::Progress { done, total }));
+    }
+
     /// Returns when the server has kept everything sent so far, or never will.
     pub async fn flush(&self) {
         let (caller, flushed) = oneshot::channel();
@@ -175,6 +180,7 @@ impl Sender {
             events,
         };
         let kept = self.channel.post_events(&batch).await?;
+        self.channel.judge(kept.verdict);
         self.next += batch.events.len() as u64;
         self.last_sent = Some(Instant::now());
         if kept.next != self.next {

@@ -6,7 +6,11 @@ use futures::StreamExt;
 use reqwest::{Certificate, Client, ClientBuilder};
 use tokio::io::AsyncWriteExt;
 
-use crate::records::{Failure, protocol::RecipeSource};
+use crate::records::{
+    Digests, Failure,
+    artifact::Digesting,
+    protocol::{ObjectSource, RecipeSource},
+};
 
 /// Tries to get the recipe, two seconds apart.
 const TRIES: u32 = 5;
@@ -50,6 +54,38 @@ fn unusable(why: &dyn std::fmt::Display) -> Failure {
     .hint("the CA bundle has to be a PEM file of certificates")
 }
 
+/// Downloads an object to `to` and digests it on the way. `progress` hears bytes done and bytes in all.
+///
+/// # Errors
+///
+/// `code` after the last try.
+pub async fn object(
+    http: &Client,
+    source: &ObjectSource,
+    to: &Path,
+    code: &str,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Digests, Failure> {
+    let mut last = String::new();
+    for attempt in 1..=TRIES {
+        let mut reading = Digesting::default();
+        let done = save(http, &source.url, to, |bytes| {
+            reading.update(bytes);
+            progress(reading.size(), source.size);
+        });
+        match done.await {
+            Ok(()) => return Ok(reading.finish()),
+            Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store what is fetched", &error)),
+            Err(Attempt::Network(error)) => last = error.without_url().to_string(),
+        }
+        if attempt < TRIES {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+    Err(Failure::new(code, format!("cannot get an object from S3: {last}"))
+        .hint("check that the S3 endpoint can be reached from the sandbox"))
+}
+
 /// Downloads the archive to `to`.
 ///
 /// # Errors
@@ -58,7 +94,7 @@ fn unusable(why: &dyn std::fmt::Display) -> Failure {
 pub async fn fetch(http: &Client, source: &RecipeSource, to: &Path) -> Result<(), Failure> {
     let mut last = String::new();
     for attempt in 1..=TRIES {
-        match download(http, source, to).await {
+        match save(http, &source.url, to, |_| {}).await {
             Ok(()) => return Ok(()),
             Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store the recipe", &error)),
             Err(Attempt::Network(error)) => last = error.without_url().to_string(),
@@ -78,18 +114,14 @@ enum Attempt {
     Disk(std::io::Error),
 }
 
-async fn download(http: &Client, source: &RecipeSource, to: &Path) -> Result<(), Attempt> {
-    let response = http
-        .get(&source.url)
-        .send()
-        .await
-        .and_then(reqwest::Response::error_for_status);
+async fn save(http: &Client, url: &str, to: &Path, mut look: impl FnMut(&[u8])) -> Result<(), Attempt> {
+    let response = http.get(url).send().await.and_then(reqwest::Response::error_for_status);
     let mut body = response.map_err(Attempt::Network)?.bytes_stream();
     let mut file = tokio::fs::File::create(to).await.map_err(Attempt::Disk)?;
     while let Some(bytes) = body.next().await {
-        file.write_all(&bytes.map_err(Attempt::Network)?)
-            .await
-            .map_err(Attempt::Disk)?;
+        let bytes = bytes.map_err(Attempt::Network)?;
+        look(&bytes);
+        file.write_all(&bytes).await.map_err(Attempt::Disk)?;
     }
     file.flush().await.map_err(Attempt::Disk)
 }

@@ -1,44 +1,35 @@
-//! One create job, step by step.
+//! One job, step by step.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
-use nix::sys::resource::{UsageWho, getrusage};
-use tokio::process::Command;
-
 use super::{
-    boot_files,
     build::kiwi,
-    cause,
     channel::{Channel, Ending},
-    doors,
+    create, customize, debug, doors,
     events::Events,
-    evidence, fetch, kiwi_config,
-    outputs::{Artifacts, Outputs},
-    process,
-    programs::Programs,
-    repos, squashfs, stop, template,
-    twins::Twins,
-    unpack, upload,
+    evidence, fetch,
+    outputs::Outputs,
+    package,
+    process::blocking,
+    stop,
 };
 use crate::{
     emulation::{binfmt, probe, twins::join},
     records::{
-        ArtifactKind, EmulatedProgram, Execs, Failure, Step, TwinLevel,
-        protocol::{AgentFacts, Emulator, JobDescription, Outcome, What},
+        EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
+        protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
     },
 };
+use nix::sys::resource::{UsageWho, getrusage};
 
 /// The job's disk space. The driver puts it here.
 const SCRATCH: &str = "/scratch";
 
 /// Where the toolbox's programs look for certificate authorities.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// Memory that mksquashfs may use for its queues, in MiB.
-const SQUASHFS_MEMORY_MIB: u64 = 512;
 
 /// Asks for the job, does it, and finishes it.
 ///
@@ -104,22 +95,47 @@ struct Steps<'a> {
 impl Steps<'_> {
     async fn run(&self) -> Result<(), Failure> {
         let scratch = Path::new(SCRATCH);
-        let Prepared { http, emulator } = self.step(Step::Prepare, self.prepare(scratch)).await?;
+        let prepared = self.step(Step::Prepare, self.prepare(scratch)).await?;
+        let http = &prepared.http;
+        let job_type = self.job.work.job_type();
         let mut outputs = match self.job.from {
-            Some(from) => Outputs::of_another_attempt(scratch, from)?,
-            None => Outputs::none(scratch),
+            Some(from) => Outputs::of_another_attempt(scratch, job_type, from)?,
+            None => Outputs::none(scratch, job_type),
         };
         for step in outputs.steps() {
             outputs = blocking(move || outputs.begin(step).map(|()| outputs)).await?;
             let facts = &outputs.facts;
-            match step {
-                Step::Prepare => {}
-                Step::Fetch => outputs.facts.recipe = self.step(step, self.fetch(&http, &outputs)).await?,
-                Step::Template => self.step(step, self.template(&facts.recipe)).await?,
-                Step::Repos => outputs.facts.has_tbz = self.step(step, self.repos(&http, &facts.recipe)).await?,
-                Step::Build => self.step(step, self.build(&http, &outputs, emulator.as_ref())).await?,
-                Step::Package => outputs.facts.artifacts = self.step(step, self.package(&outputs)).await?,
-                Step::Upload => self.step(step, self.upload(&http, &facts.artifacts)).await?,
+            match (step, &self.job.work) {
+                (Step::Fetch, Work::Create(work)) => {
+                    let fetched = create::fetch(work, http, &outputs, self.events);
+                    outputs.facts.recipe = self.step(step, fetched).await?;
+                }
+                (Step::Template, Work::Create(work)) => {
+                    let rendered = create::template(work, &facts.recipe, self.events);
+                    self.step(step, rendered).await?;
+                }
+                (Step::Repos, Work::Create(work)) => {
+                    let waited = create::repos(work, self.job.arch, http, &facts.recipe, self.events);
+                    outputs.facts.has_tbz = self.step(step, waited).await?;
+                }
+                (Step::Build, Work::Create(_)) => self.step(step, self.build(&outputs, &prepared)).await?,
+                (Step::Fetch, Work::Customize(work)) => {
+                    let fetched = customize::rootfs::fetch(&work.rootfs, http, &outputs, self.events);
+                    outputs.facts.devices = self.step(step, fetched).await?;
+                }
+                (Step::Customize, Work::Customize(work)) => {
+                    self.step(step, self.customize(work, &outputs, &prepared)).await?;
+                }
+                (Step::Package, _) => {
+                    let packaged = package::package(self.job, &outputs, self.events);
+                    outputs.facts.artifacts = self.step(step, packaged).await?;
+                }
+                (Step::Upload, _) => {
+                    let uploaded = package::upload(self.job, http, self.channel, &facts.artifacts, self.events);
+                    self.step(step, uploaded).await?;
+                }
+                // The other type's.
+                _ => {}
             }
             outputs.finished(step)?;
         }
@@ -181,74 +197,49 @@ impl Steps<'_> {
         Ok(emulator)
     }
 
-    /// Returns where the recipe is.
-    async fn fetch(&self, http: &reqwest::Client, outputs: &Outputs) -> Result<PathBuf, Failure> {
-        let (archive, into) = outputs.recipe();
-        fetch::fetch(http, &self.job.recipe, &archive).await?;
-        let source = self.job.recipe.clone();
-        let unpacked = blocking(move || {
-            unpack::check_fetched(&archive, &source)?;
-            unpack::unpack(&archive, &into, &unpack::Limits::default())
-        })
-        .await?;
-        self.events
-            .say(format!(
-                "{} entries, {} bytes unpacked",
-                unpacked.entries, unpacked.bytes
-            ))
-            .await;
-        Ok(unpacked.root)
-    }
-
-    async fn template(&self, recipe: &Path) -> Result<(), Failure> {
-        let mut values = self.job.values.clone();
-        // A recipe without templates needs no values, and the user gave none.
-        if !values.is_empty() || recipe.join(template::LIST_FILE).exists() {
-            for (name, value) in &self.job.default_values {
-                values.entry(name.clone()).or_insert_with(|| value.clone());
-            }
-        }
-        let (recipe, mode, events) = (recipe.to_owned(), self.job.template_mode, self.events.clone());
-        blocking(move || template::render(&recipe, &values, mode, &|line| events.say_blocking(line))).await
-    }
-
-    /// Returns whether the recipe has a type `tbz`, which IMS recipes are written for.
-    async fn repos(&self, http: &reqwest::Client, recipe: &Path) -> Result<bool, Failure> {
-        let facts = kiwi_config::read(recipe, self.job.arch)?;
-        let timeout = Duration::from_secs(self.job.repos_timeout_s);
-        repos::wait(&facts, http, timeout, &|line| self.events.say_soon(line)).await?;
-        Ok(facts.has_tbz)
-    }
-
-    async fn build(
-        &self,
-        http: &reqwest::Client,
-        outputs: &Outputs,
-        emulator: Option<&Emulator>,
-    ) -> Result<(), Failure> {
-        let request = kiwi::PrepareRoot {
-            recipe: &outputs.facts.recipe,
+    async fn build(&self, outputs: &Outputs, prepared: &Prepared) -> Result<(), Failure> {
+        let Prepared { http, emulator } = prepared;
+        let (execs, built) = create::build(self.job, http, self.channel, outputs, emulator.as_ref(), self.events).await;
+        self.tell_execs(execs).await;
+        let Some(debug) = self.shell_at(ShellTime::Debug) else {
+            return built;
+        };
+        let at = debug::Shown {
+            job: self.job,
             root: &outputs.root(),
-            arch: self.job.arch,
-            emulator,
-            has_tbz: outputs.facts.has_tbz,
+            channel: self.channel,
+            events: self.events,
         };
-        let twins = Twins::of_job(self.job, outputs, self.events, self.channel, http);
-        let mut programs = Programs::default();
-        let built = kiwi::prepare_root(request, &mut programs, self.events).await;
-        let counted = match twins {
-            Some(twins) => blocking(move || twins.finish()).await,
-            None => Ok(None),
+        debug::show(at, debug, built).await
+    }
+
+    /// The shell that the job opens at this time, if it does.
+    fn shell_at(&self, when: ShellTime) -> Option<&ShellPlan> {
+        self.job.shell.as_ref().filter(|shell| shell.wish.when == when)
+    }
+
+    async fn customize(&self, work: &ImageWork, outputs: &Outputs, prepared: &Prepared) -> Result<(), Failure> {
+        let by_hand = work
+            .changes
+            .is_empty()
+            .then(|| self.shell_at(ShellTime::Customize))
+            .flatten();
+        let customizing = customize::Customizing {
+            job: self.job,
+            outputs,
+            emulator: prepared.emulator.as_ref(),
+            http: &prepared.http,
+            channel: self.channel,
+            events: self.events,
         };
-        if emulator.is_some() {
-            let counted = counted.as_ref().ok().copied().flatten();
-            self.tell_execs(programs.execs(counted)).await;
-        }
-        built.and(counted.map(drop))
+        let (execs, changed) = customizing.change(&work.changes, by_hand).await;
+        self.tell_execs(execs).await;
+        changed
     }
 
     /// Tells what ran how, in the log and for the job's record.
-    async fn tell_execs(&self, execs: Execs) {
+    async fn tell_execs(&self, execs: Option<Execs>) {
+        let Some(execs) = execs else { return };
         self.events.say(format!("programs of the image: {execs}")).await;
         for EmulatedProgram { program, runs, cpu_ms } in &execs.most_expensive {
             let text = format!("emulated: {program}, {runs} times, {cpu_ms} ms of CPU");
@@ -256,85 +247,6 @@ impl Steps<'_> {
         }
         self.events.send(What::Execs(execs)).await;
     }
-
-    async fn package(&self, outputs: &Outputs) -> Result<Artifacts, Failure> {
-        let (rootfs, kernel) = outputs.packages();
-        let (arch, names) = (self.job.arch, self.job.boot.clone());
-        let (root_of_search, kernel_file) = (outputs.root(), kernel.clone());
-        let boot = blocking(move || {
-            squashfs::restrict_image_dir(&root_of_search)?;
-            let boot = boot_files::find_boot_files(&root_of_search, arch, &names)?;
-            if let Some(set) = &boot {
-                boot_files::write_kernel(set, &kernel_file)?;
-            }
-            Ok(boot)
-        })
-        .await?;
-
-        let mut command = Command::new("mksquashfs");
-        command.args(squashfs::mksquashfs_args(
-            &outputs.root(),
-            &rootfs,
-            &self.job.squashfs,
-            self.job.cpus,
-            SQUASHFS_MEMORY_MIB,
-        ));
-        let mut progress = None;
-        let finished = process::run(command, None, self.events, |line| {
-            let seen = squashfs::parse_progress(line);
-            progress = seen.or(progress);
-            seen.is_some()
-        })
-        .await?;
-        finished.check(|tool| {
-            cause::known_cause(&tool.tail).unwrap_or_else(|| {
-                let last = cause::last_words(&tool.tail).unwrap_or("it said nothing");
-                Failure::new("squashfs_failed", format!("mksquashfs failed: {last}"))
-            })
-        })?;
-        let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
-        match boot {
-            Some(set) => {
-                artifacts.push((ArtifactKind::Kernel, kernel));
-                artifacts.push((ArtifactKind::Initrd, set.initrd));
-                artifacts.extend(set.parameters.map(|path| (ArtifactKind::BootParameters, path)));
-            }
-            None => {
-                self.events
-                    .say("the root has no kernel: the image is a root file system only")
-                    .await;
-            }
-        }
-        Ok(artifacts)
-    }
-
-    async fn upload(&self, http: &reqwest::Client, artifacts: &Artifacts) -> Result<(), Failure> {
-        let uploader = upload::Uploader {
-            http: http.clone(),
-            channel: self.channel.clone(),
-            events: self.events.clone(),
-            patience: Duration::from_secs(self.job.patience_s),
-        };
-        for (kind, path) in artifacts {
-            let digests = uploader.upload(*kind, path).await?;
-            self.events
-                .say(format!(
-                    "{}: {} bytes, sha256 {}",
-                    kind.key_name(),
-                    digests.size,
-                    digests.sha256
-                ))
-                .await;
-        }
-        Ok(())
-    }
-}
-
-/// Runs code that blocks where it may.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Failure::new("agent_panic", error))?
 }
 
 /// Tools say many things when the disk is full; the disk itself says it best.

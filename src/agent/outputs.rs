@@ -8,7 +8,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::records::{ArtifactKind, Failure, Step};
+use super::squashfs::Device;
+use crate::records::{ArtifactKind, Failure, JobType, Step};
 
 /// The file that remembers, in the job's disk space.
 const FILE: &str = "steps.json";
@@ -20,6 +21,8 @@ pub type Artifacts = Vec<(ArtifactKind, PathBuf)>;
 #[derive(Debug, Clone)]
 pub struct Outputs {
     scratch: PathBuf,
+    /// The steps of a job of its type.
+    steps: &'static [Step],
     /// What cannot be told from the disk space itself.
     pub facts: Facts,
 }
@@ -33,15 +36,19 @@ pub struct Facts {
     pub recipe: PathBuf,
     /// From the wait for repositories: whether the recipe has a type `tbz`, which IMS recipes are written for.
     pub has_tbz: bool,
+    /// From the fetch of an image: device nodes, which nobody can make in a sandbox, for the next squashfs.
+    #[serde(default)]
+    pub devices: Vec<Device>,
     /// From packaging.
     pub artifacts: Artifacts,
 }
 
 impl Outputs {
     /// Those of a job that begins, in its empty disk space.
-    pub fn none(scratch: &Path) -> Self {
+    pub fn none(scratch: &Path, job: JobType) -> Self {
         Self {
             scratch: scratch.to_owned(),
+            steps: Step::of(job),
             facts: Facts::default(),
         }
     }
@@ -51,10 +58,11 @@ impl Outputs {
     /// # Errors
     ///
     /// `nothing_to_resume` when a step before `from` was not finished or its outputs are gone.
-    pub fn of_another_attempt(scratch: &Path, from: Step) -> Result<Self, Failure> {
-        let mut outputs = Self::none(scratch);
-        // Templates are rendered in place, so they need a recipe that was just fetched; that takes no time.
-        if from <= Step::Template {
+    pub fn of_another_attempt(scratch: &Path, job: JobType, from: Step) -> Result<Self, Failure> {
+        let mut outputs = Self::none(scratch, job);
+        let before = |step| outputs.before(step);
+        // Templates are rendered, and images changed, in place: that needs a recipe or an image that was just fetched.
+        if from <= Step::Template || from == Step::Customize {
             return Ok(outputs);
         }
         let missing = |what: String| {
@@ -99,6 +107,11 @@ impl Outputs {
         (self.scratch.join("recipe.archive"), self.scratch.join("recipe"))
     }
 
+    /// Where the root file system of the image that is changed goes.
+    pub fn base(&self) -> PathBuf {
+        self.scratch.join("base.squashfs")
+    }
+
     /// Where the squashfs and the kernel go.
     pub fn packages(&self) -> (PathBuf, PathBuf) {
         (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))
@@ -107,16 +120,24 @@ impl Outputs {
     /// The steps to do, in order. The first of all is done in every attempt and leaves nothing.
     pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let finished = self.facts.finished.unwrap_or(Step::Prepare);
-        Step::ALL.into_iter().filter(move |step| *step > finished)
+        self.steps.iter().copied().filter(move |step| *step > finished)
+    }
+
+    /// The step before another.
+    fn before(&self, step: Step) -> Step {
+        let earlier = self.steps.iter().rev().find(|earlier| **earlier < step);
+        earlier.copied().unwrap_or(Step::Prepare)
     }
 
     /// Makes room for a step: what an attempt at it left half-made goes.
     pub fn begin(&mut self, step: Step) -> Result<(), Failure> {
         // First, so that nobody takes what is about to go for finished.
-        self.finished(before(step))?;
+        self.finished(self.before(step))?;
         let products = match step {
+            Step::Fetch if self.steps.contains(&Step::Customize) => vec![self.base(), self.root()],
             Step::Fetch => vec![self.recipe().0, self.recipe().1],
             Step::Build => vec![self.root(), self.twins()],
+            Step::Customize => vec![self.twins()],
             Step::Package => vec![self.packages().0, self.packages().1],
             Step::Prepare | Step::Template | Step::Repos | Step::Upload => Vec::new(),
         };
@@ -141,12 +162,6 @@ impl Outputs {
     }
 }
 
-/// The step before another.
-fn before(step: Step) -> Step {
-    let earlier = Step::ALL.into_iter().rev().find(|earlier| *earlier < step);
-    earlier.unwrap_or(Step::Prepare)
-}
-
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs_err::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs_err::remove_dir_all(path),
@@ -165,7 +180,7 @@ mod tests {
 
     /// A disk space in which every step up to packaging was done.
     fn packaged(scratch: &Path) -> Outputs {
-        let mut outputs = Outputs::none(scratch);
+        let mut outputs = Outputs::none(scratch, JobType::Create);
         for step in [Step::Fetch, Step::Template, Step::Repos, Step::Build, Step::Package] {
             outputs.begin(step).unwrap();
             match step {
@@ -187,25 +202,28 @@ mod tests {
     }
 
     fn refusal(scratch: &Path, from: Step) -> String {
-        Outputs::of_another_attempt(scratch, from).unwrap_err().code
+        Outputs::of_another_attempt(scratch, JobType::Create, from)
+            .unwrap_err()
+            .code
     }
 
     #[test]
     fn another_attempt_goes_on_where_it_is_told_to() {
         let scratch = tempfile::tempdir().unwrap();
         let all = packaged(scratch.path()).facts;
+        let steps = Step::of(JobType::Create);
         for (from, steps) in [
-            (Step::Upload, &Step::ALL[6..]),
-            (Step::Package, &Step::ALL[5..]),
-            (Step::Build, &Step::ALL[4..]),
-            (Step::Repos, &Step::ALL[3..]),
-            (Step::Template, &Step::ALL[1..]),
-            (Step::Prepare, &Step::ALL[1..]),
+            (Step::Upload, &steps[6..]),
+            (Step::Package, &steps[5..]),
+            (Step::Build, &steps[4..]),
+            (Step::Repos, &steps[3..]),
+            (Step::Template, &steps[1..]),
+            (Step::Prepare, &steps[1..]),
         ] {
-            let outputs = Outputs::of_another_attempt(scratch.path(), from).unwrap();
+            let outputs = Outputs::of_another_attempt(scratch.path(), JobType::Create, from).unwrap();
             assert_eq!(outputs.steps().collect::<Vec<_>>(), steps, "{from}");
         }
-        let outputs = Outputs::of_another_attempt(scratch.path(), Step::Upload).unwrap();
+        let outputs = Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Upload).unwrap();
         assert_eq!(outputs.facts, all);
     }
 
@@ -213,14 +231,14 @@ mod tests {
     fn a_step_begins_clean_and_its_followers_are_no_longer_finished() {
         let scratch = tempfile::tempdir().unwrap();
         packaged(scratch.path());
-        let mut outputs = Outputs::of_another_attempt(scratch.path(), Step::Build).unwrap();
+        let mut outputs = Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Build).unwrap();
         outputs.begin(Step::Build).unwrap();
         assert!(!outputs.root().exists());
         assert!(outputs.facts.recipe.exists());
         // The attempt dies here.
         fs_err::create_dir(outputs.root()).unwrap();
         assert_eq!(refusal(scratch.path(), Step::Package), "nothing_to_resume");
-        assert!(Outputs::of_another_attempt(scratch.path(), Step::Build).is_ok());
+        assert!(Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Build).is_ok());
     }
 
     #[test]

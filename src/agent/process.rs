@@ -120,6 +120,15 @@ pub async fn run(
     })
 }
 
+/// Runs code that blocks where it may.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Failure::new("agent_panic", error))?
+}
+
 /// The next line; at the end of the stream the source becomes `None`. Waits for ever on a source that is gone.
 async fn next<R: AsyncRead + Unpin>(source: &mut Option<Lines<R>>) -> Option<String> {
     let Some(lines) = source else {

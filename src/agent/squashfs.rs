@@ -2,6 +2,9 @@
 
 use std::{ffi::OsString, fs::Permissions, io, os::unix::fs::PermissionsExt, path::Path};
 
+use jiff::{civil::DateTime, tz::TimeZone};
+use serde::{Deserialize, Serialize};
+
 use crate::records::{
     Failure,
     protocol::{Compressor, SquashfsOptions},
@@ -37,6 +40,99 @@ pub fn mksquashfs_args(
     args.extend(["-processors".into(), cpus.max(1).to_string().into()]);
     args.extend(["-mem".into(), format!("{}M", memory_mib.max(64)).into()]);
     args
+}
+
+/// A device node of a squashfs. A sandbox cannot make any, so it goes from one squashfs into the next without ever being
+/// in the root between them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// In the root, without a slash before it.
+    path: String,
+    /// `c` or `b`.
+    kind: char,
+    /// Permissions, octal.
+    mode: u32,
+    owner: (u32, u32),
+    number: (u32, u32),
+    /// Seconds since 1970.
+    time: i64,
+}
+
+impl Device {
+    /// Where it is in the root, without a slash before it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+/// The device nodes in a list that `unsquashfs -d "" -llnumeric -full-precision -UTC` printed.
+pub fn parse_devices(list: &str) -> Vec<Device> {
+    list.lines().filter_map(parse_device).collect()
+}
+
+/// `crw-rw-rw- 0/0   1,  3 2025-01-01 00:00:00 /dev/null`
+fn parse_device(line: &str) -> Option<Device> {
+    let kind = line.chars().next().filter(|kind| matches!(kind, 'c' | 'b'))?;
+    let (permissions, rest) = line.split_once(' ')?;
+    let (owner, rest) = rest.trim_start().split_once(' ')?;
+    let (uid, gid) = owner.split_once('/')?;
+    let (major, rest) = rest.trim_start().split_once(',')?;
+    let (minor, rest) = rest.trim_start().split_once(' ')?;
+    let (date, rest) = rest.trim_start().split_once(' ')?;
+    let (clock, path) = rest.split_once(' ')?;
+    let time: DateTime = format!("{date}T{clock}").parse().ok()?;
+    Some(Device {
+        path: path.trim_start_matches('/').to_owned(),
+        kind,
+        mode: mode_of(permissions),
+        owner: (uid.parse().ok()?, gid.parse().ok()?),
+        number: (major.trim().parse().ok()?, minor.parse().ok()?),
+        time: time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second(),
+    })
+}
+
+/// What `ls` calls `rwsr-x--T`, as a number.
+fn mode_of(letters: &str) -> u32 {
+    let letters = letters.chars().skip(1).take(9).enumerate();
+    letters.fold(0, |mode, (at, letter)| {
+        let plain = 0o400 >> at;
+        let special = 0o4000 >> (at / 3);
+        mode | match letter {
+            '-' => 0,
+            'S' | 'T' => special,
+            's' | 't' => special | plain,
+            _ => plain,
+        }
+    })
+}
+
+/// Has mksquashfs put device nodes where they were, unless there is something else now, or nothing that could hold them.
+pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
+    let belongs = |device: &&Device| {
+        let path = root.join(&device.path);
+        let is_dir = |dir: &Path| fs_err::symlink_metadata(dir).is_ok_and(|found| found.is_dir());
+        path.parent().is_some_and(is_dir) && fs_err::symlink_metadata(&path).is_err()
+    };
+    let definition = |device: &Device| {
+        let Device {
+            kind,
+            mode,
+            owner,
+            number,
+            time,
+            ..
+        } = device;
+        let path = device.path.replace('\\', "\\\\").replace('"', "\\\"");
+        let kind = kind.to_ascii_uppercase();
+        format!(
+            "\"{path}\" {kind} {time} {mode:o} {} {} {} {}",
+            owner.0, owner.1, number.0, number.1
+        )
+    };
+    let wanted = devices.iter().filter(belongs);
+    wanted
+        .flat_map(|device| ["-p".into(), definition(device).into()])
+        .collect()
 }
 
 /// Reads mksquashfs's progress bar, `[=====|   ] 1158/4000  28%`: blocks done and blocks in all. The bar's lines end
@@ -101,6 +197,25 @@ mod tests {
         ] {
             assert_eq!(args(compressor, level), format!("{common} {middle} {sizes}"));
         }
+    }
+
+    #[test]
+    fn device_nodes_are_found_in_a_list_and_put_back() {
+        let list = "drwxr-xr-x 0/0                  32 2025-01-01 00:00:00 /dev\n\
+                    crw-rw-rw- 0/5             1,  3 1970-01-01 00:01:00 /dev/my \"null\n\
+                    brw-rwS--T 0/6             8, 10 2025-01-01 00:00:00 /gone/sda\n\
+                    -rw-r--r-- 0/0                 2 2025-01-01 00:00:00 /c, 1\n";
+        let devices = parse_devices(list);
+        assert_eq!(devices.len(), 2);
+        assert_eq!(devices[1].mode, 0o3660);
+        let root = tempfile::tempdir().unwrap();
+        fs_err::create_dir(root.path().join("dev")).unwrap();
+        assert_eq!(
+            device_args(root.path(), &devices),
+            ["-p", r#""dev/my \"null" C 60 666 0 5 1 3"#].map(OsString::from)
+        );
+        fs_err::write(root.path().join("dev/my \"null"), "").unwrap();
+        assert!(device_args(root.path(), &devices).is_empty());
     }
 
     #[test]

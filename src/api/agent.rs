@@ -13,13 +13,15 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 
 use crate::{
     orchestrate::agents::{AgentCalls, Refusal},
     records::{
         Failure, JobId,
-        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts},
+        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
     },
 };
 
@@ -38,6 +40,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/uploads/{upload}/parts", post(get_part_urls))
         .route("/uploads/{upload}/complete", post(complete_upload))
         .route("/packages", post(find_packages))
+        .route("/shell", get(open_line))
         .route("/finish", post(finish));
     Router::new()
         .nest("/agent/v1/jobs/{job}", routes)
@@ -79,6 +82,24 @@ async fn find_packages(State(calls): Calls, agent: Agent, Body(packages): Body<P
     agent.call(&*calls, Call::FindPackages(packages)).await
 }
 
+/// Answers 101 and hands the connection over.
+async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
+        let failure = Failure::new("protocol", "a line is asked for with an Upgrade header");
+        return (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response();
+    };
+    let (job, response) = (agent.job, agent.call(&*calls, Call::OpenLine).await);
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        tokio::spawn(async move {
+            // The agent that went away meanwhile asks again.
+            if let Ok(line) = upgrade.await {
+                calls.take_line(job, Box::new(TokioIo::new(line)));
+            }
+        });
+    }
+    response
+}
+
 async fn finish(State(calls): Calls, agent: Agent, Body(outcome): Body<Outcome>) -> Response {
     agent.call(&*calls, Call::Finish(outcome)).await
 }
@@ -97,6 +118,10 @@ impl Agent {
             Ok(Answer::Upload(upload)) => Json(upload).into_response(),
             Ok(Answer::PartUrls(urls)) => Json(urls).into_response(),
             Ok(Answer::Packages(urls)) => Json(urls).into_response(),
+            Ok(Answer::Line) => {
+                let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, shell::UPGRADE)];
+                (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+            }
             Ok(Answer::Done) => StatusCode::NO_CONTENT.into_response(),
             Err(refusal) => refusal.into_response(),
         }

@@ -70,18 +70,23 @@ pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
 /// # Errors
 ///
 /// As [`check_image`].
-pub(super) async fn check_rootfs(api: &Api, link: &Link) -> Result<()> {
+pub(super) async fn check_rootfs(api: &Api, link: &Link) -> Result<Artifact> {
     let artifacts = read_manifest(api, link).await?;
-    let rootfs = artifacts.iter().find(|artifact| artifact.is_rootfs);
-    match rootfs {
-        Some(rootfs) => must_exist(api, &rootfs.path).await,
-        None => Ok(()),
-    }
+    let rootfs = artifacts.into_iter().find(|artifact| artifact.is_rootfs);
+    let none = || Problem::bad_request(format_args!("The manifest {} names no root file system.", link.path));
+    let rootfs = rootfs.ok_or_else(none)?;
+    must_exist(api, &rootfs.path).await?;
+    Ok(rootfs)
 }
 
 /// What a manifest says of one object.
-struct Artifact {
-    path: String,
+pub(super) struct Artifact {
+    /// Where it is.
+    pub(super) path: String,
+    /// Its MD5, lower-case hexadecimal, if the manifest has it.
+    pub(super) md5: Option<String>,
+    /// Its SHA-256 likewise, which manifests of others lack.
+    pub(super) sha256: Option<String>,
     is_rootfs: bool,
 }
 
@@ -170,8 +175,11 @@ fn check_artifact(number: usize, artifact: &Value) -> std::result::Result<Artifa
         .get("type")
         .and_then(Value::as_str)
         .ok_or_else(|| wrong("has no `type`"))?;
+    let digest = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_lowercase);
     Ok(Artifact {
         path: path.to_owned(),
+        md5: digest("md5").filter(|md5| !md5.is_empty()),
+        sha256: digest("sha256").filter(|sha256| !sha256.is_empty()),
         is_rootfs: media_type.starts_with(ArtifactKind::Rootfs.media_type()),
     })
 }

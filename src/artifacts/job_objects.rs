@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::ArtifactStore;
-use crate::records::{ArtifactKind, Failure, ImageId, JobId};
+use crate::records::{ArtifactKind, Change, Failure, ImageId, JobId, link::bucket_and_key};
 
 impl ArtifactStore {
     /// Puts a job's recipe where its agent can get it; returns the address, good for `valid`.
@@ -19,6 +19,34 @@ impl ArtifactStore {
     /// Removes a job's recipe. May be repeated.
     pub async fn discard_recipe(&self, job: JobId) -> Result<(), Failure> {
         self.delete(self.recipes_bucket(), &recipe_key(job)).await
+    }
+
+    /// Keeps what a job runs in its image, for as long as the job has a record. Returns where: `s3://bucket/key`.
+    pub async fn put_change(&self, job: JobId, number: usize, content: Bytes) -> Result<String, Failure> {
+        let (bucket, key) = (self.recipes_bucket(), change_key(job, number));
+        self.put_bytes(bucket, &key, "application/octet-stream", content)
+            .await?;
+        Ok(format!("s3://{bucket}/{key}"))
+    }
+
+    /// Gives a job its own copies of what another one runs.
+    pub async fn copy_changes(&self, job: JobId, changes: &mut [Change]) -> Result<(), Failure> {
+        for (number, change) in changes.iter_mut().enumerate() {
+            let missing = || Failure::new("s3_missing", format!("{} is not in S3", change.object));
+            let (bucket, from) = bucket_and_key(&change.object).ok_or_else(missing)?;
+            let to = change_key(job, number);
+            self.copy(bucket, from, &to).await?;
+            change.object = format!("s3://{bucket}/{to}");
+        }
+        Ok(())
+    }
+
+    /// Removes what a job runs in its image. May be repeated.
+    pub async fn discard_changes(&self, job: JobId) -> Result<(), Failure> {
+        for object in self.list(self.recipes_bucket(), &format!("changes/{job}/")).await? {
+            self.delete(self.recipes_bucket(), &object.key).await?;
+        }
+        Ok(())
     }
 
     /// Adds the packed log to an image.
@@ -55,6 +83,10 @@ impl ArtifactStore {
 
 fn log_key(job: JobId) -> String {
     format!("logs/{job}/{}", ArtifactKind::Log.key_name())
+}
+
+fn change_key(job: JobId, number: usize) -> String {
+    format!("changes/{job}/{number}")
 }
 
 fn recipe_key(job: JobId) -> String {

@@ -11,15 +11,13 @@ use aws_sdk_s3::{
 };
 use bytes::Bytes;
 use jiff::Timestamp;
-use md5::{Digest, Md5};
-use sha2::Sha256;
 use tokio::io::AsyncWriteExt;
 
 use super::{
     S3Settings, percent,
     sdk::{self, broken_stream, failure, io_failure, is_missing, is_refused, presign_failure},
 };
-use crate::records::{Digests, Failure};
+use crate::records::{Digests, Failure, artifact::Digesting};
 
 /// The largest object that S3 copies at once, in bytes (5 GiB).
 const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
@@ -83,30 +81,6 @@ pub(super) struct Head {
     pub(super) size: u64,
     /// Without quotes.
     pub(super) etag: String,
-}
-
-/// Size and digests of what goes by.
-#[derive(Default)]
-struct Reading {
-    size: u64,
-    sha256: Sha256,
-    md5: Md5,
-}
-
-impl Reading {
-    fn update(&mut self, chunk: &[u8]) {
-        self.size += chunk.len() as u64;
-        self.sha256.update(chunk);
-        self.md5.update(chunk);
-    }
-
-    fn finish(self) -> Digests {
-        Digests {
-            size: self.size,
-            sha256: hex::encode(self.sha256.finalize()),
-            md5: hex::encode(self.md5.finalize()),
-        }
-    }
 }
 
 impl ArtifactStore {
@@ -314,7 +288,7 @@ impl ArtifactStore {
             .map_err(&local)?;
         let (file, path) = file.into_parts();
         let mut file = tokio::fs::File::from_std(file);
-        let mut reading = Reading::default();
+        let mut reading = Digesting::default();
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(|error| broken_stream(&what, &error))?;
             reading.update(&chunk);
@@ -342,7 +316,7 @@ impl ArtifactStore {
         let what = format!("cannot read s3://{bucket}/{key}");
         let answer = self.client.get_object().bucket(bucket).key(key).send().await;
         let mut body = answer.map_err(|error| failure(&what, &error))?.body;
-        let mut reading = Reading::default();
+        let mut reading = Digesting::default();
         while let Some(chunk) = body.next().await {
             reading.update(&chunk.map_err(|error| broken_stream(&what, &error))?);
         }
@@ -352,6 +326,11 @@ impl ArtifactStore {
     /// Whether an object is there and may be read. A bucket that is not there, or not ours to read, has none.
     pub async fn exists(&self, bucket: &str, key: &str) -> Result<bool, Failure> {
         Ok(self.head(bucket, key).await?.is_some())
+    }
+
+    /// The bytes of an object, or none when it is not there or not ours to look at.
+    pub async fn size(&self, bucket: &str, key: &str) -> Result<Option<u64>, Failure> {
+        Ok(self.head(bucket, key).await?.map(|head| head.size))
     }
 
     /// An object of less than `limit` bytes, or none when it is not there or not ours to read.

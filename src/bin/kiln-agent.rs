@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Some(word) if word == watch::COMMAND => watch::main(arguments)
             .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
             .map_err(|error| Failure::io("cannot watch", &error)),
+        Some(word) if word == stand_in::ENTER => Err(Failure::io("cannot run it", &stand_in::enter(arguments))),
         Some(word) if word == probe::COMMAND => Err(Failure::io("cannot run it in the root", &probe::main(arguments))),
         _ => run().map(|()| ExitCode::SUCCESS),
     };

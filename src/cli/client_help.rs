@@ -3,7 +3,9 @@
 use clap::{Arg, Command};
 
 /// Groups of commands that only speak to a server.
-pub(super) const GROUPS: [&str; 10] = [
+pub(super) const GROUPS: [&str; 12] = [
+    "customize",
+    "shell",
     "recipes",
     "images",
     "jobs",

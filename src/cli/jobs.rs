@@ -35,6 +35,12 @@ pub(super) enum JobsCommand {
     /// End a job.
     #[command(display_order = 9)]
     Cancel(Which),
+    /// Keep what was done in a job's shell, which closes.
+    #[command(display_order = 11)]
+    Complete(Which),
+    /// Throw away what was done in a job's shell, which closes.
+    #[command(display_order = 12)]
+    Fail(Which),
     /// Create a job like one that has ended.
     #[command(display_order = 10)]
     Retry(Retry),
@@ -88,7 +94,7 @@ pub(super) struct CreateJob {
     #[arg(long, value_name = "BOOL,…", value_delimiter = ',', value_parser = boolean)]
     ssh_containers_jail: Vec<bool>,
 
-    /// Whether a failed build opens a shell.
+    /// Whether a build opens a shell when it has failed, or is ready to be packaged.
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     enable_debug: Option<bool>,
 
@@ -155,6 +161,8 @@ impl JobsCommand {
                 let job = session.client.find(&JOBS, &which.id).await?.id;
                 show(session, session.client.cancel_job(&job).await)
             }
+            JobsCommand::Complete(which) => judge(session, &which, "complete").await,
+            JobsCommand::Fail(which) => judge(session, &which, "fail").await,
             JobsCommand::Retry(retry) => {
                 let job = session.client.find(&JOBS, &retry.which.id).await?.id;
                 let from = retry.from.map(Step::name);
@@ -162,6 +170,11 @@ impl JobsCommand {
             }
         }
     }
+}
+
+async fn judge(session: &Session, which: &Which, verdict: &str) -> Result<(), Failure> {
+    let job = session.client.find(&JOBS, &which.id).await?.id;
+    show(session, session.client.judge_job(&job, verdict).await)
 }
 
 fn show(session: &Session, answer: Result<Data, Failure>) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ mod build;
 mod client_help;
 mod command_line;
 mod config;
+mod customize;
 mod deleted;
 mod doctor;
 mod follow;
@@ -36,6 +37,7 @@ mod schedules;
 mod serve;
 mod serve_jobs;
 mod session;
+mod shell;
 mod tokens;
 mod toolbox;
 mod transfer;
@@ -72,6 +74,10 @@ enum Command {
     Build(Box<build::BuildArguments>),
     #[command(flatten)]
     Records(ims::RecordsCommand),
+    /// Make an image from another one, by commands, scripts and playbooks.
+    Customize(Box<customize::CustomizeArguments>),
+    /// Log in to the shell of a job.
+    Shell(shell::ShellArguments),
     /// Recurring jobs of a server.
     Schedules(ims::Group<schedules::SchedulesCommand>),
     /// The commands of `cray ims`, for lines that begin so.
@@ -187,6 +193,8 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Export(command) => command.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(printer).await,
+        Command::Customize(arguments) => arguments.run(printer).await,
+        Command::Shell(arguments) => arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
         Command::Ims(arguments) => arguments.run(printer).await,
         Command::Login(arguments) => arguments.run(printer).await,

@@ -133,7 +133,7 @@ impl Lane {
                 let percent = done * 100 / (*total).max(1);
                 self.message(&format!("{percent} %"));
             }
-            What::Execs(_) | What::Sandbox(_) => {}
+            What::Execs(_) | What::Sandbox(_) | What::Shell(_) => {}
         }
     }
 

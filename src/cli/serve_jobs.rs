@@ -73,6 +73,7 @@ impl JobService {
             equipment: Arc::clone(&equipment),
             doors_dir,
             doors: ports,
+            shell_place: config.shells(),
             isolation: config.isolation.clone(),
             network: config.network.clone(),
             services: s3_endpoint.into_iter().map(str::to_owned).collect(),

@@ -118,6 +118,12 @@ impl Client {
             .await
     }
 
+    /// Says what is to become of what was done in a job's shell: `complete` or `fail`.
+    pub async fn judge_job(&self, job: &str, verdict: &str) -> Result<Data, Failure> {
+        self.send(Method::POST, &["kiln", "v1", "jobs", job, verdict], &[], None)
+            .await
+    }
+
     /// Asks for a job like one that has ended; with `from`, one that goes on from what that left at this step.
     pub async fn retry_job(&self, job: &str, from: Option<&str>) -> Result<Data, Failure> {
         let body = from.map(|from| serde_json::json!({ "from": from }));

@@ -1,7 +1,11 @@
 //! What makes sandboxes, as the configuration says.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use super::Config;
 use crate::{
+    host,
+    orchestrate::ShellPlace,
     records::Failure,
     remote_nodes::RemoteNodeSettings,
     sandbox::{
@@ -61,6 +65,24 @@ impl Config {
                 EngineAddress::Ssh { host, socket, login }
             }
         })
+    }
+
+    /// Where the shells of jobs are.
+    pub fn shells(&self) -> ShellPlace {
+        let first = self.server.listen.0.first().map(SocketAddr::ip);
+        let listen = self.shell.listen.or(first).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let host = match &self.shell.host {
+            Some(host) => host.clone(),
+            None if listen.is_unspecified() => host::name(),
+            None => listen.to_string(),
+        };
+        ShellPlace {
+            listen,
+            host,
+            ports: self.shell.ports,
+            idle: self.shell.idle.duration(),
+            longest: self.shell.longest.duration(),
+        }
     }
 
     /// How remote build nodes are logged in to.

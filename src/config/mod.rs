@@ -26,7 +26,8 @@ pub use self::{
     sections::{
         AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
         EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,
-        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, StoreSettings, WatchSettings,
+        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
+        WatchSettings,
     },
     source::Origin,
 };
@@ -49,6 +50,7 @@ const SECTIONS: &[Section] = &[
     S3Settings::SECTION,
     EmbeddedS3Settings::SECTION,
     JobSettings::SECTION,
+    ShellSettings::SECTION,
     IsolationSettings::SECTION,
     NetworkSettings::SECTION,
     DockerEngineSettings::SECTION,
@@ -81,6 +83,8 @@ pub struct Config {
     pub oidc: OidcSettings,
     /// What jobs get.
     pub jobs: JobSettings,
+    /// The shells of jobs.
+    pub shell: ShellSettings,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
     /// What jobs can reach.
@@ -115,6 +119,7 @@ struct Values {
     auth: AuthSettings,
     oidc: OidcSettings,
     jobs: JobSettings,
+    shell: ShellSettings,
     isolation: IsolationSettings,
     network: NetworkSettings,
     docker: DockerEngineSettings,
@@ -236,6 +241,7 @@ impl Config {
             auth: values.auth,
             oidc: values.oidc,
             jobs: values.jobs,
+            shell: values.shell,
             isolation: values.isolation,
             network: values.network,
             docker: values.docker,

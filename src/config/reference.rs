@@ -91,6 +91,7 @@ impl Config {
             "auth" => values(&self.auth),
             "oidc" => values(&self.oidc),
             "jobs" => values(&self.jobs),
+            "shell" => values(&self.shell),
             "isolation" => values(&self.isolation),
             "network" => values(&self.network),
             "docker" => values(&self.docker),

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     artifacts::Secret,
     records::TwinLevel,
     settings,
-    settings::{Addresses, Destination, Period, Size},
+    settings::{Addresses, Destination, Period, Ports, Size},
 };
 
 settings! {
@@ -137,6 +137,24 @@ settings! {
         access_domain: String = "shasta.local".to_owned();
         /// The Kubernetes namespace that jobs name.
         namespace: String = "ims".to_owned();
+    }
+}
+
+settings! {
+    /// The shells of jobs: a port for each, for ssh.
+    ["shell"]
+    pub struct ShellSettings {
+        /// The address that they are listened for on. Default: that of the first `listen` in [server].
+        listen: Option<IpAddr> = None, like "\"0.0.0.0\"";
+        /// The host that jobs say they are reached at. Default: the address that is listened on; if that is every one,
+        /// this host's name.
+        host: Option<String> = None, like "\"build.example.org\"";
+        /// The ports. A job that has a shell keeps one from its beginning to its end.
+        ports: Ports = Ports { first: 22000, last: 22999 };
+        /// How long a shell that nobody uses stays open. Each use begins it anew.
+        idle: Period = Period::seconds(12 * 3600);
+        /// How long a shell stays open in any case.
+        longest: Period = Period::seconds(7 * 86_400);
     }
 }
 

@@ -5,12 +5,13 @@ use super::{
     orchestrator::Orchestrator,
     place::Wish,
     places::Decision,
+    shells::show_shell,
 };
 use crate::{
     records::{
-        Failure, Job, JobId, JobStatus, JobType, Moment, Recipe, Run, Step, TwinLevel,
+        Failure, Job, JobId, JobStatus, Moment, Recipe, Run, Shell, ShellWish, Step, TwinLevel,
         protocol::{BootFiles, TemplateMode},
-        run::{DriverKind, How, Plan, Refused, ResumeFrom, Used},
+        run::{BaseImage, DriverKind, How, Plan, Refused, ResumeFrom, Used},
     },
     store::{StoreError, StoredRun},
 };
@@ -23,6 +24,10 @@ const HISTORY: u32 = 5;
 pub struct NewRun {
     /// The recipe that it starts from; a customize job has none.
     pub recipe: Option<Recipe>,
+    /// The image that it starts from; a create job has none.
+    pub image: Option<BaseImage>,
+    /// The shell that it is to have.
+    pub shell: Option<ShellWish>,
     /// Whether it was asked for, or follows from the recipe, that it gets a kernel of its own.
     pub own_kernel: bool,
     /// Which tools may run as native twins, as the request says or else the recipe; none means as this server does.
@@ -58,10 +63,7 @@ impl Orchestrator {
         };
         // Until its row is there, the next one must not see the same room.
         let _placing = self.placing.lock().await;
-        let decision = match customize(&job) {
-            Some(failure) => Decision::Refused(failure),
-            None => self.decide(wish).await?,
-        };
+        let decision = self.decide(wish).await?;
         let recipe = new.recipe.as_ref();
         let link = recipe.and_then(|recipe| recipe.link.as_ref());
         let values = recipe.and_then(|recipe| recipe.template_dictionary.clone());
@@ -89,7 +91,14 @@ impl Orchestrator {
             },
             resume: None,
             who: new.who,
+            image: new.image,
         });
+        if let Some(wish) = new.shell {
+            let mut shell = Shell::new(wish);
+            let open = self.store.open_runs().await?;
+            shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
+            run.shell = Some(shell);
+        }
         // In its first state a run can be placed and can fail.
         let _ = match &decision {
             Decision::Placed(placement) => placement.note_in(&mut run),
@@ -97,6 +106,7 @@ impl Orchestrator {
             Decision::Later(_) => Ok(()),
         };
         job.status = run.status(job.status);
+        show_shell(&mut job, &run);
         self.store.insert_run(&job, &run).await?;
         match decision {
             Decision::Refused(failure) => {
@@ -156,15 +166,16 @@ impl Orchestrator {
                 return Ok(Resume::Not(not_kept.to_owned()));
             }
             let next = run.steps.last().map(|last| last.step);
-            if next.is_none_or(|last| step > last && Step::ALL.iter().any(|between| *between > last && *between < step))
-            {
+            let steps = Step::of(run.plan.job_type());
+            let skips = |last: Step| steps.iter().any(|between| *between > last && *between < step);
+            if !steps.contains(&step) || next.is_none_or(skips) {
                 let reached = next.map_or("none", Step::name);
                 return Ok(Resume::Not(format!(
                     "The job cannot go on from {step}: the last step that ended well is {reached}."
                 )));
             }
         }
-        let new = Run::new(Plan {
+        let mut new = Run::new(Plan {
             resume: from.map(|step| ResumeFrom {
                 job: job.id,
                 step,
@@ -173,7 +184,12 @@ impl Orchestrator {
             who,
             ..run.plan.clone()
         });
+        new.shell = run.shell.as_ref().map(|shell| Shell::new(shell.wish.clone()));
         let id = JobId::new();
+        if let Some(image) = &mut new.plan.image {
+            // The old job may be deleted, with what it brought.
+            self.artifacts.copy_changes(id, &mut image.changes).await?;
+        }
         let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
         let record = Job {
             id,
@@ -205,16 +221,14 @@ impl Orchestrator {
                 return Ok(Resume::Not(not_kept.to_owned()));
             }
         }
+        let open = self.store.open_runs().await?;
+        if let Some(shell) = &mut new.shell {
+            shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
+        }
+        let mut record = record;
+        show_shell(&mut record, &new);
         self.store.insert_run(&record, &new).await?;
         self.wake.launch.notify_one();
         Ok(Resume::New(Box::new(record)))
     }
-}
-
-/// Why a job that changes an image cannot be carried out, if it is one.
-fn customize(job: &Job) -> Option<Failure> {
-    (job.job_type == JobType::Customize).then(|| {
-        Failure::new("no_customize", "this version of Kiln does not carry out customize jobs")
-            .hint("build another image from a recipe, or let another system carry jobs out (`run = false` in [jobs])")
-    })
 }

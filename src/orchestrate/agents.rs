@@ -3,6 +3,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::records::{
     Failure, JobId,
@@ -18,7 +19,18 @@ pub trait AgentCalls: fmt::Debug + Send + Sync {
     ///
     /// Why there is no answer, and with that what the agent is to do.
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal>;
+
+    /// Takes a line into the sandbox of a job, after [`Answer::Line`]. It is closed by being dropped.
+    fn take_line(&self, job: JobId, line: Line);
 }
+
+/// A line into a sandbox, for one who logs in to its shell (see [`shell`](crate::records::protocol::shell)).
+pub type Line = Box<dyn Stream>;
+
+/// Both directions of a connection.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Why an agent gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -93,9 +93,18 @@ fn image(stored: &StoredRun, manifest: Link) -> Image {
     let (job, run) = (&stored.job, &stored.run);
     let mut metadata = BTreeMap::from([
         ("kiln.job".to_owned(), job.id.to_string()),
-        ("kiln.recipe".to_owned(), job.artifact_id.to_string()),
         ("kiln.how".to_owned(), run.plan.how.name().to_owned()),
     ]);
+    let origin = match &run.plan.image {
+        Some(base) => {
+            for (number, change) in base.changes.iter().enumerate() {
+                metadata.insert(format!("kiln.change.{}", number + 1), change.provenance());
+            }
+            "kiln.image"
+        }
+        None => "kiln.recipe",
+    };
+    metadata.insert(origin.to_owned(), job.artifact_id.to_string());
     if let Some(digest) = &run.recipe_sha256 {
         metadata.insert("kiln.recipe_sha256".to_owned(), digest.clone());
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    agents::{AgentCalls, Refusal},
+    agents::{AgentCalls, Line, Refusal},
     orchestrator::Orchestrator,
     token,
     watch::out_of_memory,
@@ -18,20 +18,24 @@ use crate::{
     emulation::binfmt::emulation_of,
     host,
     records::{
-        Execs, Failure, JobId, LogLine, Moment, Run, Step, Upload,
+        Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
         link::bucket_and_key,
         protocol::{
-            Answer, Call, Compressor, Emulator, Event, EventBatch, EventsKept, JobDescription, JobQuery, NewUpload,
-            OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType, SandboxFacts, SentParts,
-            SquashfsOptions, StoredPart, Stream, What,
+            Answer, Call, ChangeSource, Compressor, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription,
+            JobQuery, NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource,
+            RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, SquashfsOptions, StoredPart, Stream,
+            What, Work,
         },
-        run::{How, Kernel, Refused, RunUpload, StepTime},
+        run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
     },
     store::{Appended, StoreError, StoredRun},
 };
 
 /// How long a presigned address is good for. The agent asks for one just before it uses it.
 const URL_VALID: Duration = Duration::from_mins(15);
+
+/// The same for objects that are read after other work, or take long to be read.
+const LONG_URL_VALID: Duration = Duration::from_hours(6);
 
 /// How long an agent waits at most for a server, or an S3, that does not answer.
 const SERVER_PATIENCE: Duration = Duration::from_mins(30);
@@ -55,7 +59,9 @@ impl AgentCalls for Orchestrator {
             Call::GetJob(JobQuery { protocol: PROTOCOL }) => {
                 let description = self.describe(&stored).await?;
                 self.change_for(&stored, |run, _| {
-                    run.recipe_sha256 = Some(description.recipe.sha256.clone());
+                    if let Work::Create(work) = &description.work {
+                        run.recipe_sha256 = Some(work.recipe.sha256.clone());
+                    }
                     run.start()
                 })
                 .await?;
@@ -80,6 +86,8 @@ impl AgentCalls for Orchestrator {
                 let urls = self.artifacts.package_urls(packages, URL_VALID).await?;
                 Ok(Answer::Packages(PackageUrls { urls }))
             }
+            Call::OpenLine if stored.run.shell.is_some() => Ok(Answer::Line),
+            Call::OpenLine => Err(Refusal::Failed(Failure::new("protocol", "the job has no shell"))),
             Call::Finish(outcome) => match outcome.failure {
                 None => self.finish(&stored).await,
                 Some(failure) => {
@@ -89,6 +97,10 @@ impl AgentCalls for Orchestrator {
                 }
             },
         }
+    }
+
+    fn take_line(&self, job: JobId, line: Line) {
+        self.shells.offer(job, line);
     }
 }
 
@@ -122,15 +134,40 @@ impl Orchestrator {
 
     async fn describe(&self, stored: &StoredRun) -> Result<JobDescription, Failure> {
         let (job, plan) = (&stored.job, &stored.run.plan);
-        let (bucket, key) = bucket_and_key(&plan.recipe)
-            .ok_or_else(|| Failure::new("recipe_missing", format!("{} is no object in S3", plan.recipe)))?;
-        let digests = self.artifacts.digests(bucket, key).await?;
-        let mirror = host::apt_mirror().map(|mirror| ("debian_mirror".to_owned(), mirror.archive));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         Ok(JobDescription {
             id: job.id,
             arch: job.arch,
+            work: match &plan.image {
+                Some(image) => Work::Customize(self.describe_image(image).await?),
+                None => Work::Create(self.describe_recipe(plan).await?),
+            },
+            shell: stored.run.shell.as_ref().map(|shell| self.describe_shell(shell)),
+            environment: environment(job),
+            emulator: emulator(plan.how, job.arch)?,
+            twins: plan.twins,
+            squashfs: SquashfsOptions {
+                compressor: Compressor::Zstd,
+                level: None,
+            },
+            boot: plan.boot.clone(),
+            cpus: (self.capacity.cpus_per_job)
+                .or_else(|| self.places.cpus(plan.place.as_deref()))
+                .unwrap_or(cpus),
+            ca_bundle: host::ca_bundle(),
+            from: stored.run.resumes().map(|resume| resume.step),
+            // The agent knows what it waits for; the clock that would end its job for silence does not.
+            patience_s: SERVER_PATIENCE.min(self.watch.silence.duration() / 2).as_secs(),
+        })
+    }
+
+    async fn describe_recipe(&self, plan: &Plan) -> Result<RecipeWork, Failure> {
+        let (bucket, key) = bucket_and_key(&plan.recipe)
+            .ok_or_else(|| Failure::new("recipe_missing", format!("{} is no object in S3", plan.recipe)))?;
+        let digests = self.artifacts.digests(bucket, key).await?;
+        let mirror = host::apt_mirror().map(|mirror| ("debian_mirror".to_owned(), mirror.archive));
+        Ok(RecipeWork {
             recipe: RecipeSource {
                 url: self.artifacts.presign_get(bucket, key, URL_VALID).await?,
                 sha256: digests.sha256,
@@ -140,22 +177,44 @@ impl Orchestrator {
             values: plan.values.iter().cloned().collect(),
             default_values: mirror.into_iter().collect(),
             template_mode: plan.template_mode,
-            emulator: emulator(plan.how, job.arch)?,
-            twins: plan.twins,
-            squashfs: SquashfsOptions {
-                compressor: Compressor::Zstd,
-                level: None,
-            },
-            boot: plan.boot.clone(),
             repos_timeout_s: REPOS_TIMEOUT.as_secs(),
-            cpus: (self.capacity.cpus_per_job)
-                .or_else(|| self.places.cpus(plan.place.as_deref()))
-                .unwrap_or(cpus),
-            ca_bundle: host::ca_bundle(),
-            from: stored.run.resumes().map(|resume| resume.step),
-            // The agent knows what it waits for; the clock that would end its job for silence does not.
-            patience_s: SERVER_PATIENCE.min(self.watch.silence.duration() / 2).as_secs(),
         })
+    }
+
+    async fn describe_image(&self, image: &BaseImage) -> Result<ImageWork, Failure> {
+        let mut changes = Vec::with_capacity(image.changes.len());
+        for change in &image.changes {
+            changes.push(ChangeSource {
+                kind: change.kind,
+                name: change.name.clone(),
+                source: self.object(&change.object, None, Some(change.sha256.clone())).await?,
+            });
+        }
+        let rootfs = self.object(&image.rootfs, image.md5.clone(), image.sha256.clone());
+        Ok(ImageWork {
+            rootfs: rootfs.await?,
+            changes,
+        })
+    }
+
+    /// An object that an agent reads.
+    async fn object(&self, path: &str, md5: Option<String>, sha256: Option<String>) -> Result<ObjectSource, Failure> {
+        let missing = || Failure::new("s3_missing", format!("{path} is not in S3"));
+        let (bucket, key) = bucket_and_key(path).ok_or_else(missing)?;
+        Ok(ObjectSource {
+            size: self.artifacts.size(bucket, key).await?.ok_or_else(missing)?,
+            url: self.artifacts.presign_get(bucket, key, LONG_URL_VALID).await?,
+            md5,
+            sha256,
+        })
+    }
+
+    fn describe_shell(&self, shell: &Shell) -> ShellPlan {
+        ShellPlan {
+            wish: shell.wish.clone(),
+            idle_s: self.shell_place.idle.as_secs(),
+            longest_s: self.shell_place.longest.as_secs(),
+        }
     }
 
     async fn keep_events(&self, stored: &StoredRun, batch: EventBatch) -> Result<Answer, Refusal> {
@@ -181,6 +240,7 @@ impl Orchestrator {
                     changes.push(Change::Found(found.clone()));
                 }
                 What::Execs(execs) => changes.push(Change::Ran(execs.clone())),
+                What::Shell(news) => changes.push(Change::Shell(news.clone())),
                 What::Log { .. } | What::Progress { .. } => {}
             }
             lines.push(line(event, step));
@@ -196,21 +256,34 @@ impl Orchestrator {
             Appended::OldAttempt => return Err(Refusal::Over),
         };
         self.feed.wake(job);
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::Shell(ShellNews::Opened { .. })))
+        {
+            // Whoever reads that the shell is ready connects at once.
+            self.open_port(stored).await?;
+        }
         if !changes.is_empty() {
-            self.change_for(stored, |run, _| {
+            self.change_for(stored, |run, now| {
                 for change in &changes {
                     match change {
                         Change::Began(step) => run.begin_step(*step),
                         Change::Ended(time) => run.end_step(*time),
                         Change::Found(found) => run.note_sandbox(found.clone()),
                         Change::Ran(execs) => run.note_execs(execs.clone()),
+                        Change::Shell(news) => run.note_shell(news, now),
                     }
                 }
                 Ok(())
             })
             .await?;
         }
-        Ok(Answer::Events(EventsKept { next, stop: false }))
+        let verdict = stored.run.shell.as_ref().and_then(|shell| shell.verdict);
+        Ok(Answer::Events(EventsKept {
+            next,
+            stop: false,
+            verdict,
+        }))
     }
 
     /// Tells the clocks what is new. Answers whether anything is.
@@ -225,7 +298,8 @@ impl Orchestrator {
                 What::StepStarted(_) | What::StepFinished { .. } => live.step(),
                 What::Progress { done, total } => live.advance(*done, *total),
                 What::Log { text, .. } => live.line(text),
-                What::Execs(_) | What::Sandbox(_) => {}
+                What::Shell(ShellNews::Closed) => live.leave(),
+                What::Execs(_) | What::Sandbox(_) | What::Shell(_) => {}
             }
         }
         live.progressed > before
@@ -303,6 +377,18 @@ impl Orchestrator {
     }
 }
 
+/// What IMS tells those who change its images.
+fn environment(job: &Job) -> Vec<(String, String)> {
+    let dkms = if job.require_dkms { "True" } else { "False" };
+    let values = [
+        ("IMS_JOB_ID", job.id.to_string()),
+        ("IMS_ARCH", job.arch.name().to_owned()),
+        ("IMS_DKMS_ENABLED", dkms.to_owned()),
+        ("REMOTE_BUILD_NODE", job.remote_build_node.clone()),
+    ];
+    values.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
 /// A job that is to have a kernel of its own must have been seen to: what the agent found counts, not what was asked for.
 fn check_isolation(run: &Run, found: Option<&SandboxFacts>) -> Result<(), Failure> {
     if run.plan.driver.kernel() == Kernel::Shared {
@@ -325,6 +411,7 @@ enum Change {
     Ended(StepTime),
     Found(SandboxFacts),
     Ran(Execs),
+    Shell(ShellNews),
 }
 
 fn nth(run: &Run, number: u32) -> Result<(usize, &RunUpload), Refusal> {
@@ -366,7 +453,7 @@ fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
             (Some(*step), Stream::Agent, text)
         }
         What::Log { stream, text } => (step, *stream, text.clone()),
-        What::Progress { .. } | What::Execs(_) | What::Sandbox(_) => return None,
+        What::Progress { .. } | What::Execs(_) | What::Sandbox(_) | What::Shell(_) => return None,
     };
     Some(LogLine {
         time: event.time,

@@ -290,9 +290,9 @@ fn attempt_of(open: &[StoredRun], job: JobId) -> u32 {
     of.map_or(1, |stored| stored.run.attempt)
 }
 
-/// How long ago a try was launched.
+/// How long ago a try was launched, or was left by its user.
 pub(super) fn since_launch(run: &Run) -> Duration {
-    run.launched.map_or(Duration::ZERO, since)
+    run.at_work_since().map_or(Duration::ZERO, since)
 }
 
 /// How long ago that was, by the time of day; nothing when it is still to come.

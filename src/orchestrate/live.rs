@@ -67,6 +67,12 @@ impl Live {
         self.get_on();
     }
 
+    /// Its user has left it: it is at work again.
+    pub(super) fn leave(&mut self) {
+        self.begun = Instant::now();
+        self.step();
+    }
+
     /// The step is that far.
     pub(super) fn advance(&mut self, done: u64, total: u64) {
         if self.progress.is_none_or(|(before, _)| done > before) {

@@ -60,6 +60,7 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     spawn!("launch", EVERY, launch, launch_once);
     spawn!("watch", EVERY, watch, watch_once);
     spawn!("commit", EVERY, commit, commit_once);
+    spawn!("shells", EVERY, shells, shells_once);
     spawn!("settle", CLEAR_EVERY, settle, settle_once);
     stop.cancelled().await;
     loops.shutdown().await;

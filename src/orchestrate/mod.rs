@@ -29,6 +29,7 @@ pub mod run;
 pub mod schedule;
 mod serve;
 mod settle;
+mod shells;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -40,4 +41,5 @@ pub use self::{
     equipment::{Equipment, Lack},
     orchestrator::{Ended, Orchestrator, Parts},
     places::Places,
+    shells::ShellPlace,
 };

@@ -10,12 +10,17 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{equipment::Equipment, live::Live, places::Places};
+use super::{
+    equipment::Equipment,
+    live::Live,
+    places::Places,
+    shells::{ShellPlace, Shells, show_shell},
+};
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
-        Failure, JobId, LogLine, Moment, Run, ServerId,
+        Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
         run::{Refused, State, is_infrastructure, rest_after},
     },
     sandbox::Driver,
@@ -39,6 +44,8 @@ pub struct Parts {
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
     pub doors: Vec<u16>,
+    /// Where the shells of jobs are.
+    pub shell_place: ShellPlace,
     /// What keeps jobs apart.
     pub isolation: IsolationSettings,
     /// What jobs can reach.
@@ -63,6 +70,8 @@ pub struct Orchestrator {
     parts: Parts,
     /// Wakes the loops.
     pub(super) wake: Wake,
+    /// Ports that lead to sandboxes.
+    pub(super) shells: Shells,
     state: Mutex<InMemory>,
     /// Held while a job is given its place.
     pub(super) placing: tokio::sync::Mutex<()>,
@@ -84,6 +93,7 @@ pub(super) struct Wake {
     pub(super) watch: Notify,
     pub(super) commit: Notify,
     pub(super) settle: Notify,
+    pub(super) shells: Notify,
 }
 
 /// What need not outlive the process: a new one begins with nothing and is right all the same.
@@ -105,6 +115,7 @@ impl Orchestrator {
         Self {
             parts,
             wake: Wake::default(),
+            shells: Shells::default(),
             state: Mutex::default(),
             placing: tokio::sync::Mutex::default(),
         }
@@ -164,6 +175,17 @@ impl Orchestrator {
                 Ok(Some(stored))
             }
         }
+    }
+
+    /// Says what is to become of what was done in a job's shell. Its agent hears it with its next sign of life. `None` when
+    /// there is no such job.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended::Already`] when no shell is open; nothing changes.
+    pub async fn judge(&self, job: JobId, verdict: Verdict) -> Result<Option<StoredRun>, Ended> {
+        let judged = self.change(job, |run, _| run.judge(verdict)).await?;
+        Ok(judged.transpose()?)
     }
 
     /// The one place that ends a job without an image: for good, or for another try if what failed was the place.
@@ -231,6 +253,7 @@ impl Orchestrator {
                 })));
             }
             job.status = run.status(job.status);
+            show_shell(&mut job, &run);
             if run.state == State::Success {
                 job.resultant_image_id = Some(run.image);
             }
@@ -254,6 +277,9 @@ impl Orchestrator {
     /// Rings the bells of those who have something to do now.
     fn changed(&self, before: &Run, after: &Run, job: JobId) {
         self.feed.wake(job);
+        if before.has_open_shell() != after.has_open_shell() {
+            self.wake.shells.notify_one();
+        }
         if before.state == after.state {
             return;
         }

@@ -89,7 +89,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Packs a directory: sorted, owned by root, without times, links as links, modes as they are.
-fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
+pub fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast()));
     let mut pending = vec![PathBuf::new()];
     while let Some(relative) = pending.pop() {

@@ -30,8 +30,8 @@ use crate::{
     records::{
         Execs, Failure, ImageId, JobId, Link, Step, TwinLevel, UploadedArtifact,
         protocol::{
-            AgentFacts, BootFiles, Event, JobDescription, RecipeSource, RecipeType, SquashfsOptions, Stream,
-            TemplateMode, What,
+            AgentFacts, BootFiles, Event, JobDescription, RecipeSource, RecipeType, RecipeWork, SquashfsOptions,
+            Stream, TemplateMode, What, Work,
         },
     },
     sandbox::{
@@ -310,20 +310,24 @@ async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobD
     Ok(JobDescription {
         id: job,
         arch: request.arch,
-        recipe: RecipeSource {
-            url,
-            sha256: request.recipe_sha256.clone(),
-            size: request.recipe.len() as u64,
-        },
-        recipe_type: request.recipe_type,
-        values: request.values.clone(),
-        default_values: request.default_values.clone(),
-        template_mode: request.template_mode,
+        work: Work::Create(RecipeWork {
+            recipe: RecipeSource {
+                url,
+                sha256: request.recipe_sha256.clone(),
+                size: request.recipe.len() as u64,
+            },
+            recipe_type: request.recipe_type,
+            values: request.values.clone(),
+            default_values: request.default_values.clone(),
+            template_mode: request.template_mode,
+            repos_timeout_s: request.repos_timeout.as_secs(),
+        }),
+        shell: None,
+        environment: Vec::new(),
         twins: request.twins,
         emulator: emulator(request.placement.how, request.arch)?,
         squashfs: request.squashfs.clone(),
         boot: request.boot.clone(),
-        repos_timeout_s: request.repos_timeout.as_secs(),
         cpus: request.limits.cpus.unwrap_or(cpus),
         ca_bundle: host::ca_bundle(),
         from: None,
@@ -385,7 +389,7 @@ impl Log<'_> {
                 self.dir.record.sandbox = Some(found.clone());
                 return Ok(());
             }
-            What::Progress { .. } => return Ok(()),
+            What::Progress { .. } | What::Shell(_) => return Ok(()),
         };
         self.dir.write_line(event.time, self.step, stream, &text)
     }

@@ -20,7 +20,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    agents::{AgentCalls, Refusal},
+    agents::{AgentCalls, Line, Refusal},
     token,
 };
 use crate::{
@@ -114,6 +114,7 @@ impl AgentCalls for JobServer {
                 let urls = self.store.package_urls(packages, URL_VALID).await?;
                 Ok(Answer::Packages(PackageUrls { urls }))
             }
+            Call::OpenLine => Err(Refusal::Over),
             Call::Finish(outcome) => {
                 let artifacts = self.uploads().completed.values().cloned().collect();
                 let ended = Said::Finished(outcome.failure.map_or(Ok(artifacts), Err));
@@ -123,6 +124,9 @@ impl AgentCalls for JobServer {
             }
         }
     }
+
+    /// There are no shells here, so nobody waits for one.
+    fn take_line(&self, _job: JobId, _line: Line) {}
 }
 
 impl JobServer {
@@ -146,6 +150,7 @@ impl JobServer {
         Ok(EventsKept {
             next: *next,
             stop: false,
+            verdict: None,
         })
     }
 

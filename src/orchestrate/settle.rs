@@ -153,6 +153,9 @@ impl Orchestrator {
             self.artifacts.discard_image(run.image).await?;
         }
         self.artifacts.discard_job_log(job).await?;
+        if run.plan.image.is_some() {
+            self.artifacts.discard_changes(job).await?;
+        }
         self.store.forget_deleted_run(job).await?;
         self.state().live.remove(&job);
         self.wake.launch.notify_one();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Equipment, NewRun, Parts, Places,
+    Equipment, NewRun, Parts, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
     orchestrator::Orchestrator,
     places::NodeDriver,
@@ -175,6 +175,13 @@ impl Site {
             equipment,
             doors_dir: "/none".into(),
             doors: Vec::new(),
+            shell_place: ShellPlace {
+                listen: std::net::Ipv4Addr::LOCALHOST.into(),
+                host: "localhost".to_owned(),
+                ports: "42000-42099".parse().unwrap(),
+                idle: Duration::from_secs(60),
+                longest: Duration::from_secs(600),
+            },
             isolation: IsolationSettings::default(),
             network: NetworkSettings::default(),
             services: Vec::new(),

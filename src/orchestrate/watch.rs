@@ -61,10 +61,18 @@ impl Orchestrator {
             How::Native => 1,
             How::Emulated => self.watch.emulated_factor.max(1),
         };
+        // Its user takes the time it takes; the agent knows how long that may be.
+        let waits = run.has_open_shell();
         let state = match self.driver_of(run).look(job).await {
             Ok(state) => state,
             // The agent may be heard all the same. If it is not, the job goes elsewhere.
-            Err(failure) => return clocks.failure(&self.watch, factor).map(at).map(Some).ok_or(failure),
+            Err(failure) => {
+                return clocks
+                    .failure(&self.watch, factor, waits)
+                    .map(at)
+                    .map(Some)
+                    .ok_or(failure);
+            }
         };
         match state {
             SandboxState::Ended(evidence) => {
@@ -86,7 +94,7 @@ impl Orchestrator {
         }
         let used = self.measure(stored).await?;
         Ok(clocks
-            .failure(&self.watch, factor)
+            .failure(&self.watch, factor, waits)
             .or_else(|| over_disk(used, run.plan.needs.disk_limit))
             .map(at))
     }
@@ -174,7 +182,8 @@ struct Clocks {
 }
 
 impl Clocks {
-    fn failure(&self, settings: &crate::config::WatchSettings, factor: u32) -> Option<Failure> {
+    /// Which of them has run out. With `waits` only the first counts.
+    fn failure(&self, settings: &crate::config::WatchSettings, factor: u32, waits: bool) -> Option<Failure> {
         let limit = |period: Period| period.duration().saturating_mul(factor);
         let how = if factor > 1 { ", emulated" } else { "" };
         if self.unheard > settings.heartbeat.duration() {
@@ -183,6 +192,9 @@ impl Clocks {
                 Failure::new("heartbeat_lost", detail)
                     .hint("see whether the host or the sandbox is overloaded or frozen"),
             );
+        }
+        if waits {
+            return None;
         }
         if self.silent > limit(settings.silence) {
             let detail = format!(
@@ -265,13 +277,16 @@ mod tests {
             wall: Period::seconds(1000),
             ..WatchSettings::default()
         };
-        let code = |clocks: Clocks, factor| clocks.failure(&settings, factor).map(|failure| failure.code);
+        let code = |clocks: Clocks, factor| clocks.failure(&settings, factor, false).map(|failure| failure.code);
         assert_eq!(code(clocks(60, 100, 1000), 1), None);
         assert_eq!(code(clocks(61, 0, 0), 10).as_deref(), Some("heartbeat_lost"));
         assert_eq!(code(clocks(0, 101, 0), 1).as_deref(), Some("silent"));
         assert_eq!(code(clocks(0, 101, 1001), 10), None);
         assert_eq!(code(clocks(0, 0, 1001), 1).as_deref(), Some("wall_limit"));
         assert_eq!(code(clocks(0, 0, 10_001), 10).as_deref(), Some("wall_limit"));
+        let waits = |clocks: Clocks| clocks.failure(&settings, 1, true).map(|failure| failure.code);
+        assert_eq!(waits(clocks(60, 101, 1001)), None);
+        assert_eq!(waits(clocks(61, 0, 0)).as_deref(), Some("heartbeat_lost"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Artifacts of an image: their kinds, names and digests (IMS contract: media types and key names).
 
+use md5::{Digest as _, Md5};
 use serde::{Deserialize, Serialize};
+use sha2::Sha256;
 
 /// What an object of an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -74,6 +76,37 @@ impl Upload {
     /// How many parts there will be. An empty object has one, empty too.
     pub fn parts(&self) -> u64 {
         self.size.div_ceil(self.part_size).max(1)
+    }
+}
+
+/// Size and digests of bytes as they go by.
+#[derive(Debug, Default)]
+pub struct Digesting {
+    size: u64,
+    sha256: Sha256,
+    md5: Md5,
+}
+
+impl Digesting {
+    /// These come next.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.size += bytes.len() as u64;
+        self.md5.update(bytes);
+        self.sha256.update(bytes);
+    }
+
+    /// How many went by.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Those of everything that went by.
+    pub fn finish(self) -> Digests {
+        Digests {
+            size: self.size,
+            sha256: hex::encode(self.sha256.finalize()),
+            md5: hex::encode(self.md5.finalize()),
+        }
     }
 }
 

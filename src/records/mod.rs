@@ -1,6 +1,7 @@
 //! What Kiln keeps and says: types and rules, no I/O.
 
 pub mod artifact;
+pub mod change;
 pub mod failure;
 pub mod guest;
 pub mod ids;
@@ -16,12 +17,14 @@ pub mod remote_build_node;
 pub mod run;
 #[cfg(feature = "server")]
 pub mod schedule;
+pub mod shell;
 pub mod step;
 pub mod time;
 pub mod token;
 pub mod twins;
 
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
+pub use change::{Change, ChangeKind};
 pub use failure::Failure;
 pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ScheduleId, ServerId, TokenId};
 pub use image::Image;
@@ -34,6 +37,7 @@ pub use remote_build_node::RemoteBuildNode;
 pub use run::Run;
 #[cfg(feature = "server")]
 pub use schedule::Schedule;
+pub use shell::{Shell, ShellStatus, ShellTime, ShellWish, Verdict};
 pub use step::Step;
 pub use time::Moment;
 pub use token::{Role, Token};

@@ -9,6 +9,7 @@
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/parts     GetPartUrls      PartUrls
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/complete  CompleteUpload   204
 //!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
+//!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
 //! ```
 //!
@@ -26,15 +27,16 @@ pub use call::{
     Answer, Call, EventBatch, EventsKept, JobQuery, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile,
     PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart,
 };
-pub use event::{Event, SandboxFacts, Stream, What};
+pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{
-    BinfmtEntry, BootFiles, Compressor, Emulator, JobDescription, RecipeSource, RecipeType, SquashfsOptions,
-    TemplateMode,
+    BinfmtEntry, BootFiles, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource, RecipeSource,
+    RecipeType, RecipeWork, ShellPlan, SquashfsOptions, TemplateMode, Work,
 };
 
 mod call;
 mod event;
 mod job;
+pub mod shell;
 
 /// Names this version of the protocol: a digest (FNV-1a) of the files that define it. Kiln and its agent are built
 /// together; a pair that was not must be told apart at once, not by the first message that cannot be read.
@@ -43,6 +45,8 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("protocol/call.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/event.rs"));
     let hash = fnv1a(hash, include_bytes!("twins.rs"));
+    let hash = fnv1a(hash, include_bytes!("shell.rs"));
+    let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))
 };
 

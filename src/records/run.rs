@@ -18,8 +18,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Execs, Failure, ImageId, JobId, JobStatus, Moment, ServerId, Step, TwinLevel, Upload, UploadedArtifact,
-    protocol::{BootFiles, SandboxFacts, TemplateMode},
+    Change, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime, Step, TwinLevel,
+    Upload, UploadedArtifact, Verdict,
+    protocol::{BootFiles, SandboxFacts, ShellNews, TemplateMode},
 };
 
 /// The longest rest between two tries of a job.
@@ -61,6 +62,9 @@ pub struct Run {
     /// What ran how, once this try's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
+    /// Its shell, if it is to have one.
+    #[serde(default)]
+    pub shell: Option<Shell>,
     /// When this try was launched.
     pub launched: Option<Moment>,
     /// When the next try may be launched, while one that failed is rested from.
@@ -114,6 +118,9 @@ pub struct Plan {
     pub why: String,
     /// What it may use, and what is set aside for it.
     pub needs: Needs,
+    /// The image that it changes; a create job has a recipe instead.
+    #[serde(default)]
+    pub image: Option<BaseImage>,
     /// The recipe's archive: `s3://bucket/key`.
     pub recipe: String,
     /// Names and values for the recipe's templates.
@@ -143,6 +150,31 @@ fn local() -> Option<String> {
 /// What servers that had no twins meant.
 fn no_twins() -> TwinLevel {
     TwinLevel::Off
+}
+
+impl Plan {
+    /// What type of job it is of.
+    pub const fn job_type(&self) -> JobType {
+        match self.image {
+            Some(_) => JobType::Customize,
+            None => JobType::Create,
+        }
+    }
+}
+
+/// An image that is the beginning of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseImage {
+    /// It.
+    pub id: ImageId,
+    /// Its root file system: `s3://bucket/key`.
+    pub rootfs: String,
+    /// The MD5 that its manifest has of that.
+    pub md5: Option<String>,
+    /// The SHA-256 that its manifest has of that.
+    pub sha256: Option<String>,
+    /// What is run in it; with none, its user changes it by hand.
+    pub changes: Vec<Change>,
 }
 
 /// What a job goes on from.
@@ -292,6 +324,7 @@ impl Run {
             used: None,
             found: None,
             execs: None,
+            shell: None,
             launched: None,
             retry_at: None,
             ended: None,
@@ -342,10 +375,12 @@ impl Run {
         Ok(())
     }
 
-    /// Launching, Running → Queued, for another try from this moment on: what failed was the place, not the recipe.
+    /// Launching, Running → Queued, for another try from this moment on: what failed was the place, not the recipe. Not
+    /// once its shell was open: what its user did there cannot be done again.
     pub fn retry(&mut self, at: Moment) -> Result<(), Refused> {
+        let untouched = self.shell.as_ref().is_none_or(|shell| shell.opened.is_none());
         self.only_from("be tried again", |state| {
-            matches!(state, State::Launching | State::Running)
+            matches!(state, State::Launching | State::Running) && untouched
         })?;
         self.state = State::Queued;
         self.attempt += 1;
@@ -371,6 +406,9 @@ impl Run {
     fn end(&mut self, now: Moment) {
         self.ended = Some(now);
         self.token = None;
+        if let Some(shell) = &mut self.shell {
+            shell.close(now);
+        }
     }
 
     fn only_from(&self, arrow: &'static str, allowed: impl FnOnce(&State) -> bool) -> Result<(), Refused> {
@@ -388,9 +426,14 @@ impl Run {
             (State::Failed(_), _) => JobStatus::Error,
             (State::Committing, _) | (_, Some(Step::Package | Step::Upload)) => JobStatus::PackagingArtifacts,
             (_, None | Some(Step::Prepare)) => JobStatus::Creating,
+            _ if self.has_open_shell() => JobStatus::WaitingOnUser,
+            (_, Some(Step::Fetch)) if self.plan.image.is_some() => JobStatus::FetchingImage,
             (_, Some(Step::Fetch | Step::Template)) => JobStatus::FetchingRecipe,
             (_, Some(Step::Repos)) => JobStatus::WaitingForRepos,
             (_, Some(Step::Build)) => JobStatus::BuildingImage,
+            // Whoever waits for its shell must not take it for open before it is.
+            (_, Some(Step::Customize)) if self.is_changed_by_hand() => before,
+            (_, Some(Step::Customize)) => JobStatus::BuildingImage,
         };
         if before.may_become(now) { now } else { before }
     }
@@ -407,9 +450,50 @@ impl Run {
         self.plan.resume.filter(|_| self.attempt == 1)
     }
 
+    /// Whether somebody can log in now.
+    pub fn has_open_shell(&self) -> bool {
+        self.shell.as_ref().is_some_and(Shell::is_ready)
+    }
+
+    /// Whether it waits for its user to change the image.
+    fn is_changed_by_hand(&self) -> bool {
+        let shell = self.shell.as_ref();
+        shell.is_some_and(|shell| shell.wish.when == ShellTime::Customize)
+    }
+
+    /// Since when it has been at work without a user.
+    pub fn at_work_since(&self) -> Option<Moment> {
+        let closed = self.shell.as_ref().and_then(|shell| shell.closed);
+        closed.or(self.launched)
+    }
+
     /// Notes what its sandbox is.
     pub fn note_sandbox(&mut self, found: SandboxFacts) {
         self.found = Some(found);
+    }
+
+    /// Notes what became of its shell.
+    pub fn note_shell(&mut self, news: &ShellNews, now: Moment) {
+        let Some(shell) = &mut self.shell else { return };
+        match news {
+            ShellNews::Opened { host_key, until } => shell.open(host_key, (*until).into(), now),
+            ShellNews::Extended { until } if shell.is_ready() => shell.until = Some((*until).into()),
+            ShellNews::Extended { .. } => {}
+            ShellNews::Closed => shell.close(now),
+        }
+    }
+
+    /// Running: somebody says what is to become of what was done in its shell. Said again, the last word counts until the
+    /// agent has heard it.
+    pub fn judge(&mut self, verdict: Verdict) -> Result<(), Refused> {
+        let open = self.has_open_shell();
+        self.only_from("be told what to do with its shell", |state| {
+            matches!(state, State::Running) && open
+        })?;
+        if let Some(shell) = &mut self.shell {
+            shell.verdict = Some(verdict);
+        }
+        Ok(())
     }
 
     /// Notes that a step began.
@@ -501,7 +585,8 @@ impl How {
 }
 
 /// Causes that lie in the place and not in the recipe: another try may end better.
-const INFRASTRUCTURE: [&str; 12] = [
+const INFRASTRUCTURE: [&str; 13] = [
+    "image_unreachable",
     "heartbeat_lost",
     "sandbox_lost",
     "sandbox_start",
@@ -547,6 +632,7 @@ mod tests {
             },
             resume: None,
             who: None,
+            image: None,
         })
     }
 
@@ -642,8 +728,8 @@ mod tests {
         let now = Moment::from_micros(1);
         run.launch(ServerId::new(), now).unwrap();
         run.start().unwrap();
-        for step in Step::ALL {
-            run.begin_step(step);
+        for step in Step::of(JobType::Create) {
+            run.begin_step(*step);
             seen.push(run.status(*seen.last().unwrap()));
         }
         run.finish().unwrap();

@@ -4,14 +4,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A stage of a create job. A job goes through them in this order and never back.
+use super::JobType;
+
+/// A stage of a job. A job goes through those of its [type](Step::of) in this order and never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum Step {
     /// The sandbox is made and the emulator, if one is needed, registered and proved.
     Prepare,
-    /// The recipe archive is fetched and unpacked.
+    /// The recipe archive, or the image, is fetched and unpacked.
     Fetch,
     /// The recipe's template files are rendered.
     Template,
@@ -19,6 +21,8 @@ pub enum Step {
     Repos,
     /// The root file system is made (kiwi).
     Build,
+    /// The root of an image is changed.
+    Customize,
     /// Squashfs, kernel and initrd are made from the root.
     Package,
     /// The artifacts go to S3.
@@ -27,15 +31,25 @@ pub enum Step {
 
 impl Step {
     /// Every step, in order.
-    pub const ALL: [Step; 7] = [
+    pub const ALL: [Step; 8] = [
         Step::Prepare,
         Step::Fetch,
         Step::Template,
         Step::Repos,
         Step::Build,
+        Step::Customize,
         Step::Package,
         Step::Upload,
     ];
+
+    /// Those of a job of this type, in order.
+    pub const fn of(job: JobType) -> &'static [Step] {
+        use Step::{Build, Customize, Fetch, Package, Prepare, Repos, Template, Upload};
+        match job {
+            JobType::Create => &[Prepare, Fetch, Template, Repos, Build, Package, Upload],
+            JobType::Customize => &[Prepare, Fetch, Customize, Package, Upload],
+        }
+    }
 
     /// The step's name as users see it.
     pub const fn name(self) -> &'static str {
@@ -45,6 +59,7 @@ impl Step {
             Step::Template => "template",
             Step::Repos => "repos",
             Step::Build => "build",
+            Step::Customize => "customize",
             Step::Package => "package",
             Step::Upload => "upload",
         }

@@ -47,6 +47,12 @@ impl Moment {
     }
 }
 
+impl From<Timestamp> for Moment {
+    fn from(timestamp: Timestamp) -> Self {
+        Self(timestamp.as_microsecond())
+    }
+}
+
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moment = Timestamp::from_microsecond(self.0).unwrap_or_default();

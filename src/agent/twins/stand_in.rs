@@ -40,6 +40,13 @@ const REAL: &str = ".real";
 /// Where the agent listens. Not in the root, so what runs there does not come upon it.
 const SOCKET: &str = "/run/twins";
 
+/// The hidden subcommand of the agent for programs that enter a root by themselves, such as sshd: `kiln-agent enter-twins
+/// ROOT PROGRAM ARGUMENT…`.
+pub const ENTER: &str = "enter-twins";
+
+/// This program, for who starts itself anew.
+pub const ENTER_PROGRAM: &str = "/proc/self/exe";
+
 /// What is asked before a root is entered, one JSON line.
 #[derive(Debug, Serialize, Deserialize)]
 struct Question {
@@ -70,16 +77,29 @@ pub fn main(name: &str, arguments: impl Iterator<Item = OsString>) -> io::Error 
         other_root(&arguments)
     };
     if let Some(root) = root {
-        // Whatever goes wrong here, the root can be entered without twins.
-        let entered = ask(Path::new(root), name == CHROOT).and_then(|twins| match twins {
-            Some(twins) => mount::enter(Path::new(root), &twins),
-            None => Ok(()),
-        });
-        if let Err(error) = entered {
-            let _ = writeln!(io::stderr(), "kiln: no twins in {}: {error}", root.display());
-        }
+        mount_twins(Path::new(root), name == CHROOT);
     }
     Command::new(real(name)).arg0(name).args(arguments).exec()
+}
+
+/// The subcommand [`ENTER`]: a program of the sandbox with the twins of a root. Returns only when it cannot be started.
+pub fn enter(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
+    let (Some(root), Some(program)) = (arguments.next(), arguments.next()) else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    mount_twins(Path::new(&root), false);
+    Command::new(program).args(arguments).exec()
+}
+
+/// Mounts the twins of a root in it, if there are any. Whatever goes wrong here, the root can be entered without.
+fn mount_twins(root: &Path, wait: bool) {
+    let entered = ask(root, wait).and_then(|twins| match twins {
+        Some(twins) => mount::enter(root, &twins),
+        None => Ok(()),
+    });
+    if let Err(error) = entered {
+        let _ = writeln!(io::stderr(), "kiln: no twins in {}: {error}", root.display());
+    }
 }
 
 /// The real program of this name.

@@ -19,7 +19,7 @@ use crate::{
     },
     orchestrate::{Ended, Orchestrator, Resume},
     records::{
-        Execs, Failure, Job, JobId, Moment, Step, TwinLevel,
+        Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
         protocol::SandboxFacts,
         run::{How, StepTime},
     },
@@ -60,6 +60,8 @@ pub(in crate::api) struct JobProgress {
     needs: JobNeeds,
     /// What it used at most so far.
     used: Option<JobUse>,
+    /// Its shell, if it is to have one.
+    shell: Option<JobShell>,
     /// What ran how, once the root of an emulated job is built.
     execs: Option<Execs>,
     /// Steps of this try that ended well.
@@ -113,6 +115,40 @@ struct JobUse {
     disk_bytes: u64,
     /// CPU time, milliseconds.
     cpu_ms: u64,
+}
+
+/// A job's shell, which `root` logs in to with ssh.
+#[derive(Debug, Serialize, ToSchema)]
+struct JobShell {
+    /// How it is.
+    status: ShellStatus,
+    /// Where it is reached.
+    host: Option<String>,
+    /// The TCP port.
+    port: Option<u16>,
+    /// Its host key, made for this job: type and key, as in `known_hosts`.
+    host_key: Option<String>,
+    /// Whether whoever logs in sees the image's root and nothing else.
+    jail: bool,
+    /// The keys that may log in, as in `authorized_keys`.
+    public_keys: String,
+    /// When it ends by itself, unless it is used before.
+    #[schema(value_type = Option<String>)]
+    until: Option<Moment>,
+}
+
+impl From<&Shell> for JobShell {
+    fn from(shell: &Shell) -> Self {
+        Self {
+            status: shell.status,
+            host: shell.at.as_ref().map(|at| at.host.clone()),
+            port: shell.at.as_ref().map(|at| at.port),
+            host_key: shell.host_key.clone(),
+            jail: shell.wish.jail,
+            public_keys: shell.wish.keys.clone(),
+            until: shell.until,
+        }
+    }
 }
 
 /// Why a job failed.
@@ -172,6 +208,7 @@ impl JobProgress {
                 disk_bytes: used.disk,
                 cpu_ms: used.cpu_ms,
             }),
+            shell: run.shell.as_ref().map(JobShell::from),
             execs: run.execs.clone(),
             steps: run.steps.clone(),
             error: run.failure().cloned().map(
@@ -257,6 +294,32 @@ pub(in crate::api) async fn retry(
     }
 }
 
+/// Keep what was done in a job's shell: the shell closes, and the image is made.
+#[utoipa::path(post, path = "/jobs/{id}/complete", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
+pub(in crate::api) async fn complete(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<JobProgress>> {
+    judge(&api, &text, Verdict::Complete).await
+}
+
+/// Throw away what was done in a job's shell: the shell closes, and the job ends without an image.
+#[utoipa::path(post, path = "/jobs/{id}/fail", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
+pub(in crate::api) async fn fail(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<JobProgress>> {
+    judge(&api, &text, Verdict::Failed).await
+}
+
+async fn judge(api: &Api, text: &str, verdict: Verdict) -> Result<Json<JobProgress>> {
+    let job = id(text)?;
+    carried_out(api, job).await?;
+    let orchestrator = orchestrator(api)?;
+    match orchestrator.judge(job, verdict).await {
+        Ok(Some(stored)) => Ok(Json(JobProgress::of(&stored, Some(orchestrator)))),
+        Ok(None) => Err(Problem::not_found()),
+        Err(Ended::Already(_)) => Err(Problem::conflict("The job has no shell that is open.")),
+        Err(Ended::Store(error)) => Err(error.into()),
+    }
+}
+
 fn step(value: &serde_json::Value) -> crate::api::fields::Parsed<Step> {
     let name = crate::api::fields::text(value)?;
     lists::one_of("from", &name, &Step::ALL, Step::name)
@@ -276,7 +339,7 @@ async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
     }
 }
 
-fn orchestrator(api: &Api) -> Result<&Orchestrator> {
+pub(super) fn orchestrator(api: &Api) -> Result<&Orchestrator> {
     api.orchestrator
         .as_deref()
         .ok_or_else(|| Problem::conflict("This server only keeps the records of jobs (`run = false` in [jobs])."))

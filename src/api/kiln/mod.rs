@@ -1,5 +1,6 @@
 //! `/kiln/v1`: what IMS has not. One file per resource.
 
+mod customize;
 mod follow;
 mod jobs;
 mod logs;
@@ -20,6 +21,9 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::get))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
+        .routes(routes!(jobs::complete))
+        .routes(routes!(jobs::fail))
+        .routes(routes!(customize::create))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))
         .routes(routes!(schedules::pause))

@@ -18,9 +18,10 @@ use crate::{
     orchestrate::{Asked, NewRun},
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType, TwinLevel,
+        RecipeType, ShellTime, ShellWish, TwinLevel,
         job::{Connection, SshContainer},
         names::check_file_name,
+        run::BaseImage,
         schedule::ScheduledJob,
     },
     store::{Collection, Side},
@@ -85,18 +86,18 @@ pub(in crate::api) struct SshContainerCreate {
 pub(in crate::api) struct Request {
     job_type: JobType,
     artifact_id: Uuid,
-    /// None only of a schedule's job, which nobody logs in to.
+    /// None only of jobs that nobody logs in to.
     public_key_id: Option<PublicKeyId>,
     image_root_archive_name: String,
     enable_debug: bool,
-    build_env_size: Option<u32>,
-    job_mem_size: Option<u32>,
-    kernel_file_name: Option<String>,
-    initrd_file_name: Option<String>,
-    kernel_parameters_file_name: Option<String>,
+    pub(in crate::api) build_env_size: Option<u32>,
+    pub(in crate::api) job_mem_size: Option<u32>,
+    pub(in crate::api) kernel_file_name: Option<String>,
+    pub(in crate::api) initrd_file_name: Option<String>,
+    pub(in crate::api) kernel_parameters_file_name: Option<String>,
     ssh_containers: Vec<(Option<String>, bool)>,
-    require_dkms: Option<bool>,
-    twins: Option<TwinLevel>,
+    pub(in crate::api) require_dkms: Option<bool>,
+    pub(in crate::api) twins: Option<TwinLevel>,
 }
 
 pub(super) fn read(body: Value) -> Result<Request> {
@@ -146,6 +147,27 @@ fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
     })
 }
 
+impl Request {
+    /// One that changes an image, and nobody logs in to.
+    pub(in crate::api) fn customize(image: ImageId, name: String) -> Self {
+        Self {
+            job_type: JobType::Customize,
+            artifact_id: image.into(),
+            public_key_id: None,
+            image_root_archive_name: name,
+            enable_debug: false,
+            build_env_size: None,
+            job_mem_size: None,
+            kernel_file_name: None,
+            initrd_file_name: None,
+            kernel_parameters_file_name: None,
+            ssh_containers: Vec::new(),
+            require_dkms: None,
+            twins: None,
+        }
+    }
+}
+
 impl From<&ScheduledJob> for Request {
     fn from(scheduled: &ScheduledJob) -> Self {
         let options = scheduled.options.clone();
@@ -183,7 +205,7 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
     if request.ssh_containers.len() > 1 {
         return Err(Problem::bad_request("A job has one SSH container at most."));
     }
-    let mut from = None;
+    let (mut from, mut base) = (None, None);
     let (arch, dkms) = match request.job_type {
         JobType::Create => {
             let recipe = Collection::<Recipe>::get(&*api.store, Side::Live, RecipeId(request.artifact_id)).await?;
@@ -199,14 +221,31 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         JobType::Customize => {
             let image = Collection::<Image>::get(&*api.store, Side::Live, ImageId(request.artifact_id)).await?;
             let image = image.ok_or_else(|| unknown("image", request.artifact_id))?.record;
-            check_rootfs(api, linked("image", image.link.as_ref())?).await?;
+            let rootfs = check_rootfs(api, linked("image", image.link.as_ref())?).await?;
+            base = Some(BaseImage {
+                id: image.id,
+                rootfs: rootfs.path,
+                md5: rootfs.md5,
+                sha256: rootfs.sha256,
+                changes: Vec::new(),
+            });
             (image.arch, api.jobs.enable_dkms)
         }
     };
+    let mut keys = None;
     if let Some(id) = request.public_key_id {
         let key = Collection::<PublicKey>::get(&*api.store, Side::Live, id).await?;
-        key.ok_or_else(|| unknown("public key", id.0))?;
+        keys = Some(key.ok_or_else(|| unknown("public key", id.0))?.record.public_key);
     }
+    let shell = keys.and_then(|keys| {
+        let when = match (request.job_type, request.enable_debug) {
+            (JobType::Customize, _) => ShellTime::Customize,
+            (JobType::Create, true) => ShellTime::Debug,
+            (JobType::Create, false) => return None,
+        };
+        let jail = request.ssh_containers.first().is_some_and(|(_, jail)| *jail);
+        Some(ShellWish { keys, jail, when })
+    });
 
     let own_kernel = request.require_dkms.unwrap_or(dkms);
     // As in IMS, a job for aarch64 always says so.
@@ -215,6 +254,8 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
     let twins = request.twins.or(from.as_ref().and_then(|recipe| recipe.twins));
     let run = NewRun {
         recipe: from,
+        image: base,
+        shell,
         own_kernel,
         twins,
         asked: Asked {
@@ -244,13 +285,16 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         kernel_parameters_file_name: request
             .kernel_parameters_file_name
             .unwrap_or_else(|| "kernel-parameters".to_owned()),
-        ssh_containers: shells(
-            id,
-            request.job_type,
-            request.enable_debug,
-            request.ssh_containers,
-            &api.jobs,
-        ),
+        // One that nobody can log in to has no shell.
+        ssh_containers: request.public_key_id.and_then(|_| {
+            shells(
+                id,
+                request.job_type,
+                request.enable_debug,
+                request.ssh_containers,
+                &api.jobs,
+            )
+        }),
         require_dkms,
         status: JobStatus::Creating,
         arch,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription};
-use crate::records::{ArtifactKind, Digests, Failure};
+use crate::records::{ArtifactKind, Digests, Failure, Verdict};
 
 /// What an agent can ask of its server, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
@@ -32,6 +32,8 @@ pub enum Call {
     },
     /// Which of these packages did other jobs share? Answered by [`Answer::Packages`], in the same order.
     FindPackages(Packages),
+    /// May I open a line for who logs in to the shell? Answered by [`Answer::Line`], after which the connection is one.
+    OpenLine,
     /// The job is over for the agent. Answered by [`Answer::Done`], after which the agent exits.
     Finish(Outcome),
 }
@@ -49,6 +51,8 @@ pub enum Answer {
     PartUrls(PartUrls),
     /// Where each package can be got or shared.
     Packages(PackageUrls),
+    /// It may.
+    Line,
     /// It is done.
     Done,
 }
@@ -76,6 +80,9 @@ pub struct EventsKept {
     pub next: u64,
     /// The job is to end: the agent stops its tools and finishes.
     pub stop: bool,
+    /// What somebody said is to become of the work in its shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
 }
 
 /// An object to come.

@@ -45,8 +45,30 @@ pub enum What {
     },
     /// What the sandbox is; once, before anything of the recipe runs.
     Sandbox(SandboxFacts),
-    /// What ran how while a foreign root was built; once, when its step ends.
+    /// What ran how while a foreign root was built or changed; once, when its step ends.
     Execs(Execs),
+    /// What became of the shell.
+    Shell(ShellNews),
+}
+
+/// What became of a shell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShellNews {
+    /// It can be logged in to.
+    Opened {
+        /// The public half of its host key: type and key.
+        host_key: String,
+        /// When it ends by itself.
+        until: Timestamp,
+    },
+    /// It was used, and ends later.
+    Extended {
+        /// When it ends by itself now.
+        until: Timestamp,
+    },
+    /// It is over.
+    Closed,
 }
 
 /// What an agent found its sandbox to be. Before anything of the recipe runs there, nobody inside has a reason to lie.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     arch::Arch,
-    records::{JobId, Step, TwinLevel},
+    records::{ChangeKind, JobId, JobType, ShellWish, Step, TwinLevel},
 };
 
 /// Everything an agent needs to know to do its job.
@@ -16,6 +16,54 @@ pub struct JobDescription {
     pub id: JobId,
     /// The architecture of the image.
     pub arch: Arch,
+    /// What it starts from.
+    pub work: Work,
+    /// The shell that it opens, if it does.
+    pub shell: Option<ShellPlan>,
+    /// Names and values that users find in the environment of what they run in the image.
+    pub environment: Vec<(String, String)>,
+    /// Present when the image's architecture is not the sandbox's: what to register with its kernel.
+    pub emulator: Option<Emulator>,
+    /// Which tools of a foreign image may run as native twins.
+    pub twins: TwinLevel,
+    /// How the root becomes a squashfs.
+    pub squashfs: SquashfsOptions,
+    /// Names of the files in `/boot`.
+    pub boot: BootFiles,
+    /// How many CPUs the build may count on.
+    pub cpus: u32,
+    /// Trusted certificate authorities, PEM. The sandbox holds none of its own.
+    pub ca_bundle: Option<String>,
+    /// The first step to do. Earlier ones were finished by another attempt, whose disk space this one was given. None
+    /// means all of them.
+    pub from: Option<Step>,
+    /// How long a server, or S3, that does not answer is waited for, in seconds.
+    pub patience_s: u64,
+}
+
+/// What a job starts from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A recipe becomes an image.
+    Create(RecipeWork),
+    /// An image becomes another.
+    Customize(ImageWork),
+}
+
+impl Work {
+    /// The type of a job that does this.
+    pub const fn job_type(&self) -> JobType {
+        match self {
+            Self::Create(_) => JobType::Create,
+            Self::Customize(_) => JobType::Customize,
+        }
+    }
+}
+
+/// A recipe, and how it becomes an image.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RecipeWork {
     /// Where the recipe archive is.
     pub recipe: RecipeSource,
     /// What the recipe is written for.
@@ -26,25 +74,52 @@ pub struct JobDescription {
     pub default_values: BTreeMap<String, String>,
     /// What happens to template names without a value.
     pub template_mode: TemplateMode,
-    /// Present when the image's architecture is not the sandbox's: what to register with its kernel.
-    pub emulator: Option<Emulator>,
-    /// Which tools of a foreign image may run as native twins.
-    pub twins: TwinLevel,
-    /// How the root becomes a squashfs.
-    pub squashfs: SquashfsOptions,
-    /// Names of the files in `/boot`.
-    pub boot: BootFiles,
     /// How long to wait for repositories, in seconds.
     pub repos_timeout_s: u64,
-    /// How many CPUs the build may count on.
-    pub cpus: u32,
-    /// Trusted certificate authorities, PEM. The sandbox holds none of its own.
-    pub ca_bundle: Option<String>,
-    /// The first step to do. Earlier ones were finished by another attempt, whose disk space this one was given. None
-    /// means all of them.
-    pub from: Option<Step>,
-    /// How long a server, or S3, that does not answer is waited for, in seconds.
-    pub patience_s: u64,
+}
+
+/// An image, and what is done to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImageWork {
+    /// Its root file system: a squashfs.
+    pub rootfs: ObjectSource,
+    /// What is run in it, in this order. With none, its user changes it in the shell.
+    pub changes: Vec<ChangeSource>,
+}
+
+/// An object and how to know it is the right one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ObjectSource {
+    /// A presigned GET address.
+    pub url: String,
+    /// Bytes.
+    pub size: u64,
+    /// Its MD5, lower-case hexadecimal, where it is known: images of other systems have no better digest.
+    pub md5: Option<String>,
+    /// Its SHA-256, lower-case hexadecimal, where it is known.
+    pub sha256: Option<String>,
+}
+
+/// One change to an image.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ChangeSource {
+    /// How it is made.
+    pub kind: ChangeKind,
+    /// What it is called in logs.
+    pub name: String,
+    /// What is run.
+    pub source: ObjectSource,
+}
+
+/// The shell of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellPlan {
+    /// Keys that may log in, and when it is opened.
+    pub wish: ShellWish,
+    /// After this time without use it ends, in seconds.
+    pub idle_s: u64,
+    /// After this time it ends in any case, in seconds.
+    pub longest_s: u64,
 }
 
 /// What a recipe is written for.

@@ -1,0 +1,143 @@
+//! One change to an image: a command, a script, or an Ansible playbook.
+
+use std::{io, path::Path};
+
+use tokio::process::Command;
+
+use super::Customizing;
+use crate::{
+    agent::{
+        cause, fetch,
+        process::{self, Finished, blocking},
+        programs::Programs,
+        root::OpenRoot,
+        shell::{LocalLogin, Sshd},
+        unpack,
+    },
+    records::{ChangeKind, Failure, ShellTime, ShellWish, protocol::ChangeSource},
+};
+
+/// Where scripts lie in the root while they run.
+const PLACE: &str = ".kiln-change";
+
+/// Where playbooks lie in the sandbox.
+const PLAYBOOKS: &str = "playbook";
+
+impl Customizing<'_> {
+    /// Makes one change.
+    ///
+    /// # Errors
+    ///
+    /// `change_failed` when what is run says so; `change_unreachable` when it cannot be fetched.
+    pub(super) async fn make(
+        &self,
+        change: &ChangeSource,
+        open: &mut OpenRoot,
+        has_twins: bool,
+        programs: &mut Programs,
+    ) -> Result<(), Failure> {
+        self.events
+            .say(format!("{}: {}", change.kind.name(), change.name))
+            .await;
+        let file = self.outputs.root().with_extension("change");
+        let digests = fetch::object(self.http, &change.source, &file, "change_unreachable", &|_, _| {}).await?;
+        if change
+            .source
+            .sha256
+            .as_ref()
+            .is_some_and(|known| *known != digests.sha256)
+        {
+            return Err(Failure::new(
+                "change_unreachable",
+                format!("{} is not what was uploaded", change.name),
+            ));
+        }
+        let command = match change.kind {
+            ChangeKind::Run => self.command_line(&file)?,
+            ChangeKind::Script => self.script(&file, open)?,
+            ChangeKind::Ansible => self.playbook(&change.name, &file, has_twins).await?,
+        };
+        let mut finished = self.run(command).await?;
+        programs.merge(std::mem::take(&mut finished.programs));
+        finished.check(|tool| failed(change, tool))
+    }
+
+    fn command_line(&self, file: &Path) -> Result<Command, Failure> {
+        let text = fs_err::read_to_string(file).map_err(|error| Failure::io("cannot read the command", &error))?;
+        let mut command = Command::new("chroot");
+        command.arg(self.outputs.root()).args(["/bin/sh", "-c"]).arg(text);
+        Ok(command)
+    }
+
+    fn script(&self, file: &Path, open: &mut OpenRoot) -> Result<Command, Failure> {
+        let content = fs_err::read(file).map_err(|error| Failure::io("cannot read the script", &error))?;
+        let placed = open
+            .file(PLACE, &content)
+            .and_then(|()| executable(&self.outputs.root().join(PLACE)));
+        placed.map_err(|error| Failure::io("cannot put the script into the image", &error))?;
+        let mut command = Command::new("chroot");
+        command.arg(self.outputs.root()).arg(Path::new("/").join(PLACE));
+        Ok(command)
+    }
+
+    /// A playbook comes to the image as a user would: over ssh, with a key that is made for it.
+    async fn playbook(&self, name: &str, archive: &Path, has_twins: bool) -> Result<Command, Failure> {
+        let failed = |error: io::Error| Failure::io("cannot prepare the playbook", &error);
+        let dir = self.outputs.root().with_file_name(PLAYBOOKS);
+        let (from, into) = (archive.to_owned(), dir.clone());
+        blocking(move || {
+            if into.exists() {
+                fs_err::remove_dir_all(&into).map_err(failed)?;
+            }
+            unpack::unpack(&from, &into, &unpack::Limits::default()).map(drop)
+        })
+        .await?;
+        let login = LocalLogin::make().await?;
+        let wish = ShellWish {
+            keys: login.public_key().map_err(failed)?,
+            jail: true,
+            when: ShellTime::Customize,
+        };
+        let sshd = Sshd::prepare(&wish, &self.outputs.root(), &self.job.environment, has_twins).await?;
+        let inventory = login.inventory(&sshd).map_err(failed)?;
+        let mut command = Command::new("ansible-playbook");
+        command.arg("--inventory").arg(inventory).arg(name).current_dir(dir);
+        command
+            .env("ANSIBLE_NOCOLOR", "1")
+            .env("ANSIBLE_PYTHON_INTERPRETER", "auto_silent");
+        command.env("ANSIBLE_LOCALHOST_WARNING", "false").env("HOME", "/root");
+        Ok(command)
+    }
+
+    async fn run(&self, mut command: Command) -> Result<Finished, Failure> {
+        command.envs(self.job.environment.iter().map(|(name, value)| (name, value)));
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        if let Some(emulator) = self.emulator {
+            command.env("QEMU_CPU", &emulator.cpu);
+        }
+        process::run(command, self.emulator, self.events, |_| false).await
+    }
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs_err::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+}
+
+fn failed(change: &ChangeSource, tool: &Finished) -> Failure {
+    if let Some(known) = cause::known_cause(&tool.tail) {
+        return known;
+    }
+    let how = match tool.status.code() {
+        Some(code) => format!("ended with code {code}"),
+        None => format!("was ended: {}", tool.status),
+    };
+    let last = cause::last_words(&tool.tail)
+        .map(|line| format!("; it said last: {line}"))
+        .unwrap_or_default();
+    Failure::new(
+        "change_failed",
+        format!("{} `{}` {how}{last}", change.kind.name(), change.name),
+    )
+    .hint("what it said stands before this line in the log; the image that it was to change is as it was")
+}

@@ -1,0 +1,108 @@
+//! An image's root file system: fetched, checked, unpacked.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use tokio::process::Command;
+
+use crate::{
+    agent::{
+        cause,
+        events::Events,
+        fetch,
+        outputs::Outputs,
+        process,
+        squashfs::{Device, parse_devices, parse_progress},
+    },
+    records::{Digests, Failure, protocol::ObjectSource},
+};
+
+/// Fetches the image's root file system and unpacks it. Returns its device nodes, which are not unpacked.
+///
+/// # Errors
+///
+/// `image_unreachable` when S3 does not give it; `image_corrupt` when it is not what the manifest says, or no squashfs.
+pub async fn fetch(
+    source: &ObjectSource,
+    http: &reqwest::Client,
+    outputs: &Outputs,
+    events: &Events,
+) -> Result<Vec<Device>, Failure> {
+    let base = outputs.base();
+    let shown = AtomicU64::new(0);
+    let digests = fetch::object(http, source, &base, "image_unreachable", &|done, total| {
+        // Every percent is enough.
+        if done * 100 / total.max(1) > shown.load(Ordering::Relaxed) {
+            shown.store(done * 100 / total.max(1), Ordering::Relaxed);
+            events.progress_soon(done, total);
+        }
+    })
+    .await?;
+    check(source, &digests)?;
+    events
+        .say(format!("{} bytes, sha256 {}", digests.size, digests.sha256))
+        .await;
+    let devices = devices(&base).await?;
+    unpack(&base, &outputs.root(), &devices, events).await?;
+    Ok(devices)
+}
+
+/// That it is what the image's manifest promises.
+fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
+    let differs =
+        |known: &Option<String>, found: &str| known.as_ref().is_some_and(|known| !known.eq_ignore_ascii_case(found));
+    if found.size == source.size && !differs(&source.sha256, &found.sha256) && !differs(&source.md5, &found.md5) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "image_corrupt",
+        format!(
+            "the root file system in S3 is not the one that the image's manifest describes: {} bytes, md5 {}",
+            found.size, found.md5
+        ),
+    )
+    .hint("it was overwritten or damaged after the image was made; make the image anew"))
+}
+
+async fn devices(base: &Path) -> Result<Vec<Device>, Failure> {
+    let mut command = Command::new("unsquashfs");
+    command
+        .args(["-d", "", "-llnumeric", "-full-precision", "-UTC"])
+        .arg(base);
+    let listed = command.kill_on_drop(true).output().await;
+    let listed = listed.map_err(|error| Failure::io("cannot run unsquashfs", &error))?;
+    if !listed.status.success() {
+        let said: Vec<String> = String::from_utf8_lossy(&listed.stderr)
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        return Err(corrupt(&said));
+    }
+    Ok(parse_devices(&String::from_utf8_lossy(&listed.stdout)))
+}
+
+async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -> Result<(), Failure> {
+    let mut command = Command::new("unsquashfs");
+    command.args(["-strict-errors", "-no-wildcards", "-d"]).arg(root);
+    if !devices.is_empty() {
+        let list = root.with_extension("devices");
+        let paths: Vec<_> = devices.iter().map(Device::path).collect();
+        fs_err::write(&list, paths.join("\n") + "\n")
+            .map_err(|error| Failure::io("cannot unpack the image", &error))?;
+        command.arg("-exclude-file").arg(list);
+    }
+    command.arg(base);
+    let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
+    finished.check(|tool| cause::known_cause(&tool.tail).unwrap_or_else(|| corrupt(&tool.tail)))
+}
+
+fn corrupt(said: &[String]) -> Failure {
+    let last = cause::last_words(said).unwrap_or("it said nothing");
+    Failure::new(
+        "image_corrupt",
+        format!("the image's root file system cannot be unpacked: {last}"),
+    )
+    .hint("it has to be a squashfs whose owners are below 65536")
+}

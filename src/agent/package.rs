@@ -1,0 +1,103 @@
+//! From a root to artifacts, and from there to S3.
+
+use std::{path::Path, time::Duration};
+
+use tokio::process::Command;
+
+use super::{
+    boot_files, cause,
+    channel::Channel,
+    events::Events,
+    outputs::{Artifacts, Outputs},
+    process::{self, blocking},
+    squashfs,
+    upload::Uploader,
+};
+use crate::records::{ArtifactKind, Failure, protocol::JobDescription};
+
+/// Memory that mksquashfs may use for its queues, in MiB.
+const SQUASHFS_MEMORY_MIB: u64 = 512;
+
+/// Makes the artifacts of the job's root.
+pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -> Result<Artifacts, Failure> {
+    let (rootfs, kernel) = outputs.packages();
+    let (arch, names) = (job.arch, job.boot.clone());
+    let (root_of_search, kernel_file) = (outputs.root(), kernel.clone());
+    let boot = blocking(move || {
+        squashfs::restrict_image_dir(&root_of_search)?;
+        let boot = boot_files::find_boot_files(&root_of_search, arch, &names)?;
+        if let Some(set) = &boot {
+            boot_files::write_kernel(set, &kernel_file)?;
+        }
+        Ok(boot)
+    })
+    .await?;
+    make_squashfs(job, outputs, &rootfs, events).await?;
+    let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
+    match boot {
+        Some(set) => {
+            artifacts.push((ArtifactKind::Kernel, kernel));
+            artifacts.push((ArtifactKind::Initrd, set.initrd));
+            artifacts.extend(set.parameters.map(|path| (ArtifactKind::BootParameters, path)));
+        }
+        None => {
+            events
+                .say("the root has no kernel: the image is a root file system only")
+                .await;
+        }
+    }
+    Ok(artifacts)
+}
+
+async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<(), Failure> {
+    let mut command = Command::new("mksquashfs");
+    command.args(squashfs::mksquashfs_args(
+        &outputs.root(),
+        to,
+        &job.squashfs,
+        job.cpus,
+        SQUASHFS_MEMORY_MIB,
+    ));
+    command.args(squashfs::device_args(&outputs.root(), &outputs.facts.devices));
+    let mut progress = None;
+    let finished = process::run(command, None, events, |line| {
+        let seen = squashfs::parse_progress(line);
+        progress = seen.or(progress);
+        seen.is_some()
+    })
+    .await?;
+    finished.check(|tool| {
+        cause::known_cause(&tool.tail).unwrap_or_else(|| {
+            let last = cause::last_words(&tool.tail).unwrap_or("it said nothing");
+            Failure::new("squashfs_failed", format!("mksquashfs failed: {last}"))
+        })
+    })
+}
+
+/// Sends the artifacts to S3.
+pub async fn upload(
+    job: &JobDescription,
+    http: &reqwest::Client,
+    channel: &Channel,
+    artifacts: &Artifacts,
+    events: &Events,
+) -> Result<(), Failure> {
+    let uploader = Uploader {
+        http: http.clone(),
+        channel: channel.clone(),
+        events: events.clone(),
+        patience: Duration::from_secs(job.patience_s),
+    };
+    for (kind, path) in artifacts {
+        let digests = uploader.upload(*kind, path).await?;
+        events
+            .say(format!(
+                "{}: {} bytes, sha256 {}",
+                kind.key_name(),
+                digests.size,
+                digests.sha256
+            ))
+            .await;
+    }
+    Ok(())
+}

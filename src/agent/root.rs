@@ -1,0 +1,393 @@
+//! An image's root, made ready for those who work in it, and put back exactly as it was but for what they did.
+//!
+//! ```text
+//!  ROOT/proc, /sys, /dev     the sandbox's own, mounted
+//!  ROOT/etc/resolv.conf      the sandbox's, so that names are found
+//!  ROOT/etc/cray/ca          the authorities that the sandbox trusts, where IMS has them
+//! ```
+//!
+//! Nothing of that is packaged: what lay there before comes back with its owner, its times and its links.
+
+use std::{
+    collections::HashSet,
+    fs::Permissions,
+    io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::{
+        prctl,
+        signal::{Signal, kill},
+        stat::{UtimensatFlags, utimensat},
+        time::TimeSpec,
+    },
+    unistd::Pid,
+};
+
+use crate::records::Failure;
+
+/// What is mounted over the root's own directories.
+const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
+
+/// How long processes may take to be gone that were killed.
+const KILLED: Duration = Duration::from_secs(20);
+
+/// A root that somebody works in.
+#[derive(Debug)]
+pub struct OpenRoot {
+    root: PathBuf,
+    /// Where lies what was in the way.
+    aside: PathBuf,
+    inserted: Vec<Inserted>,
+    /// Mode and owner of the root itself, where sshd would not have them.
+    top: Option<(u32, u32, u32)>,
+}
+
+/// Something that was put into a root for a while.
+#[derive(Debug)]
+struct Inserted {
+    path: PathBuf,
+    /// What was there before.
+    before: Option<PathBuf>,
+    is_dir: bool,
+}
+
+impl OpenRoot {
+    /// Opens it. `aside` is a directory of the same file system, to be emptied for this.
+    ///
+    /// # Errors
+    ///
+    /// When a mount or a file cannot be made. The root is as it was then.
+    pub fn open(root: &Path, aside: &Path, authorities: Option<&str>) -> Result<Self, Failure> {
+        let mut open = Self {
+            root: root.to_owned(),
+            aside: aside.to_owned(),
+            inserted: Vec::new(),
+            top: None,
+        };
+        let opened = open.furnish(authorities);
+        match opened {
+            Ok(()) => Ok(open),
+            Err(error) => {
+                open.close()?;
+                Err(Failure::io("cannot make the root ready to be worked in", &error))
+            }
+        }
+    }
+
+    fn furnish(&mut self, authorities: Option<&str>) -> io::Result<()> {
+        // Who leaves something running must be found when the root is closed.
+        prctl::set_child_subreaper(true)?;
+        remake(&self.aside)?;
+        self.guard_top()?;
+        for name in MOUNTS {
+            let (from, at) = (Path::new("/").join(name), self.root.join(name));
+            self.dir(&at)?;
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(Some(&from), &at, None::<&str>, flags, None::<&str>)?;
+            // What is unmounted in there must not be gone out here.
+            mount(
+                None::<&str>,
+                &at,
+                None::<&str>,
+                MsFlags::MS_PRIVATE | MsFlags::MS_REC,
+                None::<&str>,
+            )?;
+        }
+        if is_dir(&self.root.join("etc")) {
+            let resolver = fs_err::read("/etc/resolv.conf").unwrap_or_default();
+            self.file("etc/resolv.conf", &resolver)?;
+        }
+        let known = self.root.join("etc/cray/ca/certificate_authority.crt");
+        if let Some(authorities) = authorities
+            && is_dir(&self.root.join("etc"))
+            && fs_err::symlink_metadata(known).is_err()
+        {
+            self.dir(&self.root.join("etc/cray"))?;
+            self.dir(&self.root.join("etc/cray/ca"))?;
+            self.file("etc/cray/ca/certificate_authority.crt", authorities.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Gives the root an owner and a mode that sshd confines anybody to.
+    fn guard_top(&mut self) -> io::Result<()> {
+        let found = fs_err::symlink_metadata(&self.root)?;
+        let (mode, uid, gid) = (found.mode() & 0o7777, found.uid(), found.gid());
+        if uid != 0 || mode & 0o022 != 0 {
+            self.top = Some((mode, uid, gid));
+            fs_err::os::unix::fs::chown(&self.root, Some(0), None)?;
+            fs_err::set_permissions(&self.root, Permissions::from_mode(mode & !0o022))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the root, at a path without links, for as long as it is open.
+    pub fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
+        let path = self.root.join(path);
+        let mut before = None;
+        if fs_err::symlink_metadata(&path).is_ok() {
+            let aside = self.aside.join(self.inserted.len().to_string());
+            quietly(&path, || fs_err::rename(&path, &aside))?;
+            before = Some(aside);
+        }
+        self.inserted.push(Inserted {
+            path: path.clone(),
+            before,
+            is_dir: false,
+        });
+        quietly(&path, || fs_err::write(&path, content))
+    }
+
+    /// Sees to it that a directory is there for as long as the root is open.
+    pub fn dir(&mut self, path: &Path) -> io::Result<()> {
+        if is_dir(path) {
+            return Ok(());
+        }
+        if fs_err::symlink_metadata(path).is_ok() {
+            let text = format!("{} is in the image and is no directory", path.display());
+            return Err(io::Error::other(text));
+        }
+        quietly(path, || fs_err::create_dir(path))?;
+        self.inserted.push(Inserted {
+            path: path.to_owned(),
+            before: None,
+            is_dir: true,
+        });
+        Ok(())
+    }
+
+    /// Ends everything that still runs in the sandbox beside the agent, and puts the root back. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// When something resists: the root must not be packaged then.
+    pub fn close(mut self) -> Result<(), Failure> {
+        end_descendants()?;
+        let failed = |error: io::Error| Failure::io("cannot put the root back as it was", &error);
+        unmount_below(&self.root).map_err(failed)?;
+        while let Some(inserted) = self.inserted.pop() {
+            take_back(&inserted).map_err(failed)?;
+        }
+        if let Some((mode, uid, gid)) = self.top {
+            fs_err::os::unix::fs::chown(&self.root, Some(uid), Some(gid)).map_err(failed)?;
+            fs_err::set_permissions(&self.root, Permissions::from_mode(mode)).map_err(failed)?;
+        }
+        fs_err::remove_dir_all(&self.aside).map_err(failed)
+    }
+}
+
+fn take_back(inserted: &Inserted) -> io::Result<()> {
+    let Inserted { path, before, is_dir } = inserted;
+    quietly(path, || {
+        match fs_err::symlink_metadata(path) {
+            Err(_) => {}
+            // With something of the user's in it, it is the user's now.
+            Ok(_) if *is_dir => drop(fs_err::remove_dir(path)),
+            Ok(found) if found.is_dir() => fs_err::remove_dir_all(path)?,
+            Ok(_) => fs_err::remove_file(path)?,
+        }
+        match before {
+            Some(before) if path.parent().is_some_and(Path::exists) => fs_err::rename(before, path),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Changes an entry of a directory, whose times stay what they are.
+fn quietly(path: &Path, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(path);
+    let Ok(found) = fs_err::symlink_metadata(parent) else {
+        return change();
+    };
+    change()?;
+    let (read, written) = (
+        TimeSpec::new(found.atime(), found.atime_nsec()),
+        TimeSpec::new(found.mtime(), found.mtime_nsec()),
+    );
+    utimensat(
+        nix::fcntl::AT_FDCWD,
+        parent,
+        &read,
+        &written,
+        UtimensatFlags::NoFollowSymlink,
+    )?;
+    Ok(())
+}
+
+fn is_dir(path: &Path) -> bool {
+    fs_err::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+fn remake(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        fs_err::remove_dir_all(dir)?;
+    }
+    fs_err::create_dir(dir)
+}
+
+/// Unmounts whatever is mounted below a directory, the last first.
+fn unmount_below(root: &Path) -> io::Result<()> {
+    let root = fs_err::canonicalize(root)?;
+    let table = fs_err::read_to_string("/proc/self/mountinfo")?;
+    let mut places: Vec<PathBuf> = table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|place| PathBuf::from(unescape(place)))
+        .filter(|place| place.starts_with(&root) && *place != root)
+        .collect();
+    places.reverse();
+    for place in places {
+        // Detached, it takes along what is mounted on it; then that is no mount any more.
+        match umount2(&place, MntFlags::MNT_DETACH) {
+            Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The kernel writes blanks and the like as three octal digits.
+fn unescape(text: &str) -> String {
+    let mut plain = text.to_owned();
+    for (escape, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        plain = plain.replace(escape, letter);
+    }
+    plain
+}
+
+/// Kills every process that descends from this one, however far.
+fn end_descendants() -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let living = descendants();
+        if living.is_empty() {
+            return Ok(());
+        }
+        if begun.elapsed() > KILLED {
+            return Err(Failure::new(
+                "sandbox_stuck",
+                format!(
+                    "{} processes that were left running in the root do not end",
+                    living.len()
+                ),
+            ));
+        }
+        for pid in living {
+            // It may be gone already.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Processes below this one that live. Those that have ended and that nobody asked for are no trouble.
+fn descendants() -> Vec<i32> {
+    let all: Vec<(i32, i32)> = fs_err::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: i32| Some((pid, living_parent(pid)?)))
+        .collect();
+    let mut ours = HashSet::from([Pid::this().as_raw()]);
+    loop {
+        let before = ours.len();
+        ours.extend(
+            all.iter()
+                .filter(|(_, parent)| ours.contains(parent))
+                .map(|(pid, _)| *pid)
+                .collect::<Vec<_>>(),
+        );
+        if ours.len() == before {
+            break;
+        }
+    }
+    ours.remove(&Pid::this().as_raw());
+    ours.into_iter().collect()
+}
+
+/// The parent of a process that has not ended.
+fn living_parent(pid: i32) -> Option<i32> {
+    let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it can hold anything.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?;
+    let parent = words.next()?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn opened(root: &Path, aside: &Path) -> OpenRoot {
+        remake(aside).unwrap();
+        OpenRoot {
+            root: root.to_owned(),
+            aside: aside.to_owned(),
+            inserted: Vec::new(),
+            top: None,
+        }
+    }
+
+    fn put_back(mut open: OpenRoot) {
+        while let Some(inserted) = open.inserted.pop() {
+            take_back(&inserted).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_was_in_the_way_comes_back_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, aside) = (dir.path().join("root"), dir.path().join("aside"));
+        fs_err::create_dir_all(root.join("etc")).unwrap();
+        symlink("../run/stub-resolv.conf", root.join("etc/resolv.conf")).unwrap();
+        let long_ago = TimeSpec::new(1_000_000, 5);
+        utimensat(
+            nix::fcntl::AT_FDCWD,
+            &root.join("etc"),
+            &long_ago,
+            &long_ago,
+            UtimensatFlags::NoFollowSymlink,
+        )
+        .unwrap();
+        let before = fs_err::symlink_metadata(root.join("etc/resolv.conf")).unwrap();
+
+        let mut open = opened(&root, &aside);
+        open.file("etc/resolv.conf", b"nameserver 10.0.0.1\n").unwrap();
+        open.dir(&root.join("etc/cray")).unwrap();
+        open.file("etc/cray/x", b"x").unwrap();
+        assert_eq!(
+            fs_err::read(root.join("etc/resolv.conf")).unwrap(),
+            b"nameserver 10.0.0.1\n"
+        );
+        put_back(open);
+
+        let after = fs_err::symlink_metadata(root.join("etc/resolv.conf")).unwrap();
+        assert_eq!((after.ino(), after.mtime_nsec()), (before.ino(), before.mtime_nsec()));
+        assert!(after.is_symlink() && !root.join("etc/cray").exists());
+        let etc = fs_err::metadata(root.join("etc")).unwrap();
+        assert_eq!((etc.mtime(), etc.mtime_nsec()), (1_000_000, 5));
+    }
+
+    #[test]
+    fn what_users_did_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, aside) = (dir.path().join("root"), dir.path().join("aside"));
+        fs_err::create_dir_all(root.join("etc")).unwrap();
+        let mut open = opened(&root, &aside);
+        open.file("etc/resolv.conf", b"").unwrap();
+        open.dir(&root.join("etc/cray")).unwrap();
+        fs_err::write(root.join("etc/cray/mine"), "").unwrap();
+        put_back(open);
+        assert!(!root.join("etc/resolv.conf").exists());
+        assert!(root.join("etc/cray/mine").exists());
+    }
+}

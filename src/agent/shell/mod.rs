@@ -1,0 +1,316 @@
+//! The job's shell: opened, served, and ended by its user, by the API, or by the clock.
+//!
+//! The user ends it with a file, as in IMS: `complete` or `failed`, in `/tmp` of the image if that is all that the user
+//! sees, else in `/mnt/image`, where the image's root is `image-root`. With both, `failed` counts.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use self::{line::Use, sshd::announce};
+use super::{channel::Channel, events::Events};
+use crate::records::{
+    Failure, Verdict,
+    protocol::{JobDescription, ShellNews, ShellPlan, What},
+};
+
+mod line;
+mod sshd;
+
+pub use self::sshd::{LocalLogin, Sshd};
+
+/// Where those who see the sandbox find the image.
+const MNT: &str = "/mnt/image";
+
+/// The image's root, in there.
+const VIEW: &str = "image-root";
+
+/// How often it is seen whether the user has finished.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The end that the server was told is out by no more than this.
+const TOLD: Duration = Duration::from_secs(30);
+
+/// How long before its end whoever is logged in is warned.
+const WARNINGS: [Duration; 2] = [Duration::from_mins(10), Duration::from_mins(1)];
+
+/// A shell that is about to open.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening<'a> {
+    /// The job.
+    pub job: &'a JobDescription,
+    /// Its shell.
+    pub plan: &'a ShellPlan,
+    /// The image's root.
+    pub root: &'a Path,
+    /// Whether native twins are made for it.
+    pub has_twins: bool,
+    /// One line for who logs in: what this is.
+    pub what: &'a str,
+}
+
+/// How a shell ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Somebody said what is to become of the work.
+    Said(Verdict),
+    /// Nobody used it for that long.
+    Unused(Duration),
+    /// It was open for as long as it may.
+    TooLong(Duration),
+}
+
+/// Opens the shell and returns when it has ended.
+///
+/// # Errors
+///
+/// `bad_public_key`; when the sandbox does not let it open.
+pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> Result<End, Failure> {
+    let Opening { job, plan, root, .. } = opening;
+    let failed = |error: std::io::Error| Failure::io("cannot open the shell", &error);
+    let signals = Signals::prepare(root, plan.wish.jail).map_err(failed)?;
+    let sshd = Sshd::prepare(&plan.wish, root, &job.environment, opening.has_twins).await?;
+    let used = Arc::new(Use::new());
+    let clock = Clock::new(plan, &used);
+    let until = clock.until();
+    let host_key = sshd.host_key().to_owned();
+    events.send(What::Shell(ShellNews::Opened { host_key, until })).await;
+    events
+        .say(format!("the shell is open until {until:.0}, and longer if it is used"))
+        .await;
+    let greeting = || clock.greeting(&opening, &signals);
+    let end = tokio::select! {
+        end = wait(&clock, &signals, channel, events) => end,
+        () = line::serve(&sshd, channel, &used, events, &greeting) => unreachable_end(),
+    };
+    events.send(What::Shell(ShellNews::Closed)).await;
+    events.say(format!("the shell is closed: {}", end.why())).await;
+    signals.close().map_err(failed)?;
+    Ok(end)
+}
+
+/// Lines are served for as long as anybody waits.
+fn unreachable_end() -> End {
+    End::Said(Verdict::Failed)
+}
+
+/// Returns when the shell is to end.
+async fn wait(clock: &Clock<'_>, signals: &Signals, channel: &Channel, events: &Events) -> End {
+    let mut told = clock.until();
+    let mut warned = Duration::MAX;
+    loop {
+        if let Some(verdict) = signals.look().or_else(|| channel.verdict()) {
+            return End::Said(verdict);
+        }
+        let left = match clock.left() {
+            Ok(left) => left,
+            Err(end) => {
+                announce("This shell ends now.");
+                return end;
+            }
+        };
+        let until = clock.until();
+        if until.duration_since(told).unsigned_abs() > TOLD {
+            told = until;
+            events.send(What::Shell(ShellNews::Extended { until })).await;
+        }
+        match WARNINGS.into_iter().rev().find(|warning| left < *warning) {
+            Some(warning) if warning < warned => {
+                warned = warning;
+                announce(&format!("This shell ends in {} s unless it is used.", left.as_secs()));
+            }
+            Some(_) => {}
+            None => warned = Duration::MAX,
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl End {
+    fn why(self) -> String {
+        match self {
+            Self::Said(verdict) => format!("its user said `{}`", verdict.name()),
+            Self::Unused(limit) => format!("nobody used it for {} s", limit.as_secs()),
+            Self::TooLong(limit) => format!("it was open for {} s", limit.as_secs()),
+        }
+    }
+
+    /// What it means for work that was to be done in it.
+    ///
+    /// # Errors
+    ///
+    /// `shell_failed` when its user threw the work away, `shell_timeout` when nobody said anything.
+    pub fn result(self) -> Result<(), Failure> {
+        match self {
+            Self::Said(Verdict::Complete) => Ok(()),
+            Self::Said(Verdict::Failed) => Err(Failure::new("shell_failed", "the user said that the changes failed")
+                .hint(
+                    "that was `failed` in the shell, or `kiln jobs fail`; a new job begins with the image as it was",
+                )),
+            Self::Unused(_) | Self::TooLong(_) => Err(Failure::new(
+                "shell_timeout",
+                format!("nobody said what is to become of the changes: {}", self.why()),
+            )
+            .hint(
+                "`touch complete` in the shell or `kiln jobs complete` keeps them; `idle` in [shell] allows more time",
+            )),
+        }
+    }
+}
+
+/// The two files by which a user ends a shell.
+#[derive(Debug)]
+struct Signals {
+    dir: PathBuf,
+    /// As the user sees it.
+    seen: &'static str,
+}
+
+impl Signals {
+    /// Makes the place for them; what lies there is of an earlier time.
+    fn prepare(root: &Path, jail: bool) -> std::io::Result<Self> {
+        let signals = if jail {
+            Self {
+                dir: root.join("tmp"),
+                seen: "/tmp",
+            }
+        } else {
+            let view = Path::new(MNT).join(VIEW);
+            fs_err::create_dir_all(&view)?;
+            mount(
+                Some(root),
+                &view,
+                None::<&str>,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                None::<&str>,
+            )?;
+            Self {
+                dir: MNT.into(),
+                seen: MNT,
+            }
+        };
+        signals.remove()?;
+        Ok(signals)
+    }
+
+    fn file(&self, verdict: Verdict) -> PathBuf {
+        self.dir.join(verdict.name())
+    }
+
+    fn look(&self) -> Option<Verdict> {
+        let said = |verdict: &Verdict| fs_err::symlink_metadata(self.file(*verdict)).is_ok();
+        [Verdict::Failed, Verdict::Complete].into_iter().find(said)
+    }
+
+    /// Leaves nothing of them.
+    fn close(self) -> std::io::Result<()> {
+        self.remove()?;
+        if self.seen == MNT {
+            umount2(&self.dir.join(VIEW), MntFlags::MNT_DETACH)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self) -> std::io::Result<()> {
+        for verdict in [Verdict::Failed, Verdict::Complete] {
+            match fs_err::remove_file(self.file(verdict)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a shell ends by itself.
+#[derive(Debug)]
+struct Clock<'a> {
+    opened: Instant,
+    idle: Duration,
+    longest: Duration,
+    used: &'a Use,
+}
+
+impl<'a> Clock<'a> {
+    fn new(plan: &ShellPlan, used: &'a Use) -> Self {
+        Self {
+            opened: Instant::now(),
+            idle: Duration::from_secs(plan.idle_s),
+            longest: Duration::from_secs(plan.longest_s),
+            used,
+        }
+    }
+
+    /// How long it has; or that it is over.
+    fn left(&self) -> Result<Duration, End> {
+        let unused = self.idle.checked_sub(self.used.last().elapsed());
+        let unused = unused.ok_or(End::Unused(self.idle))?;
+        let open = self.longest.checked_sub(self.opened.elapsed());
+        Ok(unused.min(open.ok_or(End::TooLong(self.longest))?))
+    }
+
+    fn until(&self) -> Timestamp {
+        let left = self.left().unwrap_or_default();
+        Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX)
+    }
+
+    fn greeting(&self, opening: &Opening<'_>, signals: &Signals) -> String {
+        let Opening { job, plan, what, .. } = opening;
+        let (seen, until) = (signals.seen, self.until());
+        let place = if plan.wish.jail {
+            "This is the image's root.".to_owned()
+        } else {
+            format!("The image's root is {MNT}/image-root; `chroot {MNT}/image-root` enters it.")
+        };
+        format!(
+            "Job {} ({}): {what}\n{place}\n`touch {seen}/complete` keeps the result, `touch {seen}/failed` throws it away.\n\
+             If it is not used, this shell ends at {until:.0}.\n",
+            job.id, job.arch
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_counts_more_than_complete() {
+        let root = tempfile::tempdir().unwrap();
+        fs_err::create_dir(root.path().join("tmp")).unwrap();
+        fs_err::write(root.path().join("tmp/complete"), "stale").unwrap();
+        let signals = Signals::prepare(root.path(), true).unwrap();
+        assert_eq!(signals.look(), None);
+        fs_err::write(signals.file(Verdict::Complete), "").unwrap();
+        assert_eq!(signals.look(), Some(Verdict::Complete));
+        fs_err::write(signals.file(Verdict::Failed), "").unwrap();
+        assert_eq!(signals.look(), Some(Verdict::Failed));
+        signals.remove().unwrap();
+        assert_eq!(fs_err::read_dir(root.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn each_use_begins_the_time_anew_but_not_for_ever() {
+        let used = Use::new();
+        let clock = |idle: u64, longest: u64| Clock {
+            opened: Instant::now() - Duration::from_secs(100),
+            idle: Duration::from_secs(idle),
+            longest: Duration::from_secs(longest),
+            used: &used,
+        };
+        assert!(clock(50, 200).left().is_ok_and(|left| left <= Duration::from_secs(50)));
+        assert_eq!(clock(50, 99).left(), Err(End::TooLong(Duration::from_secs(99))));
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(clock(0, 200).left(), Err(End::Unused(Duration::ZERO)));
+        assert_eq!(
+            End::Unused(Duration::from_secs(1)).result().unwrap_err().code,
+            "shell_timeout"
+        );
+        assert_eq!(End::Said(Verdict::Failed).result().unwrap_err().code, "shell_failed");
+    }
+}

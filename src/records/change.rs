@@ -1,0 +1,56 @@
+//! What a customize job does to its image when nobody logs in to do it.
+
+use serde::{Deserialize, Serialize};
+
+/// One change. A job makes its changes in their order, and fails with the first that does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// How it is made.
+    pub kind: ChangeKind,
+    /// What it is called in logs: the command itself, or the name of a file.
+    pub name: String,
+    /// What is run: `s3://bucket/key`.
+    pub object: String,
+    /// SHA-256 of that object, lower-case hexadecimal.
+    pub sha256: String,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// How a change is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub enum ChangeKind {
+    /// A command line for the image's `/bin/sh`.
+    Run,
+    /// A script, which is run in the image by the interpreter that it names.
+    Script,
+    /// An Ansible playbook with the files beside it: a `tar.gz` whose entry `name` is the playbook.
+    Ansible,
+}
+
+impl ChangeKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Run, Self::Script, Self::Ansible];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Script => "script",
+            Self::Ansible => "ansible",
+        }
+    }
+}
+
+impl Change {
+    /// How an image's record names it: `run sha256:…`, `script NAME sha256:…`.
+    pub fn provenance(&self) -> String {
+        match self.kind {
+            // A command line can hold anything; its digest says which it was.
+            ChangeKind::Run => format!("run sha256:{}", self.sha256),
+            kind => format!("{} {} sha256:{}", kind.name(), self.name, self.sha256),
+        }
+    }
+}

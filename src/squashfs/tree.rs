@@ -1,0 +1,214 @@
+//! The root as it is now.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{FileTypeExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::sys::stat::{major, minor};
+
+use super::{
+    ids::Ids,
+    stop::{Stop, unfit},
+    unpacked,
+    xattrs::Xattrs,
+};
+
+/// Everything in a root, without the content of files.
+#[derive(Debug)]
+pub struct Tree {
+    root: PathBuf,
+    /// The top directory comes first, and every directory before what is in it. A file with several hard links is here
+    /// once.
+    pub nodes: Vec<Node>,
+    pub ids: Ids,
+    pub xattrs: Xattrs,
+}
+
+/// One inode.
+#[derive(Debug)]
+pub struct Node {
+    /// The directory it is in; if there are several, the first. The top directory is in itself.
+    parent: usize,
+    name: OsString,
+    pub kind: Kind,
+    /// Permissions, with set-id and sticky bits.
+    pub mode: u16,
+    /// Indexes in the table of ids.
+    pub owner: (u16, u16),
+    /// Seconds since 1970.
+    pub mtime: u32,
+    /// How many paths it has; of a directory, as file systems count it.
+    pub links: u32,
+    /// Its set of extended attributes.
+    pub xattrs: Option<u32>,
+}
+
+/// What an inode is.
+#[derive(Debug)]
+pub enum Kind {
+    Directory {
+        parent: usize,
+        /// Names and nodes, sorted.
+        children: Vec<(OsString, usize)>,
+    },
+    File(Found),
+    Link(Vec<u8>),
+    /// Devices have their number as squashfs writes it.
+    BlockDevice(u32),
+    CharacterDevice(u32),
+    Fifo,
+    Socket,
+}
+
+/// A regular file in the root.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    /// What it is known by: a file with another key has been changed.
+    pub key: (u64, i64, i64, u64),
+    /// Bytes.
+    pub size: u64,
+    /// Bytes on disk are fewer than the file has.
+    pub sparse: bool,
+}
+
+impl Tree {
+    /// Looks at everything below `root`.
+    pub fn scan(root: &Path) -> Result<Self, Stop> {
+        let mut tree = Self {
+            root: root.to_owned(),
+            nodes: Vec::new(),
+            ids: Ids::default(),
+            xattrs: Xattrs::default(),
+        };
+        let mut linked = HashMap::new();
+        tree.add(0, OsString::new(), root, &mut linked)?;
+        let mut index = 0;
+        // Nodes are added behind the directory that is looked at: this visits all of them.
+        while index < tree.nodes.len() {
+            if matches!(tree.nodes[index].kind, Kind::Directory { .. }) {
+                tree.scan_directory(index, &mut linked)?;
+            }
+            index += 1;
+        }
+        Ok(tree)
+    }
+
+    /// Where a node is in the file system.
+    pub fn path(&self, node: usize) -> PathBuf {
+        self.root.join(self.relative_path(node))
+    }
+
+    /// Where a node is in the root; its first path, if there are several.
+    pub fn relative_path(&self, mut node: usize) -> PathBuf {
+        let mut names = Vec::new();
+        while node != 0 {
+            names.push(&self.nodes[node].name);
+            node = self.nodes[node].parent;
+        }
+        names.into_iter().rev().collect()
+    }
+
+    /// The regular files.
+    pub fn files(&self) -> impl Iterator<Item = (usize, &Found)> {
+        self.nodes.iter().enumerate().filter_map(|(node, it)| match &it.kind {
+            Kind::File(found) => Some((node, found)),
+            _ => None,
+        })
+    }
+
+    fn scan_directory(&mut self, index: usize, linked: &mut HashMap<(u64, u64), usize>) -> Result<(), Stop> {
+        let path = self.path(index);
+        let mut names = Vec::new();
+        for entry in fs_err::read_dir(&path)? {
+            names.push(entry?.file_name());
+        }
+        names.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            let node = self.add(index, name.clone(), &path.join(&name), linked)?;
+            found.push((name, node));
+        }
+        let directories = found.iter().filter(|(_, node)| self.is_directory(*node)).count();
+        let node = &mut self.nodes[index];
+        // As ext4 counts: itself, its `.`, and the `..` of each directory in it.
+        node.links = u32::try_from(directories + 2).map_err(unfit)?;
+        if let Kind::Directory { children, .. } = &mut node.kind {
+            *children = found;
+        }
+        Ok(())
+    }
+
+    fn is_directory(&self, node: usize) -> bool {
+        matches!(self.nodes[node].kind, Kind::Directory { .. })
+    }
+
+    fn add(
+        &mut self,
+        parent: usize,
+        name: OsString,
+        path: &Path,
+        linked: &mut HashMap<(u64, u64), usize>,
+    ) -> Result<usize, Stop> {
+        let stat = fs_err::symlink_metadata(path)?;
+        let index = self.nodes.len();
+        if !stat.is_dir() && stat.nlink() > 1 {
+            let first = *linked.entry((stat.dev(), stat.ino())).or_insert(index);
+            if first != index {
+                self.nodes[first].links += 1;
+                return Ok(first);
+            }
+        }
+        let kind = stat.file_type();
+        let kind = if kind.is_dir() {
+            let children = Vec::new();
+            Kind::Directory { parent, children }
+        } else if kind.is_file() {
+            Kind::File(Found {
+                key: unpacked::key(&stat),
+                size: stat.size(),
+                sparse: stat.blocks().saturating_mul(512) < stat.size(),
+            })
+        } else if kind.is_symlink() {
+            Kind::Link(fs_err::read_link(path)?.into_os_string().into_vec())
+        } else if kind.is_block_device() {
+            Kind::BlockDevice(device(stat.rdev())?)
+        } else if kind.is_char_device() {
+            Kind::CharacterDevice(device(stat.rdev())?)
+        } else if kind.is_fifo() {
+            Kind::Fifo
+        } else if kind.is_socket() {
+            Kind::Socket
+        } else {
+            return Err(unfit(format!("{} is of no known type", path.display())));
+        };
+        // Inode numbers have 32 bits, and begin at 1.
+        u32::try_from(index + 2).map_err(unfit)?;
+        self.nodes.push(Node {
+            parent,
+            name,
+            kind,
+            mode: u16::try_from(stat.mode() & 0o7777).map_err(unfit)?,
+            owner: (self.ids.of(stat.uid())?, self.ids.of(stat.gid())?),
+            // What lies before 1970 or after 2106 cannot be written.
+            mtime: u32::try_from(stat.mtime().max(0)).unwrap_or(u32::MAX),
+            links: 1,
+            xattrs: self.xattrs.of(path)?,
+        });
+        Ok(index)
+    }
+}
+
+/// The number of a device as squashfs writes it: 12 bits of major, 20 of minor.
+fn device(number: u64) -> Result<u32, Stop> {
+    let outside = || unfit("a device has a number that squashfs has no room for");
+    let major = u32::try_from(major(number)).ok().filter(|major| *major < 1 << 12);
+    let minor = u32::try_from(minor(number)).ok().filter(|minor| *minor < 1 << 20);
+    let (major, minor) = major.zip(minor).ok_or_else(outside)?;
+    Ok(major << 8 | minor & 0xff | (minor & !0xff) << 12)
+}

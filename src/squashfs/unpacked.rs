@@ -1,0 +1,105 @@
+//! What unsquashfs made of an image.
+
+use std::{
+    collections::HashMap,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{base::Base, stop::Stop};
+use crate::records::Failure;
+
+/// Longer than a tick of the clock that file systems take their times from.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Which files of a root have the content of which files of the image that the root was unpacked from.
+///
+/// A file is known by its inode number, the time of its last change (`ctime`, to the nanosecond), and its size. No
+/// program can set a `ctime`, and every write to a file, and every new file that takes over an inode number, gets a
+/// later one. Paths do not matter: a directory may be renamed with all that is in it.
+///
+/// It can be written to disk beside the root, so that another attempt at the job can go on from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// Which image it was. None: it is not one whose blocks can be taken.
+    base: Option<String>,
+    /// The files.
+    files: Vec<Note>,
+}
+
+/// A file as it was: inode number, `ctime` in seconds and nanoseconds, bytes, and the file's inode number in the image.
+type Note = (u64, i64, i64, u64, u32);
+
+/// What a file is known by.
+type Key = (u64, i64, i64, u64);
+
+impl Unpacked {
+    /// Notes what unsquashfs has just made of `base` in `root`. It takes at least 20 ms: the clock has to be past the
+    /// last change of a file.
+    ///
+    /// A base that [`rebase`](super::rebase) cannot use is no error here.
+    pub fn record(base: &Path, root: &Path) -> Result<Self, Failure> {
+        let base = match Base::read(base, None) {
+            Ok(base) => base,
+            Err(Stop::NotPossible(_)) => {
+                return Ok(Self {
+                    base: None,
+                    files: Vec::new(),
+                });
+            }
+            Err(Stop::Failed(failure)) => return Err(failure),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = (i64::try_from(now.as_secs()).unwrap_or(0), i64::from(now.subsec_nanos()));
+        // Whatever is changed from here on gets a time that no file has yet.
+        thread::sleep(TICK);
+        let mut files = HashMap::new();
+        for (path, index) in &base.paths {
+            let file = &base.files[*index];
+            // What is not as unsquashfs leaves it is not the file of the image.
+            let Ok(found) = fs_err::symlink_metadata(root.join(path)) else {
+                continue;
+            };
+            let same = found.is_file() && found.size() == file.content.size && found.mtime() == i64::from(file.mtime);
+            if same && (found.ctime(), found.ctime_nsec()) < now {
+                files.insert(key(&found), file.inode);
+            }
+        }
+        let mut files: Vec<Note> = files
+            .into_iter()
+            .map(|((inode, seconds, nanos, size), of)| (inode, seconds, nanos, size, of))
+            .collect();
+        files.sort_unstable();
+        Ok(Self {
+            base: Some(base.identity),
+            files,
+        })
+    }
+
+    /// Whether the root was unpacked from `base`.
+    pub(super) fn is_of(&self, base: &Base) -> bool {
+        self.base.as_ref() == Some(&base.identity)
+    }
+
+    /// The files of `base`, as indexes, by what they are known by in the root.
+    pub(super) fn by_key(&self, base: &Base) -> HashMap<Key, usize> {
+        let by_inode: HashMap<u32, usize> = (base.files.iter().enumerate())
+            .map(|(index, file)| (file.inode, index))
+            .collect();
+        self.files
+            .iter()
+            .filter_map(|(inode, seconds, nanos, size, of)| {
+                Some(((*inode, *seconds, *nanos, *size), *by_inode.get(of)?))
+            })
+            .collect()
+    }
+}
+
+/// What a file of the root is known by.
+pub(super) fn key(found: &std::fs::Metadata) -> Key {
+    (found.ino(), found.ctime(), found.ctime_nsec(), found.size())
+}

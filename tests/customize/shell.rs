@@ -1,0 +1,190 @@
+//! Shells by hand: what works in them, and what comes out.
+
+use std::{
+    io::Write,
+    net::{TcpListener, TcpStream},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use super::site::{Site, changed, paths, rootfs};
+use crate::{
+    needs,
+    support::{self, tool},
+};
+
+#[test]
+fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
+    needs!(support::no_namespaces(), support::not_root());
+    let site = Site::start(&[]);
+    let before = site.json(&["images", "describe", &site.image]);
+    let job = site.customize(&["--ssh-containers-jail", "true"]);
+    let shell = site.open(&job);
+    let record = site.record(&job);
+    assert_eq!(record["status"], "waiting_on_user");
+    assert_eq!(record["ssh_containers"][0]["status"], "ready");
+    for network in ["customer_access", "cluster.local"] {
+        let at = &record["ssh_containers"][0]["connection_info"][network];
+        assert_eq!(
+            (&at["host"], &at["port"]),
+            (&shell.host.clone().into(), &shell.port.into())
+        );
+    }
+
+    // What IMS's users find there.
+    let environment = shell.run("echo $IMS_JOB_ID $IMS_ARCH $IMS_DKMS_ENABLED; id -u; ls /etc/cray/ca");
+    assert_eq!(
+        environment,
+        format!("{job} {} False\n0\ncertificate_authority.crt\n", support::HOST)
+    );
+    assert!(shell.run("cat /etc/resolv.conf").contains("nameserver"));
+    shell.run("test -r /proc/self/status && test -c /dev/null && test ! -e /scratch");
+
+    // Exit codes, standard error, standard input.
+    let output = shell.try_run("echo out; echo err >&2; exit 42");
+    assert_eq!(output.status.code(), Some(42));
+    assert_eq!((&*output.stdout, &*output.stderr), (&b"out\n"[..], &b"err\n"[..]));
+    let mut cat = shell
+        .ssh(&["root@127.0.0.1", "sha256sum"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let million = vec![b'x'; 3_000_000];
+    cat.stdin.take().unwrap().write_all(&million).unwrap();
+    let sum = String::from_utf8(cat.wait_with_output().unwrap().stdout).unwrap();
+    assert!(
+        sum.starts_with(&hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&million))),
+        "{sum}"
+    );
+
+    // A terminal, whose size follows that of the user's, and which says how to end.
+    let size = terminal(&shell, "stty size; stty size; exit\n");
+    assert!(size.contains("33 77"), "{size}");
+    assert!(size.contains("touch /tmp/complete"), "{size}");
+
+    // Neither forwarding nor other ways out.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut forward = shell
+        .ssh(&["-N", "-L", &format!("{port}:127.0.0.1:22"), "root@127.0.0.1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(support::eventually(Duration::from_secs(20), || TcpStream::connect((
+        "127.0.0.1",
+        port
+    ))
+    .is_ok()));
+    std::thread::sleep(Duration::from_millis(500));
+    forward.kill().unwrap();
+    let said = String::from_utf8(forward.wait_with_output().unwrap().stderr).unwrap();
+    assert!(said.contains("administratively prohibited"), "{said}");
+
+    // Files in every usual way.
+    let home = site.home.path();
+    fs_err::write(home.join("one"), "by scp\n").unwrap();
+    let (options, port) = (shell.options().join("\n"), shell.port.to_string());
+    let options: Vec<&str> = options.split('\n').collect();
+    let one = home.join("one").display().to_string();
+    tool(
+        "scp",
+        &[&options[..], &["-P", &port, &one, "root@127.0.0.1:/root/one"]].concat(),
+    );
+    fs_err::write(
+        home.join("batch"),
+        format!("put {one} /root/two\nchmod 600 /root/two\n"),
+    )
+    .unwrap();
+    let batch = home.join("batch").display().to_string();
+    tool(
+        "sftp",
+        &[&options[..], &["-P", &port, "-b", &batch, "root@127.0.0.1"]].concat(),
+    );
+    fs_err::create_dir(home.join("tree")).unwrap();
+    fs_err::write(home.join("tree/three"), "by rsync\n").unwrap();
+    let ssh = format!("ssh -p {port} {}", options.join(" "));
+    let from = format!("{}/", home.join("tree").display());
+    tool("rsync", &["-rt", "-e", &ssh, &from, "root@127.0.0.1:/root/tree"]);
+    shell.run("rm /etc/of-somebody; nohup sh -c 'while :; do echo late > /root/late; sleep 0.01; rm -f /root/late; done' >/dev/null 2>&1 &");
+    shell.run("touch /tmp/complete");
+
+    let (image, after) = site.succeeded(&job);
+    assert_eq!(
+        (&image["name"], &image["arch"]),
+        (&"changed".into(), &support::HOST.into())
+    );
+    assert_eq!(image["metadata"]["kiln.image"], site.image.as_str());
+    let differing = changed(rootfs(), &after);
+    let mut expected = paths(&[
+        "/",
+        "/etc",
+        "/etc/of-somebody",
+        "/root",
+        "/root/one",
+        "/root/two",
+        "/root/tree",
+        "/root/tree/three",
+        "/tmp",
+    ]);
+    // Only their contents' times.
+    expected.remove("/");
+    // What was still running was ended, wherever it was.
+    let differing: Vec<_> = differing.into_iter().filter(|path| path != "/root/late").collect();
+    assert_eq!(differing, expected.into_iter().collect::<Vec<_>>());
+    assert_eq!(
+        site.json(&["images", "describe", &site.image]),
+        before,
+        "the base changed"
+    );
+    let record = site.record(&job);
+    assert_eq!(record["ssh_containers"][0]["status"], "closed");
+    assert!(
+        TcpStream::connect(("127.0.0.1", shell.port)).is_err(),
+        "the port is still open"
+    );
+    site.stop();
+}
+
+/// What an interactive session in a terminal of 77 columns and 33 lines says.
+fn terminal(shell: &super::site::Shell, typed: &str) -> String {
+    let mut line: Vec<String> = vec!["stty cols 77 rows 33; exec ssh -tt".to_owned()];
+    line.extend(shell.options().iter().cloned());
+    line.push(format!("-p {} root@127.0.0.1", shell.port));
+    let mut script = Command::new("script");
+    script.args([
+        "--quiet",
+        "--flush",
+        "--return",
+        "--command",
+        &line.join(" "),
+        "/dev/null",
+    ]);
+    let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    script.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+    String::from_utf8_lossy(&script.wait_with_output().unwrap().stdout).into_owned()
+}
+
+#[test]
+fn kiln_shell_finds_the_way_and_the_image_is_entered_from_outside() {
+    needs!(support::no_namespaces(), support::not_root());
+    let site = Site::start(&[]);
+    let job = site.customize(&[]);
+    // It waits until the shell is open, and finds host, port, key and host key by itself.
+    let ran = site.run(&[
+        "shell",
+        &job,
+        "--",
+        "ls /mnt/image; chroot /mnt/image/image-root sh -c 'echo $IMS_JOB_ID > /root/mark'",
+    ]);
+    assert_eq!(ran.ok().stdout.trim(), "image-root");
+    let ran = site.run(&["shell", &job, "--", "exit 9"]);
+    assert_eq!(ran.code, Some(9));
+    site.json(&["jobs", "complete", &job]);
+    let (_, after) = site.succeeded(&job);
+    assert_eq!(changed(rootfs(), &after), paths(&["/root", "/root/mark"]));
+    let ran = site.run(&["shell", &job]);
+    assert!(ran.failed().contains("closed"), "{}", ran.last());
+    let ran = site.run(&["jobs", "complete", &job]);
+    assert!(ran.stderr.contains("no shell that is open"), "{}", ran.last());
+    site.stop();
+}
