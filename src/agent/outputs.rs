@@ -112,6 +112,11 @@ impl Outputs {
         self.scratch.join("base.squashfs")
     }
 
+    /// Where it is noted what of the root is still that file system's.
+    pub fn unpacked(&self) -> PathBuf {
+        self.scratch.join("unpacked.json")
+    }
+
     /// Where the squashfs and the kernel go.
     pub fn packages(&self) -> (PathBuf, PathBuf) {
         (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))

@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use jiff::Timestamp;
 use tokio::process::Command;
 
 use super::{
@@ -13,7 +14,10 @@ use super::{
     squashfs,
     upload::Uploader,
 };
-use crate::records::{ArtifactKind, Failure, protocol::JobDescription};
+use crate::{
+    records::{ArtifactKind, Failure, JobType, protocol::JobDescription},
+    squashfs::{self as squashfs_of, Options, Outcome, Unpacked},
+};
 
 /// Memory that mksquashfs may use for its queues, in MiB.
 const SQUASHFS_MEMORY_MIB: u64 = 512;
@@ -32,7 +36,9 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
         Ok(boot)
     })
     .await?;
-    make_squashfs(job, outputs, &rootfs, events).await?;
+    if !rebase(job, outputs, &rootfs, events).await? {
+        make_squashfs(job, outputs, &rootfs, events).await?;
+    }
     let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
     match boot {
         Some(set) => {
@@ -47,6 +53,33 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
         }
     }
     Ok(artifacts)
+}
+
+/// Makes the squashfs of a changed image from that of the image before, if it can be. Returns whether it is there.
+async fn rebase(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<bool, Failure> {
+    // Device nodes were never in the root, so they would be missing.
+    if job.work.job_type() == JobType::Create || !outputs.facts.devices.is_empty() {
+        return Ok(false);
+    }
+    let options = Options {
+        squashfs: job.squashfs.clone(),
+        cpus: job.cpus,
+        made: u32::try_from(Timestamp::now().as_second()).unwrap_or_default(),
+    };
+    let (base, note, root, to) = (outputs.base(), outputs.unpacked(), outputs.root(), to.to_owned());
+    let made = blocking(move || squashfs_of::rebase(&base, &Unpacked::load(&note)?, &root, &to, &options)).await?;
+    let (is_there, text) = match made {
+        Outcome::Rebased(rebased) => (
+            true,
+            format!(
+                "{} files with {} bytes are as they were, {} files with {} bytes were packed",
+                rebased.reused_files, rebased.reused_bytes, rebased.new_files, rebased.new_bytes
+            ),
+        ),
+        Outcome::NotPossible(why) => (false, format!("all of the root is packed anew: {why}")),
+    };
+    events.say(text).await;
+    Ok(is_there)
 }
 
 async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    io::{self, BufWriter, Write},
     os::unix::fs::MetadataExt,
     path::Path,
     thread,
@@ -38,6 +39,22 @@ type Note = (u64, i64, i64, u64, u32);
 type Key = (u64, i64, i64, u64);
 
 impl Unpacked {
+    /// Writes it to a file.
+    pub fn save(&self, path: &Path) -> Result<(), Failure> {
+        let write = || -> io::Result<()> {
+            let mut file = BufWriter::new(fs_err::File::create(path)?);
+            serde_json::to_writer(&mut file, self)?;
+            file.flush()
+        };
+        write().map_err(|error| Failure::io("cannot note what was unpacked", &error))
+    }
+
+    /// Reads what was [saved](Unpacked::save).
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let read = || -> io::Result<Self> { Ok(serde_json::from_slice(&fs_err::read(path)?)?) };
+        read().map_err(|error| Failure::io("cannot read what was unpacked", &error))
+    }
+
     /// Notes what unsquashfs has just made of `base` in `root`. It takes at least 20 ms: the clock has to be past the
     /// last change of a file.
     ///

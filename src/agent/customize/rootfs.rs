@@ -13,10 +13,11 @@ use crate::{
         events::Events,
         fetch,
         outputs::Outputs,
-        process,
+        process::{self, blocking},
         squashfs::{Device, parse_devices, parse_progress},
     },
     records::{Digests, Failure, protocol::ObjectSource},
+    squashfs::Unpacked,
 };
 
 /// Fetches the image's root file system and unpacks it. Returns its device nodes, which are not unpacked.
@@ -46,6 +47,8 @@ pub async fn fetch(
         .await;
     let devices = devices(&base).await?;
     unpack(&base, &outputs.root(), &devices, events).await?;
+    let (root, note) = (outputs.root(), outputs.unpacked());
+    blocking(move || Unpacked::record(&base, &root)?.save(&note)).await?;
     Ok(devices)
 }
 
