@@ -7,6 +7,8 @@ mod support;
 
 #[path = "agent/events.rs"]
 mod events;
+#[path = "agent/foreign.rs"]
+mod foreign;
 #[path = "agent/routes.rs"]
 mod routes;
 #[path = "agent/server.rs"]

@@ -15,7 +15,7 @@ use crate::{
 pub(super) enum ToolboxCommand {
     /// Build the toolbox, unless the one described is there already.
     Build {
-        /// The architecture of the build nodes that it is for; others than this host's take an emulator, and half an hour
+        /// The architecture of the build nodes that it is for; another one than this host's takes an emulator, and longer
         /// [default: this host's].
         #[arg(long, value_name = "ARCH", value_parser = arch())]
         arch: Option<Arch>,

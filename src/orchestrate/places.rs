@@ -268,9 +268,12 @@ impl Place {
     async fn look(&self, machines: bool, equipment: &Equipment) -> bool {
         let before = self.seen().clone();
         let now = match self.driver.arch().await {
+            // Whether there is a toolbox for this host's architecture, jobs ask when they need it.
+            Ok(arch) if arch == Arch::host() => self.try_out(&before, arch, machines).await,
             Ok(arch) => match equipment.of(arch) {
-                // Others than the host's own cannot be tried out yet, and need not be. That waits with its jobs.
-                Err(Lack::Toolbox(reason)) if arch != Arch::host() => Seen {
+                Ok(_) => self.try_out(&before, arch, machines).await,
+                // It waits with its jobs.
+                Err(Lack::Toolbox(reason)) => Seen {
                     offers: Offers {
                         arch,
                         ..before.offers.clone()
@@ -279,8 +282,7 @@ impl Place {
                     kernels: false,
                     ..before.clone()
                 },
-                Err(Lack::Failed(failure)) if arch != Arch::host() => self.nothing(&before, arch, machines, &failure),
-                _ => self.try_out(&before, arch, machines).await,
+                Err(Lack::Failed(failure)) => self.nothing(&before, arch, machines, &failure),
             },
             Err(failure) => self.nothing(&before, before.offers.arch, machines, &failure),
         };

@@ -160,13 +160,13 @@ impl Site {
     }
 
     fn server(&self, watch: WatchSettings) -> Server {
-        let agents = Agents::beside("/none".into());
-        self.server_with(watch, agents, Box::new(|name| panic!("there is no {name}")))
+        let equipment = Equipment::new(Agents::beside("/none".into()), [toolbox(Arch::host())]);
+        self.server_with(watch, equipment, Box::new(|name| panic!("there is no {name}")))
     }
 
-    fn server_with(&self, watch: WatchSettings, agents: Agents, node: NodeDriver) -> Server {
+    fn server_with(&self, watch: WatchSettings, equipment: Equipment, node: NodeDriver) -> Server {
         let place = Place::new(Some(Arch::host()));
-        let equipment = Arc::new(Equipment::new(agents, [toolbox(Arch::host())]));
+        let equipment = Arc::new(equipment);
         let orchestrator = Orchestrator::new(Parts {
             id: ServerId::new(),
             store: Arc::clone(&self.store),

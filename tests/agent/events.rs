@@ -14,7 +14,7 @@ use kiln::{
         Failure, JobId, TwinLevel,
         protocol::{
             Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
-            SquashfsOptions, TemplateMode, What,
+            RecipeWork, SquashfsOptions, TemplateMode, What, Work,
         },
     },
 };
@@ -25,15 +25,20 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
     JobDescription {
         id: JobId::new(),
         arch: Arch::host(),
-        recipe: RecipeSource {
-            url: String::new(),
-            sha256: String::new(),
-            size: 0,
-        },
-        recipe_type: RecipeType::KiwiNg,
-        values: BTreeMap::new(),
-        default_values: BTreeMap::new(),
-        template_mode: TemplateMode::Strict,
+        work: Work::Create(RecipeWork {
+            recipe: RecipeSource {
+                url: String::new(),
+                sha256: String::new(),
+                size: 0,
+            },
+            recipe_type: RecipeType::KiwiNg,
+            values: BTreeMap::new(),
+            default_values: BTreeMap::new(),
+            template_mode: TemplateMode::Strict,
+            repos_timeout_s: 0,
+        }),
+        shell: None,
+        environment: Vec::new(),
         emulator: None,
         twins: TwinLevel::Off,
         squashfs: SquashfsOptions {
@@ -46,7 +51,6 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
             parameters: String::new(),
             required: false,
         },
-        repos_timeout_s: 0,
         cpus: 1,
         ca_bundle: None,
         from: None,
@@ -84,6 +88,7 @@ impl Kept {
         Ok(Answer::Events(EventsKept {
             next: kept.texts.len() as u64,
             stop: false,
+            verdict: None,
         }))
     }
 
@@ -209,6 +214,7 @@ async fn a_server_that_says_stop_is_obeyed() {
         Call::PostEvents(batch) => Ok(Answer::Events(EventsKept {
             next: batch.first + batch.events.len() as u64,
             stop: true,
+            verdict: None,
         })),
         other => panic!("{other:?}"),
     });
@@ -230,6 +236,7 @@ async fn a_server_that_lost_events_ends_the_job() {
         Call::PostEvents(batch) if batch.first == 0 => Ok(Answer::Events(EventsKept {
             next: batch.events.len() as u64,
             stop: false,
+            verdict: None,
         })),
         Call::PostEvents(_) => Err(Refusal::Hole(0)),
         other => panic!("{other:?}"),

@@ -71,7 +71,11 @@ async fn an_agent_that_is_told_to_end_has_its_server_know() {
         let answer = match &call {
             // It has nothing to do yet.
             Call::GetJob(_) => Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
-            Call::PostEvents(_) => Ok(Answer::Events(EventsKept { next: 0, stop: false })),
+            Call::PostEvents(_) => Ok(Answer::Events(EventsKept {
+                next: 0,
+                stop: false,
+                verdict: None,
+            })),
             _ => Ok(Answer::Done),
         };
         asked.send(call).unwrap();

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use kiln::{
     agent::channel::Channel,
     api,
-    orchestrate::agents::{AgentCalls, Refusal},
+    orchestrate::agents::{AgentCalls, Line, Refusal},
     records::{
         JobId,
         protocol::{AgentFacts, Answer, Call},
@@ -43,6 +43,10 @@ impl AgentCalls for Scripted {
             return Err(Refusal::Unknown);
         }
         (self.script.lock().unwrap())(call)
+    }
+
+    fn take_line(&self, _: JobId, _: Line) {
+        unreachable!("no script asks for a shell")
     }
 }
 

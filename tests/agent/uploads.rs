@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use kiln::{
     agent::{events::Events, fetch, upload::Uploader},
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
-    orchestrate::agents::{AgentCalls, Refusal},
+    orchestrate::agents::{AgentCalls, Line, Refusal},
     records::{
         ArtifactKind, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{Answer, Call, EventsKept, OpenUpload, PartUrls},
@@ -50,6 +50,7 @@ impl AgentCalls for OneUpload {
             Call::PostEvents(batch) => Ok(Answer::Events(EventsKept {
                 next: batch.first + batch.events.len() as u64,
                 stop: false,
+                verdict: None,
             })),
             Call::CreateUpload(object) => {
                 assert_eq!(object.size, SIZE as u64);
@@ -85,6 +86,10 @@ impl AgentCalls for OneUpload {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn take_line(&self, _: JobId, _: Line) {
+        unreachable!("an upload needs no shell")
     }
 }
 

@@ -1,5 +1,9 @@
 //! Build nodes of another architecture than the server's, and nodes that do not answer.
 
+use std::path::Path;
+
+use futures::FutureExt;
+
 use super::*;
 use crate::{
     emulation::probe::tiny_program,
@@ -19,8 +23,8 @@ fn foreign() -> Arch {
     }
 }
 
-/// A server that knows a node of another architecture, and one that does not answer.
-fn server(site: &Site, agent: &std::path::Path) -> (Server, Arc<Place>) {
+/// A server with this agent and these toolboxes that knows a node of another architecture, and one that does not answer.
+fn server(site: &Site, agent: &Path, toolboxes: &[Arch]) -> (Server, Arc<Place>) {
     let node = Place::new(Some(foreign()));
     let of_node = Arc::clone(&node);
     let node_driver: NodeDriver = Box::new(move |name| match name {
@@ -28,8 +32,9 @@ fn server(site: &Site, agent: &std::path::Path) -> (Server, Arc<Place>) {
         DEAF => Place::new(None),
         _ => panic!("there is no {name}"),
     });
-    let agents = Agents::beside(agent.to_owned());
-    (site.server_with(WatchSettings::default(), agents, node_driver), node)
+    let toolboxes = toolboxes.iter().map(|arch| toolbox(*arch));
+    let equipment = Equipment::new(Agents::beside(agent.to_owned()), toolboxes);
+    (site.server_with(WatchSettings::default(), equipment, node_driver), node)
 }
 
 impl Server {
@@ -53,7 +58,7 @@ impl Server {
 async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own() {
     let (site, dir) = (Site::new().await, tempfile::tempdir().unwrap());
     let own = dir.path().join("kiln-agent");
-    let (server, node) = server(&site, &own);
+    let (server, node) = server(&site, &own, &[Arch::host()]);
     let plan = async |job| site.store.get_run(job).await.unwrap().unwrap().run.plan;
 
     // Without an agent it is passed over, and the job is emulated here.
@@ -95,7 +100,7 @@ async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own()
 #[tokio::test]
 async fn a_toolbox_that_cannot_be_made_leaves_the_job_to_others() {
     let (site, dir) = (Site::new().await, tempfile::tempdir().unwrap());
-    let (server, _) = server(&site, &dir.path().join("kiln-agent"));
+    let (server, _) = server(&site, &dir.path().join("kiln-agent"), &[Arch::host()]);
     fs_err::create_dir(dir.path().join(foreign().name())).unwrap();
     let agent = dir.path().join(foreign().name()).join("kiln-agent");
     fs_err::write(agent, tiny_program(foreign())).unwrap();
@@ -112,7 +117,7 @@ async fn a_toolbox_that_cannot_be_made_leaves_the_job_to_others() {
 #[tokio::test]
 async fn a_node_that_does_not_answer_holds_up_no_news_of_others() {
     let (site, dir) = (Site::new().await, tempfile::tempdir().unwrap());
-    let (server, _) = server(&site, &dir.path().join("kiln-agent"));
+    let (server, _) = server(&site, &dir.path().join("kiln-agent"), &[]);
     let nodes = [DEAF.to_owned(), NODE.to_owned()];
     let mut looks = tokio::task::JoinSet::new();
     for look in server.orchestrator.places.looks(&nodes) {
@@ -124,6 +129,9 @@ async fn a_node_that_does_not_answer_holds_up_no_news_of_others() {
         done.unwrap().unwrap().unwrap();
     }
     assert_eq!(server.orchestrator.places.cpus(None), Some(2));
+    // A look asks for no toolbox of this host's: jobs do.
+    let nothing_wanted = server.orchestrator.equipment.wanted().now_or_never();
+    assert_eq!(nothing_wanted, None);
     // Whoever is looked at is not looked at twice.
     assert_eq!(server.orchestrator.places.looks(&nodes).len(), 2);
     looks.shutdown().await;
