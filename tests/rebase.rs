@@ -465,6 +465,37 @@ fn a_record_that_was_written_down_is_as_good() {
 }
 
 #[test]
+fn sizes_may_need_more_than_32_bits() {
+    let job = small_job();
+    let end = (5 << 30) + 17;
+    let write = |path: &Path| {
+        let file = fs_err::File::create(path).unwrap();
+        for (text, at) in [(&b"middle"[..], 3 << 30), (b"end", end - 3)] {
+            std::os::unix::fs::FileExt::write_all_at(file.file(), text, at).unwrap();
+        }
+    };
+    let check = |path: &Path| {
+        let file = fs_err::File::open(path).unwrap();
+        let stat = file.metadata().unwrap();
+        assert_eq!(stat.len(), end);
+        // Only where something is written.
+        assert!(stat.blocks() < 4_096, "{}", stat.blocks());
+        let mut found = [0; 9];
+        std::os::unix::fs::FileExt::read_exact_at(file.file(), &mut found[..6], 3 << 30).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(file.file(), &mut found[6..], end - 3).unwrap();
+        assert_eq!(&found, b"middleend");
+    };
+    write(&job.root.join("huge"));
+    assert_eq!(job.rebase().new_files, 1);
+    let job = job.next();
+    check(&job.root.join("huge"));
+    fs_err::write(job.root.join("small1"), "other").unwrap();
+    assert_eq!(job.rebase().new_files, 1);
+    let job = job.next();
+    check(&job.root.join("huge"));
+}
+
+#[test]
 fn little_left_is_not_worth_it() {
     let job = small_job();
     for file in 0..30 {
