@@ -388,21 +388,15 @@ fn what_was_deleted_is_not_in_the_image() {
     });
     let secrets = |image: &Path| {
         let image = fs_err::read(image).unwrap();
-        memchr_count(&image, secret)
+        image.windows(secret.len()).filter(|window| window == secret).count()
     };
     assert_eq!(secrets(&job.base), 2);
     fs_err::remove_file(job.root.join("small15")).unwrap();
     fs_err::write(job.root.join("large15"), "nothing").unwrap();
-    job.rebase();
+    let rebased = job.rebase();
     job.check();
     assert_eq!(secrets(&job.out), 0);
-    // Nor is it, compressed, in a fragment that was made anew.
-    let fragments = job.rebase();
-    assert!(fragments.dead_bytes > 250_000, "{fragments:?}");
-}
-
-fn memchr_count(bytes: &[u8], wanted: &[u8]) -> usize {
-    bytes.windows(wanted.len()).filter(|window| *window == wanted).count()
+    assert!(rebased.dead_bytes > 250_000, "{rebased:?}");
 }
 
 #[test]
@@ -536,7 +530,7 @@ fn damaged_images_are_refused_or_read_and_nothing_else() {
     let mut numbers = Numbers(11);
     let damaged = job.dir.path().join("damaged");
     let mut refused = 0;
-    for round in 0..1_500 {
+    for round in 0..900 {
         let mut image = good.clone();
         for _ in 0..=numbers.below(3) {
             let anywhere = usize::try_from(numbers.next() >> 8).unwrap();
@@ -555,5 +549,5 @@ fn damaged_images_are_refused_or_read_and_nothing_else() {
         let outcome = rebase(&damaged, &unpacked, &job.root, &job.out, &options(1)).unwrap();
         refused += usize::from(matches!(outcome, Outcome::NotPossible(_)));
     }
-    assert!(refused > 500, "{refused}");
+    assert!(refused > 300, "{refused}");
 }
