@@ -68,6 +68,7 @@ lint: packages
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --no-default-features --features agent-program -- -D warnings
 	cargo clippy --locked --package kiln-answers --profile agent -- -D warnings
+	cargo clippy --locked --package kiln-bench-rebase -- -D warnings
 	cargo clippy --locked --package kiln-exec --profile exec -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
@@ -79,6 +80,7 @@ bench: build
 	benches/emulation
 	benches/api
 	benches/jobs
+	benches/customize
 
 clean:
 	cargo clean

@@ -388,21 +388,15 @@ fn what_was_deleted_is_not_in_the_image() {
     });
     let secrets = |image: &Path| {
         let image = fs_err::read(image).unwrap();
-        memchr_count(&image, secret)
+        image.windows(secret.len()).filter(|window| window == secret).count()
     };
     assert_eq!(secrets(&job.base), 2);
     fs_err::remove_file(job.root.join("small15")).unwrap();
     fs_err::write(job.root.join("large15"), "nothing").unwrap();
-    job.rebase();
+    let rebased = job.rebase();
     job.check();
     assert_eq!(secrets(&job.out), 0);
-    // Nor is it, compressed, in a fragment that was made anew.
-    let fragments = job.rebase();
-    assert!(fragments.dead_bytes > 250_000, "{fragments:?}");
-}
-
-fn memchr_count(bytes: &[u8], wanted: &[u8]) -> usize {
-    bytes.windows(wanted.len()).filter(|window| *window == wanted).count()
+    assert!(rebased.dead_bytes > 250_000, "{rebased:?}");
 }
 
 #[test]
@@ -465,6 +459,37 @@ fn a_record_that_was_written_down_is_as_good() {
 }
 
 #[test]
+fn sizes_may_need_more_than_32_bits() {
+    let job = small_job();
+    let end = (5 << 30) + 17;
+    let write = |path: &Path| {
+        let file = fs_err::File::create(path).unwrap();
+        for (text, at) in [(&b"middle"[..], 3 << 30), (b"end", end - 3)] {
+            std::os::unix::fs::FileExt::write_all_at(file.file(), text, at).unwrap();
+        }
+    };
+    let check = |path: &Path| {
+        let file = fs_err::File::open(path).unwrap();
+        let stat = file.metadata().unwrap();
+        assert_eq!(stat.len(), end);
+        // Only where something is written.
+        assert!(stat.blocks() < 4_096, "{}", stat.blocks());
+        let mut found = [0; 9];
+        std::os::unix::fs::FileExt::read_exact_at(file.file(), &mut found[..6], 3 << 30).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(file.file(), &mut found[6..], end - 3).unwrap();
+        assert_eq!(&found, b"middleend");
+    };
+    write(&job.root.join("huge"));
+    assert_eq!(job.rebase().new_files, 1);
+    let job = job.next();
+    check(&job.root.join("huge"));
+    fs_err::write(job.root.join("small1"), "other").unwrap();
+    assert_eq!(job.rebase().new_files, 1);
+    let job = job.next();
+    check(&job.root.join("huge"));
+}
+
+#[test]
 fn little_left_is_not_worth_it() {
     let job = small_job();
     for file in 0..30 {
@@ -505,7 +530,7 @@ fn damaged_images_are_refused_or_read_and_nothing_else() {
     let mut numbers = Numbers(11);
     let damaged = job.dir.path().join("damaged");
     let mut refused = 0;
-    for round in 0..1_500 {
+    for round in 0..900 {
         let mut image = good.clone();
         for _ in 0..=numbers.below(3) {
             let anywhere = usize::try_from(numbers.next() >> 8).unwrap();
@@ -524,5 +549,5 @@ fn damaged_images_are_refused_or_read_and_nothing_else() {
         let outcome = rebase(&damaged, &unpacked, &job.root, &job.out, &options(1)).unwrap();
         refused += usize::from(matches!(outcome, Outcome::NotPossible(_)));
     }
-    assert!(refused > 500, "{refused}");
+    assert!(refused > 300, "{refused}");
 }

@@ -139,7 +139,10 @@ impl Base {
         let settings = if superblock.flags & COMPRESSOR_OPTIONS == 0 {
             None
         } else {
-            Some(metadata::stored(file.file(), first, superblock.inode_table)?.0)
+            match metadata::stored(file.file(), first, superblock.inode_table)? {
+                (settings, true) => Some(settings),
+                (_, false) => return Err(damaged("its compressor's options are compressed")),
+            }
         };
         let codec = Codec::of(&superblock, settings.as_deref(), options)?;
         let data = first + settings.map_or(0, |settings| 2 + settings.len() as u64);

@@ -76,8 +76,8 @@ pub struct Rebased {
     pub reused_files: u64,
     /// Regular files whose content was packed anew; empty ones do not count.
     pub new_files: u64,
-    /// The first bytes of the image that no job changed before its tables: up to here the image has, at every offset,
-    /// either the base's bytes or zeros, except for the superblock (the first 96 bytes).
+    /// How far the image has, at every offset, either the base's bytes or zeros; the superblock (the first 96 bytes)
+    /// excepted.
     pub prefix_bytes: u64,
     /// Size of the image.
     pub size: u64,

@@ -150,3 +150,45 @@ fn joined<T: Ord + Copy>(mut ranges: Vec<Range<T>>) -> Vec<Range<T>> {
     }
     joined
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_joined() {
+        assert_eq!(joined(vec![5..7, 1..2, 6..9, 2..3, 4..4, 6..7]), [1..3, 5..9]);
+    }
+
+    /// Small files share a block, so that block must not stay as it is when one of them was deleted.
+    #[test]
+    fn nothing_of_a_deleted_file_stays_in_a_fragment() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+        fs_err::create_dir(&source).unwrap();
+        fs_err::write(source.join("large"), vec![1; 200_000]).unwrap();
+        for (name, content) in [("a", "first"), ("b", "a secret"), ("c", "last"), ("d", "also secret")] {
+            fs_err::write(source.join(name), content).unwrap();
+        }
+        let packed = Command::new("mksquashfs")
+            .args([&source, &image])
+            .args(["-noD", "-noF"])
+            .output();
+        assert!(packed.unwrap().status.success());
+        let base = Base::read(&image, None).unwrap();
+        let plan = |gone: &[&str]| {
+            let mut live = vec![true; base.files.len()];
+            for (path, file) in &base.paths {
+                live[*file] = !gone.contains(&path.to_str().unwrap());
+            }
+            let reuse = Reuse::plan(&base, &live).unwrap();
+            let contents: Vec<_> = reuse.fragments(&base).map(|(_, content)| content.unwrap()).collect();
+            contents
+        };
+        assert_eq!(plan(&[]), [None]);
+        assert_eq!(plan(&["b", "d"]), [Some(b"first\0\0\0\0\0\0\0\0last".to_vec())]);
+        assert_eq!(plan(&["a", "b", "c", "d"]), []);
+    }
+}
