@@ -20,8 +20,8 @@ pub const LONGEST_PATH: usize = layout::TRIAL.len() + LONGEST_KEY + 1;
 /// Nanoseconds between two looks at a trial.
 const PAUSE: u32 = 10_000_000;
 
-/// So often at most: five seconds. A trial takes one or two.
-const LOOKS: usize = 500;
+/// So often at most: half a minute. A trial takes one or two seconds, on a busy machine ten.
+const LOOKS: usize = 3000;
 
 /// Libraries that a root's owner wants in every process are the target's, so they need the emulator.
 const PRELOAD: &CStr = c"/etc/ld.so.preload";
