@@ -48,13 +48,11 @@ impl Apt {
             fs_err::write(sources.join(entry.file_name()), for_any_arch(&text))?;
         }
         let (name, at) = (host.debian(), dir.display());
-        // The lists are read here, not by apt, so it need not make its cache of them.
         let config = format!(
             "Dir::State \"{at}/state\";\nDir::State::status \"{at}/status\";\nDir::Cache \"{at}/cache\";\n\
              Dir::Etc \"{at}/etc\";\nDir::Etc::netrcparts \"{}\";\n\
              APT::Architecture \"{name}\";\nAPT::Architectures {{ \"{name}\"; }};\nAPT::Sandbox::User \"root\";\n\
-             Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n\
-             pkgCacheFile::Generate \"false\";\n",
+             Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n",
             logins().display()
         );
         fs_err::write(dir.join("apt.conf"), config)?;
