@@ -23,6 +23,10 @@ const UNLIKE: &[Unlike] = &[
         why: "has inode numbers and times of the libraries",
     },
     Unlike {
+        path: "/var/lib/dbus/machine-id",
+        why: "is a random number",
+    },
+    Unlike {
         path: "/var/log/alternatives.log",
         why: "has the time in each line",
     },

@@ -3,6 +3,8 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
+    thread,
+    time::Duration,
 };
 
 use kiln::emulation::{
@@ -71,11 +73,17 @@ fn counts(world: &Path) -> [u64; 2] {
 
 /// A root with everything that can have a twin, and the joined emulator.
 fn ready(debian: &Debian) -> (World, tempfile::TempDir, PathBuf) {
-    fs_err::create_dir_all(debian.root().join("tmp")).unwrap();
     let mut world = debian.world();
     for trial in world.add(&debian.packages).unwrap().trials {
         world.accept(&trial.key).unwrap();
     }
+    let (dir, joined) = joined(debian);
+    (world, dir, joined)
+}
+
+/// The joined emulator.
+fn joined(debian: &Debian) -> (tempfile::TempDir, PathBuf) {
+    fs_err::create_dir_all(debian.root().join("tmp")).unwrap();
     let emulator: PathBuf = support::toolbox_tree().join(format!("usr/bin/qemu-{}", target().name()));
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let joined = dir.path().join("joined");
@@ -85,7 +93,7 @@ fn ready(debian: &Debian) -> (World, tempfile::TempDir, PathBuf) {
         &joined,
     )
     .unwrap();
-    (world, dir, joined)
+    (dir, joined)
 }
 
 #[test]
@@ -148,5 +156,87 @@ fn twins_say_what_the_emulated_programs_say() {
             ),
             "{question}"
         );
+    }
+}
+
+/// Starts `dpkg` in the root, and then does the `rest` to the world. Returns what dpkg said, and how many programs ran as
+/// twins and under the emulator meanwhile.
+fn started_before(
+    debian: &Debian,
+    world: &mut World,
+    joined: &Path,
+    rest: impl FnOnce(&mut World),
+) -> (String, [u64; 2]) {
+    let (sign, mounted) = (debian.root().join("tmp/started"), world.mounted().to_owned());
+    let before = counts(&mounted);
+    let _ = fs_err::remove_file(&sign);
+    let ran = thread::scope(|scope| {
+        let script = "> /tmp/started; dpkg --print-architecture";
+        let ran = scope.spawn(|| ask(debian, &mounted, joined, "on", script));
+        while !sign.exists() {
+            assert!(!ran.is_finished(), "{ran:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        thread::sleep(Duration::from_millis(300));
+        assert!(!ran.is_finished());
+        rest(world);
+        ran.join().unwrap()
+    });
+    let after = counts(&mounted);
+    let said = String::from_utf8(ran.stdout).unwrap();
+    (said, [after[0] - before[0], after[1] - before[1]])
+}
+
+#[test]
+fn a_program_whose_trial_is_to_come_waits_for_the_outcome() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    let (_dir, joined) = joined(debian);
+    let mut world = debian.world();
+    let (dpkg, others): (Vec<_>, Vec<_>) = debian
+        .packages
+        .iter()
+        .cloned()
+        .partition(|package| package.name == "dpkg");
+    for trial in world.add(&others).unwrap().trials {
+        world.accept(&trial.key).unwrap();
+    }
+    let key = debian.key("/usr/bin/dpkg");
+    let said = format!("{}\n", target().debian());
+
+    // Nothing came of it.
+    world.expect("dpkg", vec![key.clone()]).unwrap();
+    let settled = started_before(debian, &mut world, &joined, |world| world.settle("dpkg").unwrap());
+    assert_eq!(settled, (said.clone(), [1, 1]));
+
+    world.expect("dpkg", vec![key.clone()]).unwrap();
+    let accepted = started_before(debian, &mut world, &joined, |world| {
+        assert!(world.add(&dpkg).unwrap().trials.iter().any(|trial| trial.key == key));
+        thread::sleep(Duration::from_millis(100));
+        world.accept(&key).unwrap();
+    });
+    assert_eq!(accepted, (said.clone(), [2, 0]));
+}
+
+#[test]
+fn a_program_whose_trial_goes_on_waits_for_the_outcome() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    let (_dir, joined) = joined(debian);
+    let said = format!("{}\n", target().debian());
+    let key = debian.key("/usr/bin/dpkg");
+    let ends: [fn(&mut World, &str); 2] = [
+        |world, key| world.refuse(key).unwrap(),
+        |world, _| world.settle_all().unwrap(),
+    ];
+    for end in ends {
+        let mut world = debian.world();
+        for trial in world.add(&debian.packages).unwrap().trials {
+            if trial.key != key {
+                world.accept(&trial.key).unwrap();
+            }
+        }
+        let ended = started_before(debian, &mut world, &joined, |world| end(world, &key));
+        assert_eq!(ended, (said.clone(), [1, 1]));
     }
 }

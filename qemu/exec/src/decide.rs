@@ -8,14 +8,20 @@ use rustix::{
 };
 
 use crate::{
-    kernel::read_head,
+    kernel::{read_head, sleep},
     key::{HEAD, LONGEST_KEY, build_id, write_key},
     layout,
     stack::{Stack, Text},
 };
 
-/// Bytes of a twin's path with the zero at its end.
-pub const LONGEST_PATH: usize = layout::BIN.len() + LONGEST_KEY + 1;
+/// Bytes of the path of a twin, or of its trial, with the zero at its end.
+pub const LONGEST_PATH: usize = layout::TRIAL.len() + LONGEST_KEY + 1;
+
+/// Nanoseconds between two looks at a trial.
+const PAUSE: u32 = 10_000_000;
+
+/// So often at most: half a minute. A trial takes one or two seconds, on a busy machine ten.
+const LOOKS: usize = 3000;
 
 /// Libraries that a root's owner wants in every process are the target's, so they need the emulator.
 const PRELOAD: &CStr = c"/etc/ld.so.preload";
@@ -65,18 +71,51 @@ fn forbids(variable: Text) -> bool {
 }
 
 /// The path of the twin of exactly this file, if it is there and may be run. Modules, which are there too, may not.
+///
+/// While a twin is on trial, whoever starts the program waits: under the emulator it would take longer than the trial
+/// does, and an interpreter several times as long.
 fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH]) -> Option<&'a CStr> {
     let mut room = [MaybeUninit::uninit(); HEAD];
     let id = build_id(read_head(program, &mut room)?)?;
     let state = fstat(program).ok()?;
+    let key = (id, u64::try_from(state.st_size).ok()?, state.st_mtime);
 
-    let (directory, name) = path.split_at_mut_checked(layout::BIN.len())?;
-    for (to, from) in directory.iter_mut().zip(layout::BIN.bytes()) {
+    let twin = write_path::<false>(path, key)?;
+    let is_there = |twin: &CStr| accessat(CWD, twin, Access::EXEC_OK, AtFlags::empty()).is_ok();
+    if !is_there(twin) {
+        let mut other = [0; LONGEST_PATH];
+        // It is published before its trial ends.
+        if !outlasts(write_path::<true>(&mut other, key)?) || !is_there(twin) {
+            return None;
+        }
+    }
+    Some(twin)
+}
+
+/// Whether there was a trial that has ended now.
+fn outlasts(trial: &CStr) -> bool {
+    let goes_on = || accessat(CWD, trial, Access::EXISTS, AtFlags::empty()).is_ok();
+    if !goes_on() {
+        return false;
+    }
+    (0..LOOKS).any(|_| {
+        sleep(PAUSE);
+        !goes_on()
+    })
+}
+
+/// Writes the path of the twin, or of its trial, that has this key: build-id, size and time of modification.
+fn write_path<'a, const IS_TRIAL: bool>(
+    path: &'a mut [u8; LONGEST_PATH],
+    (id, size, modified): (&[u8], u64, i64),
+) -> Option<&'a CStr> {
+    // Not an argument: copying an unknown number of bytes would call a function, of which there is none.
+    let place = if IS_TRIAL { layout::TRIAL } else { layout::BIN };
+    let (directory, name) = path.split_at_mut_checked(place.len())?;
+    for (to, from) in directory.iter_mut().zip(place.bytes()) {
         *to = from;
     }
     // The array is longer than the longest key and was full of zeros, so a zero ends it.
-    write_key(name, id, u64::try_from(state.st_size).ok()?, state.st_mtime)?;
-    let path = CStr::from_bytes_until_nul(path).ok()?;
-    accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).ok()?;
-    Some(path)
+    write_key(name, id, size, modified)?;
+    CStr::from_bytes_until_nul(path).ok()
 }

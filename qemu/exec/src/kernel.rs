@@ -18,6 +18,7 @@ const NUMBERS: Numbers = Numbers {
     prctl: 157,
     openat: 257,
     pread64: 17,
+    nanosleep: 35,
 };
 #[cfg(target_arch = "aarch64")]
 const NUMBERS: Numbers = Numbers {
@@ -25,6 +26,7 @@ const NUMBERS: Numbers = Numbers {
     prctl: 167,
     openat: 56,
     pread64: 67,
+    nanosleep: 101,
 };
 
 /// The kernel's numbers of calls.
@@ -33,6 +35,7 @@ struct Numbers {
     prctl: usize,
     openat: usize,
     pread64: usize,
+    nanosleep: usize,
 }
 
 const PR_GET_NAME: usize = 16;
@@ -101,6 +104,14 @@ pub fn process_name(name: &mut [u8; LONGEST_NAME]) {
             [PR_GET_NAME, name.as_mut_ptr().expose_provenance(), 0, 0],
         )
     };
+}
+
+/// Lets some time pass, less than a second. A signal may end it earlier.
+pub fn sleep(nanoseconds: u32) {
+    // Seconds and nanoseconds, as the kernel reads them on 64-bit machines.
+    let time = [0, i64::from(nanoseconds)];
+    // SAFETY: the kernel reads both numbers during the call, and writes nothing.
+    unsafe { call(NUMBERS.nanosleep, [time.as_ptr().expose_provenance(), 0, 0, 0]) };
 }
 
 /// What a file begins with: as much as there is room for.

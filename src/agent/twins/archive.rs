@@ -9,6 +9,8 @@ use std::{
 
 use tar::{Archive, Entry, EntryType};
 
+use crate::emulation::twins::{gather::key_of, key};
+
 /// The first bytes of programs and libraries.
 const ELF: &[u8; 4] = b"\x7fELF";
 
@@ -45,6 +47,27 @@ impl Packed {
         } else {
             Err(io::Error::other("the package is damaged"))
         }
+    }
+
+    /// The keys that those files will have in the root whose paths, absolute there, are `wanted`.
+    ///
+    /// # Errors
+    ///
+    /// When the package is damaged.
+    pub(super) fn keys(mut self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
+        let mut keys = Vec::new();
+        for entry in self.entries()? {
+            let entry = entry?;
+            let path = Path::new("/").join(entry.path()?.strip_prefix(".").unwrap_or(&entry.path()?));
+            if entry.header().entry_type() == EntryType::Regular && wanted(&path.to_string_lossy()) {
+                let (size, modified) = (entry.size(), entry.header().mtime()?);
+                let mut head = Vec::with_capacity(key::HEAD);
+                entry.take(key::HEAD as u64).read_to_end(&mut head)?;
+                keys.extend(key_of(&head, size, modified.cast_signed()));
+            }
+        }
+        self.end()?;
+        Ok(keys)
     }
 
     /// Takes programs and libraries, under all their names, and what the C library reads of character sets, into the
@@ -99,4 +122,32 @@ fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result
     io::Write::write_all(&mut file, &head)?;
     io::copy(entry, &mut file)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_file_is_known_before_it_is_unpacked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("package.tar");
+        let mut archive = tar::Builder::new(fs_err::File::create(&path).unwrap());
+        for name in ["./usr/bin/tried", "./usr/bin/other"] {
+            archive.append_path_with_name("/bin/true", name).unwrap();
+        }
+        archive.into_inner().unwrap();
+        let keys = |wanted: &str| {
+            let (package, _) = fs_err::File::open(&path).unwrap().into_parts();
+            let packed = Packed::read(&mut Command::new("cat"), package).unwrap();
+            packed.keys(|path| path == wanted).unwrap()
+        };
+        let program = fs_err::read("/bin/true").unwrap();
+        let status = fs_err::metadata("/bin/true").unwrap();
+        let key = key_of(&program[..key::HEAD], status.size(), status.mtime()).unwrap();
+        assert_eq!(keys("/usr/bin/tried"), [key]);
+        assert!(keys("/usr/bin/none").is_empty());
+    }
 }

@@ -38,6 +38,9 @@ pub(super) fn compare(
                 package.paired = paired;
             }
         }
+        if !is_new {
+            world.settle(&name).map_err(io::Error::other)?;
+        }
         let host = packages.known.get(&(name.clone(), version.clone()));
         match host.map(|package| &package.host) {
             Some(Host::At(host)) if is_new => {

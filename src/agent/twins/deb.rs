@@ -71,6 +71,15 @@ pub(super) fn unpack(package: File, into: &Path) -> io::Result<()> {
     packed("--fsys-tarfile", package)?.unpack(into)
 }
 
+/// The keys that those files of a package will have in the root whose paths, absolute there, are `wanted`.
+///
+/// # Errors
+///
+/// When the package is damaged.
+pub(super) fn keys(package: File, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
+    packed("--fsys-tarfile", package)?.keys(wanted)
+}
+
 fn packed(what: &str, package: File) -> io::Result<Packed> {
     Packed::read(Command::new("dpkg-deb").args([what, "/proc/self/fd/0"]), package)
 }

@@ -56,6 +56,19 @@ impl Format {
         }
     }
 
+    /// The keys that those files of a package will have in the root whose paths, absolute there, are `wanted`. None of an
+    /// rpm: hardly a script of those runs an interpreter that comes with the same transaction.
+    ///
+    /// # Errors
+    ///
+    /// When the package is damaged.
+    pub(super) fn keys(self, package: File, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
+        match self {
+            Self::Deb => deb::keys(package, wanted),
+            Self::Rpm => Ok(Vec::new()),
+        }
+    }
+
     /// Takes what twins are made of out of a package, into the directory `into`.
     ///
     /// # Errors

@@ -4,11 +4,14 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     os::unix::fs::MetadataExt,
     path::Path,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use super::{facts::Sum, format::Format};
 use crate::{arch::Arch, emulation::twins::root::Root};
+
+/// Where dpkg has its lists of the files of each package.
+const DPKG_LISTS: &str = "var/lib/dpkg/info";
 
 /// Where rpm has its database; distributions differ, and most have a link from one to another.
 const RPM_DATABASES: [&str; 3] = ["usr/lib/sysimage/rpm", "var/lib/rpm", "usr/share/rpm"];
@@ -25,22 +28,25 @@ pub(super) enum State {
     Here(u64),
 }
 
-/// When the database of packages was changed last. None when that is told for each package, or there is none.
+/// A database that was changed as lately as this may change again without its time doing so: clocks of files have steps
+/// of some milliseconds.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// When the database of packages was changed last. None when it was just now, or there is none.
 pub(super) fn database(root: &Root, format: Format) -> Option<SystemTime> {
-    match format {
-        Format::Deb => None,
+    let modified = match format {
+        // dpkg replaces files in it, one or more for each package.
+        Format::Deb => root.modified(Path::new(DPKG_LISTS)).ok(),
         Format::Rpm => {
             let names = RPM_DATABASES
                 .iter()
                 .flat_map(|dir| RPM_FILES.iter().map(move |file| (dir, file)));
             names
-                .filter_map(|(dir, file)| {
-                    let (_, found) = root.file(&Path::new(dir).join(file)).ok()??;
-                    found.modified().ok()
-                })
+                .filter_map(|(dir, file)| root.modified(&Path::new(dir).join(file)).ok())
                 .max()
         }
-    }
+    };
+    modified.filter(|modified| modified.elapsed().is_ok_and(|age| age > SETTLED))
 }
 
 /// How a package with files of these `sums` is in the root.
@@ -49,7 +55,7 @@ pub(super) fn state(root: &Root, format: Format, target: Arch, name: &str, sums:
         // dpkg writes the list of files once they are all in their places.
         Format::Deb => {
             let names = [format!("{name}.list"), format!("{name}:{}.list", target.debian())];
-            of_files(root, names.iter().map(|name| Path::new("var/lib/dpkg/info").join(name)))
+            of_files(root, names.iter().map(|name| Path::new(DPKG_LISTS).join(name)))
         }
         // rpm has one database for all of them. The files themselves tell more.
         Format::Rpm => of_files(root, sums.iter().map(|sum| &sum.path)),

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     ffi::OsString,
+    fs::File,
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -24,7 +25,10 @@ use super::{
     source::Source,
     unchanged::may_be_program,
 };
-use crate::{arch::Arch, emulation::twins::root::Root};
+use crate::{
+    arch::Arch,
+    emulation::twins::{root::Root, table::Table},
+};
 
 /// Packages that are unpacked side by side.
 const UNPACKERS: usize = 2;
@@ -35,6 +39,8 @@ pub(super) struct Package {
     /// Of files that may be programs.
     pub(super) sums: Vec<Sum>,
     pub(super) host: Host,
+    /// Its archive, if it has programs that will be tried as twins, until they were [announced](Packages::announce).
+    archive: Option<File>,
     /// How it was in the root when it was last compared with it.
     compared: Option<State>,
     /// Its files that were handed to the world of twins.
@@ -82,22 +88,22 @@ impl Packages {
         }
     }
 
-    /// Looks for packages of the target that are new.
-    pub(super) fn look(&mut self) {
+    /// Looks for packages of the target that are new. `table` tells which of their programs will be tried as twins.
+    pub(super) fn look(&mut self, table: &Table) {
         let (sandboxs, roots, depth) = self.format.archives();
         for (top, dirs) in [(Path::new("/"), sandboxs), (&self.root.clone(), roots)] {
             for dir in dirs {
                 // They come and go.
                 let top = open(top, DIR, Mode::empty());
                 if let Ok(dir) = top.map_err(io::Error::from).and_then(|top| open_dir(&top, dir)) {
-                    let _ = self.look_at(&dir, depth);
+                    let _ = self.look_at(&dir, depth, table);
                 }
             }
         }
     }
 
     /// Looks into a directory, and into others to this `depth` below it.
-    fn look_at(&mut self, dir: &OwnedFd, depth: usize) -> io::Result<()> {
+    fn look_at(&mut self, dir: &OwnedFd, depth: usize, table: &Table) -> io::Result<()> {
         let ending = self.format.ending(self.target);
         let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
         let opened = Root::open(&path)?;
@@ -106,7 +112,7 @@ impl Packages {
             let name = entry.file_name();
             if depth > 0 && entry.file_type()?.is_dir() {
                 if let Ok(dir) = open_dir(dir, &name) {
-                    let _ = self.look_at(&dir, depth - 1);
+                    let _ = self.look_at(&dir, depth - 1, table);
                 }
                 continue;
             }
@@ -115,24 +121,27 @@ impl Packages {
             }
             let file = opened.file(Path::new(&name)).ok().flatten();
             // One that cannot be read is looked at again.
-            let Some(Ok(facts)) = file.map(|(file, _)| self.format.facts(file)) else {
+            let Some((file, _)) = file else { continue };
+            let Ok(facts) = self.format.facts(file.try_clone()?) else {
                 continue;
             };
             self.seen.insert(name);
             if facts.arch == self.format.arch(self.target) {
-                self.know(facts);
+                self.know(facts, file, table);
             }
         }
         Ok(())
     }
 
-    fn know(&mut self, facts: Facts) {
+    fn know(&mut self, facts: Facts, archive: File, table: &Table) {
         let mut sums = facts.sums;
         sums.retain(|sum| may_be_program(&sum.path));
+        let is_tried = sums.iter().any(|sum| table.probes(&sum.path).next().is_some());
         let id = (facts.name, facts.version);
         self.known.entry(id).or_insert(Package {
             host: if sums.is_empty() { Host::None } else { Host::Unknown },
             sums,
+            archive: is_tried.then_some(archive),
             compared: None,
             paired: Vec::new(),
         });
@@ -182,6 +191,26 @@ impl Packages {
         let unpacked = self.format.unpack(opened.into_parts().0, &into);
         let _ = fs_err::remove_file(archive);
         unpacked.ok().map(|()| into)
+    }
+
+    /// Programs of packages on their way into the root that will be tried as twins, since `table` has questions for them:
+    /// their keys, by the names of packages. Each package is told once, when its counterpart is there.
+    pub(super) fn announce(&mut self, table: &Table) -> Vec<(String, Vec<String>)> {
+        let format = self.format;
+        let is_tried = |path: &str| table.probes(path).next().is_some();
+        let announced = self.known.iter_mut().filter_map(|((name, _), package)| {
+            if !matches!(package.host, Host::At(_)) {
+                return None;
+            }
+            let archive = package.archive.take()?;
+            if !package.paired.is_empty() {
+                return None;
+            }
+            // One that cannot be read is not waited for.
+            let keys = format.keys(archive, is_tried).unwrap_or_default();
+            (!keys.is_empty()).then(|| (name.clone(), keys))
+        });
+        announced.collect()
     }
 
     /// Names of packages that may have come into the root, changed or gone since this was last asked. Those that the

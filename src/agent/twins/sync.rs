@@ -196,13 +196,18 @@ impl Keeper {
             downloads,
             packages,
         } = &mut **ready;
-        packages.look();
+        packages.look(&self.table);
         let (count, without) = packages.fetch(source, index, downloads)?;
         self.tally.packages += count;
         self.tally.shared = downloads.shared;
         let shown = without.into_iter().map(|(name, version)| format!("{name} {version}"));
         self.tally.without.extend(shown);
         let Some(open) = &mut self.open else { return Ok(()) };
+        if !wait {
+            for (package, keys) in packages.announce(&self.table) {
+                open.world.expect(&package, keys).map_err(io::Error::other)?;
+            }
+        }
         let offers = compare(&self.settings, packages, &mut open.world, wait)?;
         if !offers.is_empty() {
             self.offer(&offers)?;
@@ -293,6 +298,10 @@ impl Keeper {
         self.lists = Lists::Never;
         if let Some(open) = &mut self.open {
             open.trials.clear();
+            // Those who wait for them get the emulator then.
+            if let Err(failure) = open.world.settle_all() {
+                self.events.say_blocking(&failure.detail);
+            }
         }
         self.events
             .say_blocking(&format!("no native twins from here on: {why}"));

@@ -167,7 +167,7 @@ impl Gatherer {
                     continue;
                 }
             };
-            let Some(key) = key_of(&head, &status) else {
+            let Some(key) = key_of(&head, status.size(), status.mtime()) else {
                 refused.push(Refused::new(path, "it has no build-id"));
                 continue;
             };
@@ -279,10 +279,11 @@ impl Gatherer {
     }
 }
 
-/// The key of the file that begins with `head`. None when it has no build-id.
-fn key_of(head: &[u8], status: &Metadata) -> Option<String> {
+/// The key of the file that begins with `head`, has so many bytes and was last `modified` then, in seconds since 1970.
+/// None when it has no build-id.
+pub fn key_of(head: &[u8], size: u64, modified: i64) -> Option<String> {
     let mut key = [0; key::LONGEST_KEY];
-    let length = key::write_key(&mut key, key::build_id(head)?, status.size(), status.mtime())?;
+    let length = key::write_key(&mut key, key::build_id(head)?, size, modified)?;
     Some(String::from_utf8_lossy(key.get(..length)?).into_owned())
 }
 

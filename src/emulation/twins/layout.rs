@@ -3,7 +3,7 @@
 //! ```text
 //! /.kiln/             no package owns it, and it is gone before the root is packaged
 //!   bin/KEY           the twin of the file with that key: a program, or a module that programs load
-//!   trial/KEY         twins that are yet to be compared with what they stand for
+//!   trial/KEY         twins that are yet to be compared with what they stand for; empty while they are to come
 //!   loader            the distribution's own dynamic loader, native
 //!   lib/              native shared libraries by the names that programs ask for
 //!   answers.so        loaded into every twin: answers for the target where the kernel would for the host
@@ -18,7 +18,8 @@
 pub const MOUNT: &str = "/.kiln";
 /// Twins by key.
 pub const BIN: &str = "/.kiln/bin/";
-/// Programs by key whose answers are yet to be compared with those of the emulated ones; `kiln-exec` never looks here.
+/// Programs by key whose answers are yet to be compared with those of the emulated ones; `kiln-exec` waits while they are
+/// here.
 pub const TRIAL: &str = "/.kiln/trial/";
 /// The native dynamic loader.
 pub const LOADER: &str = "/.kiln/loader";

@@ -15,7 +15,7 @@ mod choice;
 #[cfg(feature = "agent")]
 mod elf;
 #[cfg(feature = "agent")]
-mod gather;
+pub(crate) mod gather;
 #[cfg(feature = "agent")]
 mod pairs;
 #[cfg(feature = "agent")]

@@ -5,6 +5,7 @@ use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
+    time::SystemTime,
 };
 
 use nix::{
@@ -29,10 +30,7 @@ impl Root {
     /// No link leads out of the root, and nothing but a regular file is ever opened: opening a FIFO would wait for
     /// its other end, and opening a device can do anything.
     pub fn file(&self, path: &Path) -> io::Result<Option<(File, Metadata)>> {
-        let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let place = File::from(openat2(&self.0, path, how)?);
+        let place = self.place(path)?;
         if !place.metadata()?.is_file() {
             return Ok(None);
         }
@@ -41,6 +39,19 @@ impl Root {
         let (file, _) = fs_err::File::open(by_number)?.into_parts();
         let metadata = file.metadata()?;
         Ok(Some((file, metadata)))
+    }
+
+    /// When what is at `path` was last modified; a directory is when a name in it is.
+    pub fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        self.place(path)?.metadata()?.modified()
+    }
+
+    /// What is at `path`, of whatever kind, opened by its place only.
+    fn place(&self, path: &Path) -> io::Result<File> {
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        Ok(File::from(openat2(&self.0, path, how)?))
     }
 }
 

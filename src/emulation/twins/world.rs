@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    choice::{Choice, Id, Item, Verdict},
+    choice::{Choice, Id, Item},
     elf::Kind,
     gather::{Found, Gatherer},
     layout, pairs,
@@ -23,6 +23,8 @@ use crate::{
     arch::Arch,
     records::{Failure, TwinLevel},
 };
+
+mod trials;
 
 /// A package that is installed in the root, and the host's build of it.
 #[derive(Debug, Clone)]
@@ -104,6 +106,8 @@ pub struct World {
     data: BTreeMap<String, String>,
     /// Modules that have no native build, by package.
     orphans: HashMap<String, BTreeSet<String>>,
+    /// Keys of programs that are going to be tried once they are in the root, by package.
+    expected: HashMap<String, Vec<String>>,
     /// Libraries that nothing asks for any more. They go with the next change, so that programs which are just being
     /// started still find them.
     stale: Vec<String>,
@@ -163,6 +167,7 @@ impl World {
             shown: Choice::default(),
             data: BTreeMap::new(),
             orphans: HashMap::new(),
+            expected: HashMap::new(),
             stale: Vec::new(),
             next: 0,
         })
@@ -192,6 +197,9 @@ impl World {
             add.map_err(|error| Failure::io(format!("cannot make twins of {}", package.name), &error))?;
         }
         self.publish(&mut added.trials)?;
+        for package in packages {
+            self.settle(&package.name)?;
+        }
         Ok(added)
     }
 
@@ -208,16 +216,6 @@ impl World {
         let forget = self.forget(package, &HashSet::new());
         forget.map_err(|error| Failure::io(format!("cannot remove the twins of {package}"), &error))?;
         self.publish(&mut Vec::new())
-    }
-
-    /// Publishes a program whose answers are those of the emulated one.
-    pub fn accept(&mut self, key: &str) -> Result<(), Failure> {
-        self.judge(key, Verdict::Accepted)
-    }
-
-    /// Takes a program away for good.
-    pub fn refuse(&mut self, key: &str) -> Result<(), Failure> {
-        self.judge(key, Verdict::Refused)
     }
 
     /// What is published.
@@ -316,15 +314,6 @@ impl World {
         Ok(())
     }
 
-    fn judge(&mut self, key: &str, verdict: Verdict) -> Result<(), Failure> {
-        for item in self.items.values_mut().filter(|item| item.key.as_deref() == Some(key)) {
-            if item.verdict != Verdict::Refused {
-                item.verdict = verdict;
-            }
-        }
-        self.publish(&mut Vec::new())
-    }
-
     /// Makes the directory show what can run now.
     fn publish(&mut self, trials: &mut Vec<Trial>) -> Result<(), Failure> {
         let orphans = self.orphans.values().flatten().map(String::as_str);
@@ -358,10 +347,9 @@ impl World {
             (layout::BIN, &self.shown.bin, &wanted.bin),
             (layout::TRIAL, &self.shown.trial, &wanted.trial),
         ];
-        for (dir, shown, wanted) in programs {
-            for key in shown.keys().filter(|key| !wanted.contains_key(*key)) {
-                self.shelf.withdraw(&in_dir(dir, key))?;
-            }
+        let [(dir, shown, ends), trials] = programs;
+        for key in shown.keys().filter(|key| !ends.contains_key(*key)) {
+            self.shelf.withdraw(&in_dir(dir, key))?;
         }
         for (name, id) in &wanted.lib {
             if self.shown.lib.get(name) != Some(id) {
@@ -375,6 +363,11 @@ impl World {
             for (key, id) in wanted.iter().filter(|(key, id)| shown.get(*key) != Some(id)) {
                 self.shelf.publish(*id, &in_dir(dir, key))?;
             }
+        }
+        // Who waits for the end of a trial then looks for the twin.
+        let (dir, shown, goes_on) = trials;
+        for key in shown.keys().filter(|key| !goes_on.contains_key(*key)) {
+            self.shelf.withdraw(&in_dir(dir, key))?;
         }
         let gone = self.shown.lib.keys().filter(|name| !wanted.lib.contains_key(*name));
         self.stale.extend(gone.cloned());
