@@ -4,9 +4,15 @@ use super::site::{Site, changed, paths, rootfs};
 use crate::{needs, support};
 
 /// A playbook with a role, which has to come along.
-const PLAYBOOK: &str = "- hosts: all\n  roles: [mark]\n";
-const ROLE: &str =
-    "- copy:\n    dest: /root/by-ansible\n    content: \"{{ ansible_facts.architecture }}\\n\"\n    mode: \"0640\"\n";
+const PLAYBOOK: &str = "- hosts: all\n  gather_facts: false\n  roles: [mark]\n";
+const ROLE: &str = r#"
+- command: uname -m
+  register: machine
+- copy:
+    dest: /root/by-ansible
+    content: "{{ machine.stdout }}\n"
+    mode: "0640"
+"#;
 
 #[test]
 fn commands_scripts_and_playbooks_are_run_in_their_order() {
@@ -41,7 +47,7 @@ fn commands_scripts_and_playbooks_are_run_in_their_order() {
     let (image, after) = site.succeeded(job);
     assert_eq!(
         changed(rootfs(), &after),
-        paths(&["/root", "/root/by-ansible", "/root/order"])
+        paths(&["/root", "/root/by-ansible", "/root/order", "/tmp"])
     );
     let order = support::tool("unsquashfs", &["-cat", after.to_str().unwrap(), "root/order"]);
     assert_eq!(order, format!("first\nscript {0}\n{0}\n", support::HOST));
@@ -80,7 +86,7 @@ fn the_first_change_that_fails_ends_the_job_and_says_why() {
         "- hosts: all\n  gather_facts: false\n  tasks: [{command: \"false\"}]\n",
     )
     .unwrap();
-    let playbook = home.join("site.yml").display().to_string();
+    let playbook = home.join("play/site.yml").display().to_string();
     for (change, said) in [
         (
             ["--run", "echo reason >&2; exit 3"],

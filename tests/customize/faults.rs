@@ -13,7 +13,7 @@ use crate::{needs, support};
 #[test]
 fn a_user_who_goes_away_comes_back_even_when_the_server_was_killed() {
     needs!(support::no_namespaces(), support::not_root());
-    let mut site = Site::start(&[]);
+    let site = Site::start(&[]);
     let job = site.customize(&["--ssh-containers-jail", "true"]);
     let shell = site.open(&job);
     // One whose connection breaks in the middle of something.
@@ -28,7 +28,7 @@ fn a_user_who_goes_away_comes_back_even_when_the_server_was_killed() {
         .success()));
     session.kill().unwrap();
     session.wait().unwrap();
-    site.crash();
+    let site = site.crash();
     let same = site.open(&job);
     assert_eq!((same.port, same.host.as_str()), (shell.port, "127.0.0.1"));
     let back = || same.try_run("cat /root/mark").stdout == b"one\n";
@@ -117,10 +117,7 @@ fn a_sandbox_that_dies_under_its_user_is_the_end_of_the_job() {
         .spawn()
         .unwrap();
     let agents = site.server.kiln.processes();
-    let agent = agents
-        .iter()
-        .find(|(_, line)| line.contains("kiln-agent"))
-        .map(|(pid, _)| *pid);
+    let agent = agents.iter().find(|(_, name)| *name == "agent").map(|(pid, _)| *pid);
     kill(Pid::from_raw(agent.expect("no agent runs")), Signal::SIGKILL).unwrap();
     // Not tried again: what was typed is gone.
     assert_eq!(site.failed(&job), "sandbox_lost");

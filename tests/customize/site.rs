@@ -134,6 +134,12 @@ impl Site {
             ),
             ("KILN__JOBS__ENABLE_DKMS".to_owned(), "false".to_owned()),
             ("KILN__ISOLATION__FOREIGN".to_owned(), "namespace".to_owned()),
+            ("KILN__WATCH__KEEP_FAILED".to_owned(), "0s".to_owned()),
+            // Small images need little, and tests run side by side.
+            ("KILN__CAPACITY__FIRST_DISK".to_owned(), "1GiB".to_owned()),
+            // Sandboxes that outlive a server find the next one where it was.
+            ("KILN__SERVER__LISTEN".to_owned(), free_address()),
+            ("KILN__EMBEDDED_S3__LISTEN".to_owned(), free_address()),
         ];
         all.extend(
             variables
@@ -161,11 +167,17 @@ impl Site {
         site
     }
 
-    /// Kills the server, and starts it again.
-    pub fn crash(&mut self) {
-        let variables = self.variables.clone();
-        let empty = start_later(&mut self.server, &variables);
-        self.server = empty;
+    /// Kills the server, and starts it again where it was.
+    pub fn crash(self) -> Self {
+        let Self { server, variables, .. } = self;
+        server.started.signal(nix::sys::signal::Signal::SIGKILL);
+        server.started.end();
+        Self {
+            server: start(server.kiln, &variables),
+            variables,
+            home: self.home,
+            image: self.image,
+        }
     }
 
     pub fn key_file(&self, name: &str) -> String {
@@ -325,16 +337,9 @@ fn start(kiln: Kiln, variables: &[(String, String)]) -> Server {
     Server::start_in(kiln, &variables)
 }
 
-fn start_later(server: &mut Server, variables: &[(String, String)]) -> Server {
-    let port = server.address().port().to_string();
-    let data = server.kiln.data().to_owned();
-    server.started.signal(nix::sys::signal::Signal::SIGKILL);
-    assert!(support::eventually(Duration::from_secs(20), || server
-        .started
-        .has_ended()));
-    let mut all = variables.to_vec();
-    all.push(("KILN__SERVER__LISTEN".to_owned(), format!("127.0.0.1:{port}")));
-    start(Kiln::at(&data), &all)
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
 }
 
 /// How a job's shell is reached.
@@ -416,7 +421,12 @@ pub fn listing(image: &Path) -> BTreeMap<String, String> {
     let entry = |line: &str| {
         let place = line.find(" /")?;
         let path = line[place + 1..].split(" -> ").next()?;
-        Some((path.to_owned(), line.to_owned()))
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        if line.starts_with('d') {
+            // Of a directory that is how it is written down, not what is in it.
+            words.remove(2);
+        }
+        Some((path.to_owned(), words.join(" ")))
     };
     text.lines().filter_map(entry).collect()
 }
