@@ -36,6 +36,7 @@ mod superblock;
 mod tables;
 mod tree;
 mod unpacked;
+mod walk;
 mod xattrs;
 
 use stop::Stop;
