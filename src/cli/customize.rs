@@ -109,12 +109,11 @@ impl CustomizeArguments {
         let changes = changes.collect::<Result<Vec<_>, _>>()?;
         let session = self.options.open(printer)?;
         let image = session.client.find(&IMAGES, &self.image).await?;
-        let name = match self.name {
-            Some(name) => name,
-            None => {
-                let record = session.client.get(&[IMAGES.path, &[&image.id]].concat()).await?;
-                format!("{}-customized", record.text("name").unwrap_or("image"))
-            }
+        let name = if let Some(name) = self.name {
+            name
+        } else {
+            let record = session.client.get(&[IMAGES.path, &[&image.id]].concat()).await?;
+            format!("{}-customized", record.text("name").unwrap_or("image"))
         };
         let body = Body::default()
             .set("image_root_archive_name", Some(name))

@@ -430,10 +430,9 @@ impl Run {
             (_, Some(Step::Fetch)) if self.plan.image.is_some() => JobStatus::FetchingImage,
             (_, Some(Step::Fetch | Step::Template)) => JobStatus::FetchingRecipe,
             (_, Some(Step::Repos)) => JobStatus::WaitingForRepos,
-            (_, Some(Step::Build)) => JobStatus::BuildingImage,
             // Whoever waits for its shell must not take it for open before it is.
             (_, Some(Step::Customize)) if self.is_changed_by_hand() => before,
-            (_, Some(Step::Customize)) => JobStatus::BuildingImage,
+            (_, Some(Step::Build | Step::Customize)) => JobStatus::BuildingImage,
         };
         if before.may_become(now) { now } else { before }
     }

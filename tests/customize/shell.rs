@@ -59,9 +59,9 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
     );
 
     // A terminal, whose size follows that of the user's, and which says how to end.
-    let size = terminal(&shell, "stty size; stty size; exit\n");
-    assert!(size.contains("33 77"), "{size}");
-    assert!(size.contains("touch /tmp/complete"), "{size}");
+    let seen = terminal(&shell, "stty size; stty size; exit\n");
+    assert!(seen.contains("33 77"), "{seen}");
+    assert!(seen.contains("touch /tmp/complete"), "{seen}");
 
     // Neither forwarding nor other ways out.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

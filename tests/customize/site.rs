@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::support::{self, HOST, Kiln, Ran, serve::Server, tool};
 
 /// How long anything here may take, on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_mins(4);
 
 /// Ports for the shells of one server each.
 const PORTS: u16 = 20;

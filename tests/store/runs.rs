@@ -49,6 +49,7 @@ fn run() -> Run {
             step: Step::Package,
             server: ServerId::new(),
         }),
+        image: None,
         who: None,
     })
 }

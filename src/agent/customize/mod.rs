@@ -41,7 +41,7 @@ impl Customizing<'_> {
     ) -> (Option<Execs>, Result<(), Failure>) {
         let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http);
         let mut programs = Programs::default();
-        let changed = self.change_open(changes, by_hand, twins.is_some(), &mut programs).await;
+        let outcome = self.change_open(changes, by_hand, twins.is_some(), &mut programs).await;
         let counted = match twins {
             Some(twins) => blocking(move || twins.finish()).await,
             None => Ok(None),
@@ -49,7 +49,7 @@ impl Customizing<'_> {
         let execs = self
             .emulator
             .map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
-        (execs, changed.and(counted.map(drop)))
+        (execs, outcome.and(counted.map(drop)))
     }
 
     async fn change_open(
@@ -63,7 +63,7 @@ impl Customizing<'_> {
         let authorities = self.job.ca_bundle.clone();
         let path = root.clone();
         let mut open = blocking(move || OpenRoot::open(&path, &aside, authorities.as_deref())).await?;
-        let changed = async {
+        let outcome = async {
             for change in changes {
                 self.make(change, &mut open, has_twins, programs).await?;
             }
@@ -78,7 +78,7 @@ impl Customizing<'_> {
             shell::hold(opening, self.channel, self.events).await?.result()
         }
         .await;
-        blocking(move || open.close()).await.and(changed)
+        blocking(move || open.close()).await.and(outcome)
     }
 
     /// Where lies what is put back in the end.

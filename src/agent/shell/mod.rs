@@ -298,7 +298,7 @@ mod tests {
     fn each_use_begins_the_time_anew_but_not_for_ever() {
         let used = Use::new();
         let clock = |idle: u64, longest: u64| Clock {
-            opened: Instant::now() - Duration::from_secs(100),
+            opened: Instant::now().checked_sub(Duration::from_secs(100)).unwrap(),
             idle: Duration::from_secs(idle),
             longest: Duration::from_secs(longest),
             used: &used,

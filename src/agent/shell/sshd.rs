@@ -108,9 +108,10 @@ impl LocalLogin {
     /// Makes the key.
     pub async fn make() -> Result<Self, Failure> {
         let dir = Path::new(DIR).join("login");
-        let made = match dir.exists() {
-            true => fs_err::remove_dir_all(&dir),
-            false => Ok(()),
+        let made = if dir.exists() {
+            fs_err::remove_dir_all(&dir)
+        } else {
+            Ok(())
         };
         made.and_then(|()| fs_err::create_dir_all(&dir))
             .map_err(|error| Failure::io("cannot prepare a login", &error))?;
