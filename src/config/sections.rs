@@ -144,7 +144,7 @@ settings! {
     /// The shells of jobs: a port for each, for ssh.
     ["shell"]
     pub struct ShellSettings {
-        /// The address that they are listened for on. Default: that of the first `listen` in [server].
+        /// The address that they are listened for on. Default: that of the first `listen` of the server.
         listen: Option<IpAddr> = None, like "\"0.0.0.0\"";
         /// The host that jobs say they are reached at. Default: the address that is listened on; if that is every one,
         /// this host's name.
