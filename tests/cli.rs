@@ -47,6 +47,8 @@ fn help() {
           public-keys         Public keys, which may log in to shells of jobs
           deleted             Deleted recipes, images and public keys
           remote-build-nodes  Hosts that run jobs of their own architecture
+          customize           Make an image from another one, by commands, scripts and playbooks
+          shell               Log in to the shell of a job
           schedules           Recurring jobs of a server
           ims                 The commands of `cray ims`, for lines that begin so
           login               Remember a server, and the token for it

@@ -294,6 +294,13 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         access_domain = "shasta.local"                   # default
         namespace = "ims"                                # default
 
+        [shell]
+        #listen =                                        # not set
+        #host =                                          # not set
+        ports = "22000-22999"                            # default
+        idle = "12h"                                     # default
+        longest = "7d"                                   # default
+
         [isolation]
         foreign = "vm"                                   # default
         loopback_ports = []                              # default

@@ -132,7 +132,10 @@ impl CustomizeArguments {
 /// A change as the server wants it.
 fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
     let path = Path::new(value);
-    let unreadable = |error: std::io::Error| Failure::io(format!("cannot read {value}"), &error);
+    let unreadable = |error: std::io::Error| {
+        Failure::io(format!("cannot read {value}"), &error)
+            .hint("it has to be a file on this machine that you may read")
+    };
     let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(match kind {
         ChangeKind::Run => json!({"kind": "run", "text": value}),

@@ -185,6 +185,12 @@ async fn settings(api: &Server) -> String {
         let what = format!("parameters = {{ id = '{id}' }}\n{accepted} = ['2xx', '409', '422']");
         operation(&format!("(GET|PATCH) (/v[23])?/{kind}/\\{{id\\}}"), &what);
     }
+    // Nor that a change has one content, and what that is.
+    let what = format!(
+        "parameters = {{ id = '{}' }}\n{accepted} = ['2xx', '409', '422']",
+        id_of(&image)
+    );
+    operation("POST /kiln/v1/images/\\{id\\}/customize", &what);
     let schedule = json!({"name": "n", "recipe_id": recipe["id"], "cron": "0 2 * * *"});
     let schedule = id_of(&api.make("/kiln/v1/schedules", schedule).await);
     operation(

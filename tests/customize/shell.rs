@@ -120,6 +120,7 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
         "/etc",
         "/etc/of-somebody",
         "/root",
+        "/root/.bash_history",
         "/root/one",
         "/root/two",
         "/root/tree",

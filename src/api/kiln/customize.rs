@@ -50,7 +50,7 @@ pub(in crate::api) struct Customize {
     #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
     job_mem_size: Option<u32>,
     /// The kernel's file name in `/boot`.
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(nullable = false, min_length = 1, max_length = 255)]
     kernel_file_name: Option<String>,
     /// The initial RAM disk's file name in `/boot`.
     #[schema(nullable = false, min_length = 1, max_length = 255)]
