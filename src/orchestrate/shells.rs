@@ -1,8 +1,8 @@
 //! The loop that opens ports: one for each job whose shell is open, for as long as it is.
 //!
-//! Nobody can connect to a sandbox. Its agent keeps a line open ([`shell`]), and whoever comes to the job's port gets that
-//! line. So a shell is reached in the same way wherever the sandbox is, and what is said in it is between the user's ssh
-//! and the sandbox's sshd.
+//! Nobody can connect to a sandbox. Its agent keeps a [line](crate::records::protocol::shell) open, and whoever comes to the
+//! job's port gets it. So a shell is reached in the same way wherever the sandbox is, and what is said in it is between the
+//! user's ssh and the sandbox's sshd.
 
 use std::{
     collections::{HashMap, HashSet},

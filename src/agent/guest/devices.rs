@@ -32,6 +32,15 @@ pub(super) fn mount_system() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Has the kernel kill when memory is short instead of reading the same programs from disk again and again: what was used in
+/// the last second is not taken away (`Documentation/admin-guide/mm/multigen_lru.rst`). A kernel that does not know that
+/// goes on without.
+pub(super) fn prefer_killing() {
+    for (name, value) in [("enabled", "y"), ("min_ttl_ms", "1000")] {
+        let _ = fs_err::write(Path::new("/sys/kernel/mm/lru_gen").join(name), value);
+    }
+}
+
 /// Loads every module, in its turn, and lets go of the files.
 pub(super) fn load_modules() -> Result<(), Failure> {
     let load = |path: &Path| -> std::io::Result<()> {

@@ -52,6 +52,7 @@ fn complain(failure: &Failure) {
 
 fn errand() -> Result<(), Failure> {
     devices::mount_system()?;
+    devices::prefer_killing();
     devices::load_modules()?;
     let mut control = BufReader::new(devices::port(CONTROL_PORT)?);
     let mut line = String::new();
