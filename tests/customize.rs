@@ -17,6 +17,8 @@ mod debug;
 mod faults;
 #[path = "customize/foreign.rs"]
 mod foreign;
+#[path = "customize/places.rs"]
+mod places;
 #[path = "customize/shell.rs"]
 mod shell;
 #[path = "customize/site.rs"]

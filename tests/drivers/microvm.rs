@@ -196,7 +196,6 @@ async fn a_machine_has_the_cpus_of_its_job() {
 }
 
 #[tokio::test]
-#[ignore = "a guest that is out of memory hangs under emulation instead of killing: not understood yet"]
 async fn a_machine_has_the_memory_of_its_job() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;

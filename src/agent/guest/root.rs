@@ -8,7 +8,8 @@
 //! ```
 
 use std::{
-    os::unix::fs::symlink,
+    fs::Permissions,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -72,13 +73,17 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     for dir in ["upper", "work", "scratch"] {
         fs_err::create_dir_all(Path::new(DISK).join(dir))?;
     }
+    let mode = |path: &Path, mode| fs_err::set_permissions(path, Permissions::from_mode(mode));
+    mode(&Path::new(DISK).join("scratch"), 0o755)?;
     let layers = format!("lowerdir={TOOLBOX},upperdir={DISK}/upper,workdir={DISK}/work,volatile");
     mount_on(Path::new("kiln"), ROOT, "overlay", MsFlags::empty(), &layers)?;
 
+    mode(Path::new(ROOT), 0o755)?;
     for dir in ["proc", "sys", "dev", "run", "tmp", "scratch"] {
         fs_err::create_dir_all(inside(dir))?;
+        mode(&inside(dir), 0o755)?;
     }
-    fs_err::set_permissions(inside("tmp"), std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
+    mode(&inside("tmp"), 0o1777)?;
     let tmpfs = |dir: &str, flags, data| mount_on(Path::new("kiln"), inside(dir), "tmpfs", flags, data);
     mount_on(Path::new("proc"), inside("proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
     tmpfs("sys", safe, "mode=0755,size=4k")?;

@@ -31,14 +31,19 @@ const SAID: usize = 8;
 /// What sshd says when it starts a shell in a terminal, whose name follows.
 const SHELL_ON: &str = "Starting session: shell on ";
 
-/// Beginnings of what it says that is worth a line of the log.
-const WORTH_SAYING: [&str; 6] = [
-    "Accepted publickey",
-    "Failed",
-    "Invalid user",
-    "refused",
-    "error:",
-    "fatal:",
+/// Beginnings of what it says all the time, which is not worth a line of the log.
+const CHATTER: [&str; 11] = [
+    "Accepted key",
+    "Changed root",
+    "Close session",
+    "Closing connection",
+    "Connection from",
+    "Disconnected from",
+    "Postponed publickey",
+    "Received disconnect",
+    "Starting session",
+    "Transferred",
+    "User child",
 ];
 
 /// When the shell was last used.
@@ -116,7 +121,7 @@ async fn connect(
             if let Some(name) = text.strip_prefix(SHELL_ON).and_then(|rest| rest.split(' ').next()) {
                 tell(&Path::new("/dev").join(name), &greeting);
             }
-            if WORTH_SAYING.iter().any(|words| text.starts_with(words)) && count < SAID {
+            if !CHATTER.iter().any(|words| text.starts_with(words)) && count < SAID {
                 count += 1;
                 events.say(format!("sshd: {}", text.trim_end())).await;
             }
