@@ -110,7 +110,8 @@ fn the_first_change_that_fails_ends_the_job_and_says_why() {
     assert_eq!(images.as_array().unwrap().len(), 1);
 
     let ran = site.run(&["customize", "base"]);
-    assert!(ran.failed().contains("nothing is to be changed"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("nothing is to be changed"), "{}", ran.stderr);
     let ran = site.run(&["customize", "base", "--script", "/no/such/file"]);
     assert!(ran.failed().contains("/no/such/file"), "{}", ran.stderr);
     let ran = site.run(&["customize", "bsae", "--run", "true"]);
