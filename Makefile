@@ -32,19 +32,19 @@ build: agent
 # Its own target directory: other features and flags would otherwise rebuild everything at each change of side.
 agent: packages answers $(COMPANIONS)
 	$(STATIC) --profile agent --bin kiln-agent --no-default-features --features agent-program
-	@mkdir -p $(AGENT_OUT) && cp -f --reflink=auto target/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent
+	@install -D target/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent
 
 # Goes in front of the emulator. It has a little assembly, for the hosts that most sites have.
 .PHONY: kiln-exec
 kiln-exec: packages
 	$(STATIC) --profile exec --package kiln-exec
-	@mkdir -p $(AGENT_OUT) && cp -f --reflink=auto target/agent/$(TARGET)/exec/kiln-exec $(AGENT_OUT)/kiln-exec
+	@install -D target/agent/$(TARGET)/exec/kiln-exec $(AGENT_OUT)/kiln-exec
 
 # Loaded into native twins of the image's programs.
 .PHONY: answers
 answers: packages
 	$(CARGO_AGENT) --profile agent --package kiln-answers
-	@mkdir -p $(AGENT_OUT) && cp -f --reflink=auto target/agent/$(TARGET)/agent/libanswers.so $(AGENT_OUT)/answers.so
+	@install -D target/agent/$(TARGET)/agent/libanswers.so $(AGENT_OUT)/answers.so
 
 ## packages: what builds need from Debian
 packages:

@@ -21,14 +21,14 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::{
     Kiln, eventually,
-    serve::{ANY_PORT, Server, client, send},
+    serve::{MODEST, Server, client, send},
 };
 
 /// A server that must not start; what it says.
 #[track_caller]
 fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
     let mut command = kiln.command(["serve"]);
-    command.envs(ANY_PORT).envs(variables.iter().copied());
+    command.envs(MODEST).envs(variables.iter().copied());
     let ran = support::run(command);
     assert!(!ran.stdout.contains("ready"), "{}", ran.stdout);
     ran.failed()
@@ -192,7 +192,7 @@ fn addresses_that_are_taken() {
     let kiln = Kiln::bare();
     for variable in ["KILN__SERVER__LISTEN", "KILN__EMBEDDED_S3__LISTEN"] {
         let mut command = kiln.command(["serve"]);
-        command.envs(ANY_PORT).env(variable, &address);
+        command.envs(MODEST).env(variable, &address);
         let ran = support::run(command);
         let error = ran.failed();
         assert!(error.contains(&format!("cannot listen on {address}")), "{error}");

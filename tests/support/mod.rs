@@ -101,8 +101,9 @@ pub fn not_root() -> Option<String> {
     (!Uid::effective().is_root()).then(|| "this test must be run by root".to_owned())
 }
 
-/// Copies of kiln, its agent and what lies beside that, so that a build of the project during the tests changes nothing. Fails with advice
-/// when the static agent was not put beside kiln, as plain `cargo test` does not.
+/// Links to kiln, its agent and what lies beside that, so that a build of the project during the tests changes nothing:
+/// builds put new files in place of the old ones. Fails with advice when the static agent was not put beside kiln, as
+/// plain `cargo test` does not.
 fn programs() -> &'static Path {
     static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(KILN).parent().unwrap();
@@ -117,7 +118,7 @@ fn programs() -> &'static Path {
             );
             // Another process of the same tests may be running the one that is there.
             let fresh = to.with_extension(std::process::id().to_string());
-            fs_err::copy(from, &fresh).unwrap();
+            fs_err::hard_link(from, &fresh).unwrap();
             fs_err::rename(fresh, to).unwrap();
         }
         dir
@@ -125,7 +126,7 @@ fn programs() -> &'static Path {
     &DIR
 }
 
-/// The copy of kiln that tests run; the agent's lies beside it.
+/// The kiln that tests run; the agent lies beside it.
 pub fn kiln_program() -> PathBuf {
     programs().join("kiln")
 }

@@ -13,10 +13,11 @@ use serde_json::Value;
 
 use super::{Kiln, Ran, Started};
 
-/// Variables for a server that is in nobody's way.
-pub const ANY_PORT: [(&str, &str); 2] = [
+/// Variables for a server that is in nobody's way, and whose jobs begin on hosts with little free space.
+pub const MODEST: [(&str, &str); 3] = [
     ("KILN__SERVER__LISTEN", "127.0.0.1:0"),
     ("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0"),
+    ("KILN__CAPACITY__FIRST_DISK", "1GiB"),
 ];
 
 /// A server with a data directory of its own.
@@ -84,7 +85,7 @@ impl Server {
     /// In a data directory that is there already.
     pub fn start_in(kiln: Kiln, variables: &[(&str, &str)]) -> Self {
         let mut command = kiln.command(["serve"]);
-        command.envs(ANY_PORT).envs(variables.iter().copied());
+        command.envs(MODEST).envs(variables.iter().copied());
         let mut started = Started::new(command);
         let line = started.wait_for("server ");
         started.wait_for("ready");
