@@ -16,7 +16,7 @@ use std::{
 };
 
 use serde_json::Value;
-use support::{Kiln, Ran, Recipe, foreign, repository::Repository, serve::Server};
+use support::{Kiln, Ran, Recipe, commands::build, foreign, repository::Repository, serve::Server};
 
 /// What the server said when it refused something.
 #[track_caller]
@@ -30,7 +30,6 @@ fn refused(ran: &Ran) -> &str {
 struct Site {
     server: Server,
     repository: Repository,
-    key: String,
 }
 
 impl Site {
@@ -39,79 +38,27 @@ impl Site {
         let mut all = vec![("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str())];
         all.extend(variables);
         let server = Server::start_in(Kiln::new(), &all);
-        let mut site = Self {
-            server,
-            repository,
-            key: String::new(),
-        };
-        let key = site.server.kiln.data().join("key.pub");
-        fs_err::write(&key, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@here\n").unwrap();
-        let made = site.json(&[
-            "public-keys",
-            "create",
-            "--name",
-            "key",
-            "--public-key",
-            key.to_str().unwrap(),
-        ]);
-        made["id"].as_str().unwrap().clone_into(&mut site.key);
-        site
+        server.make_key();
+        Self { server, repository }
     }
 
     fn run(&self, args: &[&str]) -> Ran {
-        let mut command = self.server.kiln.command(args);
-        command.env("KILN_SERVER", &self.server.url);
-        support::run(command)
+        self.server.run(args)
     }
 
     #[track_caller]
     fn json(&self, args: &[&str]) -> Value {
-        let ran = self.run(&[args, &["--format", "json"]].concat()).ok();
-        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout))
+        self.server.json(args)
     }
 
     #[track_caller]
     fn recipe(&self, recipe: &Recipe, more: &[&str]) -> String {
-        let repository = self.repository.url();
-        let args = [
-            &[
-                "recipes",
-                "create",
-                "--from",
-                recipe.path(),
-                "--name",
-                "test",
-                "--linux-distribution",
-                "sles15",
-                "--template-dictionary-key",
-                "rpm_repo",
-                "--template-dictionary-value",
-                &repository,
-            ],
-            more,
-        ]
-        .concat();
-        self.json(&args)["id"].as_str().unwrap().to_owned()
+        self.server.recipe(recipe, &self.repository, more)
     }
 
     /// Makes a job and follows it to its end.
     fn follow(&self, recipe: &str, more: &[&str]) -> Ran {
-        let args = [
-            "jobs",
-            "create",
-            "--job-type",
-            "create",
-            "--artifact-id",
-            recipe,
-            "--public-key-id",
-            &self.key,
-            "--image-root-archive-name",
-            "image",
-            "--format",
-            "json",
-            "--follow",
-        ];
-        self.run(&[&args, more].concat())
+        self.run(&build(recipe, &[&["--format", "json", "--follow"], more].concat()))
     }
 
     /// The only job that is not `but`.
@@ -130,7 +77,7 @@ impl Site {
     }
 
     fn status(&self, job: &str) -> Value {
-        self.json(&["jobs", "status", job])
+        self.server.status(job)
     }
 
     /// The status, once all is cleared away.
@@ -295,10 +242,8 @@ fn the_level_of_twins_is_the_jobs_or_the_recipes_or_the_servers() {
         if let Some(level) = recipes {
             site.json(&["recipes", "update", &recipe, "--twins", level]);
         }
-        let mut create = vec!["jobs", "create", "--job-type", "create", "--artifact-id", &recipe];
-        create.extend(["--public-key-id", &site.key, "--image-root-archive-name", "image"]);
-        create.extend(jobs.iter().flat_map(|level| ["--twins", level]));
-        let job = site.json(&create)["id"].as_str().unwrap().to_owned();
+        let twins: Vec<_> = jobs.iter().flat_map(|level| ["--twins", level]).collect();
+        let job = site.server.build(&recipe, &twins);
         assert_eq!(site.status(&job)["twins"], is, "{recipes:?} {jobs:?}");
         site.run(&["jobs", "cancel", &job]).ok();
         // What is done again is done in the same way.
@@ -367,19 +312,7 @@ fn a_job_is_cancelled_and_what_cannot_be_carried_out_says_so() {
     needs!(support::no_namespaces());
     let site = Site::start(Repository::native(), &[("KILN__WATCH__KEEP_FAILED", "0s")]);
     let recipe = site.recipe(&Recipe::with_script("sleep 600"), &["--require-dkms", "false"]);
-    let args = [
-        "jobs",
-        "create",
-        "--job-type",
-        "create",
-        "--artifact-id",
-        &recipe,
-        "--public-key-id",
-        &site.key,
-        "--image-root-archive-name",
-        "image",
-    ];
-    let job = site.json(&args)["id"].as_str().unwrap().to_owned();
+    let job = site.server.build(&recipe, &[]);
     let built = support::eventually(std::time::Duration::from_mins(2), || {
         site.status(&job)["step"] == "build"
     });

@@ -41,67 +41,15 @@ fn builds(
     if let Some(line) = once_it_says {
         server.started.wait_for(line);
     }
-    let run = |args: &[&str]| {
-        let mut command = server.kiln.command(args);
-        command.env("KILN_SERVER", &server.url);
-        support::run(command)
-    };
-    let json = |args: &[&str]| -> Value {
-        let ran = run(&[args, &["--format", "json"]].concat()).ok();
-        serde_json::from_str(&ran.stdout).unwrap()
-    };
-    let key = server.kiln.data().join("key.pub");
-    fs_err::write(&key, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@here\n").unwrap();
-    let key = json(&[
-        "public-keys",
-        "create",
-        "--name",
-        "key",
-        "--public-key",
-        key.to_str().unwrap(),
-    ]);
+    server.make_key();
     // The script says which kernel it runs on, and tells it apart from the host's.
     let recipe = Recipe::with_script("echo the kernel is $(cat /proc/sys/kernel/osrelease)");
-    let url = repository.url();
-    let recipe = json(&[
-        "recipes",
-        "create",
-        "--from",
-        recipe.path(),
-        "--name",
-        "own",
-        "--linux-distribution",
-        "sles15",
-        "--template-dictionary-key",
-        "rpm_repo",
-        "--template-dictionary-value",
-        &url,
-        "--require-dkms",
-        require_dkms,
-        "--arch",
-        arch,
-    ]);
+    let recipe = server.recipe(&recipe, repository, &["--require-dkms", require_dkms, "--arch", arch]);
     let begun = Instant::now();
-    let create = || {
-        json(&[
-            "jobs",
-            "create",
-            "--job-type",
-            "create",
-            "--artifact-id",
-            recipe["id"].as_str().unwrap(),
-            "--public-key-id",
-            key["id"].as_str().unwrap(),
-            "--image-root-archive-name",
-            "image",
-        ])
-    };
-    let jobs: Vec<_> = (0..count)
-        .map(|_| create()["id"].as_str().unwrap().to_owned())
-        .collect();
+    let jobs: Vec<_> = (0..count).map(|_| server.build(&recipe, &[])).collect();
     let ended = jobs.iter().map(|job| {
         let status = loop {
-            let status = json(&["jobs", "status", job]);
+            let status = server.status(job);
             // The log is kept when all is cleared away.
             if status["log"].is_string() {
                 break status;
@@ -109,7 +57,7 @@ fn builds(
             assert!(begun.elapsed() < PATIENCE, "{status:#}");
             std::thread::sleep(Duration::from_secs(1));
         };
-        let log = run(&["jobs", "logs", job]).ok().stdout;
+        let log = server.run(&["jobs", "logs", job]).ok().stdout;
         assert_eq!(status["state"], "success", "{status:#}\n{log}");
         println!("a build took {:?}: {:#}", begun.elapsed(), status["steps"]);
         assert!(status["used"]["disk_bytes"].as_u64().unwrap() > 0, "{status:#}");

@@ -26,7 +26,8 @@ use kiln::{
     orchestrate::schedule::{JobMaker, Scheduler},
     records::{
         Failure, JobId, Moment, Recipe, RecipeId, RecipeType, Schedule, ScheduleId,
-        schedule::{JobOptions, MissedRuns, Outcome, Overlap, ScheduledJob, Tick, Timing},
+        job::JobOptions,
+        schedule::{MissedRuns, Outcome, Overlap, ScheduledJob, Tick, Timing},
     },
     store::{SharedStore, open},
 };

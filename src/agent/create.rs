@@ -87,10 +87,6 @@ pub async fn build(
     let twins = Twins::of_job(job, outputs, events, channel, http);
     let mut programs = Programs::default();
     let built = kiwi::prepare_root(request, &mut programs, events).await;
-    let counted = match twins {
-        Some(twins) => blocking(move || twins.finish()).await,
-        None => Ok(None),
-    };
-    let execs = emulator.map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
-    (execs, built.and(counted.map(drop)))
+    let (execs, ended) = Twins::end(twins, programs, emulator).await;
+    (execs, built.and(ended))
 }

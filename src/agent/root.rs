@@ -199,7 +199,7 @@ fn take_back(inserted: &Inserted) -> io::Result<()> {
 }
 
 /// Changes an entry of a directory, whose times stay what they are.
-fn quietly(path: &Path, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn quietly(path: &Path, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let parent = path.parent().unwrap_or(path);
     let Ok(found) = fs_err::symlink_metadata(parent) else {
         return change();

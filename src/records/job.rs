@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{ImageId, JobId, Moment, PublicKeyId};
+use super::{ImageId, JobId, Moment, PublicKeyId, TwinLevel};
 use crate::arch::Arch;
 
 /// A create or customize run.
@@ -70,6 +70,26 @@ pub struct Job {
     pub kubernetes_namespace: String,
     /// The remote build node it runs on, or the empty text.
     pub remote_build_node: String,
+}
+
+/// What may be said of a job, and need not be; null: as usual.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct JobOptions {
+    /// Disk for the job, GiB.
+    pub build_env_size: Option<u32>,
+    /// Memory for the job, GiB.
+    pub job_mem_size: Option<u32>,
+    /// The kernel's file name in `/boot`.
+    pub kernel_file_name: Option<String>,
+    /// The initial RAM disk's file name in `/boot`.
+    pub initrd_file_name: Option<String>,
+    /// The file of kernel parameters in `/boot`; it need not be there.
+    pub kernel_parameters_file_name: Option<String>,
+    /// Whether the job needs a kernel of its own.
+    pub require_dkms: Option<bool>,
+    /// Which tools may run as native twins if programs are emulated.
+    pub twins: Option<TwinLevel>,
 }
 
 /// What a job does.

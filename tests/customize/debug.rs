@@ -9,38 +9,8 @@ use crate::{
 /// A create job with a debug shell, of a recipe whose config.sh is this.
 fn job(site: &Site, repository: &Repository, script: &str) -> String {
     let recipe = Recipe::with_script(script);
-    let url = repository.url();
-    let recipe = site.json(&[
-        "recipes",
-        "create",
-        "--from",
-        recipe.path(),
-        "--name",
-        script,
-        "--linux-distribution",
-        "sles15",
-        "--require-dkms",
-        "false",
-        "--template-dictionary-key",
-        "rpm_repo",
-        "--template-dictionary-value",
-        &url,
-    ]);
-    let made = site.json(&[
-        "jobs",
-        "create",
-        "--job-type",
-        "create",
-        "--artifact-id",
-        recipe["id"].as_str().unwrap(),
-        "--public-key-id",
-        "me",
-        "--image-root-archive-name",
-        "built",
-        "--enable-debug",
-        "true",
-    ]);
-    made["id"].as_str().unwrap().to_owned()
+    let recipe = site.server.recipe(&recipe, repository, &["--require-dkms", "false"]);
+    site.server.build(&recipe, &["--enable-debug", "true"])
 }
 
 #[test]

@@ -182,10 +182,8 @@ impl Site {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.server.kiln.command(args);
-        command
-            .env("KILN_SERVER", &self.server.url)
-            .env("HOME", self.home.path());
+        let mut command = self.server.command(args);
+        command.env("HOME", self.home.path());
         command
     }
 
@@ -195,8 +193,7 @@ impl Site {
 
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
-        let ran = self.run(&[args, &["--format", "json"]].concat()).ok();
-        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout))
+        self.server.json(args)
     }
 
     pub fn upload(&self, rootfs: &Path, arch: &str) -> String {

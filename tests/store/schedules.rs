@@ -6,7 +6,8 @@ use futures::future::join_all;
 use kiln::{
     records::{
         JobId, Moment, RecipeId, Schedule, ScheduleId,
-        schedule::{JobOptions, MissedRuns, Outcome, Overlap, Tick},
+        job::JobOptions,
+        schedule::{MissedRuns, Outcome, Overlap, Tick},
     },
     store::{Query, SharedStore, StoreError},
 };

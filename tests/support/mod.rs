@@ -26,6 +26,7 @@ use tempfile::TempDir;
 
 pub mod archive;
 pub mod authority;
+pub mod commands;
 pub mod engine;
 pub mod issuer;
 pub mod repository;

@@ -39,46 +39,45 @@ impl Customizing<'_> {
         changes: &[ChangeSource],
         by_hand: Option<&ShellPlan>,
     ) -> (Option<Execs>, Result<(), Failure>) {
+        let (root, aside) = (self.outputs.root(), self.aside());
+        let authorities = self.job.ca_bundle.clone();
+        let open = blocking(move || OpenRoot::open(&root, &aside, authorities.as_deref())).await;
+        let mut open = match open {
+            Ok(open) => open,
+            Err(failure) => return (None, Err(failure)),
+        };
         let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http);
         let mut programs = Programs::default();
-        let outcome = self.change_open(changes, by_hand, twins.is_some(), &mut programs).await;
-        let counted = match twins {
-            Some(twins) => blocking(move || twins.finish()).await,
-            None => Ok(None),
-        };
-        let execs = self
-            .emulator
-            .map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
-        (execs, outcome.and(counted.map(drop)))
+        let outcome = self
+            .change_open(changes, by_hand, &mut open, twins.is_some(), &mut programs)
+            .await;
+        // Before all that still runs is killed, which would be taken for a failure of theirs.
+        let (execs, counted) = Twins::end(twins, programs, self.emulator).await;
+        let closed = blocking(move || open.close()).await;
+        (execs, closed.and(outcome).and(counted))
     }
 
     async fn change_open(
         &self,
         changes: &[ChangeSource],
         by_hand: Option<&ShellPlan>,
+        open: &mut OpenRoot,
         has_twins: bool,
         programs: &mut Programs,
     ) -> Result<(), Failure> {
-        let (root, aside) = (self.outputs.root(), self.aside());
-        let authorities = self.job.ca_bundle.clone();
-        let path = root.clone();
-        let mut open = blocking(move || OpenRoot::open(&path, &aside, authorities.as_deref())).await?;
-        let outcome = async {
-            for change in changes {
-                self.make(change, &mut open, has_twins, programs).await?;
-            }
-            let Some(plan) = by_hand else { return Ok(()) };
-            let opening = shell::Opening {
-                job: self.job,
-                plan,
-                root: &root,
-                has_twins,
-                what: "an image is yours to change.",
-            };
-            shell::hold(opening, self.channel, self.events).await?.result()
+        for change in changes {
+            self.make(change, open, has_twins, programs).await?;
         }
-        .await;
-        blocking(move || open.close()).await.and(outcome)
+        let Some(plan) = by_hand else { return Ok(()) };
+        let root = self.outputs.root();
+        let opening = shell::Opening {
+            job: self.job,
+            plan,
+            root: &root,
+            has_twins,
+            what: "an image is yours to change.",
+        };
+        shell::hold(opening, self.channel, self.events).await?.result()
     }
 
     /// Where lies what is put back in the end.

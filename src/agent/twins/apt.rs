@@ -1,8 +1,8 @@
-//! What the recipe's repositories of Debian packages have for the host's architecture.
+//! What the recipe's or the image's repositories of Debian packages have for the host's architecture.
 //!
-//! apt does what needs trust: it fetches the lists and checks their signatures against the recipe's keys. It works on
-//! directories of its own and knows of no other architecture and no installed package, so it can neither disturb nor be
-//! disturbed by what kiwi does.
+//! apt does what needs trust: it fetches the lists and checks their signatures against the recipe's or the image's keys. It
+//! works on directories of its own and knows of no other architecture and no installed package, so it can neither disturb
+//! nor be disturbed by what kiwi does.
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -13,15 +13,29 @@ use std::{
 use fs_err::File;
 
 use super::index::{Index, Offer};
-use crate::arch::Arch;
+use crate::{arch::Arch, emulation::twins::root::Root};
 
 /// Where kiwi writes its sources, and its logins for them.
 const KIWI: &str = "/var/cache/kiwi/apt-get";
+
+/// Where an image has its sources, its keys for them, and its logins: files, and directories of such.
+const OF_IMAGE: [&str; 6] = [
+    "sources.list",
+    "sources.list.d",
+    "trusted.gpg",
+    "trusted.gpg.d",
+    "auth.conf",
+    "auth.conf.d",
+];
+
+/// Files of apt's configuration may have this many bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// apt for the host's architecture.
 #[derive(Debug)]
 pub(super) struct Apt {
     dir: PathBuf,
+    logins: PathBuf,
 }
 
 /// Whether kiwi has set up its sources, and has begun to read the lists.
@@ -31,32 +45,75 @@ pub(super) fn is_ready() -> bool {
 
 impl Apt {
     /// Makes apt work for `host` below `dir`, with the sources that kiwi has now.
-    pub(super) fn new(dir: PathBuf, host: Arch) -> io::Result<Self> {
+    pub(super) fn of_recipe(dir: PathBuf, host: Arch) -> io::Result<Self> {
         let sources = dir.join("etc/sources.list.d");
-        for made in [
-            &sources,
-            &dir.join("etc/apt.conf.d"),
-            &dir.join("state"),
-            &dir.join("cache"),
-        ] {
-            fs_err::create_dir_all(made)?;
-        }
-        fs_err::write(dir.join("status"), "")?;
+        fs_err::create_dir_all(&sources)?;
         for entry in fs_err::read_dir(Path::new(KIWI).join("sources.list.d"))? {
             let entry = entry?;
             let text = fs_err::read_to_string(entry.path())?;
             fs_err::write(sources.join(entry.file_name()), for_any_arch(&text))?;
         }
+        Self::new(dir, host, &Path::new(KIWI).join("auth.conf.d"))
+    }
+
+    /// Makes apt work for `host` below `dir`, with the sources of the image in `root`.
+    ///
+    /// # Errors
+    ///
+    /// When the image has none, or they cannot be copied.
+    pub(super) fn of_image(dir: PathBuf, root: &Root, host: Arch) -> io::Result<Self> {
+        let etc = dir.join("etc");
+        let files = OF_IMAGE.iter().map(Path::new).flat_map(|path| {
+            let below = root.names(&Path::new("etc/apt").join(path));
+            std::iter::once(path.to_owned()).chain(below.into_iter().map(|name| path.join(name)))
+        });
+        let mut has_sources = false;
+        for file in files {
+            let Some(content) = root.content(&Path::new("etc/apt").join(&file), LONGEST) else {
+                continue;
+            };
+            let content = if file.starts_with("sources.list") || file.starts_with("sources.list.d") {
+                has_sources = true;
+                let text = for_any_arch(&String::from_utf8_lossy(&content));
+                with_keys_of(&text, root, &dir.join("keys"))?.into()
+            } else {
+                content
+            };
+            let copy = etc.join(file);
+            fs_err::create_dir_all(copy.parent().unwrap_or(&etc))?;
+            fs_err::write(copy, content)?;
+        }
+        if !has_sources {
+            return Err(io::Error::other("the image names no repositories in /etc/apt"));
+        }
+        let logins = etc.join("auth.conf.d");
+        Self::new(dir, host, &logins)
+    }
+
+    /// With sources and keys that are below `dir` already.
+    fn new(dir: PathBuf, host: Arch, logins: &Path) -> io::Result<Self> {
+        for made in ["etc/apt.conf.d", "state", "cache"] {
+            fs_err::create_dir_all(dir.join(made))?;
+        }
+        fs_err::write(dir.join("status"), "")?;
         let (name, at) = (host.debian(), dir.display());
         let config = format!(
             "Dir::State \"{at}/state\";\nDir::State::status \"{at}/status\";\nDir::Cache \"{at}/cache\";\n\
              Dir::Etc \"{at}/etc\";\nDir::Etc::netrcparts \"{}\";\n\
              APT::Architecture \"{name}\";\nAPT::Architectures {{ \"{name}\"; }};\nAPT::Sandbox::User \"root\";\n\
              Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n",
-            logins().display()
+            logins.display()
         );
         fs_err::write(dir.join("apt.conf"), config)?;
-        Ok(Self { dir })
+        Ok(Self {
+            dir,
+            logins: logins.to_owned(),
+        })
+    }
+
+    /// Logins for the sources.
+    pub(super) fn logins(&self) -> PathBuf {
+        self.logins.clone()
     }
 
     fn command(&self, program: &str) -> Command {
@@ -91,25 +148,73 @@ impl Apt {
             let mut words = line.splitn(3, '\t');
             // A list that nobody signed, of a recipe that does not mind, proves nothing about its packages.
             if let (Some("yes"), Some(repository), Some(file)) = (words.next(), words.next(), words.next()) {
-                read(&mut index, repository, BufReader::new(File::open(file)?))?;
+                // Of a repository that cannot be reached there is none.
+                if let Ok(list) = File::open(file) {
+                    read(&mut index, repository, BufReader::new(list))?;
+                }
             }
         }
         Ok(index)
     }
 }
 
-/// kiwi's logins for its sources.
-pub(super) fn logins() -> PathBuf {
-    Path::new(KIWI).join("auth.conf.d")
-}
-
-/// A source without the architectures that it is meant for: it is asked for another one.
-fn for_any_arch(source: &str) -> String {
-    let others = source.lines().filter(|line| {
+/// Sources without the architectures that they are meant for: they are asked for another one.
+fn for_any_arch(sources: &str) -> String {
+    let others = sources.lines().filter(|line| {
         let (field, _) = line.split_once(':').unwrap_or_default();
         !field.eq_ignore_ascii_case("Architectures")
     });
-    others.flat_map(|line| [line, "\n"]).collect()
+    others.map(|line| line_for_any_arch(line) + "\n").collect()
+}
+
+/// The same of a source on one line, `deb [OPTION…] ADDRESS SUITE COMPONENT…`. Any other line stays as it is.
+fn line_for_any_arch(line: &str) -> String {
+    let options = line.trim_start().strip_prefix("deb").and_then(|rest| {
+        let (before, rest) = rest.split_once('[')?;
+        before.trim().is_empty().then(|| rest.split_once(']')).flatten()
+    });
+    let Some((options, after)) = options else {
+        return line.to_owned();
+    };
+    let others: Vec<_> = options
+        .split_whitespace()
+        .filter(|option| {
+            !["arch=", "arch+=", "arch-="]
+                .iter()
+                .any(|name| option.starts_with(name))
+        })
+        .collect();
+    match &others[..] {
+        [] => format!("deb{after}"),
+        others => format!("deb [{}]{after}", others.join(" ")),
+    }
+}
+
+/// Sources with copies, below `dir`, of the keys in `root` that they name.
+fn with_keys_of(sources: &str, root: &Root, dir: &Path) -> io::Result<String> {
+    const BETWEEN: [char; 6] = [' ', '\t', ',', '=', ':', ']'];
+    let mut made = String::new();
+    for line in sources.lines() {
+        let names_keys = line.to_ascii_lowercase().contains("signed-by");
+        for word in line.split_inclusive(BETWEEN) {
+            let path = Path::new(word.trim_end_matches(BETWEEN));
+            // Others are fingerprints, or the key itself.
+            let key = (names_keys && path.is_absolute())
+                .then(|| root.content(path, LONGEST))
+                .flatten();
+            if let (Some(key), Some(name)) = (key, path.file_name()) {
+                let copies = dir.join(made.len().to_string());
+                fs_err::create_dir_all(&copies)?;
+                fs_err::write(copies.join(name), key)?;
+                made.push_str(&copies.join(name).display().to_string());
+                made.push_str(&word[path.as_os_str().len()..]);
+            } else {
+                made.push_str(word);
+            }
+        }
+        made.push('\n');
+    }
+    Ok(made)
 }
 
 /// Reads one list. Packages for all architectures are left out: they have no programs of an architecture.
@@ -180,5 +285,44 @@ mod tests {
     fn a_source_for_one_architecture_is_asked_for_another() {
         let source = "Types: deb\nURIs: http://x\nArchitectures: arm64\nSuites: ./\n";
         assert_eq!(for_any_arch(source), "Types: deb\nURIs: http://x\nSuites: ./\n");
+        for (line, expected) in [
+            ("deb http://x y main", "deb http://x y main"),
+            ("deb [arch=arm64] http://x y main", "deb http://x y main"),
+            (
+                " deb [ arch=arm64,armhf signed-by=/k.gpg ] http://x y",
+                "deb [signed-by=/k.gpg] http://x y",
+            ),
+            ("# deb [", "# deb ["),
+        ] {
+            assert_eq!(for_any_arch(line), format!("{expected}\n"));
+        }
+    }
+
+    #[test]
+    fn keys_of_an_image_are_read_in_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::create_dir_all(dir.path().join("root/usr/share")).unwrap();
+        fs_err::write(dir.path().join("root/usr/share/k.pgp"), "the key").unwrap();
+        std::os::unix::fs::symlink("/usr/share/k.pgp", dir.path().join("root/k.gpg")).unwrap();
+        let root = Root::open(&dir.path().join("root")).unwrap();
+        let keys = dir.path().join("keys");
+        let there = |text: &str| with_keys_of(text, &root, &keys).unwrap();
+        for (before, after) in [
+            ("deb [signed-by=", "] http://k.gpg/k.gpg y"),
+            ("Signed-By: ", ""),
+            ("signed-by:\t/missing.gpg,", " 0123ABCD!"),
+        ] {
+            let made = there(&format!("{before}/k.gpg{after}"));
+            let copy = made
+                .strip_prefix(before)
+                .unwrap()
+                .trim_end()
+                .strip_suffix(after)
+                .unwrap();
+            assert!(Path::new(copy).starts_with(&keys), "{made}");
+            assert_eq!(fs_err::read_to_string(copy).unwrap(), "the key");
+        }
+        let other = "URIs: http://x/k.gpg\n# /k.gpg\n";
+        assert_eq!(there(other), other);
     }
 }

@@ -41,12 +41,12 @@ pub(super) fn facts(package: File) -> io::Result<Facts> {
         };
         match name.as_deref() {
             Some("control") if is_file => {
-                let text = text(entry)?;
-                facts.name = field(&text, "Package");
-                facts.version = field(&text, "Version");
-                facts.arch = field(&text, "Architecture");
+                facts = Facts {
+                    sums: facts.sums,
+                    ..control(&text(entry)?)
+                };
             }
-            Some("md5sums") if is_file => facts.sums = text(entry)?.lines().filter_map(Sum::parse).collect(),
+            Some("md5sums") if is_file => facts.sums = sums(&text(entry)?),
             _ => {}
         }
     }
@@ -54,7 +54,23 @@ pub(super) fn facts(package: File) -> io::Result<Facts> {
     Ok(facts)
 }
 
-fn field(text: &str, name: &str) -> String {
+/// A package's name, version and architecture, of its control file or a paragraph of dpkg's.
+pub(super) fn control(text: &str) -> Facts {
+    Facts {
+        name: field(text, "Package"),
+        version: field(text, "Version"),
+        arch: field(text, "Architecture"),
+        sums: Vec::new(),
+    }
+}
+
+/// The digests of a package's list of them.
+pub(super) fn sums(text: &str) -> Vec<Sum> {
+    text.lines().filter_map(Sum::parse).collect()
+}
+
+/// A field of a control file; empty when it is not there.
+pub(super) fn field(text: &str, name: &str) -> String {
     let values = text.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;
         field.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())

@@ -11,7 +11,7 @@ use super::{facts::Sum, format::Format};
 use crate::{arch::Arch, emulation::twins::root::Root};
 
 /// Where dpkg has its lists of the files of each package.
-const DPKG_LISTS: &str = "var/lib/dpkg/info";
+pub(super) const DPKG_LISTS: &str = "var/lib/dpkg/info";
 
 /// Where rpm has its database; distributions differ, and most have a link from one to another.
 const RPM_DATABASES: [&str; 3] = ["usr/lib/sysimage/rpm", "var/lib/rpm", "usr/share/rpm"];
@@ -37,16 +37,20 @@ pub(super) fn database(root: &Root, format: Format) -> Option<SystemTime> {
     let modified = match format {
         // dpkg replaces files in it, one or more for each package.
         Format::Deb => root.modified(Path::new(DPKG_LISTS)).ok(),
-        Format::Rpm => {
-            let names = RPM_DATABASES
-                .iter()
-                .flat_map(|dir| RPM_FILES.iter().map(move |file| (dir, file)));
-            names
-                .filter_map(|(dir, file)| root.modified(&Path::new(dir).join(file)).ok())
-                .max()
-        }
+        Format::Rpm => RPM_DATABASES.iter().filter_map(|dir| rpm_modified(root, dir)).max(),
     };
     modified.filter(|modified| modified.elapsed().is_ok_and(|age| age > SETTLED))
+}
+
+/// When a database of rpm in `dir` was changed last, if there is one.
+fn rpm_modified(root: &Root, dir: &str) -> Option<SystemTime> {
+    let files = RPM_FILES.iter().map(|file| Path::new(dir).join(file));
+    files.filter_map(|file| root.modified(&file).ok()).max()
+}
+
+/// The directory with rpm's database, relative to the root.
+pub(super) fn rpm_database(root: &Root) -> Option<&'static str> {
+    RPM_DATABASES.into_iter().find(|dir| rpm_modified(root, dir).is_some())
 }
 
 /// How a package with files of these `sums` is in the root.

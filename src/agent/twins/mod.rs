@@ -1,4 +1,4 @@
-//! Native twins of the root's programs, made while the root is built.
+//! Native twins of the root's programs, made while the root is built or changed.
 //!
 //! ```text
 //!  kiwi ── packages are fetched, unpacked ──▶ root     the agent's thread ([`sync`])
@@ -9,7 +9,9 @@
 //!          └─ the twins at ROOT/.kiln, for this call only ([`mount`])
 //! ```
 //!
-//! Without twins a build takes longer and gives the same image, so nothing that goes wrong here fails the job: the log
+//! A root that was unpacked from an image has its packages already, and names its repositories itself ([`image`]).
+//!
+//! Without twins a job takes longer and gives the same image, so nothing that goes wrong here fails the job: the log
 //! says why, and programs are emulated.
 
 use std::{
@@ -23,11 +25,14 @@ use reqwest::Client;
 use tokio::runtime::Handle;
 
 use self::download::Sharing;
-use super::{channel::Channel, events::Events, outputs::Outputs};
+use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
 use crate::{
     arch::Arch,
     emulation::twins::table::Table,
-    records::{Failure, TwinLevel, protocol::JobDescription},
+    records::{
+        Execs, Failure, TwinLevel,
+        protocol::{Emulator, JobDescription, Work},
+    },
 };
 
 mod apt;
@@ -37,6 +42,7 @@ mod deb;
 mod download;
 mod facts;
 mod format;
+mod image;
 mod index;
 mod installed;
 mod mount;
@@ -54,11 +60,22 @@ mod unchanged;
 /// Where the library that answers for the target is in the sandbox.
 const ANSWERS: &str = "/run/answers.so";
 
+/// Where a root's packages come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// kiwi is putting them into it, from the repositories of a recipe. Who enters the root waits for their twins, which are
+    /// on their way as the packages are.
+    Recipe,
+    /// They are in it, and it names its repositories. Nobody waits: what is done may be over before all twins are there.
+    Image,
+}
+
 /// What twins are made of, and for what.
 #[derive(Debug, Clone)]
 struct Settings {
-    /// The root that is built.
+    /// The root that is built or changed.
     root: PathBuf,
+    origin: Origin,
     /// Its architecture.
     target: Arch,
     /// The architecture that programs run on.
@@ -98,6 +115,10 @@ impl Twins {
         }
         let settings = Settings {
             root: outputs.root(),
+            origin: match job.work {
+                Work::Create(_) => Origin::Recipe,
+                Work::Customize(_) => Origin::Image,
+            },
             target: job.arch,
             host: Arch::host(),
             level: job.twins,
@@ -114,11 +135,11 @@ impl Twins {
         started.inspect_err(say).ok()
     }
 
-    /// Starts to make twins for a root that is not there yet.
+    /// Starts to make twins for a root, which need not be there yet.
     ///
     /// # Errors
     ///
-    /// When the sandbox does not let it. The root can then be built without twins.
+    /// When the sandbox does not let it. The root can then be built or changed without twins.
     fn start(settings: Settings, events: Events, sharing: Sharing) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::io("cannot make native twins", &error);
         if settings.dir.exists() {
@@ -133,13 +154,24 @@ impl Twins {
         Ok(Self { requests, dir })
     }
 
-    /// Ends it: nothing of the twins is in the root after that. Returns how often programs of the root were started as
-    /// twins and under the emulator, if anybody entered the root. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// When the root could not be cleaned of them.
-    pub fn finish(self) -> Result<Option<(u64, u64)>, Failure> {
+    /// Ends them, if there are some: nothing of them is in the root after that. Returns what ran how, of which `programs` ran
+    /// under the `emulator`, if programs of the root do not run by themselves; and a failure when the root could not be
+    /// cleaned of twins.
+    pub async fn end(
+        twins: Option<Self>,
+        programs: Programs,
+        emulator: Option<&Emulator>,
+    ) -> (Option<Execs>, Result<(), Failure>) {
+        let counted = match twins {
+            Some(twins) => blocking(move || twins.finish()).await,
+            None => Ok(None),
+        };
+        let execs = emulator.map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
+        (execs, counted.map(drop))
+    }
+
+    /// Returns how often programs of the root were started as twins and under the emulator, if anybody entered the root.
+    fn finish(self) -> Result<Option<(u64, u64)>, Failure> {
         let failed = |error: io::Error| Failure::io("cannot remove the native twins from the root", &error);
         let (reply, ended) = mpsc::channel();
         // A thread that has crashed drops both ends, and may have left the mount point behind.

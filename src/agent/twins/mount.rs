@@ -18,7 +18,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use crate::emulation::twins::layout;
+use crate::{agent::root::quietly, emulation::twins::layout};
 
 /// The name of the mount point in the root.
 fn name() -> &'static str {
@@ -34,6 +34,7 @@ pub(super) fn counts() -> &'static str {
 #[derive(Debug)]
 pub(super) struct MountPoint {
     root: OwnedFd,
+    path: PathBuf,
 }
 
 impl MountPoint {
@@ -43,9 +44,10 @@ impl MountPoint {
     ///
     /// When the root has something of that name already: that is the recipe's, and there are no twins then.
     pub(super) fn make(root: &Path) -> io::Result<Self> {
+        let path = root.join(name());
         let root = open_dir(root)?;
-        mkdirat(&root, name(), Mode::from_bits_truncate(0o755))?;
-        Ok(Self { root })
+        quietly(&path, || Ok(mkdirat(&root, name(), Mode::from_bits_truncate(0o755))?))?;
+        Ok(Self { root, path })
     }
 
     /// Removes it. Programs that still run in the root keep their mount.
@@ -54,10 +56,12 @@ impl MountPoint {
     ///
     /// When something was put into it, which would be packaged.
     pub(super) fn remove(self) -> io::Result<()> {
-        match unlinkat(&self.root, name(), UnlinkatFlags::RemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        quietly(&self.path, || {
+            match unlinkat(&self.root, name(), UnlinkatFlags::RemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => Ok(()),
+                Err(errno) => Err(errno.into()),
+            }
+        })
     }
 }
 

@@ -126,14 +126,17 @@ impl Packages {
                 continue;
             };
             self.seen.insert(name);
-            if facts.arch == self.format.arch(self.target) {
-                self.know(facts, file, table);
-            }
+            self.know(facts, Some(file), table);
         }
         Ok(())
     }
 
-    fn know(&mut self, facts: Facts, archive: File, table: &Table) {
+    /// Takes note of a package, if it is of the target's architecture. `table` tells which of its programs will be tried as
+    /// twins, which is announced if it comes with its `archive`, and so before it is in the root.
+    pub(super) fn know(&mut self, facts: Facts, archive: Option<File>, table: &Table) {
+        if facts.arch != self.format.arch(self.target) {
+            return;
+        }
         let mut sums = facts.sums;
         sums.retain(|sum| may_be_program(&sum.path));
         let is_tried = sums.iter().any(|sum| table.probes(&sum.path).next().is_some());
@@ -141,14 +144,19 @@ impl Packages {
         self.known.entry(id).or_insert(Package {
             host: if sums.is_empty() { Host::None } else { Host::Unknown },
             sums,
-            archive: is_tried.then_some(archive),
+            archive: archive.filter(|_| is_tried),
             compared: None,
             paired: Vec::new(),
         });
     }
 
-    /// Fetches and unpacks the counterparts of packages that are new. Returns how many there are now, and those that
-    /// have none.
+    /// Whether counterparts of some have not been asked for.
+    pub(super) fn are_wanted(&self) -> bool {
+        self.known.values().any(|package| package.host == Host::Unknown)
+    }
+
+    /// Fetches and unpacks the counterparts of packages that are new, `most` of them. Returns how many there are now, and
+    /// those that have none.
     ///
     /// # Errors
     ///
@@ -158,12 +166,15 @@ impl Packages {
         source: &Source,
         index: &Index,
         downloads: &mut Downloads,
+        most: usize,
     ) -> io::Result<(usize, Vec<Id>)> {
         let new = |(id, package): (&Id, &Package)| (package.host == Host::Unknown).then(|| id.clone());
-        let wanted: Vec<Id> = self.known.iter().filter_map(new).collect();
+        let wanted: Vec<Id> = self.known.iter().filter_map(new).take(most).collect();
         if wanted.is_empty() {
             return Ok((0, Vec::new()));
         }
+        // Of these it is yet to be seen whether they are in the root.
+        self.database = None;
         let files = downloads.get(index, &source.trust(), &wanted)?;
         let wanted: Vec<_> = wanted.into_iter().zip(files).collect();
         let unpacked = side_by_side(wanted, UNPACKERS, |(id, file)| self.unpack(id, file.as_ref()?));
@@ -225,7 +236,8 @@ impl Packages {
             return changed;
         }
         self.database = database;
-        for ((name, _), package) in &mut self.known {
+        let asked = |(_, package): &(&Id, &mut Package)| package.host != Host::Unknown;
+        for ((name, _), package) in self.known.iter_mut().filter(asked) {
             let state = installed::state(&root, self.format, self.target, name, &package.sums);
             if package.compared != Some(state) && (all || state != State::Unknown) {
                 package.compared = Some(state);

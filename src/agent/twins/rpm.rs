@@ -15,7 +15,9 @@ use super::{
 };
 
 /// Name, version and architecture on a line each, then a line for each file. Those that have no content have no digest.
-const QUERY: &str = "%{NAME}\\n%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\n%{ARCH}\\n[%{FILEDIGESTS}  %{FILENAMES}\\n]";
+/// An empty line ends it.
+pub(super) const QUERY: &str =
+    "%{NAME}\\n%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\n%{ARCH}\\n[%{FILEDIGESTS}  %{FILENAMES}\\n]\\n";
 
 /// Reads the header of a package. The rest may still be on its way.
 ///
@@ -38,6 +40,11 @@ pub(super) fn facts(package: File) -> io::Result<Facts> {
         return Err(io::Error::other("rpm cannot read it"));
     }
     parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| io::Error::other("rpm says nothing of it"))
+}
+
+/// Reads what [`QUERY`] says of many packages.
+pub(super) fn parse_all(text: &str) -> Vec<Facts> {
+    text.split("\n\n").filter_map(parse).collect()
 }
 
 fn parse(text: &str) -> Option<Facts> {
@@ -76,5 +83,8 @@ mod tests {
         assert_eq!(facts.sums.len(), 1);
         assert_eq!(facts.sums[0].path, "usr/bin/bash");
         assert_eq!(parse("bash\n0:5.2-1"), None);
+        let all = parse_all(&format!("{text}\nfiles-less\n0:1-1\nnoarch\n\n"));
+        let names: Vec<_> = all.iter().map(|facts| (&*facts.name, facts.sums.len())).collect();
+        assert_eq!(names, [("bash", 1), ("files-less", 0)]);
     }
 }

@@ -1,10 +1,11 @@
-//! What the recipe's repositories of rpms have for the host's architecture.
+//! What the recipe's or the image's repositories of rpms have for the host's architecture.
 //!
-//! zypper does what needs trust, whichever package manager the recipe is for: it fetches the indexes, checks their
-//! digests and, where the recipe asks for it, their signatures. It works on directories of its own and knows of no
+//! zypper does what needs trust, whichever package manager they are for: it fetches the indexes, checks their
+//! digests and, where it is asked for, their signatures. It works on directories of its own and knows of no
 //! installed package, so it can neither disturb nor be disturbed by what kiwi does.
 
 use std::{
+    ffi::OsStr,
     io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -13,8 +14,8 @@ use std::{
 use fs_err::File;
 use reqwest::Url;
 
-use super::{index::Index, primary, stand_in};
-use crate::{arch::Arch, compression::Compression};
+use super::{image, index::Index, primary, stand_in};
+use crate::{arch::Arch, compression::Compression, emulation::twins::root::Root};
 
 /// Where kiwi sets up its repositories, and where its package manager keeps their indexes, for each that it knows.
 const KIWI: [(&str, &str); 2] = [
@@ -24,6 +25,21 @@ const KIWI: [(&str, &str); 2] = [
 
 /// kiwi's logins for repositories, as zypper has them.
 const CREDENTIALS: &str = "/var/cache/kiwi/zypper/credentials";
+
+/// Where an image has its repositories, by its package manager.
+const OF_IMAGE: [&str; 3] = ["etc/zypp/repos.d", "etc/yum.repos.d", "etc/dnf/repos.d"];
+
+/// Where an image has its logins for them.
+const CREDENTIALS_OF_IMAGE: &str = "etc/zypp/credentials.d";
+
+/// Where an image says what it is.
+const OS_RELEASE: [&str; 2] = ["etc/os-release", "usr/lib/os-release"];
+
+/// Each of these files may have this many bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Finds a login by its name: the text of a file of zypper's.
+type Logins<'a> = &'a dyn Fn(&OsStr) -> Option<String>;
 
 /// A repository.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,14 +70,50 @@ pub(super) fn ready() -> Option<&'static Path> {
 impl Zypper {
     /// Makes zypper work for `host` below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of
     /// `target`.
-    pub(super) fn new(dir: PathBuf, kiwi: &Path, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
-        fs_err::create_dir_all(dir.join("repos"))?;
+    pub(super) fn of_recipe(dir: PathBuf, kiwi: &Path, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
         let mut repositories = Vec::new();
+        let logins = |name: &OsStr| fs_err::read_to_string(Path::new(CREDENTIALS).join(name)).ok();
         for entry in fs_err::read_dir(kiwi)? {
             let text = fs_err::read_to_string(entry?.path())?;
-            let found = sections(&text).filter_map(|section| repository(&section, target, host));
+            let found = sections(&text).filter_map(|section| repository(&section, target, host, &logins));
             repositories.extend(found);
         }
+        Self::new(dir, root, host, repositories)
+    }
+
+    /// Makes zypper work for `host` below `dir`, with the repositories of the image in `root`, which is for `target`.
+    ///
+    /// # Errors
+    ///
+    /// When the image has none.
+    pub(super) fn of_image(dir: PathBuf, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
+        let opened = Root::open(root)?;
+        let text = |path: &Path| opened.text(path, LONGEST);
+        let logins = |name: &OsStr| text(&Path::new(CREDENTIALS_OF_IMAGE).join(name));
+        let release = OS_RELEASE.iter().find_map(|path| version(&text(Path::new(path))?));
+        let mut repositories = Vec::new();
+        for dir in OF_IMAGE.map(Path::new) {
+            for name in opened.names(dir) {
+                let Some(mut text) = text(&dir.join(name)) else {
+                    continue;
+                };
+                if let Some(release) = &release {
+                    text = text.replace("${releasever}", release).replace("$releasever", release);
+                }
+                let enabled = sections(&text).filter(|section| !is_off(section));
+                repositories.extend(enabled.filter_map(|section| repository(&section, target, host, &logins)));
+            }
+        }
+        if repositories.is_empty() {
+            return Err(io::Error::other(
+                "the image names no repositories that have packages for it",
+            ));
+        }
+        Self::new(dir, root, host, repositories)
+    }
+
+    fn new(dir: PathBuf, root: &Path, host: Arch, repositories: Vec<Repository>) -> io::Result<Self> {
+        fs_err::create_dir_all(dir.join("repos"))?;
         for (number, repository) in repositories.iter().enumerate() {
             let text = format!(
                 "[{number}]\nname={number}\nenabled=1\ntype=rpm-md\nautorefresh=1\ngpgcheck=0\npkg_gpgcheck=0\nrepo_gpgcheck={}\nbaseurl={}\n",
@@ -86,16 +138,17 @@ impl Zypper {
         Ok(zypper)
     }
 
-    /// The database with the keys that kiwi has put into the root: those that the recipe names.
+    /// The database with the keys that are in the root: those that the recipe names, or the image trusts.
     pub(super) fn keys(&self) -> PathBuf {
         self.dir.join("root/var/lib/rpm")
     }
 
     fn take_keys(&self, root: &Path) -> io::Result<()> {
-        let mut export = Command::new("rpm");
-        export.arg("--root").arg(root);
-        export.args(["--query", "--queryformat", "%{DESCRIPTION}\\n", "gpg-pubkey"]);
-        let keys = export.stdin(Stdio::null()).stderr(Stdio::null()).output()?.stdout;
+        let mut export = image::query(root)?;
+        let keys = export
+            .args(["--queryformat", "%{DESCRIPTION}\\n", "gpg-pubkey"])
+            .output()?
+            .stdout;
         fs_err::create_dir_all(self.keys())?;
         let file = self.dir.join("keys.asc");
         fs_err::write(&file, keys)?;
@@ -168,16 +221,30 @@ fn sections(text: &str) -> impl Iterator<Item = Vec<(&str, &str)>> {
     })
 }
 
+/// A setting of a section.
+fn setting<'a>(section: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
+    section
+        .iter()
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| *value)
+}
+
+/// Whether a repository is there and not to be used.
+fn is_off(section: &[(&str, &str)]) -> bool {
+    setting(section, "enabled").is_some_and(|value| ["0", "no", "false", "off"].contains(&value))
+}
+
+/// The version in a file like `/etc/os-release`.
+fn version(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("VERSION_ID="))?;
+    Some(line.trim().trim_matches('"').to_owned())
+}
+
 /// The repository of a section. None when nobody can tell where it has packages for the host.
-fn repository(section: &[(&str, &str)], target: Arch, host: Arch) -> Option<Repository> {
-    let setting = |name| {
-        section
-            .iter()
-            .find(|(found, _)| *found == name)
-            .map(|(_, value)| *value)
-    };
+fn repository(section: &[(&str, &str)], target: Arch, host: Arch, logins: Logins<'_>) -> Option<Repository> {
+    let setting = |name| setting(section, name);
     let is_on = |value: Option<&str>| value.is_some_and(|value| ["1", "yes", "true", "on"].contains(&value));
-    let address = address(setting("baseurl")?, target, host)?;
+    let address = address(setting("baseurl")?, target, host, logins)?;
     Some(Repository {
         address,
         checks_index: is_on(setting("repo_gpgcheck")),
@@ -187,8 +254,8 @@ fn repository(section: &[(&str, &str)], target: Arch, host: Arch) -> Option<Repo
 }
 
 /// The address of the host's packages for one of the target's: the same, or another with the host's architecture where
-/// the target's is a word of it. With the login that kiwi has for it, if any.
-fn address(baseurl: &str, target: Arch, host: Arch) -> Option<Url> {
+/// the target's is a word of it. With its login, if it has one.
+fn address(baseurl: &str, target: Arch, host: Arch, logins: Logins<'_>) -> Option<Url> {
     let baseurl = baseurl.replace("$basearch", host.name()).replace("$arch", host.name());
     let mut address = Url::parse(&baseurl).ok()?;
     if !["http", "https"].contains(&address.scheme()) || baseurl.contains('$') {
@@ -201,14 +268,14 @@ fn address(baseurl: &str, target: Arch, host: Arch) -> Option<Url> {
         .split('&')
         .map(str::to_owned)
         .collect();
-    let (logins, others): (Vec<_>, Vec<_>) = query.into_iter().partition(|part| part.starts_with("credentials="));
+    let (named, others): (Vec<_>, Vec<_>) = query.into_iter().partition(|part| part.starts_with("credentials="));
     address.set_query(
         Some(&others.join("&"))
             .filter(|query| !query.is_empty())
             .map(String::as_str),
     );
-    if let Some(name) = logins.first().and_then(|login| login.strip_prefix("credentials=")) {
-        let text = fs_err::read_to_string(Path::new(CREDENTIALS).join(Path::new(name).file_name()?)).ok()?;
+    if let Some(name) = named.first().and_then(|login| login.strip_prefix("credentials=")) {
+        let text = logins(Path::new(name).file_name()?)?;
         let value = |field| {
             text.lines()
                 .find_map(|line| line.strip_prefix(field)?.trim().strip_prefix('='))
@@ -237,7 +304,7 @@ mod tests {
     use super::*;
 
     fn hosts(baseurl: &str) -> Option<String> {
-        address(baseurl, Arch::Aarch64, Arch::X86_64).map(String::from)
+        address(baseurl, Arch::Aarch64, Arch::X86_64, &|_| None).map(String::from)
     }
 
     #[test]
@@ -267,7 +334,7 @@ mod tests {
         let text = "[a]\nname = a\nbaseurl = http://h/a\nrepo_gpgcheck = 1\ngpgcheck = 1\npkg_gpgcheck = 0\n\n\
                     [b]\nbaseurl=http://h/b\ngpgcheck=1\n[c]\nmetalink=http://h/c\n";
         let found: Vec<_> = sections(text)
-            .filter_map(|section| repository(&section, Arch::Aarch64, Arch::X86_64))
+            .filter_map(|section| repository(&section, Arch::Aarch64, Arch::X86_64, &|_| None))
             .map(|found| (String::from(found.address), found.checks_index, found.checks_packages))
             .collect();
         let expected = [("http://h/a", true, false), ("http://h/b", false, true)];
@@ -275,5 +342,35 @@ mod tests {
             found,
             expected.map(|(address, index, packages)| (address.to_owned(), index, packages))
         );
+    }
+    #[test]
+    fn an_image_names_its_repositories() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join("root").join(path);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, text).unwrap();
+        };
+        put("usr/lib/os-release", "NAME=x\nVERSION_ID=\"15.6\"\n");
+        std::os::unix::fs::symlink("../usr/lib/os-release", {
+            fs_err::create_dir_all(dir.path().join("root/etc")).unwrap();
+            dir.path().join("root/etc/os-release")
+        })
+        .unwrap();
+        let root = dir.path().join("root");
+        let zypper = |name: &str| Zypper::of_image(dir.path().join(name), &root, Arch::Aarch64, Arch::X86_64);
+        assert!(zypper("none").unwrap_err().to_string().contains("no repositories"));
+        put(
+            "etc/zypp/repos.d/oss.repo",
+            "[oss]\nenabled=1\nbaseurl=https://h/$releasever/aarch64?credentials=me\ngpgcheck=0\n[off]\nenabled=0\nbaseurl=http://h/off\n",
+        );
+        put("etc/zypp/credentials.d/me", "username = u\npassword = p\n");
+        let found: Vec<_> = zypper("some")
+            .unwrap()
+            .repositories
+            .into_iter()
+            .map(|one| String::from(one.address))
+            .collect();
+        assert_eq!(found, ["https://u:p@h/15.6/x86_64"]);
     }
 }

@@ -1,15 +1,17 @@
-//! The repositories of the recipe, asked for packages of the host.
+//! The repositories of the recipe or the image, asked for packages of the host.
 
 use std::{io, path::Path, process::Child};
 
 use super::{
-    Settings,
+    Origin, Settings,
     apt::{self, Apt},
     download::Trust,
     format::Format,
+    image,
     index::Index,
     rpm_md::{self, Zypper},
 };
+use crate::emulation::twins::root::Root;
 
 /// What asks them.
 #[derive(Debug)]
@@ -19,15 +21,37 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// That of the recipe, working below `dir`. None until kiwi has set up its repositories and begun to use them.
+    /// What asks them, working below `dir`. None until there are some to ask.
+    ///
+    /// # Errors
+    ///
+    /// When there will never be any.
     pub(super) fn find(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
+        match settings.origin {
+            Origin::Recipe => Self::of_recipe(settings, dir),
+            Origin::Image => Self::of_image(settings, dir).map(Some),
+        }
+    }
+
+    /// None until kiwi has set up its repositories and begun to use them.
+    fn of_recipe(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
         let Settings { root, target, host, .. } = settings;
         if apt::is_ready() {
-            return Apt::new(dir.join("apt"), *host).map(Self::Apt).map(Some);
+            return Apt::of_recipe(dir.join("apt"), *host).map(Self::Apt).map(Some);
         }
         let Some(kiwi) = rpm_md::ready() else { return Ok(None) };
-        let zypper = Zypper::new(dir.join("zypper"), kiwi, root, *target, *host)?;
+        let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, *target, *host)?;
         Ok(Some(Self::Zypper(zypper)))
+    }
+
+    fn of_image(settings: &Settings, dir: &Path) -> io::Result<Self> {
+        let Settings { root, target, host, .. } = settings;
+        let opened = Root::open(root)?;
+        match image::format(&opened) {
+            Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, *host).map(Self::Apt),
+            Some(Format::Rpm) => Zypper::of_image(dir.join("zypper"), root, *target, *host).map(Self::Zypper),
+            None => Err(io::Error::other("the image has no database of Debian packages or rpms")),
+        }
     }
 
     /// The format of its packages.
@@ -54,9 +78,8 @@ impl Source {
     pub(super) fn index(&self, errors: Option<&str>) -> io::Result<Index> {
         let first = || errors.and_then(|errors| errors.lines().find(|line| !line.is_empty()));
         let index = match self {
-            Self::Apt(apt) if errors.is_none() => apt.index()?,
-            Self::Apt(_) => return Err(io::Error::other(first().unwrap_or("apt-get update failed"))),
-            // Of repositories for one architecture, some may exist for that only.
+            // Of several repositories, some may exist for the target only, or not be reached.
+            Self::Apt(apt) => apt.index()?,
             Self::Zypper(zypper) => zypper.index()?,
         };
         if index.is_empty() {
@@ -69,8 +92,8 @@ impl Source {
     /// What its packages are fetched and checked with.
     pub(super) fn trust(&self) -> Trust {
         match self {
-            Self::Apt(_) => Trust {
-                logins: Some(apt::logins()),
+            Self::Apt(apt) => Trust {
+                logins: Some(apt.logins()),
                 keys: None,
             },
             Self::Zypper(zypper) => Trust {

@@ -1,11 +1,14 @@
-//! Keeping the twins in step with the root while it is built.
+//! Keeping the twins in step with the root while it is built or changed.
 //!
 //! A thread of its own looks at what the package manager has fetched and unpacked, several times a second, and before
 //! anybody enters the root. Packages are fetched for the host as soon as the target's are there, mostly while kiwi's
-//! package manager is still busy with those; they become twins when their files are in the root, unchanged.
+//! package manager is still busy with those; they become twins when their files are in the root, unchanged. The packages
+//! of an image that is changed are there from the beginning; theirs are fetched a few at a time, so that nobody who enters
+//! the root meanwhile waits for all of them.
 
 use std::{
     io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Child,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -13,9 +16,10 @@ use std::{
 };
 
 use super::{
-    Settings,
+    Origin, Settings,
     compare::compare,
     download::{Downloads, Sharing},
+    image,
     index::Index,
     mount::{self, MountPoint},
     packages::Packages,
@@ -34,6 +38,9 @@ use crate::{
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(300);
+
+/// Packages of an image that are fetched at a time.
+const BATCH: usize = 16;
 
 /// What is asked of the thread.
 #[derive(Debug)]
@@ -123,8 +130,7 @@ impl Keeper {
     /// Works until it is told to end.
     pub(super) fn run(mut self, requests: &Receiver<Request>) {
         loop {
-            let is_behind = self.open.as_ref().is_some_and(|open| !open.trials.is_empty());
-            match requests.recv_timeout(if is_behind { Duration::ZERO } else { PAUSE }) {
+            match requests.recv_timeout(if self.is_behind() { Duration::ZERO } else { PAUSE }) {
                 Ok(Request::Enter { root, wait, reply }) => {
                     // Who does not wait for the answer needs none.
                     let _ = reply.send(self.enter(&root, wait));
@@ -139,11 +145,19 @@ impl Keeper {
         }
     }
 
+    /// Whether there is more to do at once.
+    fn is_behind(&self) -> bool {
+        let has_trials = self.open.as_ref().is_some_and(|open| !open.trials.is_empty());
+        let is_fetching = matches!(&self.lists, Lists::Here(ready) if ready.packages.are_wanted());
+        has_trials || is_fetching
+    }
+
     /// The directory of twins for a root that somebody is about to enter.
     fn enter(&mut self, root: &Path, wait: bool) -> Option<PathBuf> {
-        if fs_err::canonicalize(root).ok() != fs_err::canonicalize(&self.settings.root).ok() {
+        if !is_same(root, &self.settings.root) {
             return None;
         }
+        let wait = wait && self.settings.origin == Origin::Recipe;
         if self.open.is_none() && !matches!(self.lists, Lists::Never) {
             match self.open_root() {
                 Ok(open) => self.open = Some(open),
@@ -162,6 +176,7 @@ impl Keeper {
             level,
             dir,
             answers,
+            ..
         } = &self.settings;
         let dir = dir.join("world");
         let failed = |error: io::Error| Failure::io("cannot prepare the root for them", &error);
@@ -197,7 +212,11 @@ impl Keeper {
             packages,
         } = &mut **ready;
         packages.look(&self.table);
-        let (count, without) = packages.fetch(source, index, downloads)?;
+        let most = match self.settings.origin {
+            Origin::Recipe => usize::MAX,
+            Origin::Image => BATCH,
+        };
+        let (count, without) = packages.fetch(source, index, downloads, most)?;
         self.tally.packages += count;
         self.tally.shared = downloads.shared;
         let shown = without.into_iter().map(|(name, version)| format!("{name} {version}"));
@@ -234,8 +253,14 @@ impl Keeper {
         if let Lists::Coming(source, _) = std::mem::replace(&mut self.lists, Lists::Never) {
             let index = source.index((!status.success()).then_some(&*errors))?;
             let Settings { root, target, dir, .. } = &self.settings;
+            let mut packages = Packages::new(root, *target, source.format(), dir.join("host"));
+            if self.settings.origin == Origin::Image {
+                for facts in image::packages(root, source.format())? {
+                    packages.know(facts, None, &self.table);
+                }
+            }
             self.lists = Lists::Here(Box::new(Ready {
-                packages: Packages::new(root, *target, source.format(), dir.join("host")),
+                packages,
                 downloads: Downloads::new(dir.join("archives"), self.sharing.clone())?,
                 source,
                 index,
@@ -363,4 +388,10 @@ impl Keeper {
         mount_point.remove()?;
         counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
+}
+
+/// Whether two paths lead to one directory, be it mounted at two places.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let found = |path| fs_err::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    found(one).is_some_and(|one| found(other) == Some(one))
 }

@@ -21,7 +21,7 @@ use crate::{
             new_job::{self, Planned, Request},
         },
     },
-    orchestrate::Orchestrator,
+    orchestrate::{NewRun, Orchestrator},
     records::{
         Change, ChangeKind, Image, ImageId, Job, JobId, TwinLevel,
         names::{check_file_name, check_name},
@@ -50,7 +50,7 @@ pub(in crate::api) struct Customize {
     #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
     job_mem_size: Option<u32>,
     /// The kernel's file name in `/boot`.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
+    #[schema(nullable = false, max_length = 255)]
     kernel_file_name: Option<String>,
     /// The initial RAM disk's file name in `/boot`.
     #[schema(nullable = false, min_length = 1, max_length = 255)]
@@ -129,7 +129,7 @@ pub(in crate::api) async fn create(
     }
 }
 
-async fn accept(orchestrator: &Orchestrator, job: Job, run: crate::orchestrate::NewRun) -> Result<Job> {
+async fn accept(orchestrator: &Orchestrator, job: Job, run: NewRun) -> Result<Job> {
     Ok(orchestrator.accept(job, run).await?)
 }
 
@@ -149,27 +149,12 @@ async fn keep(api: &Api, job: JobId, changes: Vec<Given>) -> Result<Vec<Change>>
 }
 
 fn read(image: ImageId, body: Value) -> Result<(Request, Vec<Given>)> {
-    let file = |value: &Value| checked(check_file_name)(value);
     let mut fields = Fields::of(body)?;
-    let name = fields.required("image_root_archive_name", file);
+    let name = fields.required("image_root_archive_name", checked(check_file_name));
     let changes = fields.required("changes", changes);
-    let build_env_size = fields.optional("build_env_size", fields::size);
-    let job_mem_size = fields.optional("job_mem_size", fields::size);
-    let kernel_file_name = fields.optional("kernel_file_name", file);
-    let initrd_file_name = fields.optional("initrd_file_name", file);
-    let kernel_parameters_file_name = fields.optional("kernel_parameters_file_name", file);
-    let require_dkms = fields.optional("require_dkms", fields::boolean);
-    let twins = fields.optional("twins", fields::twins);
+    let options = new_job::options(&mut fields);
     fields.finish()?;
-    let mut request = Request::customize(image, name?);
-    request.build_env_size = build_env_size?;
-    request.job_mem_size = job_mem_size?;
-    request.kernel_file_name = kernel_file_name?;
-    request.initrd_file_name = initrd_file_name?;
-    request.kernel_parameters_file_name = kernel_parameters_file_name?;
-    request.require_dkms = require_dkms?;
-    request.twins = twins?;
-    Ok((request, changes?))
+    Ok((Request::customize(image, name?, options?), changes?))
 }
 
 fn changes(value: &Value) -> Parsed<Vec<Given>> {

@@ -11,8 +11,9 @@ use crate::{
     },
     records::{
         Moment, PublicKey, PublicKeyId, Recipe, RecipeId, Schedule, ScheduleId,
+        job::JobOptions,
         names::check_file_name,
-        schedule::{JobOptions, MOST_MISSED, MissedRuns, Overlap, Timing, image_name, timing::check_zone},
+        schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, image_name, timing::check_zone},
     },
     store::{Collection, Side},
 };

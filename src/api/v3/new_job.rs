@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::{
     api::{
         Api, JobSettings,
-        fields::{self, Fields, Parsed, checked, object},
+        fields::{self, Fields, Invalid, Parsed, checked, object},
         objects::{check_rootfs, must_exist},
         problem::{Problem, Result},
     },
@@ -19,7 +19,7 @@ use crate::{
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
         RecipeType, ShellTime, ShellWish, TwinLevel,
-        job::{Connection, SshContainer},
+        job::{Connection, JobOptions, SshContainer},
         names::check_file_name,
         run::BaseImage,
         schedule::ScheduledJob,
@@ -90,37 +90,19 @@ pub(in crate::api) struct Request {
     public_key_id: Option<PublicKeyId>,
     image_root_archive_name: String,
     enable_debug: bool,
-    pub(in crate::api) build_env_size: Option<u32>,
-    pub(in crate::api) job_mem_size: Option<u32>,
-    pub(in crate::api) kernel_file_name: Option<String>,
-    pub(in crate::api) initrd_file_name: Option<String>,
-    pub(in crate::api) kernel_parameters_file_name: Option<String>,
     ssh_containers: Vec<(Option<String>, bool)>,
-    pub(in crate::api) require_dkms: Option<bool>,
-    pub(in crate::api) twins: Option<TwinLevel>,
+    options: JobOptions,
 }
 
 pub(super) fn read(body: Value) -> Result<Request> {
-    let file = |value: &Value| checked(check_file_name)(value);
-    // IMS takes the empty text for "as usual" here, and only here.
-    let kernel = |value: &Value| match value.as_str() {
-        Some("") => Ok(String::new()),
-        _ => file(value),
-    };
     let mut fields = Fields::of(body)?;
     let job_type = fields.required("job_type", fields::job_type);
     let artifact_id = fields.required("artifact_id", fields::uuid);
     let public_key_id = fields.required("public_key_id", fields::uuid);
-    let image_root_archive_name = fields.required("image_root_archive_name", file);
+    let image_root_archive_name = fields.required("image_root_archive_name", checked(check_file_name));
     let enable_debug = fields.optional("enable_debug", fields::boolean);
-    let build_env_size = fields.optional("build_env_size", fields::size);
-    let job_mem_size = fields.optional("job_mem_size", fields::size);
-    let kernel_file_name = fields.optional("kernel_file_name", kernel);
-    let initrd_file_name = fields.optional("initrd_file_name", file);
-    let kernel_parameters_file_name = fields.optional("kernel_parameters_file_name", file);
     let ssh_containers = fields.nullable("ssh_containers", |value| fields::list(value, ssh_container));
-    let require_dkms = fields.optional("require_dkms", fields::boolean);
-    let twins = fields.optional("twins", fields::twins);
+    let options = options(&mut fields);
     fields.finish()?;
     Ok(Request {
         job_type: job_type?,
@@ -128,12 +110,32 @@ pub(super) fn read(body: Value) -> Result<Request> {
         public_key_id: Some(PublicKeyId(public_key_id?)),
         image_root_archive_name: image_root_archive_name?,
         enable_debug: enable_debug?.unwrap_or(false),
+        ssh_containers: ssh_containers?.flatten().unwrap_or_default(),
+        options: options?,
+    })
+}
+
+/// Reads what may be said of every job.
+pub(in crate::api) fn options(fields: &mut Fields) -> std::result::Result<JobOptions, Invalid> {
+    let file = |value: &Value| checked(check_file_name)(value);
+    // IMS takes the empty text for "as usual" here, and only here.
+    let kernel = |value: &Value| match value.as_str() {
+        Some("") => Ok(String::new()),
+        _ => file(value),
+    };
+    let build_env_size = fields.optional("build_env_size", fields::size);
+    let job_mem_size = fields.optional("job_mem_size", fields::size);
+    let kernel_file_name = fields.optional("kernel_file_name", kernel);
+    let initrd_file_name = fields.optional("initrd_file_name", file);
+    let kernel_parameters_file_name = fields.optional("kernel_parameters_file_name", file);
+    let require_dkms = fields.optional("require_dkms", fields::boolean);
+    let twins = fields.optional("twins", fields::twins);
+    Ok(JobOptions {
         build_env_size: build_env_size?,
         job_mem_size: job_mem_size?,
         kernel_file_name: kernel_file_name?.filter(|name| !name.is_empty()),
         initrd_file_name: initrd_file_name?,
         kernel_parameters_file_name: kernel_parameters_file_name?,
-        ssh_containers: ssh_containers?.flatten().unwrap_or_default(),
         require_dkms: require_dkms?,
         twins: twins?,
     })
@@ -149,42 +151,29 @@ fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
 
 impl Request {
     /// One that changes an image, and nobody logs in to.
-    pub(in crate::api) fn customize(image: ImageId, name: String) -> Self {
+    pub(in crate::api) fn customize(image: ImageId, name: String, options: JobOptions) -> Self {
         Self {
             job_type: JobType::Customize,
             artifact_id: image.into(),
             public_key_id: None,
             image_root_archive_name: name,
             enable_debug: false,
-            build_env_size: None,
-            job_mem_size: None,
-            kernel_file_name: None,
-            initrd_file_name: None,
-            kernel_parameters_file_name: None,
             ssh_containers: Vec::new(),
-            require_dkms: None,
-            twins: None,
+            options,
         }
     }
 }
 
 impl From<&ScheduledJob> for Request {
     fn from(scheduled: &ScheduledJob) -> Self {
-        let options = scheduled.options.clone();
         Self {
             job_type: JobType::Create,
             artifact_id: scheduled.recipe_id.into(),
             public_key_id: scheduled.public_key_id,
             image_root_archive_name: scheduled.image_root_archive_name.clone(),
             enable_debug: false,
-            build_env_size: options.build_env_size,
-            job_mem_size: options.job_mem_size,
-            kernel_file_name: options.kernel_file_name,
-            initrd_file_name: options.initrd_file_name,
-            kernel_parameters_file_name: options.kernel_parameters_file_name,
             ssh_containers: Vec::new(),
-            require_dkms: options.require_dkms,
-            twins: options.twins,
+            options: scheduled.options.clone(),
         }
     }
 }
@@ -247,11 +236,12 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         Some(ShellWish { keys, jail, when })
     });
 
-    let own_kernel = request.require_dkms.unwrap_or(dkms);
+    let options = request.options;
+    let own_kernel = options.require_dkms.unwrap_or(dkms);
     // As in IMS, a job for aarch64 always says so.
     let require_dkms = arch == Arch::Aarch64 || own_kernel;
     let gib = |size: u32| u64::from(size) << 30;
-    let twins = request.twins.or(from.as_ref().and_then(|recipe| recipe.twins));
+    let twins = options.twins.or(from.as_ref().and_then(|recipe| recipe.twins));
     let run = NewRun {
         recipe: from,
         image: base,
@@ -259,8 +249,8 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         own_kernel,
         twins,
         asked: Asked {
-            disk: request.build_env_size.map(gib),
-            memory: request.job_mem_size.map(gib),
+            disk: options.build_env_size.map(gib),
+            memory: options.job_mem_size.map(gib),
             usual_disk: gib(api.jobs.default_image_size_gib),
             usual_memory: gib(api.jobs.default_mem_size_gib),
         },
@@ -276,13 +266,13 @@ pub(in crate::api) async fn plan(api: &Api, id: JobId, request: Request) -> Resu
         public_key_id: request.public_key_id.unwrap_or(PublicKeyId(Uuid::nil())),
         image_root_archive_name: request.image_root_archive_name,
         enable_debug: request.enable_debug,
-        build_env_size: request.build_env_size.unwrap_or(api.jobs.default_image_size_gib),
-        job_mem_size: request.job_mem_size.unwrap_or(api.jobs.default_mem_size_gib),
-        kernel_file_name: request
+        build_env_size: options.build_env_size.unwrap_or(api.jobs.default_image_size_gib),
+        job_mem_size: options.job_mem_size.unwrap_or(api.jobs.default_mem_size_gib),
+        kernel_file_name: options
             .kernel_file_name
             .unwrap_or_else(|| arch.kernel_file_name().to_owned()),
-        initrd_file_name: request.initrd_file_name.unwrap_or_else(|| "initrd".to_owned()),
-        kernel_parameters_file_name: request
+        initrd_file_name: options.initrd_file_name.unwrap_or_else(|| "initrd".to_owned()),
+        kernel_parameters_file_name: options
             .kernel_parameters_file_name
             .unwrap_or_else(|| "kernel-parameters".to_owned()),
         // One that nobody can log in to has no shell.

@@ -1,8 +1,9 @@
-//! Reading files of the root that is built, which is somebody else's: programs of a recipe change it meanwhile.
+//! Reading files of a root that is built or changed, which is somebody else's: programs in it change it meanwhile.
 
 use std::{
+    ffi::OsString,
     fs::{File, Metadata},
-    io,
+    io::{self, Read},
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
     time::SystemTime,
@@ -30,7 +31,11 @@ impl Root {
     /// No link leads out of the root, and nothing but a regular file is ever opened: opening a FIFO would wait for
     /// its other end, and opening a device can do anything.
     pub fn file(&self, path: &Path) -> io::Result<Option<(File, Metadata)>> {
-        let place = self.place(path)?;
+        Self::opened(&self.place(path, OFlag::O_NOFOLLOW)?)
+    }
+
+    /// Opens what was found, if it is a regular file.
+    fn opened(place: &File) -> io::Result<Option<(File, Metadata)>> {
         if !place.metadata()?.is_file() {
             return Ok(None);
         }
@@ -41,15 +46,45 @@ impl Root {
         Ok(Some((file, metadata)))
     }
 
+    /// The content of the regular file at `path`, through links in the root. None when there is none, or it has more than
+    /// `most` bytes.
+    pub fn content(&self, path: &Path, most: u64) -> Option<Vec<u8>> {
+        let (file, _) = Self::opened(&self.place(path, OFlag::empty()).ok()?).ok()??;
+        let mut bytes = Vec::new();
+        let read = file.take(most + 1).read_to_end(&mut bytes).ok()? as u64;
+        (read <= most).then_some(bytes)
+    }
+
+    /// [`Root::content`] as text; what is no UTF-8 in it is replaced.
+    pub fn text(&self, path: &Path, most: u64) -> Option<String> {
+        let bytes = self.content(path, most)?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The names in the directory at `path`, through links in the root, sorted; none of them when there is no such directory.
+    pub fn names(&self, path: &Path) -> Vec<OsString> {
+        let listed = self
+            .place(path, OFlag::empty())
+            .and_then(|dir| fs_err::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())));
+        let mut names: Vec<_> = listed
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
     /// When what is at `path` was last modified; a directory is when a name in it is.
     pub fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        self.place(path)?.metadata()?.modified()
+        self.place(path, OFlag::O_NOFOLLOW)?.metadata()?.modified()
     }
 
     /// What is at `path`, of whatever kind, opened by its place only.
-    fn place(&self, path: &Path) -> io::Result<File> {
+    fn place(&self, path: &Path, links: OFlag) -> io::Result<File> {
         let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+            .flags(OFlag::O_PATH | links | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         Ok(File::from(openat2(&self.0, path, how)?))
     }
@@ -57,16 +92,14 @@ impl Root {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, os::unix::fs::symlink};
+    use std::os::unix::fs::symlink;
 
     use nix::unistd::mkfifo;
 
     use super::*;
 
     fn text_at(root: &Root, path: &str) -> Option<String> {
-        let mut text = String::new();
-        root.file(Path::new(path)).ok()??.0.read_to_string(&mut text).ok()?;
-        Some(text)
+        root.text(Path::new(path), 6)
     }
 
     #[test]
@@ -85,6 +118,10 @@ mod tests {
         assert_eq!(text_at(&root, "/up/usr/bin/tool").as_deref(), Some("inside"));
         assert_eq!(text_at(&root, "/up/tool"), None);
         assert_eq!(text_at(&root, "/out/tool"), None);
+        assert_eq!(root.names(Path::new("/up/bin")), ["tool"]);
+        assert!(root.names(Path::new("/out")).is_empty() && root.names(Path::new("/bin/tool")).is_empty());
+        fs_err::write(top.join("root/long"), "7 bytes").unwrap();
+        assert_eq!(text_at(&root, "/long"), None);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::{
     arch::Arch,
     records::{
         LinuxDistribution, RecipeId, RecipeType,
-        schedule::{JobOptions, MissedRuns, Overlap},
+        job::JobOptions,
+        schedule::{MissedRuns, Overlap},
     },
     store,
 };

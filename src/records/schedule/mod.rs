@@ -17,7 +17,7 @@ pub mod timing;
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, TwinLevel};
+use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, job::JobOptions};
 pub use timing::Timing;
 
 /// The most missed runs that can be made up for.
@@ -65,25 +65,6 @@ pub struct Schedule {
     pub last_run: Option<Moment>,
     /// How often it ran, which is what `{n}` counts. Skipped runs count.
     pub runs: u32,
-}
-
-/// What jobs of a schedule get; null: what a job gets that does not say.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct JobOptions {
-    /// Disk for the build, GiB.
-    pub build_env_size: Option<u32>,
-    /// Memory for the build, GiB.
-    pub job_mem_size: Option<u32>,
-    /// The kernel's file name in `/boot`.
-    pub kernel_file_name: Option<String>,
-    /// The initial RAM disk's file name in `/boot`.
-    pub initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`; it need not be there.
-    pub kernel_parameters_file_name: Option<String>,
-    /// Whether jobs need a kernel of their own.
-    pub require_dkms: Option<bool>,
-    /// Which tools may run as native twins in emulated builds.
-    pub twins: Option<TwinLevel>,
 }
 
 /// A job to be made.

@@ -1,0 +1,112 @@
+//! What an image says of itself: its packages, with the digests of their files.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{deb, facts::Facts, format::Format, installed, rpm};
+use crate::emulation::twins::root::Root;
+
+/// Where dpkg says which packages there are.
+const DPKG_STATUS: &str = "var/lib/dpkg/status";
+
+/// dpkg's files may have this many bytes; the largest of a full desktop have some millions.
+const LONGEST: u64 = 64 << 20;
+
+/// The format of the packages that the image has. None when nobody knows it.
+pub(super) fn format(root: &Root) -> Option<Format> {
+    if root.file(Path::new(DPKG_STATUS)).is_ok_and(|file| file.is_some()) {
+        return Some(Format::Deb);
+    }
+    installed::rpm_database(root).map(|_| Format::Rpm)
+}
+
+/// The packages of the image in `root`.
+///
+/// # Errors
+///
+/// When their database cannot be read.
+pub(super) fn packages(root: &Path, format: Format) -> io::Result<Vec<Facts>> {
+    match format {
+        Format::Deb => Ok(of_dpkg(&Root::open(root)?)),
+        Format::Rpm => of_rpm(root),
+    }
+}
+
+fn of_dpkg(root: &Root) -> Vec<Facts> {
+    let status = root.text(Path::new(DPKG_STATUS), LONGEST).unwrap_or_default();
+    let facts = status.split("\n\n").filter_map(|paragraph| {
+        let mut facts = deb::control(paragraph);
+        // Of others dpkg only remembers that they were there.
+        if facts.name.is_empty() || !deb::field(paragraph, "Status").ends_with(" installed") {
+            return None;
+        }
+        let names = [
+            format!("{}.md5sums", facts.name),
+            format!("{}:{}.md5sums", facts.name, facts.arch),
+        ];
+        let lists = names.map(|name| Path::new(installed::DPKG_LISTS).join(name));
+        let sums = lists.iter().find_map(|list| root.text(list, LONGEST))?;
+        facts.sums = deb::sums(&sums);
+        Some(facts)
+    });
+    facts.collect()
+}
+
+fn of_rpm(root: &Path) -> io::Result<Vec<Facts>> {
+    let output = query(root)?.args(["--all", "--queryformat", rpm::QUERY]).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other("rpm cannot read the image's database of packages"));
+    }
+    Ok(rpm::parse_all(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The sandbox's rpm, asked about the image in `root`.
+pub(super) fn query(root: &Path) -> io::Result<Command> {
+    let mut command = Command::new("rpm");
+    command.arg("--root").arg(root);
+    if let Some(database) = installed::rpm_database(&Root::open(root)?) {
+        command.arg("--dbpath").arg(PathBuf::from("/").join(database));
+    }
+    command.arg("--query").stdin(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dpkg_says_which_packages_there_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let info = dir.path().join(installed::DPKG_LISTS);
+        fs_err::create_dir_all(&info).unwrap();
+        let status = "Package: bash\nStatus: install ok installed\nArchitecture: arm64\nVersion: 5.2-1\nDescription: a\n shell\n\n\
+                      Package: libc6\nStatus: install ok installed\nArchitecture: arm64\nMulti-Arch: same\nVersion: 2.36-9\n\n\
+                      Package: gone\nStatus: deinstall ok config-files\nArchitecture: arm64\nVersion: 1\n";
+        fs_err::write(dir.path().join(DPKG_STATUS), status).unwrap();
+        let sum = "0123456789abcdef0123456789abcdef  ";
+        fs_err::write(info.join("bash.md5sums"), format!("{sum}bin/bash\n")).unwrap();
+        fs_err::write(info.join("libc6:arm64.md5sums"), format!("{sum}lib/libc.so.6\n")).unwrap();
+        fs_err::write(info.join("gone.md5sums"), format!("{sum}bin/gone\n")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        assert_eq!(format(&root), Some(Format::Deb));
+        let found: Vec<_> = packages(dir.path(), Format::Deb)
+            .unwrap()
+            .into_iter()
+            .map(|facts| (facts.name, facts.version, facts.arch, facts.sums[0].path.clone()))
+            .collect();
+        let expected = [("bash", "5.2-1", "bin/bash"), ("libc6", "2.36-9", "lib/libc.so.6")];
+        let expected = expected
+            .map(|(name, version, path)| (name.to_owned(), version.to_owned(), "arm64".to_owned(), path.to_owned()));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_image_without_a_package_manager_has_no_format() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(format(&Root::open(dir.path()).unwrap()), None);
+    }
+}
