@@ -18,7 +18,7 @@ use std::{
 
 use kiln::{
     records::protocol::{Compressor, SquashfsOptions},
-    squashfs::{NotPossible, Options, Outcome, Rebased, Unpacked, rebase},
+    squashfs::{Device, NotPossible, Options, Outcome, Rebased, Unpacked, rebase},
 };
 use nix::{
     sys::stat::{Mode, SFlag, makedev, mknod},
@@ -114,7 +114,11 @@ impl Job {
     }
 
     fn try_rebase(&self, cpus: u32) -> Outcome {
-        rebase(&self.base, self.unpacked(), &self.root, &self.out, &options(cpus)).unwrap()
+        self.rebase_with(&options(cpus))
+    }
+
+    fn rebase_with(&self, options: &Options) -> Outcome {
+        rebase(&self.base, self.unpacked(), &self.root, &self.out, options).unwrap()
     }
 
     fn rebase(&self) -> Rebased {
@@ -186,6 +190,7 @@ fn options(cpus: u32) -> Options {
             level: None,
         },
         cpus,
+        devices: Vec::new(),
         made: 1_700_000_000,
     }
 }
@@ -371,6 +376,78 @@ fn small_job() -> Job {
             fs_err::write(top.join(format!("large{file}")), numbers.bytes(200_000)).unwrap();
         }
     })
+}
+
+#[test]
+fn device_nodes_come_back_that_were_never_in_the_root() {
+    let job = Job::new(&[], |top| {
+        fs_err::create_dir_all(top.join("dev/mapper")).unwrap();
+        fs_err::write(top.join("dev/taken"), "a file").unwrap();
+        fs_err::write(top.join("large"), Numbers(3).bytes(500_000)).unwrap();
+    });
+    let device = |path: &str, kind, number| Device {
+        path: path.to_owned(),
+        kind,
+        mode: 0o660,
+        owner: (0, 6),
+        number,
+        time: 1_600_000_000,
+    };
+    let mut options = options(1);
+    options.devices = vec![
+        device("dev/null", 'c', (1, 3)),
+        device("dev/mapper/root", 'b', (253, 70_001)),
+        device("top", 'c', (5, 1)),
+        device("dev/taken", 'c', (1, 5)),
+        device("gone/null", 'c', (1, 3)),
+        device("large/null", 'c', (1, 3)),
+        device("../outside", 'c', (1, 3)),
+    ];
+    assert!(matches!(job.rebase_with(&options), Outcome::Rebased(_)));
+    let list = run(
+        "unsquashfs",
+        &["-lln", "-UTC"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([job.out.as_os_str()])
+            .collect::<Vec<_>>(),
+    );
+    let devices: Vec<String> = list
+        .lines()
+        .filter(|line| line.starts_with(['b', 'c']))
+        .map(|line| line.rsplit_once(' ').unwrap().1.to_owned())
+        .collect();
+    assert_eq!(
+        devices,
+        [
+            "squashfs-root/dev/mapper/root",
+            "squashfs-root/dev/null",
+            "squashfs-root/top",
+        ]
+    );
+    // The kernel finds them, too, where mksquashfs would have put them.
+    if Uid::effective().is_root() {
+        for Device {
+            path,
+            kind,
+            number,
+            owner,
+            ..
+        } in &options.devices[..3]
+        {
+            let path = job.root.join(path);
+            let dir = path.parent().unwrap();
+            let times = fs_err::metadata(dir).unwrap().modified().unwrap();
+            let flag = if *kind == 'b' { SFlag::S_IFBLK } else { SFlag::S_IFCHR };
+            mknod(&path, flag, Mode::empty(), makedev(number.0.into(), number.1.into())).unwrap();
+            fs_err::set_permissions(&path, Permissions::from_mode(0o660)).unwrap();
+            chown(&path, Some(owner.0), Some(owner.1)).unwrap();
+            run("touch", &["--date=@1600000000".as_ref(), path.as_os_str()]);
+            let dir = fs_err::File::open(dir).unwrap();
+            dir.file().set_times(FileTimes::new().set_modified(times)).unwrap();
+        }
+        job.check_mounted();
+    }
 }
 
 #[test]

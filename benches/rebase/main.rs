@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     level: None,
                 },
                 cpus: cpus.parse()?,
+                devices: Vec::new(),
                 made: 0,
             };
             match rebase(Path::new(base), &unpacked, Path::new(root), Path::new(out), &options)? {

@@ -8,8 +8,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::squashfs::Device;
-use crate::records::{ArtifactKind, Failure, JobType, Step};
+use crate::{
+    records::{ArtifactKind, Failure, JobType, Step},
+    squashfs::Device,
+};
 
 /// The file that remembers, in the job's disk space.
 const FILE: &str = "steps.json";

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     records::{ArtifactKind, Failure, JobType, protocol::JobDescription},
-    squashfs::{self as squashfs_of, Options, Outcome, Unpacked},
+    squashfs::{Options, Outcome, Unpacked, rebase},
 };
 
 /// Memory that mksquashfs may use for its queues, in MiB.
@@ -36,7 +36,7 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
         Ok(boot)
     })
     .await?;
-    if !rebase(job, outputs, &rootfs, events).await? {
+    if !rebase_image(job, outputs, &rootfs, events).await? {
         make_squashfs(job, outputs, &rootfs, events).await?;
     }
     let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
@@ -56,18 +56,18 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
 }
 
 /// Makes the squashfs of a changed image from that of the image before, if it can be. Returns whether it is there.
-async fn rebase(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<bool, Failure> {
-    // Device nodes were never in the root, so they would be missing.
-    if job.work.job_type() == JobType::Create || !outputs.facts.devices.is_empty() {
+async fn rebase_image(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<bool, Failure> {
+    if job.work.job_type() == JobType::Create {
         return Ok(false);
     }
     let options = Options {
         squashfs: job.squashfs.clone(),
         cpus: job.cpus,
+        devices: outputs.facts.devices.clone(),
         made: u32::try_from(Timestamp::now().as_second()).unwrap_or_default(),
     };
     let (base, note, root, to) = (outputs.base(), outputs.unpacked(), outputs.root(), to.to_owned());
-    let made = blocking(move || squashfs_of::rebase(&base, &Unpacked::load(&note)?, &root, &to, &options)).await?;
+    let made = blocking(move || rebase(&base, &Unpacked::load(&note)?, &root, &to, &options)).await?;
     let (is_there, text) = match made {
         Outcome::Rebased(rebased) => (
             true,

@@ -3,11 +3,13 @@
 use std::{ffi::OsString, fs::Permissions, io, os::unix::fs::PermissionsExt, path::Path};
 
 use jiff::{civil::DateTime, tz::TimeZone};
-use serde::{Deserialize, Serialize};
 
-use crate::records::{
-    Failure,
-    protocol::{Compressor, SquashfsOptions},
+use crate::{
+    records::{
+        Failure,
+        protocol::{Compressor, SquashfsOptions},
+    },
+    squashfs::Device,
 };
 
 /// Zstandard level of images. mksquashfs itself would take 15, which costs several times the CPU for files a few
@@ -42,29 +44,6 @@ pub fn mksquashfs_args(
     args
 }
 
-/// A device node of a squashfs. A sandbox cannot make any, so it goes from one squashfs into the next without ever being
-/// in the root between them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    /// In the root, without a slash before it.
-    path: String,
-    /// `c` or `b`.
-    kind: char,
-    /// Permissions, octal.
-    mode: u32,
-    owner: (u32, u32),
-    number: (u32, u32),
-    /// Seconds since 1970.
-    time: i64,
-}
-
-impl Device {
-    /// Where it is in the root, without a slash before it.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-}
-
 /// The device nodes in a list that `unsquashfs -d "" -llnumeric -full-precision -UTC` printed.
 pub fn parse_devices(list: &str) -> Vec<Device> {
     list.lines().filter_map(parse_device).collect()
@@ -86,9 +65,14 @@ fn parse_device(line: &str) -> Option<Device> {
         kind,
         mode: mode_of(permissions),
         owner: (uid.parse().ok()?, gid.parse().ok()?),
-        number: (major.trim().parse().ok()?, minor.parse().ok()?),
+        number: number((major.trim().parse().ok()?, minor.parse().ok()?)),
         time: time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second(),
     })
+}
+
+/// The number of a device. unsquashfs shows the upper bits of a large minor number as those of the major, which has twelve.
+fn number((major, minor): (u32, u32)) -> (u32, u32) {
+    (major & 0xfff, minor | (major >> 12) << 8)
 }
 
 /// What `ls` calls `rwsr-x--T`, as a number.
@@ -106,13 +90,8 @@ fn mode_of(letters: &str) -> u32 {
     })
 }
 
-/// Has mksquashfs put device nodes where they were, unless there is something else now, or nothing that could hold them.
+/// Has mksquashfs put device nodes where they [belong](Device::belongs).
 pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
-    let belongs = |device: &&Device| {
-        let path = root.join(&device.path);
-        let is_dir = |dir: &Path| fs_err::symlink_metadata(dir).is_ok_and(|found| found.is_dir());
-        path.parent().is_some_and(is_dir) && fs_err::symlink_metadata(&path).is_err()
-    };
     let definition = |device: &Device| {
         let Device {
             kind,
@@ -129,7 +108,7 @@ pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
             owner.0, owner.1, number.0, number.1
         )
     };
-    let wanted = devices.iter().filter(belongs);
+    let wanted = devices.iter().filter(|device| device.belongs(root));
     wanted
         .flat_map(|device| ["-p".into(), definition(device).into()])
         .collect()
@@ -207,7 +186,11 @@ mod tests {
                     -rw-r--r-- 0/0                 2 2025-01-01 00:00:00 /c, 1\n";
         let devices = parse_devices(list);
         assert_eq!(devices.len(), 2);
-        assert_eq!(devices[1].mode, 0o3660);
+        assert_eq!((devices[1].mode, devices[1].number), (0o3660, (8, 10)));
+        let [large] = &parse_devices("brw-rw---- 0/6 1118461,113 2020-09-13 12:26:40 /dev/mapper/root")[..] else {
+            panic!("a large number is none");
+        };
+        assert_eq!(large.number, (253, 70_001));
         let root = tempfile::tempdir().unwrap();
         fs_err::create_dir(root.path().join("dev")).unwrap();
         assert_eq!(

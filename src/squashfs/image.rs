@@ -26,7 +26,10 @@ pub fn make(base: &Path, unpacked: &Unpacked, root: &Path, out: &Path, options: 
     if !unpacked.is_of(&base) {
         return Err(NotPossible::OtherBase.into());
     }
-    let tree = Tree::scan(root)?;
+    let mut tree = Tree::scan(root)?;
+    for device in options.devices.iter().filter(|device| device.belongs(root)) {
+        tree.add_device(device)?;
+    }
     let mut taken = taken_files(&base, unpacked, &tree);
     taken.extend(compare::equal_files(&base, &tree, &taken, options.cpus)?);
     let mut live = vec![false; base.files.len()];

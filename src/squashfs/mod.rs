@@ -24,6 +24,7 @@ use crate::records::{Failure, protocol::SquashfsOptions};
 mod base;
 mod codec;
 mod compare;
+mod device;
 mod fields;
 mod ids;
 mod image;
@@ -39,6 +40,7 @@ mod unpacked;
 mod walk;
 mod xattrs;
 
+pub use device::Device;
 use stop::Stop;
 pub use unpacked::Unpacked;
 
@@ -50,6 +52,8 @@ pub struct Options {
     pub squashfs: SquashfsOptions,
     /// How many threads compress.
     pub cpus: u32,
+    /// Device nodes that the image has besides the tree, where they still [belong](Device::belongs).
+    pub devices: Vec<Device>,
     /// The time of making that is written into the image, in seconds since 1970. Nothing else in the image depends on
     /// when it is made.
     pub made: u32,
@@ -109,7 +113,7 @@ pub enum NotPossible {
     Root(String),
 }
 
-/// Makes the file `out`, a squashfs of exactly the tree `root`, from the blocks of `base` where files are still what
+/// Makes the file `out`, a squashfs of exactly the tree `root` and the given device nodes, from the blocks of `base` where files are still what
 /// `unpacked` noted, and from new ones elsewhere.
 ///
 /// Nobody may change `root` meanwhile. The same input gives the same bytes.

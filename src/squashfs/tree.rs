@@ -13,6 +13,7 @@ use std::{
 use nix::sys::stat::{major, minor};
 
 use super::{
+    device::Device,
     ids::Ids,
     stop::{Stop, unfit},
     unpacked,
@@ -177,9 +178,9 @@ impl Tree {
         } else if kind.is_symlink() {
             Kind::Link(fs_err::read_link(path)?.into_os_string().into_vec())
         } else if kind.is_block_device() {
-            Kind::BlockDevice(device(stat.rdev())?)
+            Kind::BlockDevice(device(major(stat.rdev()), minor(stat.rdev()))?)
         } else if kind.is_char_device() {
-            Kind::CharacterDevice(device(stat.rdev())?)
+            Kind::CharacterDevice(device(major(stat.rdev()), minor(stat.rdev()))?)
         } else if kind.is_fifo() {
             Kind::Fifo
         } else if kind.is_socket() {
@@ -187,28 +188,80 @@ impl Tree {
         } else {
             return Err(unfit(format!("{} is of no known type", path.display())));
         };
-        // Inode numbers have 32 bits, and begin at 1.
-        u32::try_from(index + 2).map_err(unfit)?;
-        self.nodes.push(Node {
+        let node = Node {
             parent,
             name,
             kind,
             mode: u16::try_from(stat.mode() & 0o7777).map_err(unfit)?,
             owner: (self.ids.of(stat.uid())?, self.ids.of(stat.gid())?),
-            // What lies before 1970 or after 2106 cannot be written.
-            mtime: u32::try_from(stat.mtime().max(0)).unwrap_or(u32::MAX),
+            mtime: time(stat.mtime()),
             links: 1,
             xattrs: self.xattrs.of(path)?,
-        });
+        };
+        self.push(node)
+    }
+
+    fn push(&mut self, node: Node) -> Result<usize, Stop> {
+        let index = self.nodes.len();
+        // Inode numbers have 32 bits, and begin at 1.
+        u32::try_from(index + 2).map_err(unfit)?;
+        self.nodes.push(node);
         Ok(index)
+    }
+
+    /// Adds a device node that is not in the root, to a directory that is.
+    pub fn add_device(&mut self, added: &Device) -> Result<(), Stop> {
+        let (major, minor) = added.number;
+        let number = device(major.into(), minor.into())?;
+        let path = Path::new(&added.path);
+        let parent = path.parent().and_then(|dir| self.directory(dir));
+        let (Some(parent), Some(name)) = (parent, path.file_name()) else {
+            return Err(unfit("a device node is in no directory"));
+        };
+        let node = Node {
+            parent,
+            name: name.to_owned(),
+            kind: if added.kind == 'b' {
+                Kind::BlockDevice(number)
+            } else {
+                Kind::CharacterDevice(number)
+            },
+            mode: u16::try_from(added.mode & 0o7777).map_err(unfit)?,
+            owner: (self.ids.of(added.owner.0)?, self.ids.of(added.owner.1)?),
+            mtime: time(added.time),
+            links: 1,
+            xattrs: None,
+        };
+        let index = self.push(node)?;
+        if let Kind::Directory { children, .. } = &mut self.nodes[parent].kind {
+            let at = children.partition_point(|(other, _)| other.as_bytes() < name.as_bytes());
+            children.insert(at, (name.to_owned(), index));
+        }
+        Ok(())
+    }
+
+    /// The node of a directory in the root.
+    fn directory(&self, path: &Path) -> Option<usize> {
+        path.iter().try_fold(0, |node, name| match &self.nodes[node].kind {
+            Kind::Directory { children, .. } => {
+                let found = children.binary_search_by(|(other, _)| other.as_bytes().cmp(name.as_bytes()));
+                found.ok().map(|at| children[at].1)
+            }
+            _ => None,
+        })
     }
 }
 
+/// A time as squashfs writes it: what lies before 1970 or after 2106 cannot be written.
+fn time(seconds: i64) -> u32 {
+    u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
+}
+
 /// The number of a device as squashfs writes it: 12 bits of major, 20 of minor.
-fn device(number: u64) -> Result<u32, Stop> {
+fn device(major: u64, minor: u64) -> Result<u32, Stop> {
     let outside = || unfit("a device has a number that squashfs has no room for");
-    let major = u32::try_from(major(number)).ok().filter(|major| *major < 1 << 12);
-    let minor = u32::try_from(minor(number)).ok().filter(|minor| *minor < 1 << 20);
+    let major = u32::try_from(major).ok().filter(|major| *major < 1 << 12);
+    let minor = u32::try_from(minor).ok().filter(|minor| *minor < 1 << 20);
     let (major, minor) = major.zip(minor).ok_or_else(outside)?;
     Ok(major << 8 | minor & 0xff | (minor & !0xff) << 12)
 }

@@ -14,10 +14,10 @@ use crate::{
         fetch,
         outputs::Outputs,
         process::{self, blocking},
-        squashfs::{Device, parse_devices, parse_progress},
+        squashfs::{parse_devices, parse_progress},
     },
     records::{Digests, Failure, protocol::ObjectSource},
-    squashfs::Unpacked,
+    squashfs::{Device, Unpacked},
 };
 
 /// Fetches the image's root file system and unpacks it. Returns its device nodes, which are not unpacked.
@@ -91,7 +91,7 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
     command.args(["-strict-errors", "-no-wildcards", "-d"]).arg(root);
     if !devices.is_empty() {
         let list = root.with_extension("devices");
-        let paths: Vec<_> = devices.iter().map(Device::path).collect();
+        let paths: Vec<_> = devices.iter().map(|device| &*device.path).collect();
         fs_err::write(&list, paths.join("\n") + "\n")
             .map_err(|error| Failure::io("cannot unpack the image", &error))?;
         command.arg("-exclude-file").arg(list);
