@@ -111,8 +111,8 @@ fn debian_minimal_is_the_same_with_twins() {
 #[test]
 fn an_rpm_root_is_the_same_with_twins() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
-    let (recipe, repository) = (Recipe::copy_of("rpm-shell"), Repository::shell());
-    let set = format!("{}/{}", repository.set(), foreign());
+    let (recipe, repository) = (Recipe::copy_of("rpm-shell"), Repository::shell().of(foreign()));
+    let set = repository.set();
     for manager in ["zypper", "dnf4"] {
         let twins = compare(&recipe, &[&set, "--set", &format!("package_manager={manager}")]);
         assert!(twins > 200, "only {twins} programs ran as twins under {manager}");

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::site::{Site, changed, paths};
 use crate::{
     needs,
-    support::{self, Recipe, foreign},
+    support::{self, Recipe, foreign, repository::Repository},
 };
 
 #[test]
@@ -63,4 +65,47 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
     assert_eq!(differing, paths(&["/root/mark"]));
     site.stop();
     assert_eq!(support::host_binfmt(), before);
+}
+
+#[test]
+fn an_image_of_rpms_names_its_repositories_too() {
+    needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
+    let repository = Repository::shell().of(foreign());
+    let ports = format!("[{}]", repository.port());
+    let mut site = Site::empty(&[("KILN__ISOLATION__LOOPBACK_PORTS", &ports)]);
+    let repo = format!("[shell]\nenabled=1\nbaseurl={}\ngpgcheck=0\n", repository.url());
+    let script = format!("mkdir -p /etc/zypp/repos.d\nprintf '%s' '{repo}' > /etc/zypp/repos.d/shell.repo");
+    let recipe = Recipe::copy_of("rpm-shell").with("config.sh", &format!("#!/bin/sh\n{script}\n"));
+    let options = ["--arch", foreign(), "--require-dkms", "false"];
+    let recipe = site.server.recipe(&recipe, &repository, &options);
+    let (base, base_rootfs) = site.succeeded(&site.server.build(&recipe, &[]));
+    base["id"].as_str().unwrap().clone_into(&mut site.image);
+
+    let wait = "i=0; until ls /.kiln/bin | grep -q .; do i=$((i + 1)); [ $i -lt 200 ] || exit 9; sleep 1; done";
+    let work = "for i in 1 2 3; do sort /etc/zypp/repos.d/shell.repo | wc -l; done > /counted; uname -m >> /counted";
+    let made = site.run(&[
+        "customize",
+        &site.image,
+        "--run",
+        wait,
+        "--run",
+        work,
+        "--format",
+        "json",
+    ]);
+    let made: Value = serde_json::from_str(&made.ok().stdout).unwrap();
+    let job = made["id"].as_str().unwrap();
+    let (_, after) = site.succeeded(job);
+    let status = site.status(job);
+    assert!(
+        status["execs"]["twins"].as_u64() > Some(3),
+        "{status:#}\n{}",
+        site.log(job)
+    );
+    let mut differing = changed(&base_rootfs, &after);
+    differing.remove("/");
+    assert_eq!(differing, paths(&["/counted"]));
+    let counted = support::tool("unsquashfs", &["-cat", after.to_str().unwrap(), "counted"]);
+    assert_eq!(counted, format!("4\n4\n4\n{}\n", foreign()));
+    site.stop();
 }

@@ -55,6 +55,8 @@ impl Drop for Server {
 #[derive(Debug)]
 pub struct Repository {
     server: Server,
+    /// The part that recipes name.
+    path: String,
 }
 
 impl Repository {
@@ -109,11 +111,20 @@ impl Repository {
     fn serve(dir: &Path) -> Self {
         Self {
             server: Server::start(dir),
+            path: String::new(),
+        }
+    }
+
+    /// Its directory for an architecture.
+    pub fn of(self, arch: &str) -> Self {
+        Self {
+            path: format!("/{arch}"),
+            ..self
         }
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.server.port)
+        format!("http://127.0.0.1:{}{}", self.server.port, self.path)
     }
 
     pub fn port(&self) -> u16 {

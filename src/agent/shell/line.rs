@@ -1,6 +1,7 @@
 //! Lines to the server, each of which becomes one user's connection.
 
 use std::{
+    convert::Infallible,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -68,7 +69,13 @@ impl Use {
 
 /// Serves all who come, until it is dropped; their connections end with it. Whoever logs in to a terminal is shown the
 /// `greeting`.
-pub async fn serve(sshd: &Sshd, channel: &Channel, used: &Arc<Use>, events: &Events, greeting: &impl Fn() -> String) {
+pub async fn serve(
+    sshd: &Sshd,
+    channel: &Channel,
+    used: &Arc<Use>,
+    events: &Events,
+    greeting: &impl Fn() -> String,
+) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}

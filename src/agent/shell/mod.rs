@@ -86,17 +86,12 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     let greeting = || clock.greeting(&opening, &signals);
     let end = tokio::select! {
         end = wait(&clock, &signals, channel, events) => end,
-        () = line::serve(&sshd, channel, &used, events, &greeting) => unreachable_end(),
+        never = line::serve(&sshd, channel, &used, events, &greeting) => match never {},
     };
     events.send(What::Shell(ShellNews::Closed)).await;
     events.say(format!("the shell is closed: {}", end.why())).await;
     signals.close().map_err(failed)?;
     Ok(end)
-}
-
-/// Lines are served for as long as anybody waits.
-fn unreachable_end() -> End {
-    End::Said(Verdict::Failed)
 }
 
 /// Returns when the shell is to end.

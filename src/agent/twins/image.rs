@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -23,15 +23,16 @@ pub(super) fn format(root: &Root) -> Option<Format> {
     installed::rpm_database(root).map(|_| Format::Rpm)
 }
 
-/// The packages of the image in `root`.
+/// The packages of the image in `root`. `dir` is for a copy of their database.
 ///
 /// # Errors
 ///
-/// When their database cannot be read.
-pub(super) fn packages(root: &Path, format: Format) -> io::Result<Vec<Facts>> {
+/// When the database cannot be read.
+pub(super) fn packages(root: &Path, format: Format, dir: &Path) -> io::Result<Vec<Facts>> {
+    let root = Root::open(root)?;
     match format {
-        Format::Deb => Ok(of_dpkg(&Root::open(root)?)),
-        Format::Rpm => of_rpm(root),
+        Format::Deb => Ok(of_dpkg(&root)),
+        Format::Rpm => of_rpm(&root, dir),
     }
 }
 
@@ -55,22 +56,34 @@ fn of_dpkg(root: &Root) -> Vec<Facts> {
     facts.collect()
 }
 
-fn of_rpm(root: &Path) -> io::Result<Vec<Facts>> {
-    let output = query(root)?.args(["--all", "--queryformat", rpm::QUERY]).output()?;
+fn of_rpm(root: &Root, dir: &Path) -> io::Result<Vec<Facts>> {
+    let mut query = query_rpm(root, dir)?;
+    let output = query.args(["--all", "--queryformat", rpm::QUERY]).output()?;
     if !output.status.success() {
         return Err(io::Error::other("rpm cannot read the image's database of packages"));
     }
     Ok(rpm::parse_all(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The sandbox's rpm, asked about the image in `root`.
-pub(super) fn query(root: &Path) -> io::Result<Command> {
-    let mut command = Command::new("rpm");
-    command.arg("--root").arg(root);
-    if let Some(database) = installed::rpm_database(&Root::open(root)?) {
-        command.arg("--dbpath").arg(PathBuf::from("/").join(database));
+/// The sandbox's rpm with a question about the packages of an image. It is asked about a copy of their database, in `dir`: rpm
+/// leaves files beside the one that it reads.
+///
+/// # Errors
+///
+/// When there is no database, or it cannot be copied.
+pub(super) fn query_rpm(root: &Root, dir: &Path) -> io::Result<Command> {
+    let database = installed::rpm_database(root).map(Path::new);
+    let database = database.ok_or_else(|| io::Error::other("the image has no database of rpms"))?;
+    let copy = dir.join("rpmdb");
+    fs_err::create_dir_all(&copy)?;
+    for name in root.names(database) {
+        if let Ok(Some((mut file, _))) = root.file(&database.join(&name)) {
+            io::copy(&mut file, &mut fs_err::File::create(copy.join(name))?)?;
+        }
     }
-    command.arg("--query").stdin(Stdio::null()).stderr(Stdio::null());
+    let mut command = Command::new("rpm");
+    command.arg("--dbpath").arg(copy).arg("--query");
+    command.stdin(Stdio::null()).stderr(Stdio::null());
     Ok(command)
 }
 
@@ -93,7 +106,7 @@ mod tests {
         fs_err::write(info.join("gone.md5sums"), format!("{sum}bin/gone\n")).unwrap();
         let root = Root::open(dir.path()).unwrap();
         assert_eq!(format(&root), Some(Format::Deb));
-        let found: Vec<_> = packages(dir.path(), Format::Deb)
+        let found: Vec<_> = packages(dir.path(), Format::Deb, dir.path())
             .unwrap()
             .into_iter()
             .map(|facts| (facts.name, facts.version, facts.arch, facts.sums[0].path.clone()))

@@ -78,7 +78,10 @@ impl Zypper {
             let found = sections(&text).filter_map(|section| repository(&section, target, host, &logins));
             repositories.extend(found);
         }
-        Self::new(dir, root, host, repositories)
+        let mut keys = Command::new("rpm");
+        keys.arg("--root").arg(root).arg("--query");
+        keys.stdin(Stdio::null()).stderr(Stdio::null());
+        Self::new(dir, host, repositories, keys)
     }
 
     /// Makes zypper work for `host` below `dir`, with the repositories of the image in `root`, which is for `target`.
@@ -109,10 +112,12 @@ impl Zypper {
                 "the image names no repositories that have packages for it",
             ));
         }
-        Self::new(dir, root, host, repositories)
+        let keys = image::query_rpm(&opened, &dir)?;
+        Self::new(dir, host, repositories, keys)
     }
 
-    fn new(dir: PathBuf, root: &Path, host: Arch, repositories: Vec<Repository>) -> io::Result<Self> {
+    /// With the keys that `rpm --query` finds.
+    fn new(dir: PathBuf, host: Arch, repositories: Vec<Repository>, keys: Command) -> io::Result<Self> {
         fs_err::create_dir_all(dir.join("repos"))?;
         for (number, repository) in repositories.iter().enumerate() {
             let text = format!(
@@ -133,7 +138,7 @@ impl Zypper {
             .iter()
             .any(|one| one.checks_index || one.checks_packages)
         {
-            zypper.take_keys(root)?;
+            zypper.take_keys(keys)?;
         }
         Ok(zypper)
     }
@@ -143,12 +148,9 @@ impl Zypper {
         self.dir.join("root/var/lib/rpm")
     }
 
-    fn take_keys(&self, root: &Path) -> io::Result<()> {
-        let mut export = image::query(root)?;
-        let keys = export
-            .args(["--queryformat", "%{DESCRIPTION}\\n", "gpg-pubkey"])
-            .output()?
-            .stdout;
+    fn take_keys(&self, mut query: Command) -> io::Result<()> {
+        query.args(["--queryformat", "%{DESCRIPTION}\\n", "gpg-pubkey"]);
+        let keys = query.output()?.stdout;
         fs_err::create_dir_all(self.keys())?;
         let file = self.dir.join("keys.asc");
         fs_err::write(&file, keys)?;
@@ -365,6 +367,7 @@ mod tests {
             "[oss]\nenabled=1\nbaseurl=https://h/$releasever/aarch64?credentials=me\ngpgcheck=0\n[off]\nenabled=0\nbaseurl=http://h/off\n",
         );
         put("etc/zypp/credentials.d/me", "username = u\npassword = p\n");
+        put("var/lib/rpm/rpmdb.sqlite", "");
         let found: Vec<_> = zypper("some")
             .unwrap()
             .repositories

@@ -255,7 +255,7 @@ impl Keeper {
             let Settings { root, target, dir, .. } = &self.settings;
             let mut packages = Packages::new(root, *target, source.format(), dir.join("host"));
             if self.settings.origin == Origin::Image {
-                for facts in image::packages(root, source.format())? {
+                for facts in image::packages(root, source.format(), dir)? {
                     packages.know(facts, None, &self.table);
                 }
             }
