@@ -1,5 +1,7 @@
 //! Changes without a user: commands, scripts, playbooks.
 
+use std::path::{Path, PathBuf};
+
 use super::site::{Site, changed, paths, rootfs};
 use crate::{needs, support};
 
@@ -14,6 +16,14 @@ const ROLE: &str = r#"
     mode: "0640"
 "#;
 
+/// Writes a playbook into a directory: the image says in `/root/by-ansible` which machine it is.
+pub fn playbook(dir: &Path) -> PathBuf {
+    fs_err::create_dir_all(dir.join("play/roles/mark/tasks")).unwrap();
+    fs_err::write(dir.join("play/site.yml"), PLAYBOOK).unwrap();
+    fs_err::write(dir.join("play/roles/mark/tasks/main.yml"), ROLE).unwrap();
+    dir.join("play/site.yml")
+}
+
 #[test]
 fn commands_scripts_and_playbooks_are_run_in_their_order() {
     needs!(support::no_namespaces(), support::not_root());
@@ -24,10 +34,7 @@ fn commands_scripts_and_playbooks_are_run_in_their_order() {
         "#!/bin/sh\necho \"script $IMS_ARCH\" >> /root/order\n",
     )
     .unwrap();
-    fs_err::create_dir_all(home.join("play/roles/mark/tasks")).unwrap();
-    fs_err::write(home.join("play/site.yml"), PLAYBOOK).unwrap();
-    fs_err::write(home.join("play/roles/mark/tasks/main.yml"), ROLE).unwrap();
-    let (script, playbook) = (home.join("mark.sh"), home.join("play/site.yml"));
+    let (script, playbook) = (home.join("mark.sh"), playbook(home));
     let ran = site.run(&[
         "customize",
         "base",

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::site::{Site, changed, paths};
+use super::{
+    changes::playbook,
+    site::{Site, changed, paths},
+};
 use crate::{
     needs,
     support::{self, Recipe, foreign, repository::Repository},
@@ -17,7 +20,8 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
     let mut site = Site::empty(&[]);
     // The image knows where its packages come from, as images do that somebody works on.
     let recipe = Recipe::copy_of("debian-minimal")
-        .with_config("repository_gpgcheck=", "imageinclude=\"true\" repository_gpgcheck=");
+        .with_config("repository_gpgcheck=", "imageinclude=\"true\" repository_gpgcheck=")
+        .with_config("<package name=\"ca-certificates\"/>", "<package name=\"python3\"/>");
     let recipe = site.server.make(&[
         "recipes",
         "create",
@@ -47,6 +51,9 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
     let said = shell.run("uname -m; echo $IMS_ARCH; dpkg --print-architecture; bash -c 'echo $HOSTTYPE'");
     let debian = if foreign() == "aarch64" { "arm64" } else { "amd64" };
     assert_eq!(said, format!("{0}\n{0}\n{debian}\n{0}\n", foreign()));
+    let file = site.home.path().join("file");
+    fs_err::write(&file, "by sftp\n").unwrap();
+    shell.sftp(&format!("put {} /root/file\n", file.display()));
     shell.run("echo by hand > /root/mark; touch /tmp/complete");
     let (image, after) = site.succeeded(&job);
     assert_eq!(image["arch"], foreign());
@@ -62,7 +69,16 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
     for touched in ["/root", "/tmp"] {
         differing.remove(touched);
     }
-    assert_eq!(differing, paths(&["/root/mark"]));
+    assert_eq!(differing, paths(&["/root/file", "/root/mark"]));
+
+    let playbook = playbook(site.home.path());
+    let arguments = ["customize", &site.image, "--ansible", playbook.to_str().unwrap()];
+    let made = site.run(&[&arguments[..], &["--format", "json"]].concat());
+    let made: Value = serde_json::from_str(&made.ok().stdout).unwrap();
+    let job = made["id"].as_str().unwrap();
+    let (_, after) = site.succeeded(job);
+    let said = support::tool("unsquashfs", &["-cat", after.to_str().unwrap(), "root/by-ansible"]);
+    assert_eq!(said, format!("{}\n", foreign()), "{}", site.log(job));
     site.stop();
     assert_eq!(support::host_binfmt(), before);
 }

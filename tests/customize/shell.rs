@@ -90,16 +90,7 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
         "scp",
         &[&options[..], &["-P", &port, &one, "root@127.0.0.1:/root/one"]].concat(),
     );
-    fs_err::write(
-        home.join("batch"),
-        format!("put {one} /root/two\nchmod 600 /root/two\n"),
-    )
-    .unwrap();
-    let batch = home.join("batch").display().to_string();
-    tool(
-        "sftp",
-        &[&options[..], &["-P", &port, "-b", &batch, "root@127.0.0.1"]].concat(),
-    );
+    shell.sftp(&format!("put {one} /root/two\nchmod 600 /root/two\n"));
     fs_err::create_dir(home.join("tree")).unwrap();
     fs_err::write(home.join("tree/three"), "by rsync\n").unwrap();
     let ssh = format!("ssh -p {port} {}", options.join(" "));

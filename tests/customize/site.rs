@@ -395,6 +395,16 @@ impl Shell {
         self.ssh(&[&target, script]).stdin(Stdio::null()).output().unwrap()
     }
 
+    /// Has sftp carry out its commands.
+    #[track_caller]
+    pub fn sftp(&self, commands: &str) {
+        let batch = tempfile::NamedTempFile::new().unwrap();
+        fs_err::write(batch.path(), commands).unwrap();
+        let mut command = Command::new("sftp");
+        command.args(&self.options).args(["-P", &self.port.to_string(), "-b"]);
+        support::succeed(command.arg(batch.path()).arg(self.target()));
+    }
+
     /// What a command says that succeeds.
     #[track_caller]
     pub fn run(&self, script: &str) -> String {

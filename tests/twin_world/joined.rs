@@ -236,6 +236,9 @@ fn a_program_whose_trial_goes_on_waits_for_the_outcome() {
                 world.accept(&trial.key).unwrap();
             }
         }
+        // What a trial itself starts does not wait: that might be for the trial.
+        let at_once = ask(debian, world.mounted(), &joined, "now", "dpkg --print-architecture");
+        assert_eq!(String::from_utf8(at_once.stdout).unwrap(), said);
         let ended = started_before(debian, &mut world, &joined, |world| end(world, &key));
         assert_eq!(ended, (said.clone(), [1, 1]));
     }

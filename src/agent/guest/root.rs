@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! /            overlay: the toolbox's squashfs below, the job's own layer on its disk above
-//! /sys         empty but for who made the machine; /dev with the few devices that builds need; /proc and /run as everywhere
+//! /sys         the machine's, read-only: modules are built by what it says; /dev with the few devices that builds need;
+//!              /proc and /run as everywhere
 //! /run/agent   the agent, and what lies beside it
 //! /scratch     the job's disk space
 //! ```
@@ -86,8 +87,8 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     mode(&inside("tmp"), 0o1777)?;
     let tmpfs = |dir: &str, flags, data| mount_on(Path::new("kiln"), inside(dir), "tmpfs", flags, data);
     mount_on(Path::new("proc"), inside("proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
-    tmpfs("sys", safe, "mode=0755,size=4k")?;
-    show_firmware()?;
+    let read_only = MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
+    mount_on(Path::new("sysfs"), inside("sys"), "sysfs", safe | read_only, "")?;
     mount_on(Path::new("/disk/scratch"), inside("scratch"), "", MsFlags::MS_BIND, "")?;
     tmpfs("dev", MsFlags::MS_NOSUID, "mode=0755,size=1m")?;
     for (name, major, minor) in DEVICES {
@@ -121,17 +122,6 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
         &format!("127.0.0.1 localhost {}\n::1 localhost\n", job.hostname),
     )?;
     write("etc/hostname", &format!("{}\n", job.hostname))
-}
-
-/// Shows the job who made its machine, in a `/sys` that is empty else: it is the proof of whose kernel it runs on.
-fn show_firmware() -> std::io::Result<()> {
-    let (of_kernel, of_job) = (Path::new("/sys/class/dmi/id"), inside("sys/class/dmi/id"));
-    if !of_kernel.exists() {
-        // It is in the device tree on other architectures.
-        return Ok(());
-    }
-    fs_err::create_dir_all(&of_job)?;
-    mount_on(of_kernel, &of_job, "", MsFlags::MS_BIND, "")
 }
 
 /// Unmounts the job's disk, so that it is whole without a journal. Nobody uses it any more; whoever did could only keep

@@ -81,7 +81,10 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     let host_key = sshd.host_key().to_owned();
     events.send(What::Shell(ShellNews::Opened { host_key, until })).await;
     events
-        .say(format!("the shell is open until {until:.0}, and longer if it is used"))
+        .say(format!(
+            "the shell is open until {until:.0}, and longer if it is used: kiln shell {}",
+            job.id
+        ))
         .await;
     let greeting = || clock.greeting(&opening, &signals);
     let end = tokio::select! {

@@ -104,8 +104,12 @@ impl Place<'_> {
     /// Whether a twin says what the emulated program says.
     fn is_equal(self, trial: &Trial, questions: &[&[String]]) -> io::Result<bool> {
         let name = trial.path.rsplit('/').next().unwrap_or_default();
-        // As `kiln-exec` starts it, in this order.
-        let environment = [&*format!("KILN_EXE={}", trial.path), &*format!("KILN_COMM={name}")];
+        // As `kiln-exec` starts it, in this order; what it starts must not wait for trials, which wait for it.
+        let environment = [
+            &*format!("KILN_EXE={}", trial.path),
+            &*format!("KILN_COMM={name}"),
+            &*format!("{}=now", layout::SWITCH),
+        ];
         let twin = trial.twin.to_string_lossy();
         let loader = [
             layout::LOADER,

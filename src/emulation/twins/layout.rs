@@ -33,5 +33,6 @@ pub const TARGET: &str = "/.kiln/target";
 pub const CPUINFO: &str = "/.kiln/cpuinfo";
 /// The counters.
 pub const COUNTS: &str = "/.kiln/counts";
-/// Set to `off`, this makes a program and all that it starts run under the emulator.
+/// Set to `off`, this makes a program and all that it starts run under the emulator; set to `now`, a program whose twin is
+/// on trial.
 pub const SWITCH: &str = "KILN_TWINS";
