@@ -20,7 +20,7 @@ use super::{
 };
 use crate::records::{Failure, protocol::Emulator};
 
-/// The same command, run through a watcher, and what the watcher will tell. Output and environment stay as they are;
+/// The same command, run through a watcher, and what the watcher will tell. Output, environment and directory stay as they are;
 /// the program's standard input is empty.
 pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Command, UnixStream)> {
     let command = command.as_std();
@@ -34,6 +34,9 @@ pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Com
             Some(value) => watched.env(name, value),
             None => watched.env_remove(name),
         };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        watched.current_dir(dir);
     }
     watched.stdin(Stdio::from(OwnedFd::from(theirs)));
     Ok((watched, UnixStream::from_std(ours)?))
