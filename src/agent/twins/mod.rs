@@ -9,7 +9,7 @@
 //!          └─ the twins at ROOT/.kiln, for this call only ([`mount`])
 //! ```
 //!
-//! A root that was unpacked from an image has its packages already, and names its repositories itself ([`image`]).
+//! A root that was unpacked from an image has its packages already, and names its repositories itself (`image`).
 //!
 //! Without twins a job takes longer and gives the same image, so nothing that goes wrong here fails the job: the log
 //! says why, and programs are emulated.
