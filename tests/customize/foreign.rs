@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::{
     changes::playbook,
     site::{Site, changed, paths},
@@ -73,12 +71,10 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
 
     let playbook = playbook(site.home.path());
     let arguments = ["customize", &site.image, "--ansible", playbook.to_str().unwrap()];
-    let made = site.run(&[&arguments[..], &["--format", "json"]].concat());
-    let made: Value = serde_json::from_str(&made.ok().stdout).unwrap();
-    let job = made["id"].as_str().unwrap();
-    let (_, after) = site.succeeded(job);
+    let job = site.server.make(&arguments);
+    let (_, after) = site.succeeded(&job);
     let said = support::tool("unsquashfs", &["-cat", after.to_str().unwrap(), "root/by-ansible"]);
-    assert_eq!(said, format!("{}\n", foreign()), "{}", site.log(job));
+    assert_eq!(said, format!("{}\n", foreign()), "{}", site.log(&job));
     site.stop();
     assert_eq!(support::host_binfmt(), before);
 }
@@ -99,24 +95,15 @@ fn an_image_of_rpms_names_its_repositories_too() {
 
     let wait = "i=0; until ls /.kiln/bin | grep -q .; do i=$((i + 1)); [ $i -lt 200 ] || exit 9; sleep 1; done";
     let work = "for i in 1 2 3; do sort /etc/zypp/repos.d/shell.repo | wc -l; done > /counted; uname -m >> /counted";
-    let made = site.run(&[
-        "customize",
-        &site.image,
-        "--run",
-        wait,
-        "--run",
-        work,
-        "--format",
-        "json",
-    ]);
-    let made: Value = serde_json::from_str(&made.ok().stdout).unwrap();
-    let job = made["id"].as_str().unwrap();
-    let (_, after) = site.succeeded(job);
-    let status = site.status(job);
+    let job = site
+        .server
+        .make(&["customize", &site.image, "--run", wait, "--run", work]);
+    let (_, after) = site.succeeded(&job);
+    let status = site.status(&job);
     assert!(
         status["execs"]["twins"].as_u64() > Some(3),
         "{status:#}\n{}",
-        site.log(job)
+        site.log(&job)
     );
     let mut differing = changed(&base_rootfs, &after);
     differing.remove("/");

@@ -201,13 +201,13 @@ impl Site {
         fs_err::create_dir_all(&dir).unwrap();
         fs_err::copy(rootfs, dir.join("rootfs.squashfs")).unwrap();
         let dir = dir.display().to_string();
-        let made = self.json(&["images", "create", "--name", "base", "--arch", arch, "--from", &dir]);
-        made["id"].as_str().unwrap().to_owned()
+        self.server
+            .make(&["images", "create", "--name", "base", "--arch", arch, "--from", &dir])
     }
 
     /// Makes a customize job. Returns its id.
     pub fn customize(&self, more: &[&str]) -> String {
-        let made = self.json(
+        self.server.make(
             &[
                 &[
                     "jobs",
@@ -224,8 +224,7 @@ impl Site {
                 more,
             ]
             .concat(),
-        );
-        made["id"].as_str().unwrap().to_owned()
+        )
     }
 
     pub fn record(&self, job: &str) -> Value {

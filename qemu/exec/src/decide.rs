@@ -49,11 +49,7 @@ pub fn twin_of<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Ch
         return None;
     }
     let program = stack.program()?;
-    let waits = !stack
-        .environment
-        .iter()
-        .any(|variable| variable.is(layout::SWITCH, b"now"));
-    let twin = find(program, path, waits)?;
+    let twin = find(program, path, stack)?;
     if accessat(CWD, PRELOAD, Access::EXISTS, AtFlags::empty()).is_ok() {
         return None;
     }
@@ -76,9 +72,9 @@ fn forbids(variable: Text) -> bool {
 
 /// The path of the twin of exactly this file, if it is there and may be run. Modules, which are there too, may not.
 ///
-/// While a twin is on trial, whoever starts the program `waits`: under the emulator it would take longer than the trial
+/// While a twin is on trial, whoever starts the program waits: under the emulator it would take longer than the trial
 /// does, and an interpreter several times as long. What is started in a trial does not: it might wait for itself.
-fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], waits: bool) -> Option<&'a CStr> {
+fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], stack: &Stack) -> Option<&'a CStr> {
     let mut room = [MaybeUninit::uninit(); HEAD];
     let id = build_id(read_head(program, &mut room)?)?;
     let state = fstat(program).ok()?;
@@ -89,11 +85,17 @@ fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], waits: bo
     if !is_there(twin) {
         let mut other = [0; LONGEST_PATH];
         // It is published before its trial ends.
-        if !waits || !outlasts(write_path::<true>(&mut other, key)?) || !is_there(twin) {
+        if is_in_trial(stack) || !outlasts(write_path::<true>(&mut other, key)?) || !is_there(twin) {
             return None;
         }
     }
     Some(twin)
+}
+
+/// Whether it is a trial that started the program.
+fn is_in_trial(stack: &Stack) -> bool {
+    let mut variables = stack.environment.iter();
+    variables.any(|variable| variable.is(layout::SWITCH, b"now"))
 }
 
 /// Whether there was a trial that has ended now.

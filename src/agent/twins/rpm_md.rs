@@ -78,10 +78,12 @@ impl Zypper {
             let found = sections(&text).filter_map(|section| repository(&section, target, host, &logins));
             repositories.extend(found);
         }
-        let mut keys = Command::new("rpm");
-        keys.arg("--root").arg(root).arg("--query");
-        keys.stdin(Stdio::null()).stderr(Stdio::null());
-        Self::new(dir, host, repositories, keys)
+        Self::new(dir, host, repositories, |_| {
+            let mut query = Command::new("rpm");
+            query.arg("--root").arg(root).arg("--query");
+            query.stdin(Stdio::null()).stderr(Stdio::null());
+            Ok(query)
+        })
     }
 
     /// Makes zypper work for `host` below `dir`, with the repositories of the image in `root`, which is for `target`.
@@ -89,14 +91,13 @@ impl Zypper {
     /// # Errors
     ///
     /// When the image has none.
-    pub(super) fn of_image(dir: PathBuf, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
-        let opened = Root::open(root)?;
-        let text = |path: &Path| opened.text(path, LONGEST);
+    pub(super) fn of_image(dir: PathBuf, root: &Root, target: Arch, host: Arch) -> io::Result<Self> {
+        let text = |path: &Path| root.text(path, LONGEST);
         let logins = |name: &OsStr| text(&Path::new(CREDENTIALS_OF_IMAGE).join(name));
         let release = OS_RELEASE.iter().find_map(|path| version(&text(Path::new(path))?));
         let mut repositories = Vec::new();
         for dir in OF_IMAGE.map(Path::new) {
-            for name in opened.names(dir) {
+            for name in root.names(dir) {
                 let Some(mut text) = text(&dir.join(name)) else {
                     continue;
                 };
@@ -112,12 +113,17 @@ impl Zypper {
                 "the image names no repositories that have packages for it",
             ));
         }
-        let keys = image::query_rpm(&opened, &dir)?;
-        Self::new(dir, host, repositories, keys)
+        Self::new(dir, host, repositories, |dir| image::query_rpm(root, dir))
     }
 
-    /// With the keys that `rpm --query` finds.
-    fn new(dir: PathBuf, host: Arch, repositories: Vec<Repository>, keys: Command) -> io::Result<Self> {
+    /// With the keys that the command `rpm --query` finds, which is made only if keys are needed: it may take a copy of a
+    /// database, for which it is given the directory.
+    fn new(
+        dir: PathBuf,
+        host: Arch,
+        repositories: Vec<Repository>,
+        query: impl FnOnce(&Path) -> io::Result<Command>,
+    ) -> io::Result<Self> {
         fs_err::create_dir_all(dir.join("repos"))?;
         for (number, repository) in repositories.iter().enumerate() {
             let text = format!(
@@ -138,7 +144,7 @@ impl Zypper {
             .iter()
             .any(|one| one.checks_index || one.checks_packages)
         {
-            zypper.take_keys(keys)?;
+            zypper.take_keys(query(&zypper.dir)?)?;
         }
         Ok(zypper)
     }
@@ -359,7 +365,7 @@ mod tests {
             dir.path().join("root/etc/os-release")
         })
         .unwrap();
-        let root = dir.path().join("root");
+        let root = Root::open(&dir.path().join("root")).unwrap();
         let zypper = |name: &str| Zypper::of_image(dir.path().join(name), &root, Arch::Aarch64, Arch::X86_64);
         assert!(zypper("none").unwrap_err().to_string().contains("no repositories"));
         put(
@@ -367,7 +373,6 @@ mod tests {
             "[oss]\nenabled=1\nbaseurl=https://h/$releasever/aarch64?credentials=me\ngpgcheck=0\n[off]\nenabled=0\nbaseurl=http://h/off\n",
         );
         put("etc/zypp/credentials.d/me", "username = u\npassword = p\n");
-        put("var/lib/rpm/rpmdb.sqlite", "");
         let found: Vec<_> = zypper("some")
             .unwrap()
             .repositories

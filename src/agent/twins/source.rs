@@ -49,7 +49,7 @@ impl Source {
         let opened = Root::open(root)?;
         match image::format(&opened) {
             Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, *host).map(Self::Apt),
-            Some(Format::Rpm) => Zypper::of_image(dir.join("zypper"), root, *target, *host).map(Self::Zypper),
+            Some(Format::Rpm) => Zypper::of_image(dir.join("zypper"), &opened, *target, *host).map(Self::Zypper),
             None => Err(io::Error::other("the image has no database of Debian packages or rpms")),
         }
     }
