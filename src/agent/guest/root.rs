@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! /            overlay: the toolbox's squashfs below, the job's own layer on its disk above
-//! /sys         the machine's, read-only: modules are built by what it says; /dev with the few devices that builds need;
-//!              /proc and /run as everywhere
+//! /sys         the machine's: modules are built by what it says. Not read-only, since packages bring a directory `sys`
+//!              whose times and mode are set where kiwi has mounted it; the machine is the wall
+//! /dev         the few devices that builds need; /proc and /run as everywhere
 //! /run/agent   the agent, and what lies beside it
 //! /scratch     the job's disk space
 //! ```
@@ -87,8 +88,13 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     mode(&inside("tmp"), 0o1777)?;
     let tmpfs = |dir: &str, flags, data| mount_on(Path::new("kiln"), inside(dir), "tmpfs", flags, data);
     mount_on(Path::new("proc"), inside("proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
-    let read_only = MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
-    mount_on(Path::new("sysfs"), inside("sys"), "sysfs", safe | read_only, "")?;
+    mount_on(
+        Path::new("sysfs"),
+        inside("sys"),
+        "sysfs",
+        safe | MsFlags::MS_NOEXEC,
+        "",
+    )?;
     mount_on(Path::new("/disk/scratch"), inside("scratch"), "", MsFlags::MS_BIND, "")?;
     tmpfs("dev", MsFlags::MS_NOSUID, "mode=0755,size=1m")?;
     for (name, major, minor) in DEVICES {
