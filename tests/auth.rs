@@ -1,18 +1,12 @@
 //! Who is let in, and to what: tokens of Kiln's own and of an issuer.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
-#[path = "auth/oidc.rs"]
 mod oidc;
 
-use serde_json::json;
-use support::{
-    Kiln,
+use crate::support::{
+    self, Kiln,
     serve::{Answer, Server, token},
 };
+use serde_json::json;
 
 const REQUIRED: (&str, &str) = ("KILN__AUTH__MODE", "required");
 

@@ -1,17 +1,12 @@
 //! Whatever is wrong with the input: exit code 1, the cause in one line, a hint, the log's path once there is a log,
 //! and nothing left behind.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use support::{
-    Kiln, Ran, Recipe,
+use crate::support::{
+    self, Kiln, Ran, Recipe,
     archive::{Archive, bomb, no_archive},
     repository::Repository,
 };
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tar::EntryType;
 
 /// Runs a build that must fail as everything fails; returns the error's text and the job's failure code, which is

@@ -1,10 +1,5 @@
 //! Whole builds: recipes become images, for this CPU and for another, and are read with a client that is not ours.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -16,10 +11,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{
+    self, HOST, Kiln, Ran, Recipe, Started, foreign, host_binfmt, repository::Repository, squashfs, tool,
+};
 use md5::{Digest, Md5};
 use serde_json::Value;
 use sha2::Sha256;
-use support::{HOST, Kiln, Ran, Recipe, Started, foreign, host_binfmt, repository::Repository, squashfs, tool};
 
 /// Says what a host does with a program for another CPU: an x86_64 or aarch64 program of ours, its machine changed.
 fn exec_foreign() -> std::io::Result<()> {

@@ -1,13 +1,8 @@
 //! What the command line says, word by word.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::process::Stdio;
 
-use support::{Kiln, Ran, Recipe};
+use crate::support::{self, Kiln, Ran, Recipe};
 
 fn show(ran: &Ran) -> String {
     format!(

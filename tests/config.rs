@@ -1,13 +1,8 @@
 //! `kiln config`, word by word.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::path::PathBuf;
 
-use support::Kiln;
+use crate::support::{self, Kiln};
 
 /// A kiln with a configuration file.
 struct Configured {

@@ -3,17 +3,7 @@
 //! The killed process is this program itself, told by its environment where to write. It prints each write once it was
 //! answered, so all that was printed has to be found, and nothing further than one write beyond it.
 
-#![cfg(feature = "server")]
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking"
-)]
-
-#[path = "support/postgres.rs"]
-mod postgres;
+use crate::support::postgres;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -133,7 +123,7 @@ type Done = HashMap<Uuid, (u8, u8)>;
 /// Lets a process write for a time after its first answer, then does as told, and kills it.
 fn write_and_die(place: &str, time: Duration, then: impl FnOnce()) -> Done {
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "writer", "--nocapture"])
+        .args(["--exact", "crash::writer", "--nocapture"])
         .env(PLACE, place)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,12 +1,7 @@
 //! `kiln doctor`: it says what is so, and what to do where it is not.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{self, Kiln};
 use serde_json::Value;
-use support::Kiln;
 
 fn finding<'a>(findings: &'a Value, what: &str) -> &'a Value {
     let all = findings.as_array().unwrap();

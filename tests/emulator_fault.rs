@@ -1,11 +1,6 @@
 //! A program that dies under the emulator fails the job, whatever the recipe's scripts make of it.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
-
-mod support;
-
-use support::{Kiln, Recipe, foreign, repository::Repository};
+use crate::support::{self, Kiln, Recipe, foreign, repository::Repository};
 
 /// A script that looks well although a program in it dies by `signal`.
 fn hiding(signal: &str) -> Recipe {

@@ -1,19 +1,14 @@
 //! An image that was built with native twins is the image that plain emulation builds, to the last byte.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
-
-mod support;
-
 use std::path::Path;
 
-use serde_json::Value;
-use support::{
-    Kiln, Recipe, foreign,
+use crate::support::{
+    self, Kiln, Recipe, foreign,
     repository::Repository,
     squashfs, tool,
     tree::{self, Tree, Unlike},
 };
+use serde_json::Value;
 
 /// What differs between any two builds of the recipes here, one by one with the reason. Such a file has to be there with
 /// the same type, mode, owner and attributes all the same.

@@ -7,39 +7,16 @@
 //! Jumps of the clock are not here: Linux virtualises the monotonic clock only, and nobody's time of day is set for a
 //! test. Whoever compares times of day takes `now` as an argument, and is tested where it is.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it did"
-)]
-
-#[path = "support/postgres.rs"]
-mod postgres;
-#[path = "support/s3_proxy.rs"]
-mod s3_proxy;
-mod support;
-
-#[path = "faults/burst.rs"]
+use crate::support::postgres;
+use crate::support::s3_proxy;
 mod burst;
-#[path = "faults/database.rs"]
 mod database;
-#[path = "faults/disk.rs"]
 mod disk;
-#[path = "faults/invariants.rs"]
 mod invariants;
-#[path = "faults/kills.rs"]
 mod kills;
-#[path = "faults/random.rs"]
 mod random;
-#[path = "faults/s3.rs"]
 mod s3;
-#[path = "faults/site.rs"]
 mod site;
-#[path = "faults/stop.rs"]
 mod stop;
-#[path = "faults/two_servers.rs"]
 mod two_servers;
-#[path = "faults/victim.rs"]
 mod victim;

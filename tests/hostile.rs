@@ -4,27 +4,12 @@
 //! Where a case would hurt the machine that runs the tests if its limit failed, it has an end of its own: it asks for a
 //! few times what it may have, or writes what is there already.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it did"
-)]
-
-mod support;
-
-#[path = "hostile/archives.rs"]
+use crate::support;
 mod archives;
-#[path = "hostile/case.rs"]
 mod case;
-#[path = "hostile/descriptions.rs"]
 mod descriptions;
-#[path = "hostile/host.rs"]
 mod host;
-#[path = "hostile/scripts.rs"]
 mod scripts;
-#[path = "hostile/site.rs"]
 mod site;
 
 use futures::future::join_all;

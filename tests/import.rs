@@ -1,13 +1,5 @@
 //! What an IMS installation has stored, read, put into the store, and written again.
 
-#![cfg(feature = "server")]
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
 use std::path::{Path, PathBuf};
 
 use kiln::{

@@ -1,23 +1,13 @@
 //! The commands of `cray ims`: what each sends, what is shown of the answers, and what is said when something is wrong.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-#![allow(clippy::format_push_string, reason = "tests need not be fast")]
-
-mod support;
-
-#[path = "support/fake_server.rs"]
-mod fake_server;
-#[path = "ims_cli/login.rs"]
+use crate::support::fake_server;
 mod login;
-#[path = "ims_cli/server.rs"]
 mod server;
-#[path = "ims_cli/uploads.rs"]
 mod uploads;
 
+use crate::support::{self, Kiln, Ran};
 use fake_server::{Answer, FakeServer};
 use serde_json::{Value, json};
-use support::{Kiln, Ran};
 
 const ID: &str = "6f3c0f5e-9a43-4f0e-8f2b-0c5c0e2f0a11";
 const KEY_ID: &str = "a1b2c3d4-0000-4000-8000-000000000001";

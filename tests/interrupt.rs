@@ -1,21 +1,16 @@
 //! Builds that are ended from outside, in every way there is: whoever dies, nothing of the build stays.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use crate::support::{self, Kiln, Recipe, Started, eventually, repository::Repository};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{Kiln, Recipe, Started, eventually, repository::Repository};
 
 /// What Ctrl-C may take, and what the clean-up after a killed kiln may take.
 const PROMPTLY: Duration = Duration::from_secs(2);

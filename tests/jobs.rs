@@ -1,22 +1,12 @@
 //! Jobs of the service as their users see them: made with the commands, carried out for real, in sandboxes.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
-mod support;
-
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 
+use crate::support::{self, Kiln, Ran, Recipe, commands::build, foreign, repository::Repository, serve::Server};
 use serde_json::Value;
-use support::{Kiln, Ran, Recipe, commands::build, foreign, repository::Repository, serve::Server};
 
 /// What the server said when it refused something.
 #[track_caller]

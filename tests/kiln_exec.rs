@@ -1,11 +1,6 @@
 //! `kiln-exec` in front of the real emulator: programs behave as under the plain emulator, with twins and without.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
-
-mod support;
-
-#[path = "kiln_exec/roots.rs"]
+use crate::support;
 mod roots;
 
 use std::{

@@ -1,19 +1,9 @@
 //! Real jobs at every kind of place: the server, the driver, the agent and kiwi, in virtual machines and in containers.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says how long it took"
-)]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Kiln, Recipe, engine::Engine, repository::Repository, serve::Server};
 use serde_json::Value;
-use support::{Kiln, Recipe, engine::Engine, repository::Repository, serve::Server};
 
 /// An emulated CPU takes this long at most, on a host that does other things too.
 const PATIENCE: Duration = Duration::from_mins(20);

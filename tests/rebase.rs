@@ -1,8 +1,5 @@
 //! Images made from the blocks of others, read by `unsquashfs` and by the kernel.
 
-#![cfg(feature = "agent")]
-#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
-
 use std::{
     ffi::OsStr,
     fs::{FileTimes, Permissions},
@@ -26,9 +23,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-#[path = "support/tree.rs"]
-#[allow(dead_code, reason = "times are compared as well here, and all else is equal")]
-mod tree;
+use crate::support::tree;
 
 /// Numbers that look random and are the same in every run.
 struct Numbers(u64);

@@ -1,29 +1,19 @@
 //! What Kiln expects of S3, held against the embedded server and, if there is one to test, against a real service:
 //! set `KILN_TEST_S3_ENDPOINT`, `KILN_TEST_S3_ACCESS_KEY` and `KILN_TEST_S3_SECRET_KEY`.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "this is a test")]
-
-#[path = "s3/conformance.rs"]
 mod conformance;
-#[path = "s3/durability.rs"]
 mod durability;
-#[path = "s3/listing.rs"]
 mod listing;
-#[path = "s3/multipart.rs"]
 mod multipart;
-#[path = "s3/packages.rs"]
 mod packages;
-#[path = "s3/store.rs"]
 mod store;
-#[path = "s3/target.rs"]
 mod target;
 
 macro_rules! cases {
     ($runner:ident: $($module:ident::$case:ident)*) => {
         $(#[tokio::test]
         async fn $case() {
-            crate::target::$runner(stringify!($case), crate::$module::$case).await;
+            crate::s3::target::$runner(stringify!($case), crate::s3::$module::$case).await;
         })*
     };
 }

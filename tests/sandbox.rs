@@ -1,10 +1,5 @@
 //! What a recipe's own scripts, which run as root in the sandbox, can see and do.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -13,8 +8,10 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{
+    self, KILN_AGENT, Kiln, Recipe, Started, eventually, repository::Repository, run, source_dir, tool,
+};
 use nix::sys::signal::Signal;
-use support::{KILN_AGENT, Kiln, Recipe, Started, eventually, repository::Repository, run, source_dir, tool};
 
 /// Writes `NAME=VALUE` lines. The script is in the new root; its parent, which is kiwi, has the sandbox's own.
 const PROBES: &str = r#"

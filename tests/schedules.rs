@@ -1,18 +1,7 @@
 //! One job for each time at which a schedule is due: through kill -9, and with two servers on one database.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "this is a test"
-)]
-
-#[path = "support/postgres.rs"]
-mod postgres;
-#[path = "support/server.rs"]
-mod server;
+use crate::support::postgres;
+use crate::support::server;
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +22,7 @@ use kiln::{
 };
 use serde_json::json;
 
-use crate::server::{Server, id_of};
+use crate::schedules::server::{Server, id_of};
 
 /// Numbers that look random and are the same each time.
 struct Dice(u64);

@@ -1,23 +1,11 @@
 //! `kiln schedules`: what each command sends, what is shown of the answers, and what is said when something is wrong.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-#![allow(clippy::format_push_string, reason = "tests need not be fast")]
+use crate::support::fake_server;
 
-mod support;
-
-#[path = "support/fake_server.rs"]
-mod fake_server;
-
+use crate::support::{self, Kiln, Ran, Started};
 use fake_server::{Answer, FakeServer};
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::{Kiln, Ran, Started};
 
 const ID: &str = "6f3c0f5e-9a43-4f0e-8f2b-0c5c0e2f0a11";
 const RECIPE: &str = "a1b2c3d4-0000-4000-8000-000000000001";

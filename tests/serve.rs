@@ -1,13 +1,6 @@
 //! `kiln serve` as a process: how it starts, what it refuses, how it stops, and what it lets no caller do to others.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-#[path = "support/postgres.rs"]
-mod postgres;
-mod support;
-
-#[path = "serve/tls.rs"]
+use crate::support::postgres;
 mod tls;
 
 use std::{
@@ -17,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use support::{
-    Kiln, eventually,
+use crate::support::{
+    self, Kiln, eventually,
     serve::{MODEST, Server, client, send},
 };
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 /// A server that must not start; what it says.
 #[track_caller]

@@ -1,13 +1,5 @@
 //! `kiln import ims` and `kiln export ims`, as a site that moves would run them.
 
-#![cfg(feature = "server")]
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;

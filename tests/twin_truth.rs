@@ -1,21 +1,16 @@
 //! Answers that are compiled into Debian's own programs: what a native twin says is what the emulated program says.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
-
-mod support;
-
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::LazyLock,
 };
 
+use crate::support::{self, succeed};
 use kiln::{
     arch::Arch,
     emulation::twins::{layout, truth},
 };
-use support::succeed;
 use walk::files_below;
 
 mod walk {

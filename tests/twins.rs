@@ -1,11 +1,6 @@
 //! A root of another architecture is built by native twins of its programs, and nothing of them is in the image.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, reason = "this is a test")]
-
-mod support;
-
-use support::{HOST, Kiln, Recipe, foreign, repository::Repository, squashfs};
+use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository, squashfs};
 
 /// What the recipe's script sees of the twins, one fact a line.
 const SCRIPT: &str = r#"#!/bin/bash

@@ -19,7 +19,8 @@ use kiln::{
     },
 };
 
-use crate::{server::Server, support};
+use crate::agent::server::Server;
+use crate::support;
 
 pub fn job_with_patience(seconds: u64) -> JobDescription {
     JobDescription {

@@ -8,7 +8,8 @@ use std::{
 
 use kiln::{arch::Arch, orchestrate::agents::Refusal, sandbox::agents::Agents};
 
-use crate::{needs, server::Server, support};
+use crate::agent::server::Server;
+use crate::support;
 
 #[tokio::test]
 async fn an_agent_for_another_architecture_speaks_as_this_hosts_does() {

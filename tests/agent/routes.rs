@@ -17,10 +17,8 @@ use kiln::{
 
 use tokio::io::AsyncWriteExt as _;
 
-use crate::{
-    server::{Server, TOKEN},
-    support,
-};
+use crate::agent::server::{Server, TOKEN};
+use crate::support;
 
 /// Runs the agent itself, outside a sandbox: these servers tell it to go before it does anything.
 async fn agent(input: String) -> (Output, Duration) {
@@ -182,7 +180,7 @@ async fn too_much_is_not_read() {
 #[tokio::test]
 async fn a_server_that_stays_away_is_given_up() {
     let mut server = Server::scripted(|call| match call {
-        Call::GetJob(_) => Ok(Answer::Job(Box::new(crate::events::job_with_patience(1)))),
+        Call::GetJob(_) => Ok(Answer::Job(Box::new(crate::agent::events::job_with_patience(1)))),
         _ => Ok(Answer::Done),
     });
     let channel = server.channel();

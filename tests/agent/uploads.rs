@@ -18,7 +18,7 @@ use kiln::{
 };
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::server::{Server, TOKEN};
+use crate::agent::server::{Server, TOKEN};
 
 /// Parts of the objects here: two whole ones and a rest.
 const SIZE: usize = 2 * 16 * 1024 * 1024 + 1_000;

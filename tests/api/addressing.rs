@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Answer, NOBODY, Server, unique};
+use crate::api::server::{Answer, NOBODY, Server, unique};
 
 /// Every address of version 3 with its methods; `{id}` is that of nobody.
 const V3: &[(&str, &str)] = &[

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{NOBODY, Server, id_of, unique};
+use crate::api::server::{NOBODY, Server, id_of, unique};
 
 /// Where records are made, in every version.
 const POSTS: [&str; 13] = [

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, id_of, unique};
+use crate::api::server::{Server, id_of, unique};
 
 const TRUE: [&str; 14] = [
     "1", "t", "T", "true", "True", "TRUE", "on", "On", "ON", "y", "Y", "yes", "Yes", "YES",

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
+use crate::api::{
     moments::is_moment,
     server::{NOBODY, Server, id_of, unique},
 };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
+use crate::api::{
     jobs::job,
     server::{NOBODY, Server, id_of, unique},
 };

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
-use crate::server::{Answer, Server, id_of, unique};
+use crate::api::server::{Answer, Server, id_of, unique};
 
 /// The address of the next page, out of the header `Link`.
 fn next(answer: &Answer) -> Option<String> {

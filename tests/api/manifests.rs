@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{IMAGES, ROOTFS, Server, artifact, id_of, unique};
+use crate::api::server::{IMAGES, ROOTFS, Server, artifact, id_of, unique};
 
 const KERNEL: &str = "application/vnd.cray.image.kernel";
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::server::{IMAGES, RECIPES, ROOTFS, Server, artifact, id_of, unique};
+use crate::api::server::{IMAGES, RECIPES, ROOTFS, Server, artifact, id_of, unique};
 
 const MANIFEST: &str = "application/vnd.cray.image.manifest";
 
@@ -30,7 +30,7 @@ async fn moved_recipe(api: &Server, body: &str) -> (String, String) {
     (id, key)
 }
 
-async fn undelete(api: &Server, kind: &str, id: &str) -> crate::server::Answer {
+async fn undelete(api: &Server, kind: &str, id: &str) -> crate::api::server::Answer {
     api.patch(&format!("/v3/deleted/{kind}/{id}"), json!({"operation": "undelete"}))
         .await
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::server::{IMAGES, RECIPES, Server, id_of};
+use crate::api::server::{IMAGES, RECIPES, Server, id_of};
 
 /// The variable that says to write the checked-in description instead of comparing it.
 const UPDATE: &str = "KILN_UPDATE_OPENAPI";

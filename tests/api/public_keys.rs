@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::server::{Server, id_of, unique};
+use crate::api::server::{Server, id_of, unique};
 
 #[tokio::test]
 async fn a_key_is_kept_byte_for_byte() {
@@ -100,5 +100,5 @@ async fn ids_are_random_and_lower_case_and_moments_have_no_zone() {
     let id = uuid::Uuid::parse_str(&id_of(&made)).unwrap();
     assert_eq!(id.get_version_num(), 4);
     assert_eq!(id.hyphenated().to_string(), id_of(&made));
-    crate::moments::is_moment(&made["created"]);
+    crate::api::moments::is_moment(&made["created"]);
 }

@@ -5,7 +5,7 @@ use std::{io::Write, os::unix::fs::PermissionsExt, path::Path};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{
+use crate::api::{
     server::{Server, unique},
     sshd::Sshd,
 };

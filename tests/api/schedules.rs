@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{NOBODY, Server, id_of, unique};
+use crate::api::server::{NOBODY, Server, id_of, unique};
 
 const PATH: &str = "/kiln/v1/schedules";
 
@@ -16,7 +16,7 @@ async fn schedule(api: &Server, members: Value) -> Value {
     let recipe = id_of(&api.recipe(json!({"arch": "aarch64"})).await);
     let mut body =
         json!({"name": unique("nightly"), "recipe_id": recipe, "cron": "0 2 * * *", "timezone": "Europe/Berlin"});
-    crate::server::merge(&mut body, &members);
+    crate::api::server::merge(&mut body, &members);
     api.make(PATH, body).await
 }
 

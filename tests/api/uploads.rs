@@ -4,7 +4,7 @@ use futures::stream;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::server::{Answer, IMAGES, NOBODY, RECIPES, ROOTFS, Server, artifact, id_of, unique};
+use crate::api::server::{Answer, IMAGES, NOBODY, RECIPES, ROOTFS, Server, artifact, id_of, unique};
 
 async fn put(api: &Server, path: &str, body: impl Into<reqwest::Body>) -> Answer {
     let request = api.request("PUT", path).body(body);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, id_of, unique};
+use crate::api::server::{Server, id_of, unique};
 
 const VERSIONS: [&str; 2] = ["/v2", ""];
 
@@ -128,7 +128,7 @@ async fn w05_a_shared_object_outlives_all_but_its_last_record() {
     let api = Server::shared();
     let manifest = |rootfs: &str, own: &str| {
         json!({"version": "1.0", "artifacts": [
-            crate::server::artifact(crate::server::ROOTFS, rootfs), crate::server::artifact("x/own", own)]})
+            crate::api::server::artifact(crate::api::server::ROOTFS, rootfs), crate::api::server::artifact("x/own", own)]})
     };
     let rootfs = api.object("boot-images", "shared", b"r").await;
     let mut images = Vec::new();

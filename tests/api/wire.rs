@@ -16,7 +16,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::server::Server;
+use crate::api::server::Server;
 
 /// An S3 service behind a wire.
 pub struct Wire {

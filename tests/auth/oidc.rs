@@ -4,14 +4,12 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use super::{
-    not_let_in,
-    support::{
-        self, Kiln,
-        authority::Authority,
-        issuer::{SigningKey, TestIssuer, now, sign},
-        serve::Server,
-    },
+use super::not_let_in;
+use crate::support::{
+    self, Kiln,
+    authority::Authority,
+    issuer::{SigningKey, TestIssuer, now, sign},
+    serve::Server,
 };
 
 /// Nothing of these tests is about that.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::site::{Site, changed, paths, rootfs};
-use crate::{needs, support};
+use crate::support;
 
 /// A playbook with a role, which has to come along.
 const PLAYBOOK: &str = "- hosts: all\n  gather_facts: false\n  roles: [mark]\n";

@@ -1,10 +1,7 @@
 //! Shells into builds, for who asked for them.
 
 use super::site::Site;
-use crate::{
-    needs,
-    support::{self, Recipe, repository::Repository},
-};
+use crate::support::{self, Recipe, repository::Repository};
 
 /// A create job with a debug shell, of a recipe whose config.sh is this.
 fn job(site: &Site, repository: &Repository, script: &str) -> String {

@@ -8,7 +8,7 @@ use nix::{
 };
 
 use super::site::{Site, changed, paths, rootfs};
-use crate::{needs, support};
+use crate::support;
 
 #[test]
 fn a_user_who_goes_away_comes_back_even_when_the_server_was_killed() {

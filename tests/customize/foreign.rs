@@ -6,10 +6,7 @@ use super::{
     changes::playbook,
     site::{Site, changed, paths},
 };
-use crate::{
-    needs,
-    support::{self, Recipe, foreign, repository::Repository},
-};
+use crate::support::{self, Recipe, foreign, repository::Repository};
 
 #[test]
 fn a_foreign_image_is_changed_as_a_native_one_is() {

@@ -3,10 +3,7 @@
 use std::{os::unix::fs::symlink, path::PathBuf, process::Command};
 
 use super::site::{Shell, Site, changed, paths};
-use crate::{
-    needs,
-    support::{self, HOST, engine::Engine, tool},
-};
+use crate::support::{self, HOST, engine::Engine, tool};
 
 /// A root with one shell, which a machine with an emulated CPU unpacks in no time.
 fn small(site: &Site) -> PathBuf {

@@ -8,10 +8,7 @@ use std::{
 };
 
 use super::site::{Site, changed, paths, rootfs};
-use crate::{
-    needs,
-    support::{self, tool},
-};
+use crate::support::{self, tool};
 
 #[test]
 fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {

@@ -12,16 +12,13 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{
-    needs,
-    place::{Kind, MIB, Place, own_address},
-    support::{self, Kiln, eventually_async},
-};
+use crate::drivers::place::{Kind, MIB, Place, own_address};
+use crate::support::{self, Kiln, eventually_async};
 
 /// Makes a test of each case for a kind of place.
 macro_rules! conformance {
     ($kind:ty) => {
-        $crate::cases::conformance!($kind:
+        $crate::drivers::cases::conformance!($kind:
             how_a_sandbox_ended_is_known,
             a_sandbox_outlives_the_process_that_started_it,
             a_sandbox_is_destroyed_while_it_runs,
@@ -39,15 +36,15 @@ macro_rules! conformance {
         #[tokio::test]
         #[ignore = "a process that another test starts and kills"]
         async fn a_starter() {
-            $crate::cases::a_starter::<$kind>().await;
+            $crate::drivers::cases::a_starter::<$kind>().await;
         }
     };
     ($kind:ty: $($case:ident),+) => {
         $(
             #[tokio::test]
             async fn $case() {
-                $crate::needs!(<$kind as $crate::place::Kind>::lack());
-                $crate::cases::$case::<$kind>().await;
+                $crate::needs!(<$kind as $crate::drivers::place::Kind>::lack());
+                $crate::drivers::cases::$case::<$kind>().await;
             }
         )+
     };
@@ -98,7 +95,7 @@ pub async fn a_sandbox_outlives_the_process_that_started_it<K: Kind>() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--ignored", "--exact", "--nocapture"])
-            .arg(format!("{}::a_starter", K::NAME))
+            .arg(format!("drivers::{}::a_starter", K::NAME))
             .env("DIR", place.kiln.data().parent().unwrap())
             .env("DOORS", &spec.doors_dir)
             .env("AGENT", &spec.agent)

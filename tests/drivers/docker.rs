@@ -12,11 +12,8 @@ use kiln::{
     },
 };
 
-use crate::{
-    cases::conformance,
-    place::Kind,
-    support::{self, KILN_AGENT, Kiln, engine::Engine},
-};
+use crate::drivers::{cases::conformance, place::Kind};
+use crate::support::{self, KILN_AGENT, Kiln, engine::Engine};
 
 /// Sandboxes in containers on the engine's own kernel.
 pub struct Containers {

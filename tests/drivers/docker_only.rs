@@ -12,12 +12,11 @@ use kiln::{
     },
 };
 
-use crate::{
+use crate::drivers::{
     docker::{Containers, installation, settings},
-    needs,
     place::{Kind, Place, own_address},
-    support::{Kiln, engine::Engine, eventually_async, sshd::Sshd},
 };
+use crate::support::{Kiln, engine::Engine, eventually_async, sshd::Sshd};
 
 #[tokio::test]
 async fn an_engine_that_crashes_and_comes_back() {

@@ -5,13 +5,12 @@ use std::{
     process::{Child, Command},
 };
 
-use crate::{
+use crate::drivers::{
     microvm::Microvms,
     namespace::Namespaces,
-    needs,
     place::{Kind, Place},
-    support,
 };
+use crate::support;
 
 /// Looks for `$1` in every place that root of a sandbox gets at: files, processes, disks, kernel. Says where it was, and
 /// what could be done that must not be.

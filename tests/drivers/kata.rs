@@ -12,12 +12,12 @@ use kiln::{
     },
 };
 
-use crate::{
+use crate::drivers::{
     cases::conformance,
     docker::{clean, leftovers, settings},
     place::{Kind, own_address},
-    support::{self, Kiln, engine::Engine},
 };
+use crate::support::{self, Kiln, engine::Engine};
 
 /// Sandboxes with a kernel of their own.
 pub struct Machines {

@@ -14,12 +14,12 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{
+use crate::drivers::{
     cases::conformance,
-    namespace, needs,
+    namespace,
     place::{Kind, MIB, Place},
-    support::{self, Kiln},
 };
+use crate::support::{self, Kiln};
 
 /// Where a machine finds the doors.
 const GATEWAY: &str = "10.0.2.2";
@@ -104,11 +104,11 @@ conformance!(Microvms:
     what_the_place_has
 );
 
-/// See [`crate::cases::a_starter`].
+/// See [`crate::drivers::cases::a_starter`].
 #[tokio::test]
 #[ignore = "a process that another test starts and kills"]
 async fn a_starter() {
-    crate::cases::a_starter::<Microvms>().await;
+    crate::drivers::cases::a_starter::<Microvms>().await;
 }
 
 /// What QEMU's sandbox has running on the host: process numbers and command lines.

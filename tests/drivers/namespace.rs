@@ -11,12 +11,11 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{
+use crate::drivers::{
     cases::conformance,
-    needs,
     place::{Kind, Place},
-    support::{self, Kiln, eventually, tool},
 };
+use crate::support::{self, Kiln, eventually, tool};
 
 /// How long a supervisor may take for what it does at once.
 const SOON: Duration = Duration::from_secs(10);

@@ -17,11 +17,8 @@ use kiln::{
     },
 };
 
-use crate::{
-    bell::Bell,
-    stand_in,
-    support::{self, Kiln, eventually, eventually_async},
-};
+use crate::drivers::{bell::Bell, stand_in};
+use crate::support::{self, Kiln, eventually, eventually_async};
 
 pub const MIB: u64 = 1 << 20;
 

@@ -5,10 +5,9 @@ use std::{io::Write, net::IpAddr};
 use ipnet::IpNet;
 use kiln::sandbox::{Network, Reach, SandboxSpec};
 
-use crate::{
+use crate::drivers::{
     microvm::Microvms,
     namespace::Namespaces,
-    needs,
     place::{Kind, Place, own_address},
 };
 

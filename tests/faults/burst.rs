@@ -9,12 +9,11 @@ use std::{
 use futures::future::join_all;
 use serde_json::Value;
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs,
     site::{Site, rank},
-    support,
 };
+use crate::support;
 
 const JOBS: usize = 200;
 

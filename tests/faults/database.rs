@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs, postgres,
+    postgres,
     site::{Site, rank},
-    support::{self, Recipe},
 };
+use crate::support::{self, Recipe};
 
 /// How long the database is not to be had.
 const AWAY: Duration = Duration::from_secs(20);

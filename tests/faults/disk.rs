@@ -5,12 +5,11 @@ use std::{os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs,
     site::{Site, rank},
-    support::{self, Kiln, Recipe, kiln_program},
 };
+use crate::support::{self, Kiln, Recipe, kiln_program};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_build_that_fills_its_disk_says_so_and_harms_no_other() {

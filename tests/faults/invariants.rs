@@ -12,10 +12,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::{
-    site::{PATIENCE, Site},
-    support::{cgroups_of, eventually, eventually_async},
-};
+use crate::faults::site::{PATIENCE, Site};
+use crate::support::{cgroups_of, eventually, eventually_async};
 
 /// IMS's statuses in their order; the last two are ends.
 const STATUSES: [&str; 9] = [

@@ -6,14 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs,
     random::Random,
     site::{Site, rank},
-    support,
     victim::Victim,
 };
+use crate::support;
 
 /// Jobs under way at the same time.
 const LANES: usize = 3;

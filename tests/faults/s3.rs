@@ -5,13 +5,12 @@ use std::{sync::Arc, time::Duration};
 use kiln::artifacts::embedded::EmbeddedS3;
 use tempfile::TempDir;
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs,
     s3_proxy::{Fault, Rule, S3Proxy},
     site::{Site, rank},
-    support::{self, Kiln, Recipe},
 };
+use crate::support::{self, Kiln, Recipe};
 
 /// How long S3 fails when it does so for a while.
 const A_WHILE: Duration = Duration::from_secs(4);

@@ -7,12 +7,11 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs,
     site::{Site, rank},
-    support::{self, Recipe},
 };
+use crate::support::{self, Recipe};
 
 /// How long a server may take to stop.
 const STOPPED: Duration = Duration::from_secs(10);

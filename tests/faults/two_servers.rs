@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kiln::artifacts::embedded::EmbeddedS3;
 use nix::sys::signal::Signal;
 
-use crate::{
+use crate::faults::{
     invariants::{Observer, check},
-    needs, postgres,
+    postgres,
     site::Site,
-    support::{self, Kiln},
 };
+use crate::support::{self, Kiln};
 
 const JOBS: usize = 10;
 

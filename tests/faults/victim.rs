@@ -8,7 +8,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::{random::Random, site::Site};
+use crate::faults::{random::Random, site::Site};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {

@@ -3,11 +3,8 @@
 
 use tar::EntryType;
 
-use crate::{
-    case::Case,
-    site::Site,
-    support::archive::{Archive, bomb, gzip_bomb},
-};
+use crate::hostile::{case::Case, site::Site};
+use crate::support::archive::{Archive, bomb, gzip_bomb};
 
 pub fn cases(site: &Site) -> Vec<Case> {
     let archive = Archive::with_config;

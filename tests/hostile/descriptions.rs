@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::{
-    case::{Case, Upload},
-    support::Recipe,
-};
+use crate::hostile::case::{Case, Upload};
+use crate::support::Recipe;
 
 /// Ten entities of ten entities of …
 fn laughs() -> String {

@@ -1,7 +1,7 @@
 //! Scripts that do what they can. They are root in the sandbox, and the new root does not hold them: they begin by
 //! stepping out of it, into the toolbox that kiwi runs in.
 
-use crate::{case::Case, site::Site};
+use crate::hostile::{case::Case, site::Site};
 
 /// Finds the toolbox's root; says what became of an attempt.
 const PRELUDE: &str = r#"

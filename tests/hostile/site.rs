@@ -12,13 +12,11 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{
-    case::{Case, End, Upload},
-    support::{
-        Kiln, Recipe, Started,
-        repository::Repository,
-        serve::{Answer, client, send},
-    },
+use crate::hostile::case::{Case, End, Upload};
+use crate::support::{
+    Kiln, Recipe, Started,
+    repository::Repository,
+    serve::{Answer, client, send},
 };
 
 /// How long all the jobs together may take.

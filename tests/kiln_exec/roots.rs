@@ -10,7 +10,7 @@ use std::{
 use kiln::{arch::Arch, emulation::twins::key};
 use tempfile::TempDir;
 
-use super::support::{self, succeed};
+use crate::support::{self, succeed};
 
 /// What stands for the library that answers for the target: of that, only what `kiln-exec` has to do with.
 const ANSWERS: &str = r#"

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kiln::records::JobStatus;
 use serde_json::{Value, json};
 
-use crate::{
+use crate::logs::{
     job::{Event, LoggedJob, next_event},
     server::{NOBODY, Server},
 };

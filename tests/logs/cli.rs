@@ -9,12 +9,12 @@ use std::{
 use kiln::records::JobStatus;
 use serde_json::{Value, json};
 
-use crate::{
+use crate::logs::{
     fake_server::{Answer, Asked, FakeServer},
     job::LoggedJob,
     server::Server,
-    support::{self, Kiln, Ran, Started},
 };
+use crate::support::{self, Kiln, Ran, Started};
 
 const ID: &str = "6f3c0f5e-9a43-4f0e-8f2b-0c5c0e2f0a11";
 const KEY: &str = "a1b2c3d4-0000-4000-8000-000000000001";

@@ -9,7 +9,7 @@ use kiln::{
 };
 use serde_json::json;
 
-use crate::server::{NOBODY, Server, unique};
+use crate::logs::server::{NOBODY, Server, unique};
 
 /// A job in a server's database, and a way to write to it that is not the server's.
 pub struct LoggedJob {

@@ -11,7 +11,7 @@ use aws_sdk_s3::{
 };
 use kiln::artifacts::ArtifactStore;
 
-use crate::target::{Target, bytes, client, code, md5};
+use crate::s3::target::{Target, bytes, client, code, md5};
 
 pub async fn an_object_comes_back_as_it_was_put(target: Target) -> Target {
     let body = bytes(3_000_001);

@@ -8,7 +8,7 @@ use kiln::artifacts::{
     embedded::{EmbeddedError, EmbeddedS3},
 };
 
-use crate::target::{bytes, client, loopback};
+use crate::s3::target::{bytes, client, loopback};
 
 fn client_of(server: &EmbeddedS3) -> Client {
     client(&server.settings(), RequestChecksumCalculation::WhenRequired)
@@ -184,7 +184,7 @@ const SERVED: &str = "KILN_TEST_SERVED_DIR";
 async fn what_was_answered_outlives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "durability::serve_until_killed"])
+        .args(["--ignored", "--exact", "s3::durability::serve_until_killed"])
         .env(SERVED, dir.path())
         .stdout(std::process::Stdio::null())
         .kill_on_drop(true)

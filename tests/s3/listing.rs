@@ -2,7 +2,7 @@
 
 use aws_sdk_s3::operation::list_objects_v2::ListObjectsV2Output;
 
-use crate::target::{Target, md5};
+use crate::s3::target::{Target, md5};
 
 pub async fn listing_in_pages(target: Target) -> Target {
     let keys: Vec<_> = (0..25).map(|number| format!("p/{number:02}")).collect();

@@ -5,7 +5,7 @@ use aws_sdk_s3::{
     types::{CompletedMultipartUpload, CompletedPart},
 };
 
-use crate::target::{Target, bytes, code, md5};
+use crate::s3::target::{Target, bytes, code, md5};
 
 const MIN: usize = 5 * 1024 * 1024;
 

@@ -9,7 +9,7 @@ use kiln::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::target::{Target, bytes};
+use crate::s3::target::{Target, bytes};
 
 const VALID: Duration = Duration::from_mins(1);
 

@@ -8,7 +8,7 @@ use kiln::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::target::{Target, bytes, md5};
+use crate::s3::target::{Target, bytes, md5};
 
 const MINUTE: Duration = Duration::from_mins(1);
 

@@ -7,13 +7,11 @@ use std::{
 
 use rcgen::KeyPair;
 
-use super::{
-    refused,
-    support::{
-        Kiln,
-        authority::Authority,
-        serve::{Server, client},
-    },
+use super::refused;
+use crate::support::{
+    Kiln,
+    authority::Authority,
+    serve::{Server, client},
 };
 
 fn tls_files(kiln: &Kiln) -> (PathBuf, PathBuf) {

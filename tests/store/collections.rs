@@ -8,7 +8,7 @@ use kiln::{
     store::{Collection, Record, Side, StoreError},
 };
 
-use crate::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
+use crate::store::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
 
 on_both!(
     comes_back_as_it_went_in,

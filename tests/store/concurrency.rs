@@ -8,7 +8,7 @@ use kiln::{
     store::{SharedStore, Side, StoreError},
 };
 
-use crate::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
+use crate::store::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
 
 on_both!(
     no_change_is_lost,

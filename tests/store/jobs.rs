@@ -8,7 +8,7 @@ use kiln::{
     store::{JobFilter, Jobs, Query, StoreError, Stored},
 };
 
-use crate::place::{Place, job};
+use crate::store::place::{Place, job};
 
 on_both!(
     comes_back_as_it_went_in,

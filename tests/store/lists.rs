@@ -8,7 +8,7 @@ use kiln::{
     store::{After, Collection, Query, Side, Sort, Stored},
 };
 
-use crate::place::{Place, image, images};
+use crate::store::place::{Place, image, images};
 
 on_both!(
     pages_hold_every_record_once,

@@ -9,7 +9,7 @@ use kiln::{
     store::{Appended, Pulse, SharedStore, StoreError},
 };
 
-use crate::place::{Place, job};
+use crate::store::place::{Place, job};
 
 on_both!(
     lines_come_back_as_they_were_said,

@@ -5,7 +5,7 @@ use kiln::{
     store::{Side, StoreError},
 };
 
-use crate::place::{Place, image, images, public_key, public_keys, recipe, recipes};
+use crate::store::place::{Place, image, images, public_key, public_keys, recipe, recipes};
 
 on_both!(
     what_nobody_names_is_doomed,

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use kiln::store::{PostgresStore, SqliteStore, StoreError};
 
-use crate::{
+use crate::store::{
     place::{Place, all, public_key, public_keys},
     postgres::{PASSWORD, Server},
 };

@@ -5,7 +5,7 @@ use kiln::{
     store::StoreError,
 };
 
-use crate::place::Place;
+use crate::store::place::Place;
 
 on_both!(nodes_keep_their_order, tokens_are_found_by_digest);
 

@@ -15,7 +15,7 @@ use sqlx::{Connection as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::postgres::Server;
+use crate::support::postgres::Server;
 
 /// Runs each of these functions on an empty place of each kind.
 macro_rules! on_both {
@@ -23,13 +23,13 @@ macro_rules! on_both {
         mod on_sqlite {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() {
-                super::$test(&$crate::place::Place::sqlite()).await;
+                super::$test(&$crate::store::place::Place::sqlite()).await;
             })+
         }
         mod on_postgres {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() {
-                super::$test(&$crate::place::Place::postgres()).await;
+                super::$test(&$crate::store::place::Place::postgres()).await;
             })+
         }
     };

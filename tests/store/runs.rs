@@ -10,7 +10,7 @@ use kiln::{
 };
 use uuid::Uuid;
 
-use crate::place::{Place, job};
+use crate::store::place::{Place, job};
 
 on_both!(
     both_halves_come_back,
@@ -106,7 +106,7 @@ async fn both_halves_come_back(place: &Place) {
     assert_eq!((&stored.job, &stored.run, stored.revision), (&changed, &run, 2));
 
     // A job that somebody else carries out has no such half.
-    let other = crate::place::job("other");
+    let other = crate::store::place::job("other");
     store.insert_job(&other).await.unwrap();
     assert_eq!(store.get_run(other.id).await.unwrap(), None);
 }

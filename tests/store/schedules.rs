@@ -12,7 +12,7 @@ use kiln::{
     store::{Query, SharedStore, StoreError},
 };
 
-use crate::place::Place;
+use crate::store::place::Place;
 
 on_both!(
     comes_back_as_it_went_in,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use futures::future::join_all;
 use kiln::store::{After, Query, Side};
 
-use crate::place::{Place, image, images, job};
+use crate::store::place::{Place, image, images, job};
 
 const CALLERS: u32 = 32;
 const EACH: u32 = 320;

@@ -28,6 +28,7 @@ mod answer;
 #[path = "server/things.rs"]
 mod things;
 
+#[allow(unused_imports, reason = "only some test programs use what these make")]
 pub use self::{answer::Answer, things::*};
 
 /// How long a server may take to start, and to stop.
@@ -66,7 +67,7 @@ impl Process {
             .append(true)
             .open(dir.path().join("log"))
             .unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+        let mut command = Command::new(super::kiln_program());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["KILN_", "AWS_", "XDG_"].iter().any(|start| text.starts_with(start)) {

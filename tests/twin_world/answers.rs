@@ -4,11 +4,8 @@ use std::sync::LazyLock;
 
 use kiln::{arch::Arch, emulation::twins::world::World};
 
-use crate::{
-    debian::{Debian, target},
-    needs,
-    support::no_namespaces,
-};
+use crate::support::no_namespaces;
+use crate::twin_world::debian::{Debian, target};
 
 const CPUINFO: &str = "processor\t: 0\nmodel name\t: the emulator's\n";
 

@@ -7,7 +7,7 @@ use std::{
 
 use kiln::emulation::twins::world::{Census, Package, World};
 
-use crate::debian::Debian;
+use crate::twin_world::debian::Debian;
 
 fn exists(world: &World, name: &str) -> bool {
     world.mounted().join(name).exists()

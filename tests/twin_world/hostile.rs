@@ -8,7 +8,7 @@ use std::{
 use kiln::emulation::twins::world::{Added, Package};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 
-use crate::debian::Debian;
+use crate::twin_world::debian::Debian;
 
 /// What becomes of a package with a file `bin/tool`, which is something else in the root.
 fn adding(put: impl FnOnce(&Debian, &std::path::Path)) -> (Added, usize) {

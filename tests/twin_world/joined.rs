@@ -12,11 +12,8 @@ use kiln::emulation::{
     twins::{join::join, world::World},
 };
 
-use crate::{
-    debian::{Debian, target},
-    needs,
-    support::{self, no_emulation, no_namespaces},
-};
+use crate::support::{self, no_emulation, no_namespaces};
+use crate::twin_world::debian::{Debian, target};
 
 /// Shell scripts, each of which asks for something that only the architecture tells.
 const QUESTIONS: [&str; 14] = [

@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use crate::{
+use crate::api::{
     jobs::job,
     server::{NOBODY, Server, id_of, unique},
 };

@@ -7,7 +7,7 @@ use futures::{FutureExt, StreamExt, future::join_all, stream};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{
+use crate::api::{
     server::{IMAGES, ROOTFS, Server, artifact, id_of, unique},
     wire::Wire,
 };

@@ -3,12 +3,6 @@
 //! `cases` is what every driver is put through; a module for each driver says how that is done to it, and what only it
 //! has to stand. A small static program stands for the agent: it runs the shell script that the test put into it.
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod bell;
 mod cases;
 mod docker;

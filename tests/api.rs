@@ -3,9 +3,6 @@
 //! Modules follow the contract's subjects. `defects` holds what IMS gets wrong and Kiln must not, each test named after
 //! the weakness (docs/api.md lists them).
 
-#![cfg(all(feature = "server", feature = "agent"))]
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "this is a test")]
-
 mod addressing;
 mod bodies;
 mod coercion;
@@ -23,10 +20,8 @@ mod public_keys;
 mod recipes;
 mod remote_build_nodes;
 mod schedules;
-#[path = "../support/server.rs"]
-mod server;
-#[path = "../support/sshd.rs"]
-mod sshd;
+use crate::support::server;
+use crate::support::sshd;
 mod uploads;
 mod v2;
 mod wire;

@@ -1,0 +1,47 @@
+//! Every test but those of `alone`, in one program: one queue of tests keeps all CPUs busy, and the database, the
+//! container engine and the repositories are started once.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::format_push_string,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+#[macro_use]
+mod support;
+
+mod agent;
+mod api;
+mod auth;
+mod bad_input;
+mod build;
+mod cli;
+mod config;
+mod crash;
+mod customize;
+mod doctor;
+mod drivers;
+mod emulator_fault;
+mod equality;
+mod faults;
+mod import;
+mod ims_cli;
+mod jobs;
+mod kiln_exec;
+mod logs;
+mod places;
+mod rebase;
+mod s3;
+mod schedules;
+mod schedules_cli;
+mod serve;
+mod store;
+mod transfer;
+mod twin_truth;
+mod twin_world;
+mod twins;

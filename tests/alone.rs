@@ -1,0 +1,20 @@
+//! Tests that compare the whole host before and after, or measure how long something takes. They run when no other
+//! test does.
+
+#![cfg(all(feature = "server", feature = "agent"))]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::format_push_string,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+#[macro_use]
+mod support;
+
+mod hostile;
+mod interrupt;
+mod sandbox;
