@@ -10,7 +10,8 @@ SHELL := /bin/bash
 PROFILE ?= release
 CARGO_PROFILE := $(if $(filter release,$(PROFILE)),--release,)
 HOST_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
-OUT := target/$(PROFILE)
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+OUT := $(TARGET_DIR)/$(PROFILE)
 # What the agent is for: this machine, or build nodes of another architecture, as in `make agent ARCH=aarch64`.
 HOST_ARCH := $(firstword $(subst -, ,$(HOST_TARGET)))
 ARCH := $(HOST_ARCH)
@@ -18,7 +19,7 @@ FOREIGN := $(filter-out $(HOST_ARCH),$(ARCH))
 TARGET := $(ARCH)$(patsubst $(HOST_ARCH)%,%,$(HOST_TARGET))
 AGENT_OUT := $(OUT)$(FOREIGN:%=/%)
 CROSS := $(if $(FOREIGN),CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_LINKER=$(ARCH)-linux-gnu-gcc)
-CARGO_AGENT := $(CROSS) cargo build --locked --target $(TARGET) --target-dir target/agent
+CARGO_AGENT := $(CROSS) cargo build --locked --target $(TARGET) --target-dir $(TARGET_DIR)/agent
 STATIC := RUSTFLAGS="-C target-feature=+crt-static" $(CARGO_AGENT)
 COMPANIONS := $(if $(filter x86_64 aarch64,$(ARCH)),kiln-exec)
 
@@ -29,22 +30,28 @@ build: agent
 	cargo build --locked $(CARGO_PROFILE) --bin kiln
 
 ## agent: the static program that runs inside sandboxes, and what lies beside it
-# Its own target directory: other features and flags would otherwise rebuild everything at each change of side.
+# A release has its own target directory: other features and flags would otherwise rebuild everything at each change of side.
 agent: packages answers $(COMPANIONS)
-	$(STATIC) --profile agent --bin kiln-agent --no-default-features --features agent-program
-	@install -D target/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent
+ifeq ($(PROFILE)$(FOREIGN),debug)
+# Made of the same compiled crates as the kiln and the tests beside it, of which it needs few: only its last step links
+# it statically.
+	cargo rustc --locked --package kiln-agent --features kiln/server -- -C target-feature=+crt-static
+else
+	$(STATIC) --profile agent --package kiln-agent
+	@install -D $(TARGET_DIR)/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent
+endif
 
 # Goes in front of the emulator. It has a little assembly, for the hosts that most sites have.
 .PHONY: kiln-exec
 kiln-exec: packages
 	$(STATIC) --profile exec --package kiln-exec
-	@install -D target/agent/$(TARGET)/exec/kiln-exec $(AGENT_OUT)/kiln-exec
+	@install -D $(TARGET_DIR)/agent/$(TARGET)/exec/kiln-exec $(AGENT_OUT)/kiln-exec
 
 # Loaded into native twins of the image's programs.
 .PHONY: answers
 answers: packages
 	$(CARGO_AGENT) --profile agent --package kiln-answers
-	@install -D target/agent/$(TARGET)/agent/libanswers.so $(AGENT_OUT)/answers.so
+	@install -D $(TARGET_DIR)/agent/$(TARGET)/agent/libanswers.so $(AGENT_OUT)/answers.so
 
 ## packages: what builds need from Debian
 packages:
@@ -52,24 +59,27 @@ packages:
 	@$(if $(FOREIGN),rustup target list --installed | grep -qx $(TARGET) || rustup target add $(TARGET))
 
 ## demo: a small recipe for two architectures, then a bootable one
-demo: PROFILE := release
-demo: build
-	@examples/demo.sh
+# With the programs that tests run, so that what either compiles serves both; a release takes three times as long to compile.
+demo: PROFILE := debug
+demo:
+	@$(MAKE) --no-print-directory PROFILE=debug build
+	@KILN=$(TARGET_DIR)/debug/kiln examples/demo.sh
 
 ## test: everything, for real
 test: PROFILE := debug
 test:
 	@.ci/install-packages build test
-	@$(MAKE) --no-print-directory PROFILE=debug build
+	@$(MAKE) --no-print-directory PROFILE=debug agent
 	.ci/test
 
 lint: packages
+	@.ci/install-packages lint
 	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --no-default-features --features agent-program -- -D warnings
+	cargo clippy --locked --package kiln-agent --package kiln-bench-rebase -- -D warnings
 	cargo clippy --locked --package kiln-answers --profile agent -- -D warnings
-	cargo clippy --locked --package kiln-bench-rebase -- -D warnings
 	cargo clippy --locked --package kiln-exec --profile exec -- -D warnings
+	.ci/lint-dependencies
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 ## bench: measured figures, as ratios

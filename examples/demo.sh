@@ -5,7 +5,7 @@
 #   DEMO_RECIPE     the recipe              default recipes/debian-compute; recipes/debian-minimal takes 4 minutes
 #   DEMO_ARCHS      architectures, a,b      default this machine's and a foreign one
 #   DEMO_DATA_DIR   where Kiln keeps files  default target/demo, so that your own data directory is left alone
-#   KILN            the program             default target/release/kiln
+#   KILN            the program             default target/release/kiln; `make demo` sets it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
