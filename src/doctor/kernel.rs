@@ -87,7 +87,8 @@ async fn user_namespaces(config: &Config, driver: &NamespaceDriver) -> Finding {
     }
 }
 
-/// The kernel setting that keeps this user from making user namespaces, and the command to change it.
+/// The command against the kernel setting that keeps this user from making user namespaces, if there is such a
+/// setting.
 fn what_forbids(read: impl Fn(&str) -> Option<String>, is_root: bool) -> Option<&'static str> {
     let is = |path: &str, value: &str| read(path).is_some_and(|text| text == value);
     if is("/proc/sys/user/max_user_namespaces", "0") {
