@@ -1,4 +1,4 @@
-//! Repackages a root as the agent does. benches/customize measures it.
+//! Repackages a root like the agent, for benches/customize.
 
 use std::{env, error::Error, path::Path};
 

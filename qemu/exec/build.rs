@@ -1,5 +1,5 @@
-//! How the program is linked: no C start-up code, and one segment with all code and constants, which Kiln takes out of
-//! the file (`src/emulation/twins/join.rs`).
+//! Links the program without C start-up code, and with one segment for all code and constants, which Kiln extracts
+//! from the file (`src/emulation/twins/join.rs`).
 
 fn main() {
     for argument in [

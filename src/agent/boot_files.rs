@@ -1,4 +1,4 @@
-//! Finds kernel, initrd and kernel parameters in a finished root, without ever leaving it.
+//! Finds kernel, initrd and kernel parameters in a finished root. Reads files of that root only, never outside it.
 
 use std::{
     collections::VecDeque,
@@ -13,13 +13,13 @@ use crate::{
     records::{Failure, protocol::BootFiles},
 };
 
-/// Symbolic links that one path may lead through, as in Linux.
+/// The most symbolic links that one path may lead through, as in Linux.
 const MOST_LINKS: usize = 40;
 
-/// What distributions call kernels, best first: `vmlinux` is often the one for debuggers.
+/// Distributions' names for kernels, best first: `vmlinux` is often the one for debuggers.
 const KERNEL_NAMES: [&str; 5] = ["vmlinuz", "Image", "bzImage", "image", "vmlinux"];
 
-/// What distributions call initrds: before and after the kernel's version.
+/// Distributions' names for initrds: the parts before and after the kernel's version.
 const INITRD_NAMES: [(&str, &str); 4] = [
     ("initrd.img-", ""),
     ("initrd-", ""),
@@ -27,7 +27,7 @@ const INITRD_NAMES: [(&str, &str); 4] = [
     ("initramfs-", ""),
 ];
 
-/// The files that a node boots from.
+/// The files from which a node boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootSet {
     /// The kernel, which may have to be unpacked.
@@ -74,7 +74,7 @@ pub fn find_boot_files(root: &Path, arch: Arch, names: &BootFiles) -> Result<Opt
     }))
 }
 
-/// Writes the kernel of `set` to the file `to`, unpacked if need be. Returns its size in bytes.
+/// Writes the kernel of `set` to the file `to`, unpacking it if necessary. Returns its size in bytes.
 pub fn write_kernel(set: &BootSet, to: &Path) -> Result<u64, Failure> {
     set.kernel.write(to)
 }
@@ -120,7 +120,7 @@ fn names_of(path: &Path) -> impl Iterator<Item = OsString> {
 
 struct Boot<'a> {
     root: &'a Path,
-    /// The names in `/boot` that are text.
+    /// The names in `/boot` that are valid UTF-8.
     names: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Boot<'a> {
         Ok(Self { root, names })
     }
 
-    /// The real path of a regular file that is not empty.
+    /// The real path of a regular file, if it is not empty.
     fn file(&self, path: &Path) -> Option<PathBuf> {
         let real = resolve(self.root, path).ok()?;
         let found = fs_err::symlink_metadata(&real).ok()?;
@@ -183,7 +183,7 @@ impl<'a> Boot<'a> {
         })
     }
 
-    /// The only initrd there is: good for a kernel whose version is unknown.
+    /// The initrd, if there is only one: suitable for a kernel of unknown version.
     fn only_initrd(&self) -> Option<PathBuf> {
         let is_initrd = |name: &&String| INITRD_NAMES.iter().any(|(before, _)| name.starts_with(before));
         let mut found = self.names.iter().filter(is_initrd).filter(|name| !is_spare(name));
@@ -194,7 +194,7 @@ impl<'a> Boot<'a> {
     }
 }
 
-/// Files that lie beside the real ones: of rescue systems, of crash kernels, and of the installation before.
+/// Whether a file is not the main one, but for a rescue system, a crash kernel or an earlier installation.
 fn is_spare(name: &str) -> bool {
     name.contains("rescue") || name.contains("kdump") || Path::new(name).extension() == Some(OsStr::new("old"))
 }
@@ -220,19 +220,19 @@ fn version_of(kernel: &Path) -> Option<String> {
     from_name.or_else(from_dir).map(str::to_owned)
 }
 
-/// A version in a form that sorts as its parts do: `6.1.0-9` before `6.1.0-18`, and `6.9-rc1` before `6.9`.
+/// A version in a form that sorts by its parts: `6.1.0-9` before `6.1.0-18`, and `6.9-rc1` before `6.9`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct VersionKey(Vec<Part>);
 
-/// A part of a version; the order of the variants is the order in which they sort.
+/// A part of a version; the variants are in sort order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
-    /// What comes before the version without it.
+    /// Sorts before the end of a version.
     Before,
     End,
     Separator(char),
     Word(String),
-    /// A number of any length: its length without leading zeros, and its digits.
+    /// A number of any length: its number of digits without leading zeros, and the digits.
     Number(usize, String),
 }
 

@@ -1,11 +1,11 @@
-//! The first cause of a tool's failure, from what it said. The last line of a log mostly tells that something failed;
-//! what failed stands some way before it.
+//! Finds the first cause of a tool's failure in its output. The last line of a log usually says only that something
+//! failed; the reason is some way before it. Pure: no I/O.
 
 use crate::records::Failure;
 
-/// A line that names a cause.
+/// A pattern for lines that name a cause.
 struct Known {
-    /// What the line has in it, all of these, in lower case.
+    /// The texts that the line must contain, all of them, in lower case.
     has: &'static [&'static str],
     code: &'static str,
     hint: &'static str,
@@ -31,7 +31,8 @@ const SCRIPTLET: &str = "the package's own script failed; its output stands befo
 const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log says where it differs";
 
-/// What is known to end builds: first what makes everything else fail too, then repositories, packages and scripts.
+/// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
+/// scripts.
 const TABLE: [Known; 46] = [
     known(&["no space left on device"], "disk_full", DISK),
     known(&["disk quota exceeded"], "disk_full", DISK),
@@ -89,14 +90,14 @@ const TABLE: [Known; 46] = [
     known(&["kiwischemaimporterror"], "recipe_config_invalid", SCHEMA),
 ];
 
-/// The known cause that these lines name, if they name one. Where there are several it is the one that stands first in
-/// the table, at the place where it stands first in the lines.
+/// The known cause that these lines name, if any. If there are several, the first one in the table counts, with the
+/// first line that names it.
 pub fn known_cause(lines: &[String]) -> Option<Failure> {
     let pieces: Vec<(&str, String)> = lines
         .iter()
         .flat_map(|line| pieces(line))
         .map(|piece| (piece, piece.to_ascii_lowercase()))
-        // What a tool minds and passes over is no cause.
+        // A warning that the tool ignores is not a cause.
         .filter(|(_, lower)| !lower.ends_with("continuing.") && !lower.ends_with("continuing"))
         .collect();
     let of = |row: &Known| {
@@ -112,7 +113,7 @@ pub fn known_cause(lines: &[String]) -> Option<Failure> {
     TABLE.iter().find_map(of).or_else(killed)
 }
 
-/// What a tool without a known cause said last.
+/// The last line of a tool's output, for failures without a known cause.
 pub fn last_words(lines: &[String]) -> Option<&str> {
     lines
         .iter()
@@ -121,7 +122,7 @@ pub fn last_words(lines: &[String]) -> Option<&str> {
         .find(|text| !text.is_empty())
 }
 
-/// A shell's word for a process that got SIGKILL, which in a sandbox nobody but the kernel sends.
+/// A shell's message about a process that got SIGKILL, which in a sandbox only the kernel sends.
 fn is_killed(lower: &str) -> bool {
     lower == "killed" || (lower.contains(": line ") && lower.contains(" killed "))
 }
@@ -150,7 +151,7 @@ mod tests {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What tools really said, the code, and the line that is the cause.
+    /// Real output of tools, the code, and the line with the cause.
     const SAID: [(&str, &str, &str); 21] = [
         (
             "[ DEBUG   ]: 07:40:19 | system: E: Unable to locate package no-such-thing\n\
@@ -267,7 +268,7 @@ mod tests {
             "recipe_config_invalid",
             "KiwiDescriptionInvalid: Failed to validate schema and/or schematron rules",
         ),
-        // kiwi quotes what a tool said in one line.
+        // kiwi quotes a tool's output in one line.
         (
             "[ ERROR   ]: 07:40:20 | KiwiBootStrapPhaseFailed: Bootstrap package installation failed: \
              Reading package lists...\\nE: Unable to locate package no-such-thing\\n",

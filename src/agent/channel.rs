@@ -1,4 +1,5 @@
-//! The agent's line to its server: calls that are repeated until they are answered, or until there is no hope.
+//! The agent's client of its server: calls that are repeated until they are answered, or until there is no hope. Talks
+//! HTTP to the server only.
 
 use std::{
     fmt,
@@ -22,7 +23,7 @@ use crate::records::{
     },
 };
 
-/// How long a silent server is waited for until the job says how long it is to be, in seconds.
+/// How long an unreachable server is waited for, in seconds, until the job has its own value.
 const FIRST_PATIENCE_S: u64 = 30 * 60;
 
 /// The first and the longest pause before a call is repeated. Short, because a server that restarts is back soon.
@@ -31,7 +32,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// How long the server may take for an answer.
 const ANSWER: Duration = Duration::from_mins(1);
 
-/// The same where S3 has to put a large object together first.
+/// The same for calls in which S3 has to assemble a large object first.
 const COMPLETED: Duration = Duration::from_mins(15);
 
 /// Calls to the server. Cheap to clone.
@@ -40,7 +41,7 @@ pub struct Channel(Arc<Shared>);
 
 struct Shared {
     http: Client,
-    /// Of the job; the routes follow.
+    /// Of the job; the routes are appended.
     address: String,
     token: String,
     patience_s: AtomicU64,
@@ -51,31 +52,31 @@ struct Shared {
 /// Why an agent stops in the middle of its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// Nobody wants to hear of this job any more, for this reason. The agent exits without a word.
+    /// The server no longer wants the job, for this reason. The agent exits without a report.
     Dismissed(Failure),
-    /// The job fails, for this reason; the server is to hear it.
+    /// The job fails, for this reason, which the server has to be told.
     Failed(Failure),
 }
 
 /// Why one attempt at a call failed.
 enum Trouble {
-    /// It may go better next time.
+    /// A repetition may succeed.
     Passing(String),
-    /// It will not.
+    /// A repetition would fail too.
     Lasting(Failure),
-    /// The agent has no business here.
+    /// The server has dismissed the agent.
     Dismissed(Failure),
 }
 
 impl Channel {
-    /// A line to the server that `facts` name.
+    /// A channel to the server in `facts`.
     ///
     /// # Errors
     ///
     /// `ca_bundle_invalid` when the sandbox's authorities cannot be read.
     pub fn new(facts: &AgentFacts) -> Result<Self, Failure> {
         let (client, server) = if let Some(path) = facts.server.strip_prefix("unix:") {
-            // What the address calls the host does not matter on a socket.
+            // The host in the address does not matter on a socket.
             (fetch::client(None)?.unix_socket(path), "http://kiln")
         } else {
             (
@@ -94,7 +95,7 @@ impl Channel {
         })))
     }
 
-    /// What the agent is to do. From here on the job's own patience counts.
+    /// Asks for the job. From here on the job's own patience applies.
     pub async fn job(&self) -> Result<JobDescription, Failure> {
         let route = format!("?protocol={PROTOCOL}");
         let job: JobDescription = self.ask(Method::GET, &route, None::<&()>, ANSWER).await?;
@@ -102,17 +103,17 @@ impl Channel {
         Ok(job)
     }
 
-    /// Reports what happened.
+    /// Reports events.
     pub async fn post_events(&self, batch: &EventBatch) -> Result<EventsKept, Failure> {
         self.ask(Method::POST, "/events", Some(batch), ANSWER).await
     }
 
-    /// Opens an upload, or finds the one that is open.
+    /// Opens an upload, or finds it if it is already open.
     pub async fn create_upload(&self, object: NewUpload) -> Result<OpenUpload, Failure> {
         self.ask(Method::POST, "/uploads", Some(&object), ANSWER).await
     }
 
-    /// Where a part goes.
+    /// The address for uploading a part.
     pub async fn part_url(&self, upload: u32, number: u32) -> Result<String, Failure> {
         let route = format!("/uploads/{upload}/parts");
         let numbers = PartNumbers { numbers: vec![number] };
@@ -121,13 +122,13 @@ impl Channel {
             .ok_or_else(|| Failure::new("protocol", "the server knows no address for a part"))
     }
 
-    /// Says that every part was sent.
+    /// Reports that every part was sent.
     pub async fn complete_upload(&self, upload: u32, sent: &SentParts) -> Result<(), Failure> {
         let route = format!("/uploads/{upload}/complete");
         self.call(Method::POST, &route, Some(sent), COMPLETED).await.map(drop)
     }
 
-    /// Where packages can be got or shared, in the same order.
+    /// The addresses for downloading or sharing packages, in the same order.
     pub async fn find_packages(&self, packages: Vec<PackageFile>) -> Result<Vec<PackageUrl>, Failure> {
         let mut urls = Vec::with_capacity(packages.len());
         for some in packages.chunks(MOST_PACKAGES) {
@@ -140,14 +141,14 @@ impl Channel {
         Ok(urls)
     }
 
-    /// Says how the job went.
+    /// Reports the job's outcome.
     pub async fn finish(&self, outcome: &Outcome) -> Result<(), Failure> {
         self.call(Method::POST, "/finish", Some(outcome), ANSWER)
             .await
             .map(drop)
     }
 
-    /// Opens a line for whoever logs in to the job's shell. One attempt: who needs it tries again.
+    /// Opens a connection for a user who logs in to the job's shell. Makes one attempt: the caller repeats it.
     pub async fn open_line(&self) -> Result<Upgraded, Failure> {
         let lost = |error: reqwest::Error| Failure::new("server_lost", reason(&error));
         let address = format!("{}/shell", self.0.address);
@@ -161,7 +162,7 @@ impl Channel {
         response.map_err(lost)?.upgrade().await.map_err(lost)
     }
 
-    /// Notes what the server has heard of the shell's end.
+    /// Records the server's verdict on the shell's work.
     pub fn judge(&self, verdict: Option<Verdict>) {
         self.0.verdict.send_if_modified(|known| {
             let news = *known != verdict;
@@ -170,12 +171,12 @@ impl Channel {
         });
     }
 
-    /// What somebody said over the API is to become of the work in the shell.
+    /// The verdict on the shell's work that was given over the API.
     pub fn verdict(&self) -> Option<Verdict> {
         *self.0.verdict.borrow()
     }
 
-    /// Makes the agent stop. Only the first reason counts.
+    /// Stops the agent. Only the first reason counts.
     pub fn end(&self, ending: Ending) {
         self.0.ending.send_if_modified(|known| {
             let first = known.is_none();
@@ -184,12 +185,12 @@ impl Channel {
         });
     }
 
-    /// Returns when the agent is to stop.
+    /// Returns when the agent has to stop.
     pub async fn ended(&self) -> Ending {
         let mut endings = self.0.ending.subscribe();
         match endings.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(ending)) => ending.clone(),
-            // The sender lives in `self`.
+            // `self` holds the sender, so this cannot happen.
             _ => std::future::pending().await,
         }
     }
@@ -210,12 +211,12 @@ impl Channel {
         })
     }
 
-    /// Calls until there is an answer that counts.
+    /// Repeats a call until there is a final answer.
     ///
     /// # Errors
     ///
-    /// The server's own refusal; `server_lost` when it was silent for too long. After that, and after a dismissal, the
-    /// agent stops.
+    /// The server's own refusal, or `server_lost` when it did not answer for too long. After that, and after a
+    /// dismissal, the agent stops.
     async fn call(
         &self,
         method: Method,
@@ -286,7 +287,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// An error with the innermost cause, which is the one that says something.
+/// An error's innermost cause, which is the informative one.
 fn reason(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

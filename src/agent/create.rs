@@ -1,4 +1,4 @@
-//! The steps of a create job that are its own: from a recipe to a root.
+//! The steps that only a create job has: from a recipe to a root. Downloads from S3, and touches the job's disk space.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Returns where the recipe is.
+/// Fetches and unpacks the recipe. Returns its directory.
 pub async fn fetch(
     work: &RecipeWork,
     http: &reqwest::Client,
@@ -54,7 +54,7 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
     blocking(move || template::render(&recipe, &values, mode, &|line| events.say_blocking(line))).await
 }
 
-/// Waits for the recipe's repositories. Returns whether it has a type `tbz`, which IMS recipes are written for.
+/// Waits for the recipe's repositories. Returns whether the recipe has a type `tbz`, the one for IMS.
 pub async fn repos(
     work: &RecipeWork,
     arch: Arch,
@@ -68,7 +68,7 @@ pub async fn repos(
     Ok(facts.has_tbz)
 }
 
-/// Makes the root. Returns what ran how, if programs of the image do not run by themselves.
+/// Makes the root. Returns how often programs ran as twins or emulated, if the machine cannot run them itself.
 pub async fn build(
     job: &JobDescription,
     http: &reqwest::Client,

@@ -1,4 +1,4 @@
-//! What the agent hears of programs that ran or died under the emulator.
+//! Collects a watcher's reports on programs that ran or died under the emulator. Reads one socket.
 
 use std::{
     io,
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::records::{Failure, protocol::Emulator};
 
-/// The same command, run through a watcher, and what the watcher will tell. Output, environment and directory stay as they are;
-/// the program's standard input is empty.
+/// The same command, run through a watcher, and the socket with the watcher's reports. Output, environment and
+/// directory stay unchanged; the program's standard input is empty.
 pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Command, UnixStream)> {
     let command = command.as_std();
     let (ours, theirs) = StdUnixStream::pair()?;
@@ -42,7 +42,7 @@ pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Com
     Ok((watched, UnixStream::from_std(ours)?))
 }
 
-/// Says of each death that it happened, and collects everything until the watcher ends.
+/// Logs each death, and collects all reports until the watcher ends.
 pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<Death>, Programs)> {
     tokio::spawn(async move {
         let (mut deaths, mut programs) = (Vec::new(), Programs::default());
@@ -65,7 +65,7 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
     })
 }
 
-/// What deaths mean for the job.
+/// The failure of the job that these deaths cause.
 pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
     let first = told(deaths.first()?);
     let detail = match deaths.len() - 1 {

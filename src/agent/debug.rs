@@ -1,4 +1,4 @@
-//! A look at what was built, well or not, for whoever asked for it with `enable_debug`.
+//! Opens a shell into a finished or failed build, for jobs with `enable_debug`. Touches the root.
 
 use std::path::Path;
 
@@ -14,25 +14,25 @@ use crate::records::{
     protocol::{JobDescription, ShellPlan},
 };
 
-/// What is looked at.
+/// Everything that the shell needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     /// The job.
     pub job: &'a JobDescription,
-    /// The root that was built, as far as it was.
+    /// The root, as far as it was built.
     pub root: &'a Path,
-    /// Leads to the server.
+    /// The channel to the server.
     pub channel: &'a Channel,
-    /// Hears what happens.
+    /// Takes events.
     pub events: &'a Events,
 }
 
-/// Opens a shell into a build that has `built`, and returns how the build went when it is closed.
+/// Opens a shell into a build with the result `built`, and returns the build's result when the shell is closed.
 ///
 /// # Errors
 ///
-/// The build's own failure, whatever was done in the shell; of one that went well, `shell_failed` when its user throws
-/// it away. One that nobody looked at goes on.
+/// The build's own failure, whatever was done in the shell; after a successful build, `shell_failed` when its user
+/// rejects it. A build whose shell was never used continues.
 pub async fn show(at: Shown<'_>, plan: &ShellPlan, built: Result<(), Failure>) -> Result<(), Failure> {
     let Shown {
         job,
@@ -47,7 +47,7 @@ pub async fn show(at: Shown<'_>, plan: &ShellPlan, built: Result<(), Failure>) -
             format!("the build failed: {failure}")
         }
     };
-    // One that failed early has none.
+    // A build that failed early has no root.
     fs_err::create_dir_all(root).map_err(|error| Failure::io("cannot open the shell", &error))?;
     let (path, aside) = (root.to_owned(), root.with_extension("aside"));
     let authorities = job.ca_bundle.clone();

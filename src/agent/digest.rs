@@ -1,4 +1,4 @@
-//! Digests: of a whole file, and of the parts of an upload while they are read.
+//! Digests of whole files, and of the parts of an upload while they are read. Reads files only.
 
 use std::{
     io::{self, Read},
@@ -12,13 +12,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::records::{Digests, artifact::Digesting};
 
-/// How much is read between two rounds of hashing: small enough that all three digests find it in the CPU's cache.
+/// How much is read between two rounds of hashing: small enough to be in the CPU's cache for all three digests.
 const PIECE: usize = 128 * 1024;
 
 /// One part of an upload.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// From 1.
+    /// Its number, counted from 1.
     pub number: u32,
     /// Its content.
     pub bytes: Bytes,
@@ -36,7 +36,7 @@ pub struct PartReader {
 }
 
 impl PartReader {
-    /// Opens `path`. Every part but the last will have `part_size` bytes.
+    /// Opens `path`. Every part except the last will have `part_size` bytes.
     pub fn open(path: &Path, part_size: usize) -> io::Result<Self> {
         if part_size == 0 {
             return Err(io::Error::new(
@@ -52,7 +52,7 @@ impl PartReader {
         })
     }
 
-    /// The next part; none after the last. An empty file is one empty part, because an upload needs at least one.
+    /// The next part; `None` after the last. An empty file has one empty part, because an upload needs at least one.
     pub fn next_part(&mut self) -> io::Result<Option<Part>> {
         let mut bytes = Vec::with_capacity(self.part_size);
         let mut part_md5 = Md5::new();
@@ -76,7 +76,8 @@ impl PartReader {
         }))
     }
 
-    /// Size and digests of everything read so far: the whole file, once [`PartReader::next_part`] gave none.
+    /// Size and digests of everything read so far: of the whole file, once [`PartReader::next_part`] has returned
+    /// `None`.
     pub fn finish(self) -> Digests {
         self.whole.finish()
     }

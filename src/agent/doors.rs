@@ -1,4 +1,5 @@
-//! The inner side of doors: ports of the sandbox's own loopback that lead to the same ports of the host's.
+//! The inner side of doors: ports of the sandbox's own loopback that lead to the same ports of the host's. Listens on
+//! 127.0.0.1, and connects to sockets or the gateway.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -9,20 +10,20 @@ use tokio::{
 
 use crate::records::Failure;
 
-/// Where the server's sockets are inside a sandbox.
+/// The directory of the server's sockets inside a sandbox.
 const SOCKETS: &str = "/run/kiln";
 
 /// How long a connection waits for a server that is being restarted.
 const RESTART: Duration = Duration::from_mins(1);
 
-/// How often it is seen whether the server is back.
+/// Pause between attempts to reach the server.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Opens the doors, for as long as the agent runs.
 ///
 /// # Errors
 ///
-/// `no_door` when a port cannot be listened on.
+/// `no_door` when a port cannot be opened.
 pub async fn open(ports: &[u16], gateway: Option<IpAddr>) -> Result<(), Failure> {
     for &port in ports {
         let listener = TcpListener::bind(("127.0.0.1", port))
@@ -37,16 +38,16 @@ async fn serve(listener: TcpListener, port: u16, gateway: Option<IpAddr>) {
     loop {
         match listener.accept().await {
             Ok((inside, _)) => drop(tokio::spawn(relay(inside, port, gateway))),
-            // Out of descriptors, for the moment.
+            // Out of descriptors for the moment.
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
 }
 
 async fn relay(mut inside: TcpStream, port: u16, gateway: Option<IpAddr>) {
-    // Tools give up at the first refusal, so they are not shown one while a server is being restarted.
+    // Tools give up at the first refusal, so they do not see one while a server is being restarted.
     let until = Instant::now() + RESTART;
-    // An error is one side's going away, which the other one hears of.
+    // An error means that one side closed, which the other side sees.
     loop {
         match gateway {
             Some(gateway) => {

@@ -1,4 +1,5 @@
-//! What happens, on its way to the server: in order, without holes, in batches, and a sign of life when nothing does.
+//! Sends events to the server: in order, without gaps, in batches, and with a sign of life when nothing happens. Uses
+//! the channel only.
 
 use std::time::Duration;
 
@@ -14,22 +15,22 @@ use crate::records::{
     protocol::{Event, EventBatch, Stream, What},
 };
 
-/// Events that wait to be sent before a tool that talks too fast is slowed down.
+/// The most events that may wait to be sent; a tool with more output is slowed down.
 const WAITING: usize = 2_000;
 
-/// Events in one batch at most.
+/// The most events in one batch.
 const BATCH: usize = 200;
 
-/// Text in one batch, in bytes: beyond this nothing more is added.
+/// The size in bytes at which a batch takes no more text.
 const BATCH_TEXT: usize = 1024 * 1024;
 
-/// How long a batch may grow when another was just sent.
+/// How long a batch may grow after the previous one was sent.
 const GROW: Duration = Duration::from_millis(250);
 
-/// After this time without an event the server hears that the agent is alive.
+/// After this time without an event, the server gets a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Longer lines are cut: no human reads them, and they would hold memory at every hop.
+/// Longer lines are cut: users do not read them, and they would take memory everywhere on their way.
 const LONGEST_LINE: usize = 16 * 1024;
 
 enum Message {
@@ -37,15 +38,15 @@ enum Message {
     Flush(oneshot::Sender<()>),
 }
 
-/// Takes what happens. Cheap to clone.
+/// Takes events. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Events {
     messages: mpsc::Sender<Message>,
 }
 
 impl Events {
-    /// Starts sending over `channel`, in a task that ends with the last clone of these events, or when the server
-    /// takes no more; the channel is told then that the agent is to stop.
+    /// Starts to send over `channel`, in a task that ends with the last clone of these events, or when the server
+    /// accepts no more; in the latter case it stops the agent through the channel.
     pub fn new(channel: Channel) -> Self {
         let (messages, queue) = mpsc::channel(WAITING);
         let sender = Sender {
@@ -59,23 +60,23 @@ impl Events {
         Self { messages }
     }
 
-    /// Something happened.
+    /// Reports an event.
     pub async fn send(&self, what: What) {
-        // A server that is gone is noticed by the next call, not here.
+        // The loss of the server is noticed by the next call, not here.
         let _ = self.messages.send(now(what)).await;
     }
 
-    /// The agent itself says a line.
+    /// Logs a line of the agent itself.
     pub async fn say(&self, text: impl Into<String>) {
         self.send(line(Stream::Agent, text.into())).await;
     }
 
-    /// The same from code that blocks.
+    /// The same for blocking code.
     pub fn say_blocking(&self, text: &str) {
         let _ = self.messages.blocking_send(now(line(Stream::Agent, text.to_owned())));
     }
 
-    /// The same from code that can neither block nor wait. A line may come late when the queue is full.
+    /// The same for code that may neither block nor wait. The line may be late when the queue is full.
     pub fn say_soon(&self, text: &str) {
         let message = now(line(Stream::Agent, text.to_owned()));
         if let Err(mpsc::error::TrySendError::Full(message)) = self.messages.try_send(message) {
@@ -84,12 +85,12 @@ impl Events {
         }
     }
 
-    /// How far the step is, from code that cannot wait: what does not fit into the queue is left out.
+    /// Reports a step's progress, for code that may not wait: dropped when the queue is full.
     pub fn progress_soon(&self, done: u64, total: u64) {
         let _ = self.messages.try_send(now(What::Progress { done, total }));
     }
 
-    /// Returns when the server has kept everything sent so far, or never will.
+    /// Returns when the server has stored all earlier events, or never will.
     pub async fn flush(&self) {
         let (caller, flushed) = oneshot::channel();
         if self.messages.send(Message::Flush(caller)).await.is_ok() {
@@ -98,7 +99,7 @@ impl Events {
     }
 }
 
-/// A log event, cut to a length that somebody may read.
+/// A log event, cut to a readable length.
 pub(super) fn line(stream: Stream, mut text: String) -> What {
     if text.len() > LONGEST_LINE {
         let end = text.floor_char_boundary(LONGEST_LINE);
@@ -119,7 +120,7 @@ fn now(what: What) -> Message {
 struct Sender {
     channel: Channel,
     queue: mpsc::Receiver<Message>,
-    /// Taken off the queue and not sent yet.
+    /// Events that were taken off the queue and not sent yet.
     received: Vec<Message>,
     /// Number of the next event.
     next: u64,
@@ -136,8 +137,7 @@ impl Sender {
         }
     }
 
-    /// Waits for something to send, which may be no more than a sign of life. False when nobody will say anything any
-    /// more.
+    /// Waits for something to send, which may be just a sign of life. Returns false when all senders are gone.
     async fn gather(&mut self) -> bool {
         if self.received.is_empty() {
             let silent = self.last_sent.unwrap_or_else(Instant::now) + HEARTBEAT;
@@ -146,7 +146,7 @@ impl Sender {
                 () = sleep_until(silent) => return true,
             }
         }
-        // The first event goes at once, those in its wake together.
+        // The first event is sent at once, those that follow closely together.
         let ready = self.last_sent.map_or_else(Instant::now, |sent| sent + GROW);
         while self.received.len() < BATCH && !self.received.iter().any(|message| matches!(message, Message::Flush(_))) {
             let room = BATCH - self.received.len();
@@ -158,7 +158,7 @@ impl Sender {
         true
     }
 
-    /// Sends one batch of what was gathered.
+    /// Sends one batch of the events received.
     async fn send(&mut self) -> Result<(), Failure> {
         let (mut text, mut taken, mut flushed) = (0, 0, Vec::new());
         let mut events = Vec::with_capacity(self.received.len());
@@ -195,7 +195,7 @@ impl Sender {
                 .end(Ending::Failed(Failure::new("cancelled", "the job was cancelled")));
         }
         for caller in flushed {
-            // Who no longer waits need not know.
+            // The caller may have stopped waiting.
             let _ = caller.send(());
         }
         Ok(())

@@ -1,10 +1,11 @@
-//! What the sandbox is, as seen from inside: proof of whose kernel a job ran on.
+//! Describes the sandbox from inside, as proof of the kernel on which a job ran. Reads system files, and runs the
+//! emulator with `--version`.
 
 use std::process::Command;
 
 use crate::records::protocol::{Emulator, SandboxFacts};
 
-/// Looks at the kernel, at what the firmware and the CPU say of a virtual machine, and at the emulator.
+/// Examines the kernel, the signs of a virtual machine in firmware and CPU, and the emulator.
 pub fn gather(emulator: Option<&Emulator>) -> SandboxFacts {
     let read = |path: &str| {
         let text = fs_err::read_to_string(path).unwrap_or_default();
@@ -22,9 +23,9 @@ pub fn gather(emulator: Option<&Emulator>) -> SandboxFacts {
     }
 }
 
-/// What runs the kernel, by the firmware's tables, the CPU's flags or the device tree; none on bare metal.
+/// The hypervisor, according to the firmware's tables, the CPU's flags or the device tree; `None` on bare metal.
 fn hypervisor(vendor: &str, cpuinfo: &str, compatible: &str) -> Option<String> {
-    /// Vendors of firmware that only virtual machines have.
+    /// Firmware vendors that only occur in virtual machines.
     const VENDORS: [&str; 7] = [
         "QEMU",
         "Cloud Hypervisor",

@@ -1,4 +1,4 @@
-//! Getting the recipe archive, and the HTTP client that the whole agent uses.
+//! Downloads the recipe archive, and makes the HTTP clients of the agent. Talks HTTP, and writes the downloaded file.
 
 use std::{path::Path, time::Duration};
 
@@ -12,27 +12,27 @@ use crate::records::{
     protocol::{ObjectSource, RecipeSource},
 };
 
-/// Tries to get the recipe, two seconds apart.
+/// Attempts to download the recipe, two seconds apart.
 const TRIES: u32 = 5;
 
-/// A client for what lies outside the sandbox; see [`client`].
+/// A client for servers outside the sandbox; see [`client`].
 ///
 /// # Errors
 ///
-/// `ca_bundle_invalid` when the bundle cannot be read or holds no certificate.
+/// `ca_bundle_invalid` when the bundle cannot be read or contains no certificate.
 pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
     let client = client(ca_bundle)?.read_timeout(Duration::from_mins(2));
     client.build().map_err(|error| unusable(&error))
 }
 
-/// The makings of a client that trusts the authorities in `ca_bundle` (PEM) and no others: a sandbox has none of its
-/// own. Without a bundle it speaks plain HTTP only.
+/// A client builder that trusts the authorities in `ca_bundle` (PEM) and no others: a sandbox has none of its own.
+/// Without a bundle the client speaks plain HTTP only.
 ///
 /// # Errors
 ///
-/// `ca_bundle_invalid` when the bundle cannot be read or holds no certificate.
+/// `ca_bundle_invalid` when the bundle cannot be read or contains no certificate.
 pub fn client(ca_bundle: Option<&str>) -> Result<ClientBuilder, Failure> {
-    // An error says that a provider is installed already.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = match ca_bundle {
         Some(bundle) => Certificate::from_pem_bundle(bundle.as_bytes()).map_err(|error| unusable(&error))?,
@@ -54,11 +54,11 @@ fn unusable(why: &dyn std::fmt::Display) -> Failure {
     .hint("the CA bundle has to be a PEM file of certificates")
 }
 
-/// Downloads an object to `to` and digests it on the way. `progress` hears bytes done and bytes in all.
+/// Downloads an object to `to` and digests it on the way. `progress` is called with the bytes done and the total.
 ///
 /// # Errors
 ///
-/// `code` after the last try.
+/// `code` after the last attempt.
 pub async fn object(
     http: &Client,
     source: &ObjectSource,
@@ -90,7 +90,7 @@ pub async fn object(
 ///
 /// # Errors
 ///
-/// `recipe_unreachable` after the last try.
+/// `recipe_unreachable` after the last attempt.
 pub async fn fetch(http: &Client, source: &RecipeSource, to: &Path) -> Result<(), Failure> {
     let mut last = String::new();
     for attempt in 1..=TRIES {

@@ -1,4 +1,4 @@
-//! One job, step by step.
+//! Runs one job, step by step. Talks to the server, and touches the job's disk space.
 
 use std::{
     path::Path,
@@ -25,31 +25,31 @@ use crate::{
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// The job's disk space. The driver puts it here.
+/// The job's disk space, as the driver mounts it.
 const SCRATCH: &str = "/scratch";
 
-/// Where the toolbox's programs look for certificate authorities.
+/// The file in which the toolbox's programs look for certificate authorities.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Asks for the job, does it, and finishes it.
+/// Gets the job from the server, does it, and reports its outcome.
 ///
 /// # Errors
 ///
-/// Why the agent ends without the server knowing how the job went.
+/// The reason why the agent ends before the server knows the outcome.
 pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
     doors::open(&facts.doors, facts.gateway).await?;
     let channel = Channel::new(facts)?;
     let events = Events::new(channel.clone());
     let outcome = tokio::select! {
         outcome = work(&channel, &events) => outcome,
-        // Dropping the work kills the tool that it runs; the rest of the sandbox goes with the agent.
+        // Dropping the work kills the running tool; the rest of the sandbox ends with the agent.
         ending = channel.ended() => match ending {
             Ending::Failed(failure) => Err(failure),
             Ending::Dismissed(failure) => return Err(failure),
         },
         failure = stop::asked() => Err(failure),
     };
-    // The server must hold the last line before it hears that the job is over.
+    // The server must have the last line before it hears that the job is over.
     let finish = async {
         events.flush().await;
         let failure = outcome.err();
@@ -61,7 +61,7 @@ pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
     }
 }
 
-/// Returns when nobody wants to hear of the job any more.
+/// Returns when the server no longer wants the job.
 async fn dismissed(channel: &Channel) -> Failure {
     match channel.ended().await {
         Ending::Dismissed(failure) => failure,
@@ -79,10 +79,10 @@ async fn work(channel: &Channel, events: &Events) -> Result<(), Failure> {
     steps.run().await
 }
 
-/// What later steps need of the first.
+/// Results of the first step for later ones.
 struct Prepared {
     http: reqwest::Client,
-    /// What runs the image's programs, when the machine itself does not.
+    /// The emulator for the image's programs, unless the machine runs them itself.
     emulator: Option<Emulator>,
 }
 
@@ -134,7 +134,7 @@ impl Steps<'_> {
                     let uploaded = package::upload(self.job, http, self.channel, &facts.artifacts, self.events);
                     self.step(step, uploaded).await?;
                 }
-                // The other type's.
+                // Steps of the other type of job.
                 _ => {}
             }
             outputs.finished(step)?;
@@ -142,7 +142,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Does one step and tells how long it took.
+    /// Runs one step and logs its duration.
     async fn step<T>(&self, step: Step, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         self.events.send(What::StepStarted(step)).await;
         let (begun, cpu_before) = (Instant::now(), cpu_time());
@@ -173,13 +173,13 @@ impl Steps<'_> {
         Ok(Prepared { http, emulator })
     }
 
-    /// Has the kernel run programs of the image's architecture. Returns what runs them.
+    /// Registers an emulator for the image's architecture. Returns it.
     async fn register(&self, plain: &Emulator, scratch: &Path) -> Result<Emulator, Failure> {
         let mut emulator = plain.clone();
         if self.job.twins != TwinLevel::Off {
             match join::join_in_sandbox(&plain.binfmt.interpreter) {
                 Ok(joined) => emulator.binfmt.interpreter = joined,
-                // Twins make a build quicker; it is the same build without them.
+                // Twins only speed up a build; its result is the same without them.
                 Err(failure) => {
                     let text = format!("warning: everything is emulated, there are no native twins: {failure}");
                     self.events.say(text).await;
@@ -213,7 +213,7 @@ impl Steps<'_> {
         debug::show(at, debug, built).await
     }
 
-    /// The shell that the job opens at this time, if it does.
+    /// The shell that the job opens at this time, if any.
     fn shell_at(&self, when: ShellTime) -> Option<&ShellPlan> {
         self.job.shell.as_ref().filter(|shell| shell.wish.when == when)
     }
@@ -237,7 +237,7 @@ impl Steps<'_> {
         changed
     }
 
-    /// Tells what ran how, in the log and for the job's record.
+    /// Reports how often programs ran as twins or emulated, in the log and for the job's record.
     async fn tell_execs(&self, execs: Option<Execs>) {
         let Some(execs) = execs else { return };
         self.events.say(format!("programs of the image: {execs}")).await;
@@ -249,9 +249,9 @@ impl Steps<'_> {
     }
 }
 
-/// Tools say many things when the disk is full; the disk itself says it best.
+/// Tools fail in many ways when the disk is full; the disk's own state is the better cause.
 fn better_cause(failure: Failure) -> Failure {
-    /// Less than this is no space for any step: bytes, and inodes.
+    /// With less than this, no step can work: bytes, and inodes.
     const FLOOR: (u64, u64) = (4 << 20, 16);
     let Ok(disk) = nix::sys::statvfs::statvfs(SCRATCH) else {
         return failure;
@@ -268,7 +268,7 @@ fn better_cause(failure: Failure) -> Failure {
     ))
 }
 
-/// CPU time of every tool that ran and ended so far.
+/// CPU time of all tools that have ended so far.
 fn cpu_time() -> Duration {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
         return Duration::ZERO;

@@ -1,4 +1,5 @@
-//! What is in a kernel file: which architecture, and whether it has to be unpacked before a boot loader can take it.
+//! Examines kernel files: their architecture, and whether they must be unpacked for a boot loader. Reads kernels, and
+//! writes the unpacked one.
 
 use std::{
     fmt::Display,
@@ -11,20 +12,20 @@ use fs_err::File;
 use crate::compression::Compression;
 use crate::{arch::Arch, records::Failure};
 
-/// How much of a kernel is looked at. The last magic number is that of IBM Z, at 64 KiB.
+/// How much of a kernel is examined. The last magic number is that of IBM Z, at 64 KiB.
 const HEAD: u64 = 0x1_0010;
 
-/// Bytes that an unpacked kernel may have.
+/// The most bytes of an unpacked kernel.
 const KERNEL_BYTES: u64 = 1 << 30;
 
-/// A kernel file that was found to be of the wanted architecture.
+/// A kernel file of the wanted architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     path: PathBuf,
     packed: Option<Packed>,
 }
 
-/// The part of a file that is the packed kernel.
+/// The part of a file that contains the packed kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Packed {
     compression: Compression,
@@ -32,20 +33,20 @@ struct Packed {
     size: u64,
 }
 
-/// What the beginning of a kernel says.
+/// The format that the beginning of a kernel shows.
 #[derive(Debug, PartialEq, Eq)]
 enum Content {
-    /// What boot loaders of the architecture take.
+    /// The format that boot loaders of the architecture take.
     Bootable(Arch),
-    /// An ELF file of an architecture whose boot loaders take something else.
+    /// An ELF file of an architecture whose boot loaders take another format.
     Vmlinux(Arch),
-    /// Something else.
+    /// Anything else.
     Other(String),
 }
 
 impl Kernel {
-    /// Looks into the file at `path`, also when it is compressed or an EFI image that unpacks itself. It must hold a
-    /// kernel for `arch`: `kernel_wrong_arch` or `kernel_invalid` otherwise.
+    /// Examines the file at `path`, which may be compressed or a self-unpacking EFI image. It must contain a kernel
+    /// for `arch`: `kernel_wrong_arch` or `kernel_invalid` otherwise.
     pub fn inspect(path: &Path, arch: Arch) -> Result<Self, Failure> {
         let invalid = |error: io::Error| invalid(path, &error);
         let packed = find_packed(path).map_err(invalid)?;
@@ -74,7 +75,7 @@ impl Kernel {
             .hint("check the architecture of the recipe's repositories against that of the job"))
     }
 
-    /// The file that can be used as it is; none when the kernel has to be unpacked first.
+    /// The file that can be used unchanged; `None` when the kernel must be unpacked first.
     pub fn ready(&self) -> Option<&Path> {
         self.packed.is_none().then_some(self.path.as_path())
     }
@@ -86,7 +87,7 @@ impl Kernel {
         let mut piece = vec![0; 256 * 1024];
         let mut size = 0;
         loop {
-            // Read and written apart: a broken kernel and a full disk are different failures.
+            // Reading and writing are separate: a damaged kernel and a full disk are different failures.
             let read = content.read(&mut piece).map_err(|error| invalid(&self.path, &error))?;
             if read == 0 {
                 return Ok(size);
@@ -156,7 +157,7 @@ fn find_packed(path: &Path) -> io::Result<Option<Packed>> {
         ("xz", Compression::Xz),
         ("lzma", Compression::Lzma),
     ];
-    // The kernel's build says `zstd22` and `xzkern` for its own settings of these formats.
+    // The kernel's build writes `zstd22` and `xzkern` for its own settings of these formats.
     match known.iter().find(|(prefix, _)| name.starts_with(prefix)) {
         Some((_, compression)) => Ok(Some(Packed {
             compression: *compression,
@@ -170,7 +171,7 @@ fn find_packed(path: &Path) -> io::Result<Option<Packed>> {
     }
 }
 
-/// Tells from its first bytes what an unpacked kernel is.
+/// Identifies an unpacked kernel by its first bytes.
 fn identify(head: &[u8]) -> Content {
     let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
     if has(0, b"\x7fELF") {
@@ -265,7 +266,7 @@ pub(super) mod tests {
         )
     }
 
-    /// The smallest thing that passes as a kernel of `arch`.
+    /// The smallest file that passes as a kernel of `arch`.
     pub fn sample(arch: Arch) -> Vec<u8> {
         match arch {
             Arch::X86_64 => with(0x300, &[(0, b"MZ"), (0x202, b"HdrS")]),

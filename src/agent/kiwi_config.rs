@@ -1,4 +1,5 @@
-//! What Kiln reads from a kiwi image description: the image's name, its package manager, and its repositories.
+//! Reads the parts of a kiwi image description that Kiln needs: the image's name, its package manager and its
+//! repositories. Reads files of the recipe only.
 
 use std::{
     ffi::OsStr,
@@ -12,10 +13,10 @@ use roxmltree::{Document, Node};
 use super::template;
 use crate::{arch::Arch, records::Failure};
 
-/// The description's usual name; kiwi also takes one file that ends in `.kiwi`.
+/// The description's usual name; kiwi also accepts a single file that ends in `.kiwi`.
 const CONFIG: &str = "config.xml";
 
-/// Bytes that a description may have.
+/// The most bytes of a description.
 const CONFIG_BYTES: u64 = 16 << 20;
 
 /// An image description.
@@ -27,27 +28,27 @@ pub struct KiwiConfig {
     pub package_manager: Option<String>,
     /// The repositories, in the order of the file.
     pub repositories: Vec<Repository>,
-    /// Whether an image type is `tbz`, the one that recipes for IMS have.
+    /// Whether there is an image type `tbz`, the one of recipes for IMS.
     pub has_tbz: bool,
 }
 
 /// A repository of an image description.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// Its address as it may be shown: without passwords and query.
+    /// Its address without secrets: without passwords and query.
     pub shown: String,
-    /// User and password, where the description has them apart from the address.
+    /// User and password, if the description has them outside the address.
     pub login: Option<(String, String)>,
-    /// Whether, and how, it is waited for.
+    /// Whether and how to wait for it.
     pub plan: Plan,
 }
 
-/// What is done about a repository before the build.
+/// What to do about a repository before the build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// It is there when any one of these files is.
+    /// Wait: the repository is available when any one of these files is.
     Wait(Vec<Url>),
-    /// It is not waited for, and why.
+    /// Do not wait, for this reason.
     Skip(String),
 }
 
@@ -126,7 +127,7 @@ fn text_of(parent: Node<'_, '_>, name: &'static str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The profiles that are in force when none is asked for.
+/// The profiles that are active by default.
 fn default_profiles<'a>(image: Node<'a, '_>) -> Vec<&'a str> {
     elements(image, "profile")
         .filter(|profile| profile.attribute("import") == Some("true"))
@@ -158,7 +159,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    /// How to know that the repository is there; an error says why that is not asked.
+    /// The files that prove the repository available; an error is the reason not to check.
     fn plan(&self, repository: Node<'_, '_>, path: &str) -> Result<Plan, &'static str> {
         let listed = |attribute, wanted: &dyn Fn(&str) -> bool| {
             let list: Option<&str> = repository.attribute(attribute);
@@ -191,7 +192,7 @@ impl Reader<'_> {
             "apt-deb" => {
                 let dir = match repository.attribute("distribution") {
                     None => String::new(),
-                    // As in sources.list, a slash at the end is for repositories without distributions.
+                    // As in sources.list, a slash at the end marks repositories without distributions.
                     Some(flat) if flat.ends_with('/') => flat.trim_start_matches("./").to_owned(),
                     Some(name) => format!("dists/{name}/"),
                 };
@@ -206,7 +207,7 @@ impl Reader<'_> {
     }
 }
 
-/// The address of a file below `base`. A query, which may be the key to the repository, is kept.
+/// The address of a file below `base`. A query, which may be the repository's key, is kept.
 fn below(base: &Url, file: &str) -> Url {
     let mut url = base.clone();
     if let Ok(mut segments) = url.path_segments_mut() {
@@ -238,7 +239,7 @@ mod tests {
         read(recipe.path(), Arch::Aarch64)
     }
 
-    /// The plans of an image with these elements: what is asked for, or why nothing is.
+    /// The plans of an image with these elements: the files to check, or the reason not to.
     fn plans(elements: &str) -> Vec<String> {
         let config = parse(&format!(
             "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<image name=\"i\">{elements}</image>"

@@ -1,7 +1,8 @@
-//! The agent: what runs inside a sandbox and turns a recipe into artifacts.
+//! The agent, which runs inside a sandbox and turns a recipe into artifacts. Talks to its server and to S3, runs
+//! tools, and touches the sandbox only.
 //!
-//! It asks its server for the job, does the steps in their order, reports every line, and finishes. It holds no key
-//! and makes no decision that its server could make; a sandbox that is killed takes all of it along.
+//! It asks its server for the job, does the steps in order, reports every line, and reports the outcome. It holds no
+//! key and makes no decision that its server could make; it leaves nothing behind when its sandbox is killed.
 
 pub mod boot_files;
 pub mod build;

@@ -1,5 +1,5 @@
-//! What finished steps leave to later ones. It is written down beside them, so that another attempt at the job can go
-//! on from a step when it is given the same disk space.
+//! The outputs of finished steps that later steps need. A file beside them records them, so that another attempt at
+//! the job can continue from a step when it gets the same disk space. Touches the job's disk space only.
 
 use std::{
     io::{self, Write},
@@ -13,32 +13,32 @@ use crate::{
     squashfs::Device,
 };
 
-/// The file that remembers, in the job's disk space.
+/// The file of the record, in the job's disk space.
 const FILE: &str = "steps.json";
 
 /// The artifacts, as files.
 pub type Artifacts = Vec<(ArtifactKind, PathBuf)>;
 
-/// The outputs of the steps so far, and where those of others go.
+/// The outputs of the steps so far, and the paths for those of others.
 #[derive(Debug, Clone)]
 pub struct Outputs {
     scratch: PathBuf,
     /// The steps of a job of its type.
     steps: &'static [Step],
-    /// What cannot be told from the disk space itself.
+    /// Facts that the disk space itself does not show.
     pub facts: Facts,
 }
 
-/// What later steps have to know.
+/// Facts for later steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// The last step that was finished; all before it were too.
+    /// The last finished step; all earlier ones are finished too.
     finished: Option<Step>,
     /// From the fetch: the recipe's directory.
     pub recipe: PathBuf,
-    /// From the wait for repositories: whether the recipe has a type `tbz`, which IMS recipes are written for.
+    /// From the wait for repositories: whether the recipe has a type `tbz`, the one for IMS.
     pub has_tbz: bool,
-    /// From the fetch of an image: device nodes, which nobody can make in a sandbox, for the next squashfs.
+    /// From the fetch of an image: device nodes for the next squashfs, since a sandbox cannot make any.
     #[serde(default)]
     pub devices: Vec<Device>,
     /// From packaging.
@@ -46,7 +46,7 @@ pub struct Facts {
 }
 
 impl Outputs {
-    /// Those of a job that begins, in its empty disk space.
+    /// The outputs of a new job, in its empty disk space.
     pub fn none(scratch: &Path, job: JobType) -> Self {
         Self {
             scratch: scratch.to_owned(),
@@ -55,7 +55,7 @@ impl Outputs {
         }
     }
 
-    /// Those that another attempt left in `scratch`, as far as a job that goes on from step `from` needs them.
+    /// The outputs that another attempt left in `scratch`, as needed by a job that continues from step `from`.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Outputs {
     pub fn of_another_attempt(scratch: &Path, job: JobType, from: Step) -> Result<Self, Failure> {
         let mut outputs = Self::none(scratch, job);
         let before = |step| outputs.before(step);
-        // Templates are rendered, and images changed, in place: that needs a recipe or an image that was just fetched.
+        // Templates are rendered, and images changed, in place: that needs a freshly fetched recipe or image.
         if from <= Step::Template || from == Step::Customize {
             return Ok(outputs);
         }
@@ -94,37 +94,37 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Where the root is made.
+    /// The path of the root.
     pub fn root(&self) -> PathBuf {
         self.scratch.join("root")
     }
 
-    /// Where native twins are while the root is made.
+    /// The directory of native twins while the root is made.
     pub fn twins(&self) -> PathBuf {
         self.scratch.join("twins")
     }
 
-    /// Where the recipe archive goes, and where it is unpacked.
+    /// The paths of the recipe archive, and of the unpacked recipe.
     pub fn recipe(&self) -> (PathBuf, PathBuf) {
         (self.scratch.join("recipe.archive"), self.scratch.join("recipe"))
     }
 
-    /// Where the root file system of the image that is changed goes.
+    /// The path of the root file system of the image that is changed.
     pub fn base(&self) -> PathBuf {
         self.scratch.join("base.squashfs")
     }
 
-    /// Where it is noted what of the root is still that file system's.
+    /// The path of the record of files that are unchanged since they were unpacked from it.
     pub fn unpacked(&self) -> PathBuf {
         self.scratch.join("unpacked.json")
     }
 
-    /// Where the squashfs and the kernel go.
+    /// The paths of the squashfs and of the kernel.
     pub fn packages(&self) -> (PathBuf, PathBuf) {
         (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))
     }
 
-    /// The steps to do, in order. The first of all is done in every attempt and leaves nothing.
+    /// The steps to do, in order. The very first step is done in every attempt and leaves nothing.
     pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let finished = self.facts.finished.unwrap_or(Step::Prepare);
         self.steps.iter().copied().filter(move |step| *step > finished)
@@ -136,9 +136,9 @@ impl Outputs {
         earlier.copied().unwrap_or(Step::Prepare)
     }
 
-    /// Makes room for a step: what an attempt at it left half-made goes.
+    /// Prepares a step: removes the partial results of an earlier attempt at it.
     pub fn begin(&mut self, step: Step) -> Result<(), Failure> {
-        // First, so that nobody takes what is about to go for finished.
+        // First, so that a crash in between does not leave removed outputs recorded as finished.
         self.finished(self.before(step))?;
         let products = match step {
             Step::Fetch if self.steps.contains(&Step::Customize) => vec![self.base(), self.root()],
@@ -154,7 +154,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes down that a step is finished, so that it survives whatever comes.
+    /// Records durably that a step is finished.
     pub fn finished(&mut self, step: Step) -> Result<(), Failure> {
         self.facts.finished = Some(step);
         let write = || -> io::Result<()> {
@@ -185,7 +185,7 @@ fn remove(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A disk space in which every step up to packaging was done.
+    /// A disk space in which every step up to packaging is finished.
     fn packaged(scratch: &Path) -> Outputs {
         let mut outputs = Outputs::none(scratch, JobType::Create);
         for step in [Step::Fetch, Step::Template, Step::Repos, Step::Build, Step::Package] {
@@ -242,7 +242,7 @@ mod tests {
         outputs.begin(Step::Build).unwrap();
         assert!(!outputs.root().exists());
         assert!(outputs.facts.recipe.exists());
-        // The attempt dies here.
+        // The attempt crashes here.
         fs_err::create_dir(outputs.root()).unwrap();
         assert_eq!(refusal(scratch.path(), Step::Package), "nothing_to_resume");
         assert!(Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Build).is_ok());

@@ -1,4 +1,4 @@
-//! From a root to artifacts, and from there to S3.
+//! Makes artifacts from a root, and uploads them to S3. Runs mksquashfs, and touches the job's disk space.
 
 use std::{path::Path, time::Duration};
 
@@ -55,7 +55,7 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
     Ok(artifacts)
 }
 
-/// Makes the squashfs of a changed image from that of the image before, if it can be. Returns whether it is there.
+/// Makes the squashfs of a changed image from the original image's, if possible. Returns whether it exists.
 async fn rebase_image(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<bool, Failure> {
     if job.work.job_type() == JobType::Create {
         return Ok(false);
@@ -107,7 +107,7 @@ async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, event
     })
 }
 
-/// Sends the artifacts to S3.
+/// Uploads the artifacts to S3.
 pub async fn upload(
     job: &JobDescription,
     http: &reqwest::Client,

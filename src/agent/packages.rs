@@ -1,7 +1,8 @@
-//! Packages that jobs share: what another job fetched need not come from the distribution's mirror again.
+//! Packages shared between jobs: a package that another job fetched need not come from the distribution's mirror
+//! again. Asks the server for addresses, and talks to S3.
 //!
-//! A package is known by its SHA-256, which comes from the repository's signed index, and what the server has of it is
-//! checked against that. So it does not matter who put it there.
+//! A package is identified by its SHA-256 from the repository's signed index, and every download is checked against
+//! it. So it does not matter which job put it there.
 
 use std::path::{Path, PathBuf};
 
@@ -15,22 +16,22 @@ use crate::records::{
     protocol::{PackageFile, PackageUrl},
 };
 
-/// How many packages move at a time.
+/// The most packages transferred at a time.
 const AT_ONCE: usize = 4;
 
-/// A package, and where it is or is to be.
+/// A package and its path.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    /// What it is.
+    /// Its size and digest.
     pub file: PackageFile,
     /// Its path in the sandbox.
     pub path: PathBuf,
 }
 
-/// Gets those packages that other jobs have shared, and returns the others, to be fetched from where they come from.
-/// With the way to share each, if it can be.
+/// Gets the packages that other jobs have shared. Returns the others, to be fetched from their repository, each with
+/// the address for sharing it, if there is one.
 ///
-/// A server that cannot help now is no failure: everything is returned then.
+/// A server that cannot help now is not a failure: everything is returned then.
 pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(Shared, Option<PackageUrl>)> {
     let files = wanted.iter().map(|shared| shared.file.clone()).collect();
     let Ok(urls) = channel.find_packages(files).await else {
@@ -50,7 +51,7 @@ pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(
         .await
 }
 
-/// Shares packages that were fetched. What cannot be shared now is shared by the next job.
+/// Shares packages that were fetched. Packages that cannot be shared now are left to the next job.
 pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
     let sent = fetched.into_iter().map(async |(shared, put)| {
         let PackageUrl::Put { url, headers } = put else { return };
@@ -68,7 +69,7 @@ pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
         .await;
 }
 
-/// Whether the package is there now, and is what it should be.
+/// Downloads and checks the package. Returns whether it is there.
 async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
     let answer = http.get(url).send().await.and_then(reqwest::Response::error_for_status);
     let Ok(answer) = answer else { return false };
@@ -79,7 +80,7 @@ async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
     hex::encode(Sha256::digest(&bytes)) == shared.file.sha256 && write(&shared.path, &bytes).await.is_ok()
 }
 
-/// The file appears when it is whole.
+/// Writes the file, which appears only when it is complete.
 async fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let partial = path.with_extension("partial");
     let failed = |error: std::io::Error| Failure::io("cannot store a package", &error);

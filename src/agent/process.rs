@@ -1,4 +1,4 @@
-//! Running tools: every line that they say becomes an event as it is said.
+//! Runs tools and turns each line of their output into an event at once. Starts processes.
 
 use std::{
     collections::VecDeque,
@@ -22,29 +22,29 @@ use crate::records::{
     protocol::{Emulator, Stream},
 };
 
-/// How many of a tool's last lines are kept to find the cause of its failure.
+/// How many of a tool's last lines are kept, to find the cause of a failure.
 const TAIL: usize = 400;
 
 /// How a tool ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its status.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// Its last lines, both streams mixed as they came.
+    /// Its last lines, both streams mixed as they arrived.
     pub tail: Vec<String>,
-    /// Programs that died under the emulator while it ran, whatever became of the tool itself.
+    /// Programs that died under the emulator while it ran, whether or not the tool itself failed.
     pub deaths: Vec<Death>,
-    /// What ran under the emulator meanwhile.
+    /// The programs that ran under the emulator meanwhile.
     pub programs: Programs,
 }
 
 impl Finished {
-    /// That it did what it was to do.
+    /// Checks that the tool succeeded.
     ///
     /// # Errors
     ///
-    /// `emulator_fault` when a program died under the emulator, even if nobody minded; else what `cause` makes of a
-    /// tool that failed.
+    /// `emulator_fault` when a program died under the emulator, even if no tool reported it; otherwise the result of
+    /// `cause` for a tool that failed.
     pub fn check(&self, cause: impl FnOnce(&Self) -> Failure) -> Result<(), Failure> {
         match deaths::fault(&self.deaths) {
             Some(fault) => Err(fault),
@@ -54,13 +54,13 @@ impl Finished {
     }
 }
 
-/// Runs a tool to its end. With an `emulator`, programs that die under it are noticed.
+/// Runs a tool to its end. With an `emulator`, deaths of programs under it are reported.
 ///
-/// `look` sees every line first; a line that it takes (returns `true` for) becomes no event.
+/// `look` sees every line first; a line for which it returns `true` becomes no event.
 ///
 /// # Errors
 ///
-/// `tool_missing` when it cannot be started. A tool that fails is no error here: see [`Finished::status`].
+/// `tool_missing` when it cannot be started. A tool that fails is not an error here: see [`Finished::status`].
 pub async fn run(
     mut command: Command,
     emulator: Option<&Emulator>,
@@ -84,7 +84,7 @@ pub async fn run(
         .kill_on_drop(true)
         .spawn()
         .map_err(missing)?;
-    // It holds the other end of what the watcher tells.
+    // The command holds the other end of the watcher's socket.
     drop(command);
     let mut out = child.stdout.take().map(Lines::new);
     let mut err = child.stderr.take().map(Lines::new);
@@ -120,7 +120,7 @@ pub async fn run(
     })
 }
 
-/// Runs code that blocks where it may.
+/// Runs blocking code on a thread for it.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -129,7 +129,7 @@ pub async fn blocking<T: Send + 'static>(
         .map_err(|error| Failure::new("agent_panic", error))?
 }
 
-/// The next line; at the end of the stream the source becomes `None`. Waits for ever on a source that is gone.
+/// The next line; at the end of the stream the source becomes `None`. Never returns for a source that is `None`.
 async fn next<R: AsyncRead + Unpin>(source: &mut Option<Lines<R>>) -> Option<String> {
     let Some(lines) = source else {
         return std::future::pending().await;
@@ -141,7 +141,7 @@ async fn next<R: AsyncRead + Unpin>(source: &mut Option<Lines<R>>) -> Option<Str
     text
 }
 
-/// Splits a tool's output at line ends. A carriage return ends a line too, as progress displays use it.
+/// Splits a tool's output at line ends. A carriage return also ends a line, since progress displays use it.
 struct Lines<R> {
     reader: BufReader<R>,
     partial: Vec<u8>,
@@ -158,7 +158,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// Cancel-safe: what was read stays in `partial`.
+    /// Cancel-safe: bytes already read stay in `partial`.
     async fn next(&mut self) -> Option<String> {
         loop {
             let available = self.reader.fill_buf().await.unwrap_or_default();
@@ -186,7 +186,7 @@ fn take_text(bytes: &mut Vec<u8>) -> String {
     text
 }
 
-/// The command as a person would type it.
+/// The command as typed in a shell.
 fn shown(command: &Command) -> String {
     let quote = |word: &OsStr| {
         let word = word.to_string_lossy();

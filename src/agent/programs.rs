@@ -1,4 +1,4 @@
-//! What ran under the emulator, by program.
+//! Adds up, by program, what ran under the emulator. Pure: no I/O.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::records::{EmulatedProgram, Execs};
 
-/// Programs that are told apart. A build runs a few hundred; a recipe that makes up names gets no more memory for it.
+/// The most programs listed separately. A build runs a few hundred; a recipe that invents names gets no more memory
+/// for it.
 const MOST_PROGRAMS: usize = 4096;
 
-/// What ran under the emulator.
+/// The programs that ran under the emulator.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Programs {
     by_path: BTreeMap<String, Cost>,
-    /// Processes of all programs together, those without a name of their own here included.
+    /// Processes of all programs together, including those not listed separately.
     processes: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Cost {
     processes: u64,
-    /// Nanoseconds: most runs take a few milliseconds, and clocks of processes count in hundredths of a second.
+    /// Nanoseconds: most runs take a few milliseconds, and process clocks count in hundredths of a second.
     cpu_ns: u64,
 }
 
 impl Programs {
-    /// A thread of a program ended; a process is counted with its first one.
+    /// Records the end of a program's thread; a process is counted with its first one.
     pub fn note(&mut self, program: &str, is_first_thread: bool, cpu_ns: u64) {
         let processes = u64::from(is_first_thread);
         self.add(program, Cost { processes, cpu_ns });
         self.processes += processes;
     }
 
-    /// Adds what another tool ran.
+    /// Adds the programs of another tool.
     pub fn merge(&mut self, other: Self) {
         for (program, cost) in other.by_path {
             self.add(&program, cost);
@@ -53,8 +54,8 @@ impl Programs {
         }
     }
 
-    /// What the job's record says. `counted` are the execs of twins and of emulated programs, where those were counted;
-    /// elsewhere nothing but emulated processes can be told, each of which is taken for one exec.
+    /// The figures for the job's record. `counted` are the execs of twins and of emulated programs, where those were
+    /// counted; elsewhere only emulated processes are known, each of which counts as one exec.
     pub fn execs(self, counted: Option<(u64, u64)>) -> Execs {
         let (twins, emulated) = counted.unwrap_or((0, self.processes));
         let mut programs: Vec<_> = self.by_path.into_iter().collect();
@@ -83,7 +84,7 @@ mod tests {
         for number in 1..=30_u64 {
             kiwi.note(&format!("/bin/{number:02}"), true, number * 1_000_000);
         }
-        // The second thread of a process is no process.
+        // The second thread of a process is not another process.
         kiwi.note("/bin/02", false, 50_000_000);
         let mut script = Programs::default();
         script.note("/bin/02", true, 999_999);

@@ -1,5 +1,5 @@
-//! The repositories of a recipe are waited for, so that a build fails at once, and with their names, when one is not
-//! there.
+//! Waits for the repositories of a recipe, so that a build fails at once, and names them, when one is unavailable.
+//! Talks HTTP to the repositories.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// The first and the longest pause between two rounds.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// How long a repository may answer that it does not exist, or that access is denied. Someone may just be publishing
-/// it; an address that is wrong stays wrong.
+/// How long a repository may answer that it does not exist, or that access is denied. It may just be being published;
+/// a wrong address stays wrong.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Why a repository is not ready.
@@ -27,8 +27,8 @@ struct Trouble {
     refused: bool,
 }
 
-/// Waits until every repository of `config` is there, for `timeout` at most; `repo_unreachable` names those that are
-/// not. Repositories of which nobody can tell whether they are there are not waited for.
+/// Waits until every repository of `config` is available, for at most `timeout`; `repo_unreachable` names the others.
+/// Repositories whose availability cannot be checked are not waited for.
 pub async fn wait(
     config: &KiwiConfig,
     client: &Client,
@@ -85,12 +85,12 @@ pub async fn wait(
     Ok(())
 }
 
-/// Asks for the files of which any one proves that the repository is there.
+/// Requests the files, any one of which proves that the repository is available.
 async fn probe(client: &Client, repository: &Repository, probes: &[Url], limit: Duration) -> Result<(), Trouble> {
     let mut last = None;
     for url in probes {
         let answer = match ask(client, repository, Method::HEAD, url, limit).await {
-            // There are servers and caches that know GET only.
+            // Some servers and caches support only GET.
             Ok(status) if [403, 405, 501].contains(&status.as_u16()) => {
                 ask(client, repository, Method::GET, url, limit).await
             }
@@ -99,7 +99,7 @@ async fn probe(client: &Client, repository: &Repository, probes: &[Url], limit: 
         let trouble = match answer {
             Ok(status) if status.is_success() => return Ok(()),
             Ok(status) => {
-                // Too early, too many, too slow: such refusals pass.
+                // Too early, too many, too slow: such refusals are temporary.
                 let passing = [408, 425, 429].contains(&status.as_u16());
                 Trouble {
                     text: status.to_string(),
@@ -134,7 +134,7 @@ async fn ask(
     if let Some((user, password)) = &repository.login {
         request = request.basic_auth(user, Some(password));
     }
-    // A body is not read: the connection is dropped with it.
+    // The body is not read: the connection is dropped with it.
     Ok(request.send().await?.status())
 }
 
@@ -152,13 +152,13 @@ fn unreachable(troubles: &[(&Repository, Trouble)], waited: Duration) -> Failure
     Failure::new("repo_unreachable", detail).hint(hint)
 }
 
-/// An error and what caused it, without the address, which may hold a password.
+/// An error and its causes, without the address, which may contain a password.
 fn causes(error: &reqwest::Error) -> String {
     let mut text = String::new();
     let mut next: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = next {
         let this = error.to_string();
-        // The outermost error says no more than that there is one, and ends in the address.
+        // The outermost error only says that there is one, and ends in the address.
         let this = this
             .split_once(" for url (")
             .map_or(this.as_str(), |(before, _)| before);
@@ -186,7 +186,7 @@ mod tests {
     use super::{super::kiwi_config, *};
     use crate::arch::Arch;
 
-    /// Serves answers chosen by the request's head and number until the test ends.
+    /// Serves answers, chosen by the request's head and number, until the test ends.
     async fn serve(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,5 @@
-//! An image's root, made ready for those who work in it, and put back exactly as it was but for what they did.
+//! Prepares an image's root for work in it, and afterwards restores everything except the changes made by that work.
+//! Mounts in the root, changes files of it, and kills processes.
 //!
 //! ```text
 //!  ROOT/proc, /sys, /dev     the sandbox's own, mounted
@@ -6,7 +7,7 @@
 //!  ROOT/etc/cray/ca          the authorities that the sandbox trusts, where IMS has them
 //! ```
 //!
-//! Nothing of that is packaged: what lay there before comes back with its owner, its times and its links.
+//! None of this is packaged: the original entries are restored with their owners, times and links.
 
 use std::{
     collections::HashSet,
@@ -30,38 +31,38 @@ use nix::{
 
 use crate::records::Failure;
 
-/// What is mounted over the root's own directories.
+/// The mounts over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
 
-/// How long processes may take to be gone that were killed.
+/// How long killed processes may take to disappear.
 const KILLED: Duration = Duration::from_secs(20);
 
-/// A root that somebody works in.
+/// A root that is open for work.
 #[derive(Debug)]
 pub struct OpenRoot {
     root: PathBuf,
-    /// Where lies what was in the way.
+    /// The directory for entries that were replaced.
     aside: PathBuf,
     inserted: Vec<Inserted>,
-    /// Mode and owner of the root itself, where sshd would not have them.
+    /// Mode and owner of the root directory itself, if sshd would reject them.
     top: Option<(u32, u32, u32)>,
 }
 
-/// Something that was put into a root for a while.
+/// An entry that is in a root temporarily.
 #[derive(Debug)]
 struct Inserted {
     path: PathBuf,
-    /// What was there before.
+    /// The original entry, if there was one.
     before: Option<PathBuf>,
     is_dir: bool,
 }
 
 impl OpenRoot {
-    /// Opens it. `aside` is a directory of the same file system, to be emptied for this.
+    /// Opens a root. `aside` is a directory on the same file system, which is emptied.
     ///
     /// # Errors
     ///
-    /// When a mount or a file cannot be made. The root is as it was then.
+    /// A mount or a file cannot be made. The root is unchanged then.
     pub fn open(root: &Path, aside: &Path, authorities: Option<&str>) -> Result<Self, Failure> {
         let mut open = Self {
             root: root.to_owned(),
@@ -80,7 +81,7 @@ impl OpenRoot {
     }
 
     fn furnish(&mut self, authorities: Option<&str>) -> io::Result<()> {
-        // Who leaves something running must be found when the root is closed.
+        // Orphaned processes must be found when the root is closed.
         prctl::set_child_subreaper(true)?;
         remake(&self.aside)?;
         self.guard_top()?;
@@ -89,7 +90,7 @@ impl OpenRoot {
             self.dir(&at)?;
             let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
             mount(Some(&from), &at, None::<&str>, flags, None::<&str>)?;
-            // What is unmounted in there must not be gone out here.
+            // An unmount inside the root must not propagate to the sandbox.
             mount(
                 None::<&str>,
                 &at,
@@ -114,7 +115,7 @@ impl OpenRoot {
         Ok(())
     }
 
-    /// Gives the root an owner and a mode that sshd confines anybody to.
+    /// Gives the root an owner and mode with which sshd accepts it as a jail.
     fn guard_top(&mut self) -> io::Result<()> {
         let found = fs_err::symlink_metadata(&self.root)?;
         let (mode, uid, gid) = (found.mode() & 0o7777, found.uid(), found.gid());
@@ -143,7 +144,7 @@ impl OpenRoot {
         quietly(&path, || fs_err::write(&path, content))
     }
 
-    /// Sees to it that a directory is there for as long as the root is open.
+    /// Makes sure that a directory exists for as long as the root is open.
     pub fn dir(&mut self, path: &Path) -> io::Result<()> {
         if is_dir(path) {
             return Ok(());
@@ -161,11 +162,11 @@ impl OpenRoot {
         Ok(())
     }
 
-    /// Ends everything that still runs in the sandbox beside the agent, and puts the root back. Blocks.
+    /// Ends all other processes in the sandbox, and restores the root. Blocks.
     ///
     /// # Errors
     ///
-    /// When something resists: the root must not be packaged then.
+    /// Something cannot be undone: the root must not be packaged then.
     pub fn close(mut self) -> Result<(), Failure> {
         end_descendants()?;
         let failed = |error: io::Error| Failure::io("cannot put the root back as it was", &error);
@@ -186,7 +187,7 @@ fn take_back(inserted: &Inserted) -> io::Result<()> {
     quietly(path, || {
         match fs_err::symlink_metadata(path) {
             Err(_) => {}
-            // With something of the user's in it, it is the user's now.
+            // A directory with files of the user's belongs to the user now.
             Ok(_) if *is_dir => drop(fs_err::remove_dir(path)),
             Ok(found) if found.is_dir() => fs_err::remove_dir_all(path)?,
             Ok(_) => fs_err::remove_file(path)?,
@@ -198,7 +199,7 @@ fn take_back(inserted: &Inserted) -> io::Result<()> {
     })
 }
 
-/// Changes an entry of a directory, whose times stay what they are.
+/// Changes an entry of a directory, whose times are preserved.
 pub fn quietly(path: &Path, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let parent = path.parent().unwrap_or(path);
     let Ok(found) = fs_err::symlink_metadata(parent) else {
@@ -230,7 +231,7 @@ fn remake(dir: &Path) -> io::Result<()> {
     fs_err::create_dir(dir)
 }
 
-/// Unmounts whatever is mounted below a directory, the last first.
+/// Unmounts everything below a directory, last mounts first.
 fn unmount_below(root: &Path) -> io::Result<()> {
     let root = fs_err::canonicalize(root)?;
     let table = fs_err::read_to_string("/proc/self/mountinfo")?;
@@ -242,7 +243,7 @@ fn unmount_below(root: &Path) -> io::Result<()> {
         .collect();
     places.reverse();
     for place in places {
-        // Detached, it takes along what is mounted on it; then that is no mount any more.
+        // Detaching a mount also removes mounts on top of it; those are then no longer mounts.
         match umount2(&place, MntFlags::MNT_DETACH) {
             Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
             Err(errno) => return Err(errno.into()),
@@ -251,7 +252,7 @@ fn unmount_below(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel writes blanks and the like as three octal digits.
+/// The kernel writes blanks and similar characters as three octal digits.
 fn unescape(text: &str) -> String {
     let mut plain = text.to_owned();
     for (escape, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
@@ -260,7 +261,7 @@ fn unescape(text: &str) -> String {
     plain
 }
 
-/// Kills every process that descends from this one, however far.
+/// Kills all descendants of this process.
 fn end_descendants() -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
@@ -278,14 +279,14 @@ fn end_descendants() -> Result<(), Failure> {
             ));
         }
         for pid in living {
-            // It may be gone already.
+            // The process may be gone already.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Processes below this one that live. Those that have ended and that nobody asked for are no trouble.
+/// Living descendants of this process. Zombies do no harm.
 fn descendants() -> Vec<i32> {
     let all: Vec<(i32, i32)> = fs_err::read_dir("/proc")
         .into_iter()
@@ -311,10 +312,10 @@ fn descendants() -> Vec<i32> {
     ours.into_iter().collect()
 }
 
-/// The parent of a process that has not ended.
+/// The parent of a process, unless it has ended.
 fn living_parent(pid: i32) -> Option<i32> {
     let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it can hold anything.
+    // The name before it can contain anything.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     let state = words.next()?;
     let parent = words.next()?.parse().ok()?;

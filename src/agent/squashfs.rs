@@ -1,4 +1,5 @@
-//! How mksquashfs is called, and what is done to the root beforehand.
+//! Builds mksquashfs's command line, reads its output, and prepares the root for it. Changes modes of files in the
+//! root.
 
 use std::{ffi::OsString, fs::Permissions, io, os::unix::fs::PermissionsExt, path::Path};
 
@@ -12,14 +13,14 @@ use crate::{
     squashfs::Device,
 };
 
-/// Zstandard level of images. mksquashfs itself would take 15, which costs several times the CPU for files a few
-/// percent smaller; an image is made once and booted a few times, so the build's time weighs more.
+/// Zstandard level of images. mksquashfs's default is 15, which takes several times the CPU for files a few percent
+/// smaller; an image is made once and booted a few times, so the build's time matters more.
 const ZSTD_LEVEL: u32 = 3;
 
-/// The arguments that make mksquashfs turn `root` into the file `out`, with `cpus` threads and about `memory_mib` MiB
-/// of buffers. The level is passed on only for compressors that have levels (zstd, gzip).
+/// The arguments with which mksquashfs packs `root` into the file `out`, with `cpus` threads and about `memory_mib`
+/// MiB of buffers. The level is only passed for compressors that have levels (zstd, gzip).
 ///
-/// The progress bar stays on: mksquashfs prints it to a pipe as well, and [`parse_progress`] reads it.
+/// The progress bar stays enabled: mksquashfs prints it to a pipe as well, and [`parse_progress`] reads it.
 pub fn mksquashfs_args(
     root: &Path,
     out: &Path,
@@ -34,7 +35,7 @@ pub fn mksquashfs_args(
         Compressor::Lz4 => ("lz4", None),
     };
     let mut args: Vec<OsString> = vec![root.into(), out.into()];
-    // A file that cannot be read must fail the build, not be missing from the image.
+    // An unreadable file must fail the build, not be missing from the image.
     args.extend(["-noappend", "-quiet", "-xattrs", "-exit-on-error", "-comp", name].map(OsString::from));
     if let Some(level) = level {
         args.extend(["-Xcompression-level".into(), level.to_string().into()]);
@@ -44,7 +45,7 @@ pub fn mksquashfs_args(
     args
 }
 
-/// The device nodes in a list that `unsquashfs -d "" -llnumeric -full-precision -UTC` printed.
+/// The device nodes in a list printed by `unsquashfs -d "" -llnumeric -full-precision -UTC`.
 pub fn parse_devices(list: &str) -> Vec<Device> {
     list.lines().filter_map(parse_device).collect()
 }
@@ -70,12 +71,13 @@ fn parse_device(line: &str) -> Option<Device> {
     })
 }
 
-/// The number of a device. unsquashfs shows the upper bits of a large minor number as those of the major, which has twelve.
+/// The number of a device. unsquashfs shows the upper bits of a large minor number in the major number, which has
+/// twelve.
 fn number((major, minor): (u32, u32)) -> (u32, u32) {
     (major & 0xfff, minor | (major >> 12) << 8)
 }
 
-/// What `ls` calls `rwsr-x--T`, as a number.
+/// The mode that `ls` writes as `rwsr-x--T`, as a number.
 fn mode_of(letters: &str) -> u32 {
     let letters = letters.chars().skip(1).take(9).enumerate();
     letters.fold(0, |mode, (at, letter)| {
@@ -90,7 +92,7 @@ fn mode_of(letters: &str) -> u32 {
     })
 }
 
-/// Has mksquashfs put device nodes where they [belong](Device::belongs).
+/// Arguments with which mksquashfs adds device nodes where they [belong](Device::belongs).
 pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
     let definition = |device: &Device| {
         let Device {
@@ -114,8 +116,8 @@ pub fn device_args(root: &Path, devices: &[Device]) -> Vec<OsString> {
         .collect()
 }
 
-/// Reads mksquashfs's progress bar, `[=====|   ] 1158/4000  28%`: blocks done and blocks in all. The bar's lines end
-/// in carriage returns.
+/// Reads mksquashfs's progress bar, `[=====|   ] 1158/4000  28%`: blocks done and total. The bar's lines end in
+/// carriage returns.
 pub fn parse_progress(line: &str) -> Option<(u64, u64)> {
     let bar = line.trim().strip_prefix('[')?.strip_suffix('%')?;
     let (_, numbers) = bar.rsplit_once(']')?;
@@ -124,7 +126,7 @@ pub fn parse_progress(line: &str) -> Option<(u64, u64)> {
     Some((done.parse().ok()?, total.parse().ok()?))
 }
 
-/// Makes everything under `<root>/image`, where kiwi leaves its configuration, readable by root only: directories
+/// Makes everything under `<root>/image`, where kiwi leaves its configuration, accessible to root only: directories
 /// 0700, files 0600. Symbolic links are neither followed nor changed.
 pub fn restrict_image_dir(root: &Path) -> Result<(), Failure> {
     let top = root.join("image");

@@ -1,10 +1,10 @@
-//! Being told to end, as a container engine tells whatever it ends.
+//! The request to end, as a container engine sends it to containers that it ends. Listens for a signal.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::records::Failure;
 
-/// Returns when this process is told to end: what the job fails with, which is no fault of its own.
+/// Returns the job's failure when this process is asked to end; the job is not at fault.
 pub(super) async fn asked() -> Failure {
     match signal(SignalKind::terminate()) {
         Ok(mut signals) => {
@@ -12,7 +12,7 @@ pub(super) async fn asked() -> Failure {
             Failure::new("sandbox_lost", "the sandbox was told to end")
                 .hint("its container engine or host was stopped or restarted, or somebody stopped the container")
         }
-        // Who cannot hear it ends at once when it comes.
+        // A process without the handler ends at once when the signal comes.
         Err(_) => std::future::pending().await,
     }
 }

@@ -1,4 +1,5 @@
-//! The recipe's template files (Jinja2, named by `.ims_recipe_template.yaml`) are rendered in place.
+//! Renders the recipe's template files (Jinja2, listed in `.ims_recipe_template.yaml`) in place. Touches files of the
+//! recipe only.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,13 +16,13 @@ use crate::records::{Failure, protocol::TemplateMode};
 /// The list file, in the recipe's directory.
 pub const LIST_FILE: &str = ".ims_recipe_template.yaml";
 
-/// Instructions that rendering one file may take; a loop over a few thousand values takes some ten thousand.
+/// The most instructions for rendering one file; a loop over a few thousand values takes some ten thousand.
 const FUEL: u64 = 20_000_000;
 
-/// How deep includes, macros and blocks may nest.
+/// The deepest nesting of includes, macros and blocks.
 const RECURSION: usize = 100;
 
-/// Bytes that a template file, and what it becomes, may have.
+/// The most bytes of a template file and of its result.
 const FILE_BYTES: u64 = 32 << 20;
 
 #[derive(Deserialize)]
@@ -30,8 +31,8 @@ struct List {
     template_files: Option<Vec<String>>,
 }
 
-/// Renders every file that the list names. All are rendered before the first one is written, so that a failure leaves
-/// the recipe as it was. Permission bits and the last newline are kept.
+/// Renders every file in the list. All are rendered before the first one is written, so that a failure leaves the
+/// recipe unchanged. Permission bits and the last newline are kept.
 pub fn render(
     recipe: &Path,
     values: &BTreeMap<String, String>,
@@ -60,8 +61,7 @@ pub fn render(
     Ok(())
 }
 
-/// The names that the listed files look up, those with a default included. What other files they include is not
-/// looked at.
+/// The names that the listed files look up, including those with a default. Included files are not examined.
 pub fn needed_values(recipe: &Path) -> Result<BTreeSet<String>, Failure> {
     let environment = environment(recipe, TemplateMode::Strict);
     let known: BTreeSet<&str> = environment.globals().map(|(name, _)| name).collect();
@@ -79,7 +79,7 @@ pub fn needed_values(recipe: &Path) -> Result<BTreeSet<String>, Failure> {
 
 /// The real path of a file in the recipe. Links are followed, but not out of the recipe; `..` is refused.
 ///
-/// An error of kind `PermissionDenied` says that `name` leads outside.
+/// An error of kind `PermissionDenied` means that `name` leads outside.
 pub fn inside(recipe: &Path, name: &str) -> io::Result<PathBuf> {
     let outside = || io::Error::new(io::ErrorKind::PermissionDenied, "it leads outside the recipe");
     let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
@@ -96,7 +96,7 @@ pub fn inside(recipe: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The files that the list names; none without a list file.
+/// The files in the list; `None` without a list file.
 fn listed(recipe: &Path) -> Result<Option<BTreeSet<String>>, Failure> {
     let invalid = |why: &dyn Display| {
         Failure::new(
@@ -180,7 +180,7 @@ fn render_one(
     Ok(output.0)
 }
 
-/// Text in memory that refuses to become too long.
+/// Text in memory with a limited length.
 struct Output(Vec<u8>);
 
 impl Write for Output {
@@ -200,7 +200,7 @@ impl Write for Output {
     }
 }
 
-/// Puts a new file in the place of `path`, with the same permission bits.
+/// Replaces `path` with a new file of the same permission bits.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let permissions = fs_err::metadata(path)?.permissions();
     let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
@@ -210,7 +210,7 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The failure behind an error of the template engine. Errors in included files lie below those of their includer.
+/// The failure for an error of the template engine. Errors in included files are nested below those of their includer.
 fn explain(listed: &str, error: &Error) -> Failure {
     let mut error = error;
     while let Some(inner) = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Error>()) {
@@ -242,7 +242,7 @@ fn explain(listed: &str, error: &Error) -> Failure {
     }
 }
 
-/// The undefined expression that the engine names in its text, such as `NAME` or `NAME.field`.
+/// The undefined expression in the engine's message, such as `NAME` or `NAME.field`.
 fn undefined_name(detail: &str) -> Option<&str> {
     let (before, _) = detail.split_once("` is undefined")?;
     Some(before.rsplit_once('`')?.1)

@@ -1,7 +1,7 @@
-//! A recipe archive becomes a directory, without trusting the archive.
+//! Unpacks a recipe archive into a directory, without trusting the archive. Writes below that directory only.
 //!
-//! Links are made last. While files are written the tree therefore holds nothing but directories and files of this
-//! very archive, and no write can go through a link.
+//! Links are made last. While files are written, the tree therefore contains only directories and files of this very
+//! archive, and no write can go through a link.
 
 use std::{
     cell::Cell,
@@ -24,19 +24,19 @@ use super::digest;
 use crate::compression::Compression;
 use crate::records::{Failure, protocol::RecipeSource};
 
-/// Bytes of headers (long names, extended attributes) that one entry may have.
+/// The most bytes of headers (long names, extended attributes) of one entry.
 const HEADER_BYTES: u64 = 1 << 20;
 
-/// What an archive may hold at most.
+/// The limits of an archive.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of all files together, holes included.
+    /// Bytes of all files together, including holes.
     pub bytes: u64,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// How many times the archive's own size the unpacked files may take; looked at beyond `ratio_free_bytes` only.
+    /// The largest ratio of unpacked files to the archive's own size; checked beyond `ratio_free_bytes` only.
     pub ratio: u64,
-    /// Bytes that are fine whatever the ratio.
+    /// Bytes that are allowed whatever the ratio.
     pub ratio_free_bytes: u64,
 }
 
@@ -45,25 +45,25 @@ impl Default for Limits {
         Self {
             bytes: 4 << 30,
             entries: 200_000,
-            // gzip cannot reach more than 1030, and no recipe comes near this.
+            // gzip cannot exceed 1030, and no real recipe comes near this.
             ratio: 200,
             ratio_free_bytes: 64 << 20,
         }
     }
 }
 
-/// A recipe that was unpacked.
+/// An unpacked recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unpacked {
     /// The recipe's directory: where the archive was unpacked, or the only directory in there.
     pub root: PathBuf,
-    /// How many entries the archive had.
+    /// Number of entries in the archive.
     pub entries: u64,
-    /// How many bytes were unpacked, the archive's own headers included.
+    /// Number of bytes unpacked, including the archive's own headers.
     pub bytes: u64,
 }
 
-/// Checks a fetched archive's size and SHA-256; `recipe_mismatch` when it is another one.
+/// Checks the size and SHA-256 of a fetched archive; `recipe_mismatch` when they differ.
 pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failure> {
     let (size, sha256) =
         digest::sha256_of(archive).map_err(|error| Failure::io("cannot read the recipe archive", &error))?;
@@ -78,8 +78,8 @@ pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failur
     .hint("the archive changed after the job was made, or was damaged on its way: start the build again"))
 }
 
-/// Unpacks `archive` (tar; plain or as gzip, bzip2, xz or zstd) into the directory `into`, which is made if need be
-/// and must be empty. Modes are those of the archive, owners are not.
+/// Unpacks `archive` (tar; plain or as gzip, bzip2, xz or zstd) into the directory `into`, which is created if
+/// necessary and must be empty. Modes are taken from the archive, owners are not.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Unpacked, Failure> {
     let io = |error| Failure::io(format!("cannot unpack {}", archive.display()), &error);
     fs_err::create_dir_all(into).map_err(io)?;
@@ -123,7 +123,7 @@ fn open(file: File, archive: &Path) -> Result<Box<dyn Read>, Failure> {
     }
 }
 
-/// `into`, or the only thing in it when that is a directory.
+/// `into`, or its only entry if that is a directory.
 fn recipe_root(into: &Path) -> io::Result<PathBuf> {
     let mut found = fs_err::read_dir(into)?;
     match (found.next().transpose()?, found.next()) {
@@ -137,7 +137,7 @@ struct Unpacking<'a> {
     into: &'a Path,
     entries: u64,
     bytes: u64,
-    /// Bytes that may be unpacked in all.
+    /// The most bytes to unpack in all.
     most: u64,
     /// Symbolic links to make at the end: place and target.
     links: BTreeMap<PathBuf, PathBuf>,
@@ -165,10 +165,10 @@ impl Unpacking<'_> {
                 return Err(self.bomb(format_args!("more than {most_entries} entries")));
             }
             self.count(HEADER_BYTES - allowance.get())?;
-            // `copy` counts what the entry holds.
+            // `copy` counts the entry's content.
             allowance.set(u64::MAX);
             self.entry(&mut entry)?;
-            // Data of entries that need none has to be read, and counted, too.
+            // Data of entries that should have none must be read and counted too.
             self.copy(&mut entry, &mut io::sink())?;
         }
         if self.entries == 0 {
@@ -216,7 +216,7 @@ impl Unpacking<'_> {
         if path.as_os_str().is_empty() {
             return Ok(());
         }
-        // Its owner has to get in, whatever the archive says.
+        // The owner must be able to enter it, whatever the archive says.
         let mode = Permissions::from_mode(mode & 0o7777 | 0o700);
         fs_err::set_permissions(self.into.join(path), mode).map_err(|error| self.io(name, &error))
     }
@@ -235,7 +235,7 @@ impl Unpacking<'_> {
             .map_err(|error| self.io(name, &error))?;
         if let Ok(seconds) = entry.header().mtime() {
             let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
-            // A time that the file system cannot keep is no reason to refuse the file.
+            // A time that the file system cannot store is no reason to refuse the file.
             let _ = time.map(|time| file.file().set_modified(time));
         }
         Ok(())
@@ -254,7 +254,7 @@ impl Unpacking<'_> {
         fs_err::hard_link(target, place).map_err(|error| self.io(name, &error))
     }
 
-    /// Makes `path` free: the directories above it exist, and nothing is there. A directory is not removed.
+    /// Makes `path` free: creates its parents, and removes what is there. A directory is not removed.
     fn clear(&mut self, path: &Path, name: &[u8]) -> Result<(), Failure> {
         if path.as_os_str().is_empty() {
             return Err(self.unsafe_entry(name, "would replace the recipe's directory"));
@@ -286,14 +286,14 @@ impl Unpacking<'_> {
     fn make_links(&mut self) -> Result<(), Failure> {
         for (path, target) in std::mem::take(&mut self.links) {
             let name = path.as_os_str().as_bytes();
-            // A directory may have come after the link.
+            // A directory may have followed the link in the archive.
             self.clear(&path, name)?;
             symlink(target, self.into.join(&path)).map_err(|error| self.io(name, &error))?;
         }
         Ok(())
     }
 
-    /// Copies what is left of an entry and counts it.
+    /// Copies the rest of an entry and counts it.
     fn copy(&mut self, entry: &mut impl Read, to: &mut impl Write) -> Result<(), Failure> {
         let mut piece = [0; 8 * 1024];
         loop {
@@ -352,7 +352,7 @@ fn not_archive(archive: &Path, why: impl Display) -> Failure {
     .hint("a recipe is a tar archive, plain or compressed with gzip, bzip2, xz or zstd")
 }
 
-/// A reader that fails when more than `allowance` bytes are read before the allowance is set again.
+/// A reader that fails when more than `allowance` bytes are read before the allowance is reset.
 struct Bounded {
     reader: Box<dyn Read>,
     allowance: Rc<Cell<u64>>,

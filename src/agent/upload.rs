@@ -1,5 +1,5 @@
-//! Sending artifacts to S3: parts in parallel, through presigned addresses, digested in the same read. What S3 has
-//! already is not sent again.
+//! Uploads artifacts to S3: parts in parallel, through presigned addresses, digested while they are read. Parts that
+//! S3 already has are not sent again. Reads files, and talks to S3 and the server.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -23,20 +23,20 @@ use crate::records::{
     protocol::{NewUpload, OpenUpload, PartReceipt, SentParts, StoredPart, What},
 };
 
-/// Parts on their way at the same time. Each holds one part in memory.
+/// Parts sent at the same time. Each is held in memory.
 const IN_FLIGHT: usize = 4;
 
 /// The first and the longest pause before a part is sent again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// The ways out of the sandbox that an upload takes.
+/// The clients that an upload needs.
 #[derive(Debug, Clone)]
 pub struct Uploader {
-    /// Reaches S3.
+    /// The client for S3.
     pub http: Client,
-    /// Reaches the server.
+    /// The channel to the server.
     pub channel: Channel,
-    /// Hears how far it is.
+    /// Takes progress events.
     pub events: Events,
     /// How long S3 may refuse a part.
     pub patience: Duration,
@@ -47,7 +47,7 @@ impl Uploader {
     ///
     /// # Errors
     ///
-    /// `upload_failed` when S3 keeps refusing a part; failures of the server's side as they are.
+    /// `upload_failed` when S3 keeps refusing a part; failures of the server unchanged.
     pub async fn upload(&self, kind: ArtifactKind, path: &Path) -> Result<Digests, Failure> {
         let unreadable = |error: std::io::Error| Failure::io(format!("cannot read the {}", kind.key_name()), &error);
         let size = fs_err::metadata(path).map_err(unreadable)?.len();
@@ -67,7 +67,7 @@ impl Uploader {
         let mut sending = JoinSet::new();
         let mut sent = Sent::new(size);
         loop {
-            // Waiting for a slot before reading bounds the memory to the parts in flight.
+            // Waiting for a slot before reading limits the memory to the parts in flight.
             let slot = Arc::clone(&slots)
                 .acquire_owned()
                 .await
@@ -106,9 +106,9 @@ impl Uploader {
         let begun = Instant::now();
         let mut pause = PAUSE.0;
         let last = loop {
-            // A new address each time: the old one may have expired while S3 was away.
+            // A new address each time: the old one may have expired while S3 was unavailable.
             let url = self.channel.part_url(upload, part.number).await?;
-            // Some services want a length even of nothing, which the client would leave out.
+            // Some services require a length even for an empty body, which the client would leave out.
             let put = self.http.put(url).header(CONTENT_LENGTH, part.bytes.len());
             let refusal = match put.body(part.bytes.clone()).send().await {
                 Ok(response) if response.status().is_success() => {
@@ -121,7 +121,7 @@ impl Uploader {
                 }
                 Ok(response) if !is_passing(response.status()) => break response.status().to_string(),
                 Ok(response) => response.status().to_string(),
-                // The address holds a signature; it must not reach a log.
+                // The address contains a signature, which must not reach a log.
                 Err(error) => error.without_url().to_string(),
             };
             if begun.elapsed() + pause > self.patience {
@@ -141,12 +141,13 @@ impl Uploader {
     }
 }
 
-/// Whether a refusal may be another answer the next time.
+/// Whether a repetition may succeed.
 fn is_passing(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// The receipt of a part that S3 has already, if it certainly is this one: an entity tag that is no MD5 proves nothing.
+/// The receipt of a part that S3 already has, if it certainly is this one: an entity tag that is not an MD5 proves
+/// nothing.
 fn receipt_of(stored: &StoredPart, part: &Part) -> Option<PartReceipt> {
     let same =
         stored.size == part.bytes.len() as u64 && stored.etag.trim_matches('"').eq_ignore_ascii_case(&part.md5_hex);
@@ -157,7 +158,7 @@ fn receipt_of(stored: &StoredPart, part: &Part) -> Option<PartReceipt> {
     })
 }
 
-/// What S3 has so far.
+/// The parts that S3 has so far.
 struct Sent {
     receipts: Vec<PartReceipt>,
     done: u64,

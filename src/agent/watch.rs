@@ -1,9 +1,9 @@
-//! Watching how programs die.
+//! Watches how programs die under the emulator. Traces processes, and reports on a socket.
 //!
-//! A program that a signal ends under the emulator is a fault of the emulation, and scripts like to hide it. No script
-//! can hide it from a tracer: `kiln-agent watch EMULATOR PROGRAM ARGUMENT…` starts a program and follows it and all
-//! that it starts. System calls are not looked at; a process stops only when it begins, gets a signal, or ends. Of those
-//! that end under the emulator it adds up how much CPU time they took.
+//! A program that a signal ends under the emulator is a fault of the emulation, and scripts often hide it. A script
+//! cannot hide it from a tracer: `kiln-agent watch EMULATOR PROGRAM ARGUMENT…` starts a program and follows it and all
+//! its descendants. System calls are not traced; a process stops only when it begins, gets a signal, or ends. The CPU
+//! time of processes that end under the emulator is added up.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use super::programs::Programs;
 /// The hidden subcommand of the agent.
 pub const COMMAND: &str = "watch";
 
-/// Signals that end a program which did something wrong; others are sent by somebody who wants it to end.
+/// Signals that end a program after a fault of its own; other signals are sent deliberately to end it.
 const FAULTS: [Signal; 7] = [
     Signal::SIGSEGV,
     Signal::SIGILL,
@@ -43,15 +43,15 @@ const FAULTS: [Signal; 7] = [
 /// Longer command lines are cut.
 const LONGEST_COMMAND: usize = 200;
 
-/// What the watcher tells, one JSON line each, on what was its standard input.
+/// A message of the watcher, one JSON line each, on its former standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     /// A program died under the emulator.
     Death(Death),
-    /// What ran under the emulator; once, at the end.
+    /// The programs that ran under the emulator; once, at the end.
     Programs(Programs),
-    /// Deaths cannot be seen here, for this reason; the program runs unwatched.
+    /// Deaths cannot be watched here, for this reason; the program runs unwatched.
     Blind(String),
 }
 
@@ -62,7 +62,7 @@ pub struct Death {
     pub pid: i32,
     /// The program's path in the image.
     pub program: String,
-    /// How it was called: its name and arguments.
+    /// Its command line: name and arguments.
     pub command: String,
     /// The signal's name.
     pub signal: String,
@@ -73,7 +73,7 @@ pub struct Death {
 ///
 /// # Errors
 ///
-/// When the program cannot be started.
+/// The program cannot be started.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
     let emulator = arguments
         .next()
@@ -86,8 +86,8 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
     let reports = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     dup2_stdin(open("/dev/null", OFlag::O_RDONLY, Mode::empty())?)?;
 
-    // The agent's file may not be read, so nobody may trace its processes, not even we our child. This one knows no
-    // secrets. Before the fork: the child has to allow it by the time that it is seized.
+    // The agent's file is not readable, so no process may trace the processes that run it, not even the watcher its
+    // child. This process knows no secrets. Before the fork: the child must be traceable by the time it is seized.
     prctl::set_dumpable(true)?;
     let (go_out, go_in) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
@@ -97,7 +97,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
             drop(go_in);
             let error = wait_and_exec(go_out, program, &command);
             let _ = writeln!(io::stderr(), "cannot run {}: {error}", program.to_string_lossy());
-            // It must not return into the watcher's code.
+            // The child must not return into the watcher's code.
             std::process::exit(127);
         }
         ForkResult::Parent { child } => child,
@@ -122,7 +122,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
 
 /// In the child: waits until it is watched, then becomes the program.
 fn wait_and_exec(go: OwnedFd, program: &CString, command: &[CString]) -> io::Error {
-    // Nothing is ever written: the end of the pipe is the sign.
+    // Nothing is ever written: the end of the pipe is the signal.
     if let Err(error) = std::fs::File::from(go).read(&mut [0]) {
         return error;
     }
@@ -136,17 +136,17 @@ struct Watcher {
     reports: UnixStream,
     /// The emulator's file: device and inode.
     emulator: Option<(u64, u64)>,
-    /// Processes whose death was told; every thread of a process dies its own.
+    /// Processes whose death was reported; every thread of a process ends separately.
     known: BTreeSet<i32>,
-    /// Threads of processes that have several, as all that are emulated do: the emulator has one of its own. The others,
-    /// most of which live for a millisecond, are not worth a look at their end.
+    /// Threads of multi-threaded processes. Every emulated process is one, since the emulator adds a thread of its
+    /// own. Single-threaded processes, most of which live for a millisecond, are not examined at their end.
     threaded: BTreeSet<i32>,
-    /// What has ended under the emulator.
+    /// The programs that have ended under the emulator.
     programs: Programs,
 }
 
 impl Watcher {
-    /// Follows everything until `main` has ended. What still runs then is killed as this process, its tracer, ends.
+    /// Follows all processes until `main` has ended. Remaining ones are killed when this process, their tracer, ends.
     fn follow(&mut self, main: Pid) -> io::Result<i32> {
         loop {
             let (pid, status) = match wait() {
@@ -164,13 +164,13 @@ impl Watcher {
         }
     }
 
-    /// Lets a process that stopped go on.
+    /// Resumes a stopped process.
     fn pass(&mut self, pid: Pid, status: i32) {
         let signal = libc::WSTOPSIG(status);
         let group_stop = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
         match status >> 16 {
             0 => go_on(libc::PTRACE_CONT, pid, signal),
-            // Stopped by somebody else, it is to stay so until that somebody continues it.
+            // Stopped by another process, it must stay stopped until that process resumes it.
             libc::PTRACE_EVENT_STOP if group_stop => go_on(libc::PTRACE_LISTEN, pid, 0),
             event => {
                 match event {
@@ -183,14 +183,14 @@ impl Watcher {
         }
     }
 
-    /// Notes that a thread made another one.
+    /// Records that a thread has created another one.
     fn note_thread(&mut self, pid: Pid) {
         let made = event_message(pid).and_then(|made| i32::try_from(made).ok());
         self.threaded.insert(pid.as_raw());
         self.threaded.extend(made);
     }
 
-    /// Looks at a process that is about to end, while it still has its memory and files.
+    /// Examines a process that is about to end, while it still has its memory and files.
     fn look_at_end(&mut self, pid: Pid) {
         let fault = ending_signal(pid).filter(|signal| FAULTS.contains(signal));
         if !self.threaded.remove(&pid.as_raw()) && fault.is_none() {
@@ -217,7 +217,7 @@ impl Watcher {
     }
 
     fn tell(&mut self, report: &Report) {
-        // The agent reads until the end of this process; without it there is nobody to tell.
+        // The agent reads until this process ends; if it is gone, there is no reader.
         if let Ok(mut line) = serde_json::to_vec(report) {
             line.push(b'\n');
             let _ = self.reports.write_all(&line);
@@ -234,15 +234,15 @@ fn process_of(thread: Pid) -> i32 {
         .unwrap_or(thread.as_raw())
 }
 
-/// CPU time of a thread, nanoseconds. What came before its last exec is included.
+/// CPU time of a thread in nanoseconds, including the time before its last exec.
 fn cpu_ns_of(thread: Pid) -> u64 {
     let stat = fs_err::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
     let running = stat.split_ascii_whitespace().next();
     running.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The program of an emulated process and how it was called, from the arguments of the emulator. The kernel puts two
-/// before those of the program: its own name and the program's path.
+/// The program of an emulated process and its command line, from the arguments of the emulator. The kernel puts two
+/// arguments before the program's own: the emulator's name and the program's path.
 fn called(words: &[u8]) -> (String, String) {
     let mut words = words
         .trim_ascii_end()
@@ -253,7 +253,7 @@ fn called(words: &[u8]) -> (String, String) {
     (cut(&program), cut(&command))
 }
 
-/// In one line of a bearable length.
+/// The text in one line of limited length.
 fn cut(text: &str) -> String {
     let mut text = text.replace('\n', " ");
     if text.len() > LONGEST_COMMAND {
@@ -263,7 +263,8 @@ fn cut(text: &str) -> String {
     text
 }
 
-/// The next process that stopped or ended, and its status. Not by `nix`, which knows no real-time signals.
+/// The next process that stopped or ended, and its status. `nix` is not used, since it does not know real-time
+/// signals.
 #[expect(unsafe_code, reason = "waitpid as the kernel has it")]
 fn wait() -> Result<(Pid, i32), Errno> {
     let mut status = 0;
@@ -272,7 +273,7 @@ fn wait() -> Result<(Pid, i32), Errno> {
     Errno::result(pid).map(|pid| (Pid::from_raw(pid), status))
 }
 
-/// Becomes the tracer of a process and of all that it will start, which die with this one.
+/// Becomes the tracer of a process and all its future descendants, which die with this process.
 #[expect(unsafe_code, reason = "ptrace as the kernel has it")]
 fn seize(pid: Pid) -> Result<(), Errno> {
     let options = libc::PTRACE_O_EXITKILL
@@ -285,7 +286,7 @@ fn seize(pid: Pid) -> Result<(), Errno> {
     Errno::result(done).map(drop)
 }
 
-/// Lets a stopped process go on, with a signal or without (0). One that was killed meanwhile needs it no more.
+/// Resumes a stopped process, with a signal or without (0). A process that has been killed meanwhile does not matter.
 #[expect(unsafe_code, reason = "ptrace as the kernel has it")]
 fn go_on(request: libc::c_uint, pid: Pid, signal: i32) {
     // SAFETY: the requests used here take no pointers.
@@ -299,7 +300,7 @@ fn ending_signal(pid: Pid) -> Option<Signal> {
     Signal::try_from(signal).ok()
 }
 
-/// What the kernel says of the event that a process stopped for.
+/// The kernel's message about the event for which a process stopped.
 #[expect(unsafe_code, reason = "ptrace as the kernel has it")]
 fn event_message(pid: Pid) -> Option<libc::c_ulong> {
     let mut message: libc::c_ulong = 0;

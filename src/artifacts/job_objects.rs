@@ -1,4 +1,5 @@
-//! Objects that a job needs or leaves beside its artifacts: its recipe while it runs, its log for good.
+//! Objects that belong to a job rather than to its image: its recipe and changes while it needs them, and its log.
+//! Talks to S3 only.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::ArtifactStore;
 use crate::records::{ArtifactKind, Change, Failure, ImageId, JobId, link::bucket_and_key};
 
 impl ArtifactStore {
-    /// Puts a job's recipe where its agent can get it; returns the address, good for `valid`.
+    /// Uploads a job's recipe for its agent. Returns an address that is valid for `valid`.
     pub async fn put_recipe(&self, job: JobId, recipe: Bytes, valid: Duration) -> Result<String, Failure> {
         let key = recipe_key(job);
         self.put_bytes(self.recipes_bucket(), &key, "application/x-compressed-tar", recipe)
@@ -21,7 +22,8 @@ impl ArtifactStore {
         self.delete(self.recipes_bucket(), &recipe_key(job)).await
     }
 
-    /// Keeps what a job runs in its image, for as long as the job has a record. Returns where: `s3://bucket/key`.
+    /// Stores a script or playbook that a job runs in its image, for as long as the job has a record. Returns its
+    /// place: `s3://bucket/key`.
     pub async fn put_change(&self, job: JobId, number: usize, content: Bytes) -> Result<String, Failure> {
         let (bucket, key) = (self.recipes_bucket(), change_key(job, number));
         self.put_bytes(bucket, &key, "application/octet-stream", content)
@@ -29,7 +31,7 @@ impl ArtifactStore {
         Ok(format!("s3://{bucket}/{key}"))
     }
 
-    /// Gives a job its own copies of what another one runs.
+    /// Gives a job its own copies of the changes of another job.
     pub async fn copy_changes(&self, job: JobId, changes: &mut [Change]) -> Result<(), Failure> {
         for (number, change) in changes.iter_mut().enumerate() {
             let missing = || Failure::new("s3_missing", format!("{} is not in S3", change.object));
@@ -41,7 +43,7 @@ impl ArtifactStore {
         Ok(())
     }
 
-    /// Removes what a job runs in its image. May be repeated.
+    /// Removes everything stored by [`Self::put_change`] for a job. May be repeated.
     pub async fn discard_changes(&self, job: JobId) -> Result<(), Failure> {
         for object in self.list(self.recipes_bucket(), &format!("changes/{job}/")).await? {
             self.delete(self.recipes_bucket(), &object.key).await?;
@@ -49,7 +51,7 @@ impl ArtifactStore {
         Ok(())
     }
 
-    /// Adds the packed log to an image.
+    /// Adds the compressed log to an image.
     pub async fn put_log(&self, image: ImageId, log: Vec<u8>) -> Result<(), Failure> {
         let key = format!("{image}/{}", ArtifactKind::Log.key_name());
         self.put_bytes(self.images_bucket(), &key, ArtifactKind::Log.media_type(), log)
@@ -57,7 +59,7 @@ impl ArtifactStore {
             .map(drop)
     }
 
-    /// Keeps the packed log of a job, whatever became of it. Returns where: `s3://bucket/key`.
+    /// Stores the compressed log of a job, however the job ended. Returns its place: `s3://bucket/key`.
     pub async fn put_job_log(&self, job: JobId, log: Vec<u8>) -> Result<String, Failure> {
         let (bucket, key) = (self.recipes_bucket(), log_key(job));
         self.put_bytes(bucket, &key, ArtifactKind::Log.media_type(), log)
@@ -70,7 +72,7 @@ impl ArtifactStore {
         self.delete(self.recipes_bucket(), &log_key(job)).await
     }
 
-    /// Whether an image is finished.
+    /// Whether an image is complete.
     pub async fn has_manifest(&self, image: ImageId) -> Result<bool, Failure> {
         let key = format!("{image}/manifest.json");
         Ok(self

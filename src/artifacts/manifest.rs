@@ -1,4 +1,5 @@
-//! `manifest.json` of an image, version 1.0: the list of its artifacts that boot services read.
+//! `manifest.json` of an image, version 1.0: the list of its artifacts that boot services read. Reads other manifests
+//! from S3; everything else here is pure.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,10 @@ use crate::{
     records::{ArtifactKind, Failure, Link, UploadedArtifact},
 };
 
-/// The largest manifest that services accept, in bytes (1 MiB); it must stay below.
+/// The limit of services for a manifest, in bytes (1 MiB); a manifest must be smaller.
 pub const MAX_SIZE: usize = 1_048_576;
 
-/// The media type that labels a manifest object.
+/// The media type of a manifest object.
 pub const MEDIA_TYPE: &str = "application/json";
 
 const VERSION: &str = "1.0";
@@ -23,7 +24,7 @@ const VERSION: &str = "1.0";
 pub struct Manifest {
     /// `1.0`.
     pub version: String,
-    /// When it was written, UTC, `YYYY-mm-dd HH:MM:SS.ffffff`. For people; nobody parses it.
+    /// When it was written, UTC, `YYYY-mm-dd HH:MM:SS.ffffff`. For people; programs do not parse it.
     #[serde(default)]
     pub created: String,
     /// The image's architecture. Kiln's own member; manifests of others lack it.
@@ -53,7 +54,7 @@ pub struct ManifestArtifact {
 }
 
 impl Manifest {
-    /// The manifest of an image that consists of `artifacts`. Logs are left out: they are no part of the image.
+    /// The manifest of an image that consists of `artifacts`. Logs are left out: they are not part of the image.
     ///
     /// Fails with `manifest_invalid` unless there is exactly one root file system.
     pub fn new(artifacts: &[UploadedArtifact], arch: Arch, created: Timestamp) -> Result<Self, Failure> {
@@ -75,7 +76,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Reads a manifest and checks it. Fails with `manifest_invalid`.
+    /// Parses and checks a manifest. Fails with `manifest_invalid`.
     pub fn from_json(text: &[u8]) -> Result<Self, Failure> {
         if text.len() >= MAX_SIZE {
             return Err(invalid(format_args!(
@@ -94,7 +95,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The document as text. Fails with `manifest_invalid` when it grows too large.
+    /// The document as text. Fails with `manifest_invalid` when it is too large.
     pub fn to_json(&self) -> Result<Vec<u8>, Failure> {
         let text = serde_json::to_vec_pretty(self).map_err(invalid)?;
         if text.len() >= MAX_SIZE {
@@ -106,7 +107,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// The one root file system. Fails with `manifest_invalid` when there is none or more than one.
+    /// The only root file system. Fails with `manifest_invalid` unless there is exactly one.
     pub fn rootfs(&self) -> Result<&ManifestArtifact, Failure> {
         let rootfs = ArtifactKind::Rootfs.media_type();
         let mut found = self
@@ -122,10 +123,10 @@ impl Manifest {
 }
 
 impl ArtifactStore {
-    /// The entries of a manifest that somebody else made, each with the path that it names. What else the manifest says
-    /// is not looked at; entries without a path are left out.
+    /// The entries of a manifest made by another program, each with the path that it names. The rest of the manifest
+    /// is ignored; entries without a path are left out.
     ///
-    /// Fails with `manifest_invalid` when it cannot be read.
+    /// Fails with `manifest_invalid` when it cannot be parsed.
     pub async fn manifest_entries(&self, link: &Link) -> Result<Vec<(String, Value)>, Failure> {
         let unusable = |cause: &str| Failure::new("manifest_invalid", format_args!("{} {cause}", link.path));
         let (bucket, key) = link.bucket_and_key().ok_or_else(|| unusable("is no path in S3"))?;

@@ -1,8 +1,8 @@
-//! Artifacts: where they are kept and how they get there.
+//! Artifacts in S3: uploads, downloads and manifests. Talks to the S3 service over the network.
 //!
-//! [`ArtifactStore`] is the one way to S3: it plans multipart uploads whose parts an agent sends through presigned
-//! URLs, checks every object before it counts, and writes the [`manifest`]. [`embedded`] is an S3 server for machines
-//! that have none.
+//! [`ArtifactStore`] is the only way to S3: it plans multipart uploads whose parts an agent sends through presigned
+//! URLs, verifies every object before it counts, and writes the [`manifest`]. [`embedded`] is an S3 server for
+//! machines that have no S3 service.
 
 pub mod embedded;
 mod job_objects;

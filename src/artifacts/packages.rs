@@ -1,7 +1,9 @@
-//! Packages of distributions that jobs fetched for their twins, shared between jobs: objects named by their SHA-256.
+//! Distribution packages that jobs fetched for their twins, shared between jobs as objects named by their SHA-256.
+//! Talks to S3 only.
 //!
-//! A job reads one by a presigned address, and adds one by an address that is good for that content only, since S3
-//! checks the digest in it. Whoever reads checks again, so a store that does not check costs time and no more.
+//! A job reads a package through a presigned address, and adds one through an address that is valid for that content
+//! only, since S3 checks the digest in it. The reader checks again, so a store that does not check costs time and
+//! nothing else.
 
 use std::time::Duration;
 
@@ -19,24 +21,24 @@ use crate::records::{
     protocol::{MOST_PACKAGES, PackageFile, PackageUrl},
 };
 
-/// Where they are, in the bucket for recipes.
+/// The key prefix of packages, in the bucket for recipes.
 const PREFIX: &str = "packages/";
 
-/// The largest package that is shared, in bytes.
+/// The largest shared package, in bytes.
 const LARGEST: u64 = 512 * 1024 * 1024;
 
-/// How many objects are asked for at a time.
+/// The number of objects checked at a time.
 const AT_ONCE: usize = 16;
 
-/// After this a package is fetched anew; repositories move on, and most packages with them.
+/// How long a package is kept. Repositories move on, and most packages with them.
 const KEPT: Duration = Duration::from_hours(30 * 24);
 
 impl ArtifactStore {
-    /// Where each package can be read, or written when it is not there; in the same order.
+    /// The address to read each package from, or to write it to if it is missing; in the same order.
     ///
     /// # Errors
     ///
-    /// `upload_invalid` for what is no SHA-256, for a package that is too large, and for too many of them.
+    /// `upload_invalid` for a malformed SHA-256, a package that is too large, or too many packages.
     pub async fn package_urls(&self, packages: Vec<PackageFile>, valid: Duration) -> Result<Vec<PackageUrl>, Failure> {
         if packages.len() > MOST_PACKAGES {
             let detail = format!("{} packages are more than {MOST_PACKAGES}", packages.len());
@@ -44,7 +46,7 @@ impl ArtifactStore {
         }
         let urls = packages.into_iter().map(|package| self.package_url(package, valid));
         let urls: Vec<_> = futures::stream::iter(urls).buffered(AT_ONCE).try_collect().await?;
-        // Whoever adds clears away; otherwise there would never be an end to it.
+        // Adding a package also removes old ones; otherwise they would pile up.
         if urls.iter().any(|url| matches!(url, PackageUrl::Put { .. }))
             && let Err(failure) = self.drop_old_packages(Timestamp::now()).await
         {
@@ -78,7 +80,7 @@ impl ArtifactStore {
         let request = put.presigned(valid).await.map_err(|error| failure(&what, &error))?;
         Ok(PackageUrl::Put {
             url: request.uri().to_owned(),
-            // Every client says the length by itself.
+            // Every client sends the length by itself.
             headers: request
                 .headers()
                 .filter(|(name, _)| !name.eq_ignore_ascii_case("content-length"))
@@ -87,7 +89,7 @@ impl ArtifactStore {
         })
     }
 
-    /// Removes packages that have been there for long. Returns how many.
+    /// Removes packages that are older than the limit. Returns their number.
     pub async fn drop_old_packages(&self, now: Timestamp) -> Result<usize, Failure> {
         let mut dropped = 0;
         for object in self.list(self.recipes_bucket(), PREFIX).await? {

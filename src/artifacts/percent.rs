@@ -1,6 +1,6 @@
-//! Percent-encoding.
+//! Percent-encoding. Pure: no I/O.
 
-/// `text` with `%XX` for every byte that is not `plain`. Bytes beyond ASCII never are.
+/// Encodes every byte of `text` that is not `plain` as `%XX`. Bytes beyond ASCII are never plain.
 pub(crate) fn encode(text: &str, plain: impl Fn(u8) -> bool) -> String {
     use std::fmt::Write;
 

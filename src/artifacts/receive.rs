@@ -1,4 +1,4 @@
-//! Objects that come in over the API: streamed on to S3, never whole in memory or on our disk.
+//! Receives objects uploaded over the API and streams them to S3; they are never whole in memory or on the local disk.
 
 use aws_sdk_s3::{
     primitives::ByteStream,
@@ -21,33 +21,33 @@ use crate::{
     records::{Digests, Failure, ImageId, Link},
 };
 
-/// Size of a part when nobody said how much will come, in bytes (64 MiB: room for 640 GB).
+/// Size of a part when the total is unknown, in bytes (64 MiB: room for 640 GB).
 const UNKNOWN_PART_SIZE: u64 = 64 * 1024 * 1024;
 
-/// An object that came in.
+/// A received object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// Where it is.
+    /// The object's place in S3.
     pub link: Link,
-    /// What it is, computed on the way.
+    /// Its digests, computed while it streamed.
     pub digests: Digests,
 }
 
-/// What is known of an object before it comes.
+/// What is known of an object in advance.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
-    /// Its size in bytes, if that was announced.
+    /// Its size in bytes, if announced.
     pub size: Option<u64>,
-    /// The most that is taken, in bytes.
+    /// The largest size accepted, in bytes.
     pub limit: u64,
 }
 
 impl ArtifactStore {
-    /// Writes what comes out of `body` to an object, if that is `still_wanted` when all of it has come. When this fails,
-    /// no object and no part of one is left, and one that was there is as it was.
+    /// Writes `body` to an object, if the object is `still_wanted` once all of it has arrived. After a failure, no new
+    /// object or part is left, and an earlier object is unchanged.
     ///
-    /// Fails with `upload_broken` when `body` does, or has another size than announced, with `upload_too_large`, and with
-    /// `upload_unwanted`.
+    /// Fails with `upload_broken` when `body` fails or differs from the announced size, with `upload_too_large`, and
+    /// with `upload_unwanted`.
     pub async fn receive<E: std::fmt::Display>(
         &self,
         (bucket, key): (&str, &str),
@@ -67,7 +67,7 @@ impl ArtifactStore {
             let (parts, digests) = self
                 .receive_parts((bucket, key, &id), part_size, expected, body)
                 .await?;
-            // It may have taken hours.
+            // Receiving may have taken hours.
             if !still_wanted.await {
                 return Err(Failure::new("upload_unwanted", "the object is not wanted any more"));
             }
@@ -81,7 +81,7 @@ impl ArtifactStore {
         let digests = match outcome {
             Ok(digests) => digests,
             Err(failure) => {
-                // The first failure is the one to tell.
+                // The first failure is the one to report.
                 let _ = self.abort(bucket, key, &id).await;
                 return Err(failure);
             }
@@ -123,7 +123,7 @@ impl ArtifactStore {
                 buffer.extend_from_slice(chunk);
             }
             let is_end = chunk.is_none();
-            // An empty object is one empty part.
+            // An empty object has one empty part.
             while buffer.len() >= part_len || (is_end && (!buffer.is_empty() || parts.is_empty())) {
                 let part = buffer.split_to(buffer.len().min(part_len)).freeze();
                 let number = i32::try_from(parts.len() + 1).unwrap_or(i32::MAX);
@@ -148,7 +148,7 @@ impl ArtifactStore {
         Ok((parts, digests))
     }
 
-    /// Copies an object that S3 does not copy at once.
+    /// Copies an object that is too large for S3 to copy in one request.
     pub(super) async fn copy_in_parts(
         &self,
         source: &str,
@@ -195,15 +195,15 @@ impl ArtifactStore {
         }
         .await;
         if outcome.is_err() {
-            // The first failure is the one to tell.
+            // The first failure is the one to report.
             let _ = self.abort(bucket, key, &id).await;
         }
         outcome
     }
 
-    /// Writes `<image>/manifest.json` out of artifacts that came in before, after a look at each of them.
+    /// Writes `<image>/manifest.json` for artifacts received earlier, after checking each of them again.
     ///
-    /// Fails with `artifact_mismatch` when one is not what it was, `manifest_invalid` without exactly one root file
+    /// Fails with `artifact_mismatch` when one has changed, and with `manifest_invalid` without exactly one root file
     /// system.
     pub async fn put_manifest(
         &self,

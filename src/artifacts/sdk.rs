@@ -1,4 +1,4 @@
-//! Making clients of S3, and telling what their errors mean.
+//! Creates S3 clients and translates their errors. Reads the authorities' file; the clients it makes talk to S3.
 
 use std::{error::Error, fmt::Display, io, time::Duration};
 
@@ -16,28 +16,28 @@ use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provi
 use super::S3Settings;
 use crate::records::Failure;
 
-/// How long a connection may take to be made.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long one attempt may take until its answer begins. Some services need minutes to complete a large upload.
+/// Timeout of one attempt until its answer begins. Some services need minutes to complete a large upload.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// How long a request may take with all its attempts.
+/// Timeout of a request, all attempts included.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Attempts at one request.
 const ATTEMPTS: u32 = 4;
 
-/// How long a stream may stand still. The SDK's own 5 s are less than a busy disk behind S3 takes.
+/// How long a stream may stall. The SDK's own 5 s are too short for a busy disk behind S3.
 const STALL_GRACE: Duration = Duration::from_mins(1);
 
-/// A client for requests of our own, and one whose presigned URLs others will use.
+/// A client for Kiln's own requests, and one that makes presigned URLs for others.
 pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), Failure> {
     let mut config = Builder::new()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new(settings.region.clone()))
         .force_path_style(true)
-        // Services other than Amazon's know only some of the newer checksums.
+        // Services other than Amazon's support only some of the newer checksums.
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
         .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
@@ -98,7 +98,7 @@ fn trusting(authorities: Vec<u8>) -> Result<SharedHttpClient, Box<dyn Error + Se
         .build_https())
 }
 
-/// What a failed request means. `what` names the attempt, such as "cannot read s3://bucket/key".
+/// The failure for a request that failed. `what` names the attempt, such as "cannot read s3://bucket/key".
 pub(super) fn failure<E>(what: impl Display, error: &SdkError<E>) -> Failure
 where
     E: ProvideErrorMetadata + Error + 'static,
@@ -123,14 +123,14 @@ where
     }
 }
 
-/// Whether S3 answered that the thing is not there.
+/// Whether S3 answered that the object, bucket or upload does not exist.
 pub(super) fn is_missing<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     error
         .raw_response()
         .is_some_and(|response| response.status().as_u16() == 404)
 }
 
-/// Whether S3 will have nothing to do with the request: the bucket is not ours, or its name is none.
+/// Whether S3 rejects the request itself: the bucket belongs to another account, or its name is invalid.
 pub(super) fn is_refused<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let status = error.raw_response().map(|response| response.status().as_u16());
     matches!(status, Some(400 | 401 | 403)) || matches!(error, SdkError::ConstructionFailure(_))
@@ -140,7 +140,7 @@ fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<
     let detail = match (code, message) {
         (Some(code), Some(message)) => format!("{what}: {message} ({code})"),
         (Some(code), None) => format!("{what}: {code}"),
-        // The answer to a HEAD request has no body to say more.
+        // The answer to a HEAD request has no body with details.
         _ => format!("{what}: S3 answered with status {status}"),
     };
     match (code.unwrap_or_default(), status) {
@@ -162,17 +162,17 @@ fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<
     }
 }
 
-/// A stream that broke while it was read.
+/// The failure for a stream that broke while it was read.
 pub(super) fn broken_stream(what: impl Display, error: &(dyn Error + 'static)) -> Failure {
     Failure::new("s3_unreachable", format_args!("{what}: {}", chain(error)))
 }
 
-/// A URL that could not be made, for a validity that S3 does not allow.
+/// The failure for a URL that could not be made, because S3 does not allow its validity.
 pub(super) fn presign_failure<E: Error + 'static>(what: impl Display, error: &E) -> Failure {
     Failure::new("s3_settings", format_args!("{what}: {}", chain(error)))
 }
 
-/// A file on our side.
+/// The failure for a local file.
 pub(super) fn io_failure(what: impl Display) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::io(&what, &error)
 }

@@ -1,4 +1,4 @@
-//! Where S3 is and how to sign in to it.
+//! The settings for S3: its address and the keys for it. Pure: no I/O.
 
 use std::{fmt, path::PathBuf};
 
@@ -24,7 +24,7 @@ impl From<String> for Secret {
     }
 }
 
-/// What it says of itself is that it is there.
+/// Serialised as a placeholder that only shows that there is a secret.
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("REDACTED")

@@ -1,4 +1,4 @@
-//! The one way to S3.
+//! The only way to S3: copying, reading, listing and deleting objects. Talks to S3; downloads write one local file.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::records::{Digests, Failure, artifact::Digesting};
 
-/// The largest object that S3 copies at once, in bytes (5 GiB).
+/// The largest object that S3 copies in one request, in bytes (5 GiB).
 const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
 
-/// Where recipes are read from and images are written to. Cheap to clone.
+/// A connection to the buckets of recipes and images. Cheap to clone.
 #[derive(Clone)]
 pub struct ArtifactStore {
     pub(super) client: Client,
@@ -32,7 +32,7 @@ pub struct ArtifactStore {
 }
 
 impl fmt::Debug for ArtifactStore {
-    // The clients would print their whole configuration, which is pages long.
+    // Derived output would include the clients' whole configuration, which is pages long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ArtifactStore")
             .field("recipes_bucket", &self.recipes_bucket)
@@ -41,14 +41,14 @@ impl fmt::Debug for ArtifactStore {
     }
 }
 
-/// What became of a copy.
+/// The result of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Copied {
-    /// It is there, with this entity tag, without quotes.
+    /// The copy exists and has this entity tag, without quotes.
     As(String),
-    /// There is nothing to copy.
+    /// The source does not exist.
     Missing,
-    /// There is something else where it should go.
+    /// Another object is at the destination.
     Occupied,
 }
 
@@ -57,7 +57,7 @@ pub enum Copied {
 pub struct ObjectInfo {
     /// Its key.
     pub key: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Its entity tag, without quotes.
     pub etag: String,
@@ -68,15 +68,15 @@ pub struct ObjectInfo {
 /// Why a small object was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is larger; this is its size in bytes.
+    /// The object is too large; this is its size in bytes.
     #[error("the object has {0} bytes")]
     TooLarge(u64),
-    /// S3 did not give it.
+    /// S3 refused, or did not answer.
     #[error(transparent)]
     S3(#[from] Failure),
 }
 
-/// What S3 says of one object.
+/// The size and entity tag of an object.
 pub(super) struct Head {
     pub(super) size: u64,
     /// Without quotes.
@@ -84,7 +84,7 @@ pub(super) struct Head {
 }
 
 impl ArtifactStore {
-    /// Connects, and sees to it that both buckets are there: one that is not is created.
+    /// Connects, and creates each of the two buckets that does not exist.
     ///
     /// Fails with `s3_unreachable`, `s3_timeout`, `s3_denied`, `s3_region` or `s3_settings`.
     pub async fn connect(settings: &S3Settings) -> Result<Self, Failure> {
@@ -95,7 +95,7 @@ impl ArtifactStore {
             recipes_bucket: settings.recipes_bucket.clone(),
             images_bucket: settings.images_bucket.clone(),
         };
-        // Only Amazon itself wants to be told the region again; others take the word for the name of a zone.
+        // Only Amazon itself wants the region again; other services take it for the name of a zone.
         let constraint = settings.endpoint.is_none().then_some(settings.region.as_str());
         for bucket in [&store.recipes_bucket, &store.images_bucket] {
             store.ensure_bucket(bucket, constraint).await?;
@@ -134,7 +134,7 @@ impl ArtifactStore {
             .await;
         match created {
             Ok(_) => Ok(()),
-            // Another process was faster.
+            // Another process created the bucket first.
             Err(error)
                 if error
                     .as_service_error()
@@ -146,7 +146,7 @@ impl ArtifactStore {
         }
     }
 
-    /// Writes a small object at once. Answers its entity tag, without quotes.
+    /// Writes a small object in one request. Returns its entity tag, without quotes.
     pub async fn put_bytes(
         &self,
         bucket: &str,
@@ -167,7 +167,7 @@ impl ArtifactStore {
         Ok(unquoted(answer.e_tag()))
     }
 
-    /// A URL by which anyone can read the object for that long.
+    /// A URL that lets anyone read the object for that long.
     pub async fn presign_get(&self, bucket: &str, key: &str, valid: Duration) -> Result<String, Failure> {
         let what = format!("cannot presign s3://{bucket}/{key}");
         let valid = PresigningConfig::expires_in(valid).map_err(|error| presign_failure(&what, &error))?;
@@ -181,7 +181,7 @@ impl ArtifactStore {
         Ok(request.map_err(|error| failure(&what, &error))?.uri().to_owned())
     }
 
-    /// A URL by which anyone can write that part of an upload for that long.
+    /// A URL that lets anyone write that part of an upload for that long.
     pub(super) async fn presign_part(
         &self,
         (bucket, key, upload_id): (&str, &str, &str),
@@ -200,14 +200,15 @@ impl ArtifactStore {
         Ok(part.map_err(|error| failure(&what, &error))?.uri().to_owned())
     }
 
-    /// Copies an object inside S3, its metadata too. What is there already is never replaced; a copy of before counts.
+    /// Copies an object inside S3, with its metadata. An existing object is never replaced; an earlier copy counts as
+    /// done.
     pub async fn copy(&self, bucket: &str, from: &str, to: &str) -> Result<Copied, Failure> {
         let what = format!("cannot copy s3://{bucket}/{from} to {to}");
         let Some(head) = self.head(bucket, from).await? else {
             return Ok(Copied::Missing);
         };
         if let Some(there) = self.head(bucket, to).await? {
-            // Copies in parts have an entity tag of their own.
+            // Copies in parts have a different entity tag.
             let is_copy = there.size == head.size && (there.etag == head.etag || head.size > MAX_COPY);
             return Ok(if is_copy {
                 Copied::As(there.etag)
@@ -234,7 +235,7 @@ impl ArtifactStore {
         Ok(Copied::As(copy.etag))
     }
 
-    /// Deletes an object. That it is not there is no error.
+    /// Deletes an object. A missing object is not an error.
     pub async fn delete(&self, bucket: &str, key: &str) -> Result<(), Failure> {
         match self.client.delete_object().bucket(bucket).key(key).send().await {
             Err(error) if !is_missing(&error) => {
@@ -244,7 +245,7 @@ impl ArtifactStore {
         }
     }
 
-    /// All objects whose keys begin with `prefix`, in the order of their keys.
+    /// All objects whose keys begin with `prefix`, sorted by key.
     pub async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, Failure> {
         let mut pages = self
             .client
@@ -266,9 +267,9 @@ impl ArtifactStore {
         Ok(objects)
     }
 
-    /// Copies an object into a file, which appears only when it is whole.
+    /// Downloads an object into a file, which appears only when it is complete.
     ///
-    /// Fails with `artifact_mismatch` when the object is not what `expected` says.
+    /// Fails with `artifact_mismatch` when the object differs from `expected`.
     pub async fn download(
         &self,
         bucket: &str,
@@ -309,9 +310,9 @@ impl ArtifactStore {
         Ok(digests)
     }
 
-    /// Reads an object for its size and digests.
+    /// Reads an object to compute its size and digests.
     ///
-    /// Fails with `s3_missing` when it is not there.
+    /// Fails with `s3_missing` when it does not exist.
     pub async fn digests(&self, bucket: &str, key: &str) -> Result<Digests, Failure> {
         let what = format!("cannot read s3://{bucket}/{key}");
         let answer = self.client.get_object().bucket(bucket).key(key).send().await;
@@ -323,17 +324,17 @@ impl ArtifactStore {
         Ok(reading.finish())
     }
 
-    /// Whether an object is there and may be read. A bucket that is not there, or not ours to read, has none.
+    /// Whether an object exists and may be read. A missing or foreign bucket has no objects.
     pub async fn exists(&self, bucket: &str, key: &str) -> Result<bool, Failure> {
         Ok(self.head(bucket, key).await?.is_some())
     }
 
-    /// The bytes of an object, or none when it is not there or not ours to look at.
+    /// The size of an object in bytes; `None` if it does not exist or may not be read.
     pub async fn size(&self, bucket: &str, key: &str) -> Result<Option<u64>, Failure> {
         Ok(self.head(bucket, key).await?.map(|head| head.size))
     }
 
-    /// An object of less than `limit` bytes, or none when it is not there or not ours to read.
+    /// An object of less than `limit` bytes; `None` if it does not exist or may not be read.
     pub async fn read_small(&self, bucket: &str, key: &str, limit: usize) -> Result<Option<Bytes>, ReadError> {
         let what = format!("cannot read s3://{bucket}/{key}");
         let answer = match self.client.get_object().bucket(bucket).key(key).send().await {
@@ -349,12 +350,12 @@ impl ArtifactStore {
         Ok(Some(body.map_err(|error| broken_stream(&what, &error))?.into_bytes()))
     }
 
-    /// Buckets that Kiln was told to use have to let it in; elsewhere it may meet a closed door.
+    /// Kiln's own buckets must be accessible; any other may refuse access.
     fn is_own(&self, bucket: &str) -> bool {
         bucket == self.recipes_bucket || bucket == self.images_bucket
     }
 
-    /// Size and entity tag of an object, or none when it is not there, or not ours to look at.
+    /// Size and entity tag of an object; `None` if it does not exist or may not be read.
     pub(super) async fn head(&self, bucket: &str, key: &str) -> Result<Option<Head>, Failure> {
         match self.client.head_object().bucket(bucket).key(key).send().await {
             Ok(head) => Ok(Some(Head {
@@ -367,7 +368,7 @@ impl ArtifactStore {
     }
 }
 
-/// An entity tag without the quotes around it.
+/// An entity tag without its quotes.
 pub(super) fn unquoted(etag: Option<&str>) -> String {
     etag.unwrap_or_default().trim_matches('"').to_owned()
 }

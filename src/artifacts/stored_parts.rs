@@ -1,14 +1,14 @@
-//! What S3 has already of an upload that was interrupted.
+//! Lists the parts of an interrupted upload that S3 already has. Talks to S3 only.
 
 use super::{sdk::failure, store::ArtifactStore};
 use crate::records::{Failure, Upload, protocol::StoredPart};
 
 impl ArtifactStore {
-    /// The parts that S3 has of an open upload, in order.
+    /// The stored parts of an open upload, in order.
     ///
     /// # Errors
     ///
-    /// `s3_missing` when S3 does not know the upload any more.
+    /// `s3_missing` when S3 no longer knows the upload.
     pub async fn stored_parts(&self, upload: &Upload) -> Result<Vec<StoredPart>, Failure> {
         let what = format!("cannot list the parts of s3://{}/{}", upload.bucket, upload.key);
         let mut parts = Vec::new();

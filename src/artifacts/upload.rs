@@ -1,7 +1,7 @@
-//! Bringing an image's artifacts into S3.
+//! Uploads an image's artifacts to S3. Talks to S3 only.
 //!
 //! The server opens an upload and hands out presigned URLs; an agent sends the parts; the server completes the upload
-//! and believes nothing that S3 does not confirm. Every object goes this way, however small, so that there is one way.
+//! and trusts only what S3 confirms. Every object, however small, is uploaded this way, so that there is one way only.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::{
     records::{ArtifactKind, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, protocol::PartReceipt},
 };
 
-/// The usual size of a part, in bytes (16 MiB).
+/// The usual part size, in bytes (16 MiB).
 const PART_SIZE: u64 = 16 * MIB;
 
-/// The most parts that S3 takes.
+/// The most parts that S3 accepts.
 const MAX_PARTS: u64 = 10_000;
 
 const MIB: u64 = 1024 * 1024;
 
 impl ArtifactStore {
-    /// Opens the upload of an object of exactly `size` bytes to `<image>/<key name of its kind>`.
+    /// Opens an upload of exactly `size` bytes to `<image>/<key name of its kind>`.
     pub async fn open_upload(
         &self,
         image: ImageId,
@@ -59,7 +59,7 @@ impl ArtifactStore {
         })
     }
 
-    /// Presigned PUT URLs for these parts, in the same order. Each can be used for that long, by anyone.
+    /// Presigned PUT URLs for these parts, in the same order. Anyone can use them until they expire.
     pub async fn part_urls(&self, upload: &Upload, parts: &[u32], valid: Duration) -> Result<Vec<String>, Failure> {
         let mut urls = Vec::with_capacity(parts.len());
         for &number in parts {
@@ -81,10 +81,10 @@ impl ArtifactStore {
         Ok(urls)
     }
 
-    /// Makes the object out of its parts and sees that S3 has what was sent.
+    /// Completes the object from its parts and checks that S3 has what was sent.
     ///
-    /// Fails with `upload_invalid` when `parts` or `digests` cannot be right for this upload, and with
-    /// `artifact_mismatch` when S3 has something else; the object is deleted then. May be repeated.
+    /// Fails with `upload_invalid` when `parts` or `digests` cannot belong to this upload, and with
+    /// `artifact_mismatch` when S3 has something else; the object is then deleted. May be repeated.
     pub async fn complete_upload(
         &self,
         upload: &Upload,
@@ -111,11 +111,11 @@ impl ArtifactStore {
         let what = format!("cannot complete the upload of s3://{}/{}", upload.bucket, upload.key);
         match answer {
             Ok(_) => {}
-            // A repeated request may meet an upload that its forerunner completed: then the object is there.
+            // A repeated request may find the upload completed by the earlier one: the object exists then.
             Err(error) if is_missing(&error) && self.head(&upload.bucket, &upload.key).await?.is_some() => {}
             Err(error) => return Err(failure(&what, &error)),
         }
-        // The answer itself lacks the entity tag with some services.
+        // With some services the answer itself lacks the entity tag.
         let head = self.head(&upload.bucket, &upload.key).await?;
         let head = head.ok_or_else(|| Failure::new("s3_missing", format_args!("{what}: the object is not there")))?;
         if let Err(cause) = check_object(&head, upload.size, &multipart_etag(parts)?) {
@@ -132,7 +132,7 @@ impl ArtifactStore {
         })
     }
 
-    /// Drops an upload and its parts. That it is not there any more is no error.
+    /// Aborts an upload and removes its parts. A missing upload is not an error.
     pub async fn abort_upload(&self, upload: &Upload) -> Result<(), Failure> {
         self.abort(&upload.bucket, &upload.key, &upload.id).await
     }
@@ -155,10 +155,10 @@ impl ArtifactStore {
         }
     }
 
-    /// Looks at every artifact once more and writes `<image>/manifest.json`, which makes them an image.
+    /// Checks every artifact once more and writes `<image>/manifest.json`, which makes them an image.
     ///
-    /// Fails with `artifact_mismatch` when one is gone or another, `manifest_invalid` without exactly one root file
-    /// system.
+    /// Fails with `artifact_mismatch` when an artifact is gone or has changed, and with `manifest_invalid` without
+    /// exactly one root file system.
     pub async fn write_manifest(
         &self,
         image: ImageId,
@@ -180,12 +180,12 @@ impl ArtifactStore {
         Ok(Link::s3(bucket, &key, &etag))
     }
 
-    /// Removes everything of an image, finished or not. May be repeated.
+    /// Removes all objects of an image, complete or not. May be repeated.
     pub async fn discard_image(&self, image: ImageId) -> Result<(), Failure> {
-        // Uploads first: one that is completed meanwhile leaves an object, which the second half finds.
+        // Uploads first: one that completes meanwhile leaves an object, which the second half finds.
         self.abort_uploads(image).await?;
         let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
-        // The manifest first: an image that is only half removed must not look whole.
+        // The manifest first: a half-removed image must not look complete.
         self.delete(bucket, &format!("{prefix}manifest.json")).await?;
         for object in self.list(bucket, &prefix).await? {
             self.delete(bucket, &object.key).await?;
@@ -193,7 +193,7 @@ impl ArtifactStore {
         Ok(())
     }
 
-    /// Drops every upload to an image that is still open, and its parts. May be repeated.
+    /// Aborts every open upload to an image. May be repeated.
     pub async fn abort_uploads(&self, image: ImageId) -> Result<(), Failure> {
         let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
         let mut pages = Some((None, None));
@@ -222,7 +222,7 @@ impl ArtifactStore {
     }
 }
 
-/// A part size with which the object has no more parts than S3 takes.
+/// A part size that keeps the number of parts within S3's limit.
 pub(super) fn part_size(size: u64) -> u64 {
     size.div_ceil(MAX_PARTS).next_multiple_of(MIB).max(PART_SIZE)
 }
@@ -254,8 +254,8 @@ fn check_receipts(upload: &Upload, parts: &[PartReceipt], digests: &Digests) -> 
     }
 }
 
-/// Whether S3's object can be the one that was sent. An entity tag of unknown shape, as with server-side encryption,
-/// says nothing, and the size must do.
+/// Checks S3's object against the one that was sent. An entity tag of unknown form, as with server-side encryption,
+/// proves nothing, and then only the size is compared.
 fn check_object(head: &Head, size: u64, etag: &str) -> Result<(), String> {
     if head.size != size {
         return Err(format!("it has {} bytes instead of {size}", head.size));
@@ -270,7 +270,7 @@ fn check_object(head: &Head, size: u64, etag: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// MD5 of the parts' MD5s, and how many there are.
+/// The MD5 of the parts' MD5s, followed by their number.
 fn multipart_etag(parts: &[PartReceipt]) -> Result<String, Failure> {
     let mut md5 = Md5::new();
     for part in parts {
@@ -289,7 +289,7 @@ fn is_md5(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A text as it can stand in a header: what is not printable ASCII is percent-encoded.
+/// A text in a form that fits into a header: all but printable ASCII is percent-encoded.
 fn header_safe(text: &str) -> String {
     percent::encode(text, |byte| matches!(byte, b' '..=b'~') && byte != b'%')
 }

@@ -1,27 +1,27 @@
-//! The kinds of records that the API has, and what people want to see of them.
+//! Describes the kinds of records in the API, and the members that tables of them show. Pure: no I/O.
 
 /// One list of records of the API.
 #[derive(Debug)]
 pub struct Collection {
     /// Its path below the server's address.
     pub path: &'static [&'static str],
-    /// What one of its records is called.
+    /// The name of one of its records.
     pub noun: &'static str,
-    /// Whether its records were deleted before, so that deleting them is for good.
+    /// Whether its records are deleted ones, so that deleting them is final.
     pub is_deleted: bool,
-    /// The command that works with it.
+    /// The command for it.
     pub command: &'static str,
     /// The member that identifies a record.
     pub id: &'static str,
-    /// The member that people call a record by.
+    /// The member that names a record for users.
     pub name: &'static str,
-    /// Where its records go when they are deleted, for a while.
+    /// The collection of its deleted records, if they can be restored.
     pub bin: Option<&'static Collection>,
     /// The columns of a table: heading and member.
     pub columns: &'static [(&'static str, &'static str)],
 }
 
-/// Where the version is.
+/// The path of the version.
 pub const VERSION: &[&str] = &["version"];
 
 /// Recipes.
@@ -142,7 +142,7 @@ pub static REMOTE_BUILD_NODES: Collection = Collection {
     columns: &[("XNAME", "xname")],
 };
 
-/// What was last found on remote build nodes.
+/// The latest findings about remote build nodes.
 pub static REMOTE_BUILD_NODE_STATUS: Collection = Collection {
     path: &["v3", "remote-build-nodes", "status"],
     noun: "remote build node",
@@ -209,13 +209,13 @@ pub static DELETED_PUBLIC_KEYS: Collection = Collection {
 };
 
 impl Collection {
-    /// What one of its records is called in a search: `image`, `deleted image`.
+    /// The name of one of its records in a search: `image`, `deleted image`.
     pub fn described(&self) -> String {
         let deleted = if self.is_deleted { "deleted " } else { "" };
         format!("{deleted}{}", self.noun)
     }
 
-    /// Whether ids are made by the server. The others are names that people give.
+    /// Whether the server makes the ids. Otherwise users choose them.
     pub fn has_uuids(&self) -> bool {
         self.id == "id"
     }

@@ -1,4 +1,5 @@
-//! What `kiln login` keeps: a token for each server, and which server is meant when none is named.
+//! The data of `kiln login`: a token for each server, and the default server. Reads and writes one file, which only
+//! its owner may read.
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +17,15 @@ use crate::records::Failure;
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credentials {
-    /// The server that is meant when none is named.
+    /// The default server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// The servers that somebody logged in to, by address.
+    /// The servers with a login, by address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub servers: BTreeMap<String, Login>,
 }
 
-/// What is known of one server.
+/// The data of one server.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
@@ -45,7 +46,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Credentials {
-    /// Where the file is: `$XDG_CONFIG_HOME/kiln/credentials.toml`, else below `~/.config`.
+    /// The path of the file: `$XDG_CONFIG_HOME/kiln/credentials.toml`, or else below `~/.config`.
     pub fn path() -> Option<PathBuf> {
         let set = |variable| {
             std::env::var_os(variable)
@@ -56,11 +57,11 @@ impl Credentials {
         Some(dir.join("kiln/credentials.toml"))
     }
 
-    /// Reads the file; where there is none, nothing is known.
+    /// Reads the file; a missing file is empty.
     ///
     /// # Errors
     ///
-    /// `credentials_unreadable`, also when others could read it.
+    /// `credentials_unreadable`, also when other users could read it.
     pub fn load() -> Result<Self, Failure> {
         match Self::path() {
             Some(path) if path.exists() => Self::read(&path),
@@ -87,12 +88,12 @@ impl Credentials {
             )));
         }
         let text = fs_err::read_to_string(path).map_err(|error| unreadable(&error))?;
-        // The error of the parser would show the line, and so the token.
+        // The parser's error would show the line, and so the token.
         toml::from_str(&text)
             .map_err(|_| unreadable(&format_args!("{} is damaged", path.display())).hint("remove it and log in again"))
     }
 
-    /// Writes the file, for nobody else to read; an earlier one is replaced whole.
+    /// Writes the file atomically, readable by its owner only.
     ///
     /// # Errors
     ///

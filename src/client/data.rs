@@ -1,4 +1,4 @@
-//! What a server answered: JSON whose members keep their order, so that it is shown in the order in which it came.
+//! A server's JSON answers with the order of their members, so that they are shown in that order. Pure: no I/O.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use serde_json::Number;
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Data {
-    /// `null`, and the answer that has no body.
+    /// `null`, or an answer without a body.
     #[default]
     Null,
     /// `true` or `false`.
@@ -28,7 +28,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// The member of that name; null where there is none.
+    /// The member of that name; null if it is absent.
     pub fn get(&self, name: &str) -> &Data {
         let Data::Map(members) = self else { return &Data::Null };
         let found = members.iter().find(|(key, _)| key == name);
@@ -51,7 +51,7 @@ impl Data {
         }
     }
 
-    /// The items of a list; none of anything else.
+    /// The items of a list; empty for anything else.
     pub fn into_items(self) -> Vec<Data> {
         match self {
             Data::List(items) => items,

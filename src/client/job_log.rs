@@ -1,4 +1,4 @@
-//! Logs of jobs: page by page, and as they grow.
+//! Reads logs of jobs, page by page or as they grow. Talks to the server.
 
 use reqwest::{
     Method, Response,
@@ -12,43 +12,43 @@ use crate::records::{Failure, run::StepTime};
 /// A part of a log.
 #[derive(Debug, Deserialize)]
 pub struct LogPage {
-    /// The lines, in their order.
+    /// The lines, in order.
     pub lines: Vec<LogEntry>,
-    /// Where the next page begins.
+    /// The start of the next page.
     pub next: Option<u64>,
-    /// Whether there is more already.
+    /// Whether there already is more.
     pub more: bool,
 }
 
 /// A line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct LogEntry {
-    /// Its number, from 0.
+    /// Its number, counted from 0.
     pub seq: u64,
-    /// When it was said, as the server writes moments.
+    /// When it was logged, in the server's format.
     pub time: String,
-    /// The line, as it came: it may hold what a terminal obeys.
+    /// The unfiltered text: it may contain control characters of terminals.
     pub text: String,
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct JobProgress {
-    /// Where it is.
+    /// The job's state.
     pub state: String,
-    /// Which try this is, from 1.
+    /// The number of the attempt, counted from 1.
     #[serde(default)]
     pub attempt: u32,
-    /// The name of the step that it is in.
+    /// The name of the current step.
     #[serde(default)]
     pub step: Option<String>,
-    /// The steps of this try that ended well.
+    /// The steps of this attempt that have succeeded.
     #[serde(default)]
     pub steps: Vec<StepTime>,
-    /// What it waits for.
+    /// The reason why it waits.
     #[serde(default)]
     pub reason: Option<String>,
-    /// How far the step is.
+    /// The progress of the step.
     #[serde(default)]
     pub progress: Option<Share>,
 }
@@ -58,18 +58,18 @@ pub struct JobProgress {
 pub struct Share {
     /// Units done.
     pub done: u64,
-    /// Units in all.
+    /// Units in total.
     pub total: u64,
 }
 
-/// What a server says of a job that is followed.
+/// A message about a followed job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
     /// A line of its log.
     Line(LogEntry),
-    /// It got on.
+    /// The job made progress.
     Progress(JobProgress),
-    /// It has ended, and every line was said.
+    /// The job has ended, and every line was sent.
     End,
 }
 
@@ -81,7 +81,7 @@ pub struct Following {
 }
 
 impl Client {
-    /// The lines of a job's log behind the one of the number `after`, as many as the server gives at a time.
+    /// The lines of a job's log after the line `after`, as many as the server returns at a time.
     pub async fn log_page(&self, job: &str, after: Option<u64>) -> Result<LogPage, Failure> {
         let mut address = self.server.address(&["kiln", "v1", "jobs", job, "log"]);
         if let Some(after) = after {
@@ -93,7 +93,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|_| refusal::no_such_server(&self.server))
     }
 
-    /// Follows a job from behind the line of the number `after` on.
+    /// Follows a job from the line after `after`.
     pub async fn follow(&self, job: &str, after: Option<u64>) -> Result<Following, Failure> {
         let address = self.server.address(&["kiln", "v1", "jobs", job, "log", "stream"]);
         let mut request = self.http.get(address);
@@ -107,24 +107,25 @@ impl Client {
         })
     }
 
-    /// How a job of Kiln's is, in full.
+    /// The full status of a job that Kiln runs.
     pub async fn job_status(&self, job: &str) -> Result<Data, Failure> {
         self.get(&["kiln", "v1", "jobs", job]).await
     }
 
-    /// Asks for the end of a job.
+    /// Cancels a job.
     pub async fn cancel_job(&self, job: &str) -> Result<Data, Failure> {
         self.send(Method::POST, &["kiln", "v1", "jobs", job, "cancel"], &[], None)
             .await
     }
 
-    /// Says what is to become of what was done in a job's shell: `complete` or `fail`.
+    /// Gives the verdict on the work in a job's shell: `complete` or `fail`.
     pub async fn judge_job(&self, job: &str, verdict: &str) -> Result<Data, Failure> {
         self.send(Method::POST, &["kiln", "v1", "jobs", job, verdict], &[], None)
             .await
     }
 
-    /// Asks for a job like one that has ended; with `from`, one that goes on from what that left at this step.
+    /// Asks for a job like an earlier one; with `from`, for one that continues from that step with the earlier one's
+    /// files.
     pub async fn retry_job(&self, job: &str, from: Option<&str>) -> Result<Data, Failure> {
         let body = from.map(|from| serde_json::json!({ "from": from }));
         self.send(Method::POST, &["kiln", "v1", "jobs", job, "retry"], &[], body.as_ref())
@@ -133,8 +134,8 @@ impl Client {
 }
 
 impl Following {
-    /// What came since the last time, in its order; none when the server has closed the connection, which it also does
-    /// when it stops.
+    /// The messages since the last call, in order; `None` when the server has closed the connection, which it also
+    /// does when it stops.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl Following {
             };
             let events = self.events.read(&chunk);
             let events = events.map_err(|_| refusal::no_such_server(&client.server))?;
-            // A newer server may say more than is understood here.
+            // A newer server may send messages that are unknown here.
             let news: Vec<_> = events.into_iter().filter_map(|event| event.news()).collect();
             if !news.is_empty() {
                 return Ok(Some(news));

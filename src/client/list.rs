@@ -1,5 +1,5 @@
-//! Lists. The server is asked for what is wanted; IMS ignores that and answers everything, so the answer is gone through
-//! once more here.
+//! Reads lists. The query asks for the wanted records only; IMS ignores that and returns everything, so the answer is
+//! filtered again here. Talks to the server.
 
 use reqwest::{
     Url,
@@ -12,36 +12,36 @@ use crate::{
     records::{Failure, JobStatus, JobType},
 };
 
-/// The most records that Kiln gives in one page when it is asked for pages.
+/// The largest page that Kiln returns when pages are asked for.
 const LARGEST_PAGE: usize = 10_000;
 
-/// What is wanted of a list; by default everything, in the server's order.
+/// The wanted part of a list; by default everything, in the server's order.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only records of exactly this name.
     pub name: Option<String>,
-    /// Only records whose id begins so.
+    /// Only records whose id begins with this.
     pub id_prefix: Option<String>,
     /// Only records of this architecture.
     pub arch: Option<Arch>,
-    /// Only jobs in one of these states; none means any.
+    /// Only jobs in one of these states; empty for all.
     pub statuses: Vec<JobStatus>,
     /// Only jobs of this type.
     pub job_type: Option<JobType>,
-    /// What to sort by.
+    /// The sort key.
     pub sort: Option<SortKey>,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reverse: bool,
-    /// No more than so many.
+    /// The most records to return.
     pub limit: Option<usize>,
 }
 
-/// What a list can be sorted by.
+/// The sort keys of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SortKey {
-    /// When a record was made.
+    /// The time of creation.
     Created,
-    /// Its name.
+    /// The name.
     Name,
 }
 
@@ -81,7 +81,8 @@ impl Filter {
             && (self.statuses.is_empty() || self.statuses.iter().any(|wanted| Some(wanted.name()) == status))
     }
 
-    /// Sorts what a server that cannot has sent in the order of creation. Stable, so it changes nothing for one that can.
+    /// Sorts the records of a server that cannot sort, and returned the order of creation. Stable, so it changes
+    /// nothing if the server has sorted.
     fn arrange(&self, collection: &Collection, records: &mut [Data]) {
         let member = match self.sort {
             Some(SortKey::Name) => collection.name,
@@ -98,7 +99,7 @@ impl Filter {
 }
 
 impl Client {
-    /// The records of a collection that `filter` wants.
+    /// The records of a collection that match `filter`.
     pub async fn list(&self, collection: &Collection, filter: &Filter) -> Result<Vec<Data>, Failure> {
         let mut address = self.server.address(collection.path);
         let pairs = filter.pairs();
@@ -113,9 +114,9 @@ impl Client {
             };
             records.extend(page.into_iter().filter(|record| filter.admits(collection, record)));
             let enough = filter.limit.is_some_and(|limit| records.len() >= limit);
-            // A server that sends the same page for ever would keep us here.
+            // A server that returns the same page for ever must not cause an endless loop.
             match next.filter(|next| !enough && Some(next.as_str()) != address.query()) {
-                // Only the query: a gateway may have other paths than the server behind it knows.
+                // Only the query: a gateway's paths may differ from those that the server behind it knows.
                 Some(next) => address.set_query(Some(&next)),
                 None => break,
             }

@@ -1,4 +1,4 @@
-//! Which record somebody means: an id, the beginning of one, or a name.
+//! Finds the record that a user names by id, by the beginning of an id, or by name. Talks to the server.
 
 use std::fmt::Write;
 
@@ -7,13 +7,13 @@ use uuid::Uuid;
 use super::{Client, Collection, Data, Filter, refusal::printable, server};
 use crate::{near, records::Failure};
 
-/// The shortest beginning of an id that is taken for one, as in git. Shorter ones are slips more often than ids.
+/// The shortest beginning of an id that is accepted, as in git. Shorter ones are mistakes more often than ids.
 const SHORTEST_PREFIX: usize = 4;
 
 /// The most candidates that an error lists.
 const MOST_CANDIDATES: usize = 10;
 
-/// A record that somebody means.
+/// The record that a user named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Its id.
@@ -23,11 +23,12 @@ pub struct Found {
 }
 
 impl Client {
-    /// The record that `given` means. A whole id is not looked up. A name wins over the beginning of an id.
+    /// The record that `given` names. A whole id is not looked up. A name takes precedence over the beginning of an
+    /// id.
     ///
     /// # Errors
     ///
-    /// `record_unknown` with names that come close, `record_ambiguous` with the candidates.
+    /// `record_unknown` with similar names, `record_ambiguous` with the candidates.
     pub async fn find(&self, collection: &Collection, given: &str) -> Result<Found, Failure> {
         server::check_segment(given)?;
         if !collection.has_uuids() {

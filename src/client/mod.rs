@@ -1,7 +1,7 @@
-//! The HTTP client of the REST API: IMS's own paths, so that it also works against IMS, and Kiln's where they are asked
-//! for.
+//! The HTTP client of the REST API. It uses IMS's own paths, so that it also works with IMS, and Kiln's paths for
+//! Kiln's additions. Talks to the server, and reads authorities and credentials from files.
 //!
-//! Nothing is sent twice: a request that may have been carried out is the user's to repeat.
+//! No request is sent twice: the user decides whether to repeat one that may have been carried out.
 
 use std::{fmt, path::Path, sync::Arc as Shared, time::Duration};
 
@@ -33,13 +33,13 @@ pub use lookup::Found;
 pub use server::Server;
 pub use upload::{Upload, UploadSource};
 
-/// How long a connection may take to be made.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer may stand still.
+/// How long an answer may stall.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A callback that is told what is sent and what comes back.
+/// A callback that is given a description of each request and answer.
 type Observer = Shared<dyn Fn(&str) + Send + Sync>;
 
 /// A connection to one server.
@@ -47,7 +47,7 @@ type Observer = Shared<dyn Fn(&str) + Send + Sync>;
 pub struct Client {
     server: Server,
     http: reqwest::Client,
-    /// Without the limit on idle answers, which counts while a body is still being sent.
+    /// Without the timeout of stalled answers, which runs while a body is still being sent.
     uploads: reqwest::Client,
     observer: Option<Observer>,
 }
@@ -90,7 +90,7 @@ impl Client {
                 .default_headers(headers.clone())
                 .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(CONNECT_TIMEOUT)
-                // Following one could carry a token, or turn a PATCH into a GET.
+                // Following a redirect could send a token elsewhere, or turn a PATCH into a GET.
                 .redirect(Policy::none());
             if server.is_loopback() {
                 builder = builder.no_proxy();
@@ -120,19 +120,19 @@ impl Client {
         })
     }
 
-    /// Has every request and answer told to `observer`.
+    /// Reports every request and answer to `observer`.
     #[must_use]
     pub fn observed_by(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.observer = Some(Shared::new(observer));
         self
     }
 
-    /// The server it speaks to.
+    /// The server of this client.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// GET of what is at `segments`.
+    /// GET of the resource at `segments`.
     pub async fn get(&self, segments: &[&str]) -> Result<Data, Failure> {
         Ok(self.get_page(self.server.address(segments)).await?.0)
     }
@@ -161,7 +161,7 @@ impl Client {
         self.exchange(&self.http, self.http.get(address)).await
     }
 
-    /// Sends a request. Gives an answer that says yes, whose body is still to come.
+    /// Sends a request. Returns a successful answer, whose body is still to come.
     async fn respond(
         &self,
         http: &reqwest::Client,

@@ -1,4 +1,4 @@
-//! Answers that say no, and answers that never came, as failures that say what to do.
+//! Turns error answers and missing answers into failures with advice. Reads the rest of the answer only.
 
 use std::{error::Error, io};
 
@@ -7,11 +7,11 @@ use reqwest::{Response, StatusCode, header::LOCATION};
 use super::{Data, Server};
 use crate::records::{Failure, names::is_invisible};
 
-/// The longest answer that is read when it says no.
+/// How much of an error answer is read, in bytes.
 const LONGEST: usize = 256 << 10;
 
-/// An answer with a status that is no success, as `cray` shows it: title and detail, else the status. What is wrong with
-/// each field follows on lines of their own.
+/// The failure for an unsuccessful answer, in the form of `cray`: title and detail, or else the status. The errors of
+/// each field follow on separate lines.
 pub(super) async fn from_answer(server: &Server, response: Response) -> Failure {
     let status = response.status();
     if status.is_redirection() {
@@ -67,7 +67,7 @@ fn hint_for(status: StatusCode, server: &Server) -> Option<String> {
     }
 }
 
-/// Fields and what is wrong with them: `link.path: Missing data for required field.`
+/// Fields and their errors: `link.path: Missing data for required field.`
 fn list_errors(errors: &Data, at: &str, lines: &mut Vec<String>) {
     match errors {
         Data::Map(members) => {
@@ -99,7 +99,7 @@ async fn read_some(mut response: Response) -> Vec<u8> {
     body
 }
 
-/// A request that got no answer.
+/// The failure for a request without an answer.
 pub(super) fn unreachable(server: &Server, error: &reqwest::Error) -> Failure {
     let cause = innermost(error);
     if error.is_timeout() {
@@ -121,7 +121,7 @@ pub(super) fn unreachable(server: &Server, error: &reqwest::Error) -> Failure {
     }
 }
 
-/// An answer that such a server does not give.
+/// The failure for an answer that is neither Kiln's nor IMS's.
 pub(super) fn no_such_server(server: &Server) -> Failure {
     Failure::new("server_unknown", format!("{server} does not answer as Kiln and IMS do"))
         .hint("behind a gateway IMS is below /apis/ims: --server https://GATEWAY/apis/ims")
@@ -139,7 +139,7 @@ pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// A server's text on one line, without what a terminal would obey.
+/// A server's text on one line, without control characters.
 pub(super) fn printable(text: &str) -> String {
     let flat = text.replace(['\n', '\t'], " ");
     flat.chars().filter(|c| !is_invisible(*c)).collect()

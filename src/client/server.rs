@@ -1,4 +1,4 @@
-//! The address of a server.
+//! The address of a server. Pure: no I/O.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use url_host::is_loopback;
 
 use crate::records::Failure;
 
-/// Where the API is. A path, such as `/apis/ims` of a gateway, is put before the API's own.
+/// The base address of the API. A path, such as `/apis/ims` of a gateway, precedes the API's own paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server(Url);
 
 impl Server {
-    /// The server that is spoken to when nobody says anything else.
+    /// The server that is used unless another one is chosen.
     pub const DEFAULT: &'static str = "http://127.0.0.1:9000";
 
-    /// Reads an address. Without a scheme it is `https`, on this machine `http`.
+    /// Parses an address. Without a scheme it is `https`, or `http` on this machine.
     ///
     /// # Errors
     ///
-    /// `server_address` when it is none.
+    /// `server_address` when the text is not an address.
     pub fn parse(text: &str) -> Result<Self, Failure> {
         let invalid = |why: &dyn fmt::Display| {
             Failure::new("server_address", format!("`{text}` is no address of a server: {why}"))
@@ -37,7 +37,7 @@ impl Server {
             return Err(invalid(&"only http and https are spoken"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            // It would be seen in process lists and histories.
+            // The password would be visible in process lists and shell histories.
             return Err(
                 Failure::new("server_address", "an address must not hold a name or password")
                     .hint("`kiln login` keeps a token in a file that only you can read"),
@@ -51,11 +51,11 @@ impl Server {
         Ok(Self(url))
     }
 
-    /// Reads the address of a gateway as `cray` knows it: IMS is below `/apis/ims` there.
+    /// Parses the address of a gateway in `cray`'s form: IMS is below `/apis/ims` there.
     ///
     /// # Errors
     ///
-    /// `server_address` when it is none.
+    /// `server_address` when the text is not an address.
     pub fn parse_gateway(text: &str) -> Result<Self, Failure> {
         let Self(mut url) = Self::parse(text)?;
         if url.path() == "/" {
@@ -64,7 +64,8 @@ impl Server {
         Ok(Self(url))
     }
 
-    /// The address of what is at `segments`. None of them may be empty or made of dots; [`check_segment`] tells.
+    /// The address of the resource at `segments`. A segment must not be empty or consist of dots, see
+    /// [`check_segment`].
     pub(super) fn address(&self, segments: &[&str]) -> Url {
         let mut url = self.0.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -73,7 +74,7 @@ impl Server {
         url
     }
 
-    /// Whether it is on this machine.
+    /// Whether the server is on this machine.
     pub fn is_loopback(&self) -> bool {
         is_loopback(&self.0)
     }
@@ -82,7 +83,7 @@ impl Server {
         self.0.scheme() == "https"
     }
 
-    /// Whether nobody on the way can read what is sent.
+    /// Whether the connection is safe from eavesdroppers.
     pub fn keeps_secrets(&self) -> bool {
         self.is_https() || self.is_loopback()
     }
@@ -94,7 +95,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// What is wrong with an id that is to become a part of a path. `..` would be left out, and so name the collection.
+/// Checks an id that becomes a segment of a path. `..` would be dropped, and the path would name the collection.
 pub(super) fn check_segment(id: &str) -> Result<(), Failure> {
     if matches!(id, "" | "." | "..") {
         return Err(Failure::new("usage", format!("`{id}` is neither an id nor a name")));
@@ -107,8 +108,8 @@ mod url_host {
 
     use reqwest::Url;
 
-    /// Whether the host is this machine, by its address or as `localhost`, which no resolver may send elsewhere
-    /// (RFC 6761).
+    /// Whether the host is this machine, by its address or as `localhost`, which resolvers must not redirect (RFC
+    /// 6761).
     pub(super) fn is_loopback(url: &Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         let bare = host.trim_start_matches('[').trim_end_matches(']');

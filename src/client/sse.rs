@@ -1,7 +1,7 @@
-//! Server-sent events, as the HTML standard defines them, but for `id` and `retry`: who needs a place to go on from finds
-//! it in the data.
+//! Parses server-sent events, as the HTML standard defines them, except for `id` and `retry`: the data itself contains
+//! the position to continue from. Pure: no I/O.
 
-/// The longest event, in bytes: a line of a log has 64 KiB at most, which escapes in JSON can make six times as long.
+/// The longest event, in bytes: a line of a log has at most 64 KiB, which JSON escapes can make six times as long.
 const LONGEST: usize = 4 << 20;
 
 /// An event.
@@ -9,20 +9,20 @@ const LONGEST: usize = 4 << 20;
 pub(super) struct Event {
     /// Its name.
     pub(super) name: String,
-    /// What it says.
+    /// Its data.
     pub(super) data: String,
 }
 
-/// Puts events together from what comes in pieces of any size.
+/// Assembles events from pieces of any size.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// A line that has no end yet.
+    /// A line without its end so far.
     partial: Vec<u8>,
-    /// An event that has no end yet.
+    /// An event without its end so far.
     event: Event,
 }
 
-/// An event is longer than any that is meant for this program.
+/// An event is longer than the server's own ever are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
@@ -44,7 +44,7 @@ impl Events {
         Ok(events)
     }
 
-    /// Takes a line. An empty one ends an event; one that begins with a colon says nothing.
+    /// Adds a line. An empty line ends an event; one that begins with a colon is a comment.
     fn line(&mut self, line: &str) -> Option<Event> {
         if line.is_empty() {
             let event = std::mem::take(&mut self.event);

@@ -1,4 +1,5 @@
-//! Uploads: streamed, with their progress, and given up when they stand still.
+//! Uploads files and bytes: streamed, with progress, and aborted when they stall. Reads one file, and talks to the
+//! server.
 
 use std::{
     path::PathBuf,
@@ -21,34 +22,34 @@ use tokio_util::io::ReaderStream;
 use super::{Client, Data, IDLE_TIMEOUT};
 use crate::records::Failure;
 
-/// How much is read at a time.
+/// Bytes read at a time.
 const PIECE: usize = 256 << 10;
 
-/// How long the server may take over an upload after its last byte: S3 puts large objects together then.
+/// How long the server may take after the last byte of an upload: S3 assembles large objects then.
 const FINISH_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// What is uploaded.
+/// The content of an upload.
 #[derive(Debug)]
 pub enum UploadSource {
     /// A file.
     File(PathBuf),
-    /// What is in memory already.
+    /// Bytes in memory.
     Bytes(Bytes),
 }
 
 /// An upload.
 #[derive(Debug)]
 pub struct Upload {
-    /// What.
+    /// The content.
     pub source: UploadSource,
-    /// How many bytes that are.
+    /// Its size in bytes.
     pub size: u64,
     /// Its media type.
     pub media_type: &'static str,
 }
 
 impl Upload {
-    /// Of a file.
+    /// An upload of a file.
     pub fn file(path: PathBuf, media_type: &'static str) -> Result<Self, Failure> {
         let metadata = fs_err::metadata(&path).map_err(|error| unreadable(&error))?;
         if !metadata.is_file() {
@@ -64,7 +65,7 @@ impl Upload {
         })
     }
 
-    /// Of bytes.
+    /// An upload of bytes.
     pub fn bytes(bytes: Vec<u8>, media_type: &'static str) -> Self {
         Self {
             size: bytes.len() as u64,
@@ -82,7 +83,7 @@ fn unreadable(error: &std::io::Error) -> Failure {
 }
 
 impl Client {
-    /// PUT of an upload. `sent` is told how many bytes went out, now and then.
+    /// PUT of an upload. `sent` is called regularly with the number of bytes sent.
     pub async fn upload(
         &self,
         segments: &[&str],
@@ -103,7 +104,7 @@ impl Client {
                         format!("{}: {error}", path.display()),
                     ))
                 })?;
-                // The length was promised; what is appended meanwhile is not part of it.
+                // The length was announced; data appended to the file meanwhile is not part of it.
                 Body::wrap_stream(
                     ReaderStream::with_capacity(file.take(size), PIECE).inspect(move |piece| {
                         counted(piece.as_ref().map_or(0, Bytes::len));
@@ -135,7 +136,7 @@ impl Client {
     }
 }
 
-/// Ends when nothing was sent for too long.
+/// Returns when no data was sent for too long.
 async fn stalled(total: &AtomicU64, size: u64) {
     let (mut last, mut since) = (0, Instant::now());
     loop {

@@ -1,4 +1,4 @@
-//! Container engines, Kata, and Kubernetes.
+//! Examines container engines, Kata and Kubernetes. Runs their programs, reads their files, and talks to the engine.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,8 @@ use crate::{
 
 const AREA: &str = "engines";
 
-/// Where Kata's shim is, beside PATH, and where packages put its configuration (Kata's own order, most specific first).
+/// Directories of Kata's shim besides PATH, and the places of its configuration (in Kata's own order, most specific
+/// first).
 const SHIM_DIRS: [&str; 2] = ["/opt/kata/bin", "/usr/local/bin"];
 const KATA_CONFIGURATIONS: [&str; 5] = [
     "/etc/kata-containers/configuration.toml",
@@ -31,7 +32,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The engine of the configuration, tried out.
+/// Tests the engine of the configuration.
 async fn engine(config: &Config) -> Vec<Finding> {
     const WHAT: &str = "container engine";
     let (url, driver) = match (&config.docker.engine, config.docker_driver("doctor")) {
@@ -110,7 +111,7 @@ fn kata() -> Vec<Finding> {
     findings
 }
 
-/// Whether the kernel that Kata starts has what foreign builds need. Its build configuration lies beside it.
+/// Whether Kata's kernel has the features for foreign builds. Its build configuration lies beside it.
 fn guest_kernel(configuration: &Path) -> Finding {
     const WHAT: &str = "Kata guest kernel";
     let next = "build the guest kernel with kata/kernel.conf, or let it load the module binfmt_misc";
@@ -146,7 +147,7 @@ fn guest_kernel(configuration: &Path) -> Finding {
     }
 }
 
-/// The kernel that a configuration of Kata names.
+/// The kernel in a configuration of Kata.
 fn kernel_of(configuration: &str) -> Option<PathBuf> {
     let table: toml::Table = configuration.parse().ok()?;
     let hypervisors = table.get("hypervisor")?.as_table()?;
@@ -156,7 +157,7 @@ fn kernel_of(configuration: &str) -> Option<PathBuf> {
     Some(PathBuf::from(kernel))
 }
 
-/// Which names Kubernetes has for Kata, when somebody can ask it.
+/// The names of Kata in Kubernetes, if a client is configured.
 async fn runtime_classes() -> Option<Finding> {
     const WHAT: &str = "Kubernetes RuntimeClass";
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));

@@ -1,4 +1,4 @@
-//! What sandboxes of namespaces need of the host's kernel.
+//! Tests the kernel features that namespace sandboxes need. Reads kernel settings, and runs commands in namespaces.
 
 use crate::{
     config::Config,
@@ -8,14 +8,14 @@ use crate::{
 
 const AREA: &str = "kernel";
 
-/// The first release whose user namespaces have a `binfmt_misc` of their own.
+/// The first release in which a user namespace has its own `binfmt_misc`.
 const OWN_BINFMT: (u32, u32) = (6, 7);
 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut findings = vec![Finding::ok(AREA, "release", &release)];
     findings.push(sub_ids());
-    // Where there is no driver, the ids say why.
+    // Without a driver, the finding about ids has the reason.
     if let Ok(driver) = config.namespace_driver() {
         let namespaces = user_namespaces(config, &driver).await;
         let work = namespaces.state == State::Ok;
@@ -49,7 +49,7 @@ fn sub_ids() -> Finding {
     }
 }
 
-/// Runs a line of shell as root of a user namespace, in a directory of its own.
+/// Runs a shell command as root of a user namespace, in its own directory.
 async fn in_namespace(config: &Config, driver: &NamespaceDriver, script: &str) -> Result<(), String> {
     let dir = config.data_dir.join("doctor");
     make_private_dir(&dir)
@@ -66,7 +66,7 @@ async fn in_namespace(config: &Config, driver: &NamespaceDriver, script: &str) -
     let ran = driver
         .run_host_command(&dir, &argv, &[("PATH", path)], None, |line| line.clone_into(&mut last))
         .await;
-    // What it made belongs to ids of the sandbox.
+    // Its files belong to ids of the sandbox.
     let removed = driver.remove_dir(&dir).await;
     match ran {
         Ok(report) if report.exit_code == 0 => removed.map_err(|failure| failure.to_string()),
@@ -87,7 +87,8 @@ async fn user_namespaces(config: &Config, driver: &NamespaceDriver) -> Finding {
     }
 }
 
-/// What keeps this user from making user namespaces, as far as the kernel's settings say, and the command against it.
+/// The command against the kernel setting that keeps this user from making user namespaces, if there is such a
+/// setting.
 fn what_forbids(read: impl Fn(&str) -> Option<String>, is_root: bool) -> Option<&'static str> {
     let is = |path: &str, value: &str| read(path).is_some_and(|text| text == value);
     if is("/proc/sys/user/max_user_namespaces", "0") {

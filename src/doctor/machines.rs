@@ -1,4 +1,4 @@
-//! Virtual machines of this host: QEMU, and whether KVM really runs one.
+//! Examines virtual machines on this host: QEMU, and whether KVM really runs one. Boots a test machine.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{
 
 const AREA: &str = "machines";
 
-/// Where the kernel offers virtual machines that the CPU runs.
+/// The device through which the CPU runs virtual machines.
 const KVM: &str = "/dev/kvm";
 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {

@@ -1,7 +1,8 @@
-//! `kiln doctor`: what this host can do for Kiln, found out by trying, and the next command where something is missing.
+//! `kiln doctor`: tests what this host can do for Kiln, and names the next command where something is missing. Runs
+//! programs and test sandboxes, and talks to engines and S3.
 //!
-//! One file for each area; each returns [`Finding`]s and changes nothing. What jobs need is asked of the same drivers
-//! that place them, so what is said here is what happens.
+//! One file for each area; each returns [`Finding`]s and leaves nothing changed. The needs of jobs are tested through
+//! the same drivers that run jobs, so the findings show what will happen.
 
 use serde::Serialize;
 
@@ -12,32 +13,32 @@ mod kernel;
 mod machines;
 mod storage;
 
-/// What was found out about one thing.
+/// The finding about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about: `kernel`, `machines`, `engines`, `storage`.
+    /// Its area: `kernel`, `machines`, `engines`, `storage`.
     pub area: &'static str,
     /// The thing.
     pub what: &'static str,
-    /// How it is.
+    /// Its state.
     pub state: State,
-    /// What was seen.
+    /// The observation.
     pub detail: String,
-    /// The next command, or the next thing to do, where it is not as it should be.
+    /// The next command or action, if something is wrong.
     pub next: Option<String>,
-    /// Whether nothing works without it.
+    /// Whether Kiln cannot work without it.
     pub required: bool,
 }
 
-/// How a thing is.
+/// The state of a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It was tried and works.
+    /// It works, by trial.
     Ok,
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is there and does not work.
+    /// It exists and does not work.
     Broken,
 }
 
@@ -85,7 +86,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything, one thing after the other: some of it takes seconds.
+/// Examines everything in sequence: some of it takes seconds.
 pub async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = kernel::examine(config).await;
     findings.extend(machines::examine(config).await);
@@ -94,7 +95,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Runs a program, and returns what it said if it ended well, or else why not.
+/// Runs a program. Returns its output if it succeeded, or else the reason why not.
 async fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = tokio::process::Command::new(program)
         .args(arguments)

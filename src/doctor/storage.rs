@@ -1,4 +1,4 @@
-//! Disk, S3 and the clock.
+//! Examines the disk, S3 and the clock. Talks to S3, and writes and removes test objects there.
 
 use std::{path::Path, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const AREA: &str = "storage";
 
-/// How far the clocks of host and S3 may differ. S3 refuses signatures that are a quarter of an hour off.
+/// How much the clocks of host and S3 may differ. S3 refuses signatures that are a quarter of an hour off.
 const MOST_SKEW: Duration = Duration::from_mins(5);
 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
@@ -54,7 +54,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
 
 fn disk(config: &Config) -> Finding {
     const WHAT: &str = "disk";
-    // The directory may be made only when it is needed first.
+    // The directory may not exist before it is first needed.
     let there = config
         .data_dir
         .ancestors()
@@ -77,7 +77,7 @@ fn disk(config: &Config) -> Finding {
     }
 }
 
-/// Does what jobs do with S3, with objects of its own that are removed again.
+/// Performs the S3 operations of jobs, on test objects that are removed again.
 async fn dialect(store: &ArtifactStore) -> Finding {
     const WHAT: &str = "S3 operations";
     let image = ImageId::new();
@@ -117,7 +117,7 @@ async fn try_out(store: &ArtifactStore, image: ImageId) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares the clocks, if S3 says what time it is.
+/// Compares the clocks, if S3 reports its time.
 async fn clock(endpoint: &str) -> Option<Finding> {
     const WHAT: &str = "clock";
     let answer = reqwest::Client::new()

@@ -1,4 +1,5 @@
-//! Entries of `binfmt_misc`: read from `qemu/binfmt.toml`, registered with the sandbox's own instance.
+//! Entries of `binfmt_misc`: read from `qemu/binfmt.toml`, and registered with the sandbox's own instance, which this
+//! mounts. Never touches the host's instance.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -13,13 +14,13 @@ use crate::{
     records::{Failure, protocol::BinfmtEntry},
 };
 
-/// Where the kernel wants `binfmt_misc` mounted.
+/// The mount point that the kernel expects for `binfmt_misc`.
 pub const MOUNT_POINT: &str = "/proc/sys/fs/binfmt_misc";
 
-/// What the table says of one architecture.
+/// The table's entry for one architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Emulation {
-    /// The entry to register.
+    /// The `binfmt_misc` entry to register.
     pub entry: BinfmtEntry,
     /// Value of `QEMU_CPU`.
     pub cpu: String,
@@ -42,7 +43,7 @@ const TABLE: &str = include_str!("../../qemu/binfmt.toml");
 ///
 /// # Errors
 ///
-/// A `binfmt_table` failure when the table is broken or silent about `arch`; a test keeps the built-in one whole.
+/// A `binfmt_table` failure when the table is malformed or has no entry for `arch`; a test checks the built-in table.
 pub fn emulation_of(arch: Arch) -> Result<Emulation, Failure> {
     let broken = |why: String| Failure::new("binfmt_table", format!("qemu/binfmt.toml, {arch}: {why}"));
     let mut rows: BTreeMap<Arch, Row> = toml::from_str(TABLE).map_err(|error| broken(error.to_string()))?;
@@ -88,8 +89,8 @@ impl BinfmtEntry {
 ///
 /// # Errors
 ///
-/// `binfmt_unavailable` when the kernel gives no instance of its own, `emulator_missing` when the interpreter cannot
-/// be opened, `binfmt_refused` when the kernel does not take the entry. Each says which.
+/// `binfmt_unavailable` when the kernel offers no instance of its own, `emulator_missing` when the interpreter cannot
+/// be opened, `binfmt_refused` when the kernel rejects the entry. Each message names the cause.
 pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
     mount(
         Some("binfmt_misc"),

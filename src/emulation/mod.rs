@@ -1,4 +1,4 @@
-//! Running programs of another architecture: the binfmt_misc table and proof that it works.
+//! Runs programs of another architecture: the binfmt_misc table, a proof that emulation works, and native twins.
 //!
 //! Registration happens inside the sandbox's own kernel or user namespace, never on the host.
 

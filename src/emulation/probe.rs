@@ -1,15 +1,16 @@
-//! Proof that the sandbox runs programs of an architecture: a tiny program is made, run, and its exit code looked at.
+//! Proves that the sandbox runs programs of an architecture: writes a tiny program, runs it and checks its exit code.
+//! Touches one file in the given directory.
 //!
-//! Reading the binfmt table would only tell what was registered. Running tells whether it works.
+//! Reading the binfmt table would only show the registration; running a program shows that it works.
 
 use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use crate::{arch::Arch, records::Failure};
 
-/// What the tiny program exits with. No shell or emulator fails with this code by itself.
+/// The exit code of the tiny program. No shell or emulator fails with this code by itself.
 const EXIT_CODE: u8 = 42;
 
-/// Where the program is loaded; any page-aligned address above `mmap_min_addr` does.
+/// The program's load address; any page-aligned address above `mmap_min_addr` works.
 const LOAD_ADDRESS: u64 = 0x40_0000;
 
 /// Size of the ELF header and of one program header, 64-bit.
@@ -69,7 +70,7 @@ pub fn tiny_program(arch: Arch) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// `emulator_broken` when it does not run or does not exit as it should.
+/// `emulator_broken` when the program does not run or exits with another code.
 pub fn probe(arch: Arch, dir: &Path) -> Result<(), Failure> {
     let path = dir.join(format!("kiln-probe-{arch}"));
     let failed = |why: String| {
@@ -85,7 +86,7 @@ pub fn probe(arch: Arch, dir: &Path) -> Result<(), Failure> {
     };
     write().map_err(|error| Failure::io("cannot write the probe program", &error))?;
     let outcome = Command::new(&path).env_clear().status();
-    // The probe is in the sandbox's own scratch space; a leftover is harmless, so the outcome counts more.
+    // The probe is in the sandbox's own scratch space, where a leftover is harmless, so the outcome matters more.
     let _ = fs_err::remove_file(&path);
     match outcome {
         Ok(status) if status.code() == Some(i32::from(EXIT_CODE)) => Ok(()),

@@ -1,4 +1,4 @@
-//! Putting records into the store.
+//! Adds imported records to the store. Touches the store only; the caller reads S3.
 
 use std::fmt;
 
@@ -10,31 +10,31 @@ use crate::{
     store::{Collection, Record, Result, SharedStore, StoreError},
 };
 
-/// Manifests that are read at the same time.
+/// The number of manifests read at a time.
 const READS: usize = 16;
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// Records that are in the store now and were not before.
+    /// Records that are now in the store and were not before.
     pub added: usize,
-    /// Those that were not added, or not as they are.
+    /// Records that were not added, or only with a change.
     pub notes: Vec<Note>,
 }
 
-/// Adds records that the store does not have yet, in their order. One that it has, by identity or by link, is left as
-/// it is and noted, so an import can be run again.
+/// Adds records that the store does not have yet, in order. A record that exists already, by identity or by link, is
+/// left unchanged and noted, so an import can be repeated.
 ///
-/// A job that has not ended becomes one that failed: whatever worked on it does not answer to Kiln.
+/// An unfinished job becomes a failed one, because the program that worked on it does not report to Kiln.
 ///
-/// `objects_of` answers the S3 paths of the artifacts that an image's manifest names, or why it cannot; it is asked for
-/// images without a link too. An image whose artifacts are not known is added all the same: purging it then removes
-/// its manifest only, and nothing keeps an artifact that it shares with another image. So it is for when a manifest is
-/// broken or gone; whether S3 answers at all is to be seen before.
+/// `objects_of` returns the S3 paths of the artifacts in an image's manifest, or why it cannot; it is called for
+/// images without a link too. An image whose artifacts are unknown is added all the same: purging it then removes its
+/// manifest only, and nothing protects an artifact that it shares with another image. So such an error should mean a
+/// damaged or missing manifest; the caller checks beforehand that S3 answers at all.
 ///
 /// # Errors
 ///
-/// [`StoreError::Unavailable`] and [`StoreError::Damaged`], after which the import can be run again.
+/// [`StoreError::Unavailable`] and [`StoreError::Damaged`]; the import can be repeated afterwards.
 pub async fn import_into<F>(store: &SharedStore, records: &Records, objects_of: impl Fn(Image) -> F) -> Result<Imported>
 where
     F: Future<Output = std::result::Result<Vec<String>, Failure>>,
@@ -91,11 +91,11 @@ struct Import {
     outcome: Imported,
 }
 
-/// What a record's kind is called, and which of its kind it is.
+/// The kind of a record, and its index among its kind.
 type Place = (&'static str, usize);
 
 impl Import {
-    /// Adds one record, or notes why not. Answers whether it was added.
+    /// Adds one record, or notes why not. Returns whether it was added.
     async fn add<R: Record>(
         &mut self,
         collection: &(impl Collection<R> + ?Sized),

@@ -1,28 +1,28 @@
-//! The members of one stored record, taken one by one.
+//! Reads the members of one stored record, one by one. Pure: no I/O.
 //!
-//! IMS checks what it is sent but stores it as it was sent, so a boolean may be found as text.
+//! IMS checks a request but stores it as it was sent, so a boolean may be stored as text.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::records::Moment;
 
-/// A value, or what is wrong with it.
+/// A value, or why it is invalid.
 pub(super) type Taken<T> = Result<T, String>;
 
-/// Texts that IMS takes for true; the others are [`FALSE`].
+/// Texts that IMS reads as true; [`FALSE`] has the others.
 const TRUE: [&str; 6] = ["1", "t", "true", "on", "y", "yes"];
 const FALSE: [&str; 6] = ["0", "f", "false", "off", "n", "no"];
 
-/// Members that were not taken yet.
+/// The members that have not been read yet.
 pub(super) struct Fields {
     members: Map<String, Value>,
-    /// What was changed on the way.
+    /// The changes made while reading.
     pub(super) changes: Vec<String>,
 }
 
 impl Fields {
-    /// Those of an object.
+    /// The members of an object.
     pub(super) fn of(record: Value) -> Taken<Self> {
         match record {
             Value::Object(members) => Ok(Self {
@@ -33,7 +33,7 @@ impl Fields {
         }
     }
 
-    /// A member as it is; none when it is absent.
+    /// A member as it is; `None` when it is absent.
     pub(super) fn any(&mut self, name: &str) -> Option<Value> {
         self.members.remove(name)
     }
@@ -48,7 +48,7 @@ impl Fields {
         self.maybe_text(name)?.ok_or_else(|| missing(name))
     }
 
-    /// Text, or none where it is absent.
+    /// Text; `None` when it is absent.
     pub(super) fn maybe_text(&mut self, name: &str) -> Taken<Option<String>> {
         match self.given(name) {
             None => Ok(None),
@@ -57,13 +57,13 @@ impl Fields {
         }
     }
 
-    /// Text, or what stands for it where it is absent or empty.
+    /// Text, or a default when it is absent or empty.
     pub(super) fn text_or(&mut self, name: &str, default: impl FnOnce() -> String) -> Taken<String> {
         let text = self.maybe_text(name)?.filter(|text| !text.is_empty());
         Ok(text.unwrap_or_else(default))
     }
 
-    /// True or false, or what stands for it where it is absent.
+    /// True or false, or a default when it is absent.
     pub(super) fn flag_or(&mut self, name: &str, default: bool) -> Taken<bool> {
         let Some(value) = self.given(name) else {
             return Ok(default);
@@ -80,7 +80,7 @@ impl Fields {
         }
     }
 
-    /// A number, or what stands for it where it is absent.
+    /// A number, or a default when it is absent.
     pub(super) fn number_or(&mut self, name: &str, default: u32) -> Taken<u32> {
         let Some(value) = self.given(name) else {
             return Ok(default);
@@ -92,12 +92,12 @@ impl Fields {
         number.ok_or_else(|| format!("{name}: not a number that can be used: {value}"))
     }
 
-    /// Something that is written as text: an identity, a moment, an architecture.
+    /// A value that is written as text: an identity, a moment, an architecture.
     pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(&mut self, name: &str) -> Taken<T> {
         self.maybe_parsed(name)?.ok_or_else(|| missing(name))
     }
 
-    /// The same, or none where it is absent.
+    /// The same; `None` when it is absent.
     pub(super) fn maybe_parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
         &mut self,
         name: &str,
@@ -114,17 +114,17 @@ impl Fields {
         serde_json::from_value(Value::String(text)).map_err(|error| format!("{name}: {error}"))
     }
 
-    /// When a record was made.
+    /// The time at which a record was made.
     pub(super) fn moment(&mut self, name: &str) -> Taken<Moment> {
         self.parsed(name)
     }
 
-    /// Notes what was changed.
+    /// Records a change.
     pub(super) fn changed(&mut self, what: impl Into<String>) {
         self.changes.push(what.into());
     }
 
-    /// Drops the members that nobody took, and answers everything that was changed.
+    /// Drops the members that were not read, and returns all changes.
     pub(super) fn finish(mut self, of: &str) -> Vec<String> {
         if !self.members.is_empty() {
             let names: Vec<&str> = self.members.keys().map(String::as_str).collect();
@@ -139,7 +139,7 @@ fn missing(name: &str) -> String {
     format!("{name}: missing")
 }
 
-/// What a JSON value is.
+/// The type of a JSON value, in words.
 pub(super) const fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

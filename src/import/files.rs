@@ -1,4 +1,4 @@
-//! The files of an IMS installation.
+//! Reads and writes the data files of an IMS installation. Touches only the given directory.
 
 use std::{io, io::Write, path::Path};
 
@@ -15,7 +15,7 @@ use crate::{
     records::{Failure, LinuxDistribution, Recipe},
 };
 
-// What the newest release calls its files.
+// The file names of the newest release.
 const PUBLIC_KEYS: &str = "v2_public_keys.json";
 const DELETED_PUBLIC_KEYS: &str = "v3_deleted_public_keys.json";
 const RECIPES: &str = "v2.2_recipes.json";
@@ -25,12 +25,12 @@ const DELETED_IMAGES: &str = "v3.1_deleted_images.json";
 const JOBS: &str = "v2.4_jobs.json";
 const REMOTE_BUILD_NODES: &str = "v2.0_remote_build_nodes.json";
 
-/// Reads what an IMS installation has stored. Of several releases' files of one kind, the newest counts.
+/// Reads the data of an IMS installation. If there are files of one kind from several releases, the newest counts.
 ///
 /// # Errors
 ///
-/// `io` when the directory cannot be read, `not_ims_data` when no such file is in it. A file or record that cannot be
-/// read is no error but a note.
+/// `io` when the directory cannot be read, `not_ims_data` when it contains no such file. An unreadable file or record
+/// is not an error but a note.
 pub fn read_ims(dir: &Path) -> Result<(Records, Vec<Note>), Failure> {
     let mut names = Vec::new();
     for entry in fs_err::read_dir(dir).map_err(|error| cannot_read(&error))? {
@@ -60,7 +60,7 @@ pub fn read_ims(dir: &Path) -> Result<(Records, Vec<Note>), Failure> {
     Ok((records, from.notes))
 }
 
-/// Writes the files for IMS to read, each whole or not at all. What IMS would refuse, and then not start, is left out.
+/// Writes the files for IMS, each atomically. Records that would keep IMS from starting are left out.
 ///
 /// # Errors
 ///
@@ -214,7 +214,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Names the files, now that all of them are on the disk.
+    /// Gives the files their names, now that all of them are on disk.
     fn finish(self) -> Result<Vec<Note>, Failure> {
         for (file, name) in self.files {
             let path = self.dir.join(name);

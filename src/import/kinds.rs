@@ -1,4 +1,4 @@
-//! Each kind of record out of the members that IMS stored.
+//! Builds each kind of record from the members that IMS stored. Pure: no I/O.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
 
 /// A kind of record in a file of its own.
 pub(super) trait Stored: Sized {
-    /// Takes what belongs to it from the members.
+    /// Builds the record from its members.
     fn take(members: &mut Fields) -> Taken<Self>;
 }
 
@@ -145,13 +145,13 @@ fn name(members: &mut Fields, member: &str) -> Taken<String> {
     }
 }
 
-/// Records of old releases say nothing, and there was one architecture then.
+/// The architecture. Records of old releases lack it, when there was only one.
 fn arch(members: &mut Fields) -> Taken<Arch> {
     Ok(members.maybe_parsed("arch")?.unwrap_or(Arch::X86_64))
 }
 
-/// The link. A failed copy leaves IMS with one that says nothing, and then does not let it start; here the record is
-/// one without a link.
+/// The link. A failed copy leaves IMS with an empty one that then keeps it from starting; such a record becomes one
+/// without a link.
 fn link(members: &mut Fields) -> Taken<Option<Link>> {
     let value = match members.any("link") {
         None | Some(Value::Null) => return Ok(None),
@@ -238,7 +238,7 @@ fn ssh_container(value: Value, members: &mut Fields) -> Taken<SshContainer> {
         None | Some(Value::Null) => BTreeMap::new(),
         Some(value) => serde_json::from_value(value).map_err(|error| format!("connection_info: {error}"))?,
     };
-    // Old releases knew one network, and had its address here.
+    // Old releases had one network only, and stored its address here.
     let host = inner.maybe_text("host")?;
     let port = inner.number_or("port", 22)?;
     if let (Some(host), true) = (host, connection_info.is_empty()) {

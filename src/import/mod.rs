@@ -1,10 +1,10 @@
-//! What an IMS installation has stored, in and out.
+//! Imports and exports the data of an IMS installation. Touches the given directory, the store, and S3 for manifests.
 //!
-//! IMS keeps each kind of record in one JSON file below `/var/ims/data`. [`read_ims`] reads such a directory, forgiving
-//! what old releases wrote and what IMS itself would stumble over; [`import_into`] puts the records into the store with
-//! their identities, moments and order; [`write_ims`] writes the files again, for IMS to read.
+//! IMS keeps each kind of record in one JSON file below `/var/ims/data`. [`read_ims`] reads such a directory and
+//! tolerates the output of old releases and records that IMS itself rejects; [`import_into`] adds the records to the
+//! store with their identities, times and order; [`write_ims`] writes the files for IMS again.
 //!
-//! Nothing is passed over in silence: every record that was not taken as it is has a [`Note`].
+//! Nothing is skipped silently: every record that was changed or left out has a [`Note`].
 
 mod added;
 mod fields;
@@ -23,7 +23,7 @@ pub use self::{
 };
 use crate::records::{Image, Job, PublicKey, Recipe, RemoteBuildNode};
 
-/// Everything that IMS stores, each kind in the order of its list.
+/// All the data of IMS, each kind in the order of its list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Records {
     /// Public keys.
@@ -45,7 +45,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// How many there are.
+    /// The number of records.
     pub fn len(&self) -> usize {
         self.public_keys.len()
             + self.deleted_public_keys.len()
@@ -57,22 +57,22 @@ impl Records {
             + self.remote_build_nodes.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A record that was not taken, or not as it is.
+/// A record that was left out or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The file, or what the records are called in the API.
+    /// The file, or the API's name of the records.
     pub file: String,
-    /// Which of the file's records, counted from 0.
+    /// The index of the record in the file, counted from 0.
     pub index: Option<usize>,
-    /// Its identity, as far as it has one.
+    /// The record's identity, if it has one.
     pub id: Option<String>,
-    /// Whether it was left out; else it was taken with a change.
+    /// Whether it was left out; otherwise it was changed.
     pub left_out: bool,
     /// Why, or what was changed.
     pub reason: String,

@@ -1,16 +1,16 @@
-//! Which objects an image's manifest names.
+//! Lists the objects that an image's manifest names. Reads S3 only.
 
 use crate::{
     artifacts::ArtifactStore,
     records::{Failure, Image, link::bucket_and_key},
 };
 
-/// The S3 paths that an image's manifest names; so does the manifest of an image that IMS deleted. What else the
-/// manifest says is not looked at: a record is not left out because Kiln would not have taken its manifest.
+/// The S3 paths in an image's manifest, also if IMS has deleted the image. Nothing else in the manifest is checked: a
+/// record is not left out because Kiln would have rejected its manifest.
 ///
 /// # Errors
 ///
-/// `manifest_invalid` when the manifest cannot be read, and those of S3.
+/// `manifest_invalid` when the manifest cannot be parsed, and the errors of S3.
 pub async fn objects_of(artifacts: &ArtifactStore, image: &Image) -> Result<Vec<String>, Failure> {
     let Some(link) = &image.link else {
         return Ok(Vec::new());

@@ -1,12 +1,13 @@
-//! Reading the whole store.
+//! Reads all records of the store, for an export. Touches the store only.
 
 use super::Records;
 use crate::store::{After, Collection, Query, Record, Result, SharedStore, Side, Stored};
 
-/// Records of one page.
+/// Records per page.
 const PAGE: u32 = 1000;
 
-/// Everything that IMS would store, in list order. Records that others change meanwhile may be read before or after.
+/// All records that IMS would store, in list order. Records that change meanwhile may be read before or after the
+/// change.
 ///
 /// # Errors
 ///

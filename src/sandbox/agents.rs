@@ -1,4 +1,4 @@
-//! Where the agents are: one for each architecture that sandboxes are made on.
+//! Finds the agents on disk: one for each architecture that sandboxes are made on. Reads files only.
 
 use std::{
     io::Read,
@@ -7,15 +7,15 @@ use std::{
 
 use crate::{arch::Arch, records::Failure};
 
-/// This host's own agent, and those for build nodes of other architectures: each in a directory beside it that has the
-/// architecture's name, with what goes into sandboxes with it.
+/// This host's own agent, and those for build nodes of other architectures. Each of the latter is in a directory
+/// beside the own agent, named after the architecture, with the programs that go into sandboxes with it.
 #[derive(Debug, Clone)]
 pub struct Agents {
     own: PathBuf,
 }
 
 impl Agents {
-    /// Those that lie beside this host's own.
+    /// The agents beside this host's own.
     pub fn beside(own: PathBuf) -> Self {
         Self { own }
     }
@@ -24,7 +24,7 @@ impl Agents {
     ///
     /// # Errors
     ///
-    /// `not_equipped` when it was not built, or is for another architecture than its directory says.
+    /// `not_equipped` when the agent was not built, or is for another architecture than its directory says.
     pub fn of(&self, arch: Arch) -> Result<PathBuf, Failure> {
         if arch == Arch::host() {
             return Ok(self.own.clone());
@@ -45,7 +45,7 @@ impl Agents {
     }
 }
 
-/// `e_machine` of a program. No agent is for a machine that stores the most significant byte first.
+/// `e_machine` of a program. All agents are for little-endian machines.
 fn machine(path: &Path) -> std::io::Result<u16> {
     let mut head = [0; 20];
     fs_err::File::open(path)?.read_exact(&mut head)?;

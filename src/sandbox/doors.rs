@@ -1,12 +1,13 @@
-//! Ports of the host's loopback that sandboxes may reach, one socket file for each.
+//! Opens ports of the host's loopback to sandboxes, through one socket file each. Makes sockets in the given
+//! directory, and connects to 127.0.0.1 only.
 //!
 //! ```text
 //!  host                                             sandbox
 //!  127.0.0.1:N ◀── task ◀── <dir>/port-N.sock ═══ /run/kiln/port-N.sock ◀── agent ◀── 127.0.0.1:N
 //! ```
 //!
-//! A sandbox has a loopback of its own and no way to the host's. What it must reach there all the same, such as the
-//! embedded S3 service, is opened by name, and nothing else is.
+//! A sandbox has its own loopback and no way to the host's. Services that it needs there all the same, such as the
+//! embedded S3 service, are opened by name, and nothing else is.
 
 use std::{
     os::{
@@ -25,28 +26,28 @@ use tokio::{
 
 use crate::records::Failure;
 
-/// Connections through one door at a time. Later ones wait: a recipe that opens many must not use up the server's
-/// descriptors.
+/// The most connections through one door at a time. Further ones wait: a recipe that opens many must not use up the
+/// server's descriptors.
 const MOST_CONNECTIONS: usize = 256;
 
 /// The file name of the server's own socket, which speaks the agents' protocol.
 pub const AGENT_SOCKET: &str = "agent.sock";
 
-/// Doors that are open as long as this lives.
+/// Doors that stay open until this is dropped.
 #[derive(Debug)]
 pub struct Doors {
     sockets: Vec<PathBuf>,
-    // Dropping it ends the tasks, and with them every connection.
+    // Dropping this ends the tasks, and with them every connection.
     tasks: JoinSet<()>,
 }
 
 impl Doors {
-    /// Opens `ports` of 127.0.0.1 through sockets in `dir`, which every user may write to: who gets to them at all is
-    /// decided by the directories above. Must be called inside a tokio runtime.
+    /// Opens `ports` of 127.0.0.1 through sockets in `dir`. Every user may write to the sockets: access is controlled
+    /// by the directories above. Must be called inside a tokio runtime.
     ///
     /// # Errors
     ///
-    /// `no_door` when a socket cannot be made.
+    /// `no_door` when a socket cannot be created.
     pub fn open(dir: &Path, ports: &[u16]) -> Result<Self, Failure> {
         let mut doors = Self {
             sockets: Vec::new(),
@@ -67,24 +68,24 @@ impl Doors {
 impl Drop for Doors {
     fn drop(&mut self) {
         for socket in &self.sockets {
-            // It is only a name by now; the next server replaces it.
+            // The file is only a name by now; the next server replaces it.
             let _ = fs_err::remove_file(socket);
         }
     }
 }
 
-/// The socket of a port.
+/// The socket's file name for a port.
 pub(crate) fn socket_name(port: u16) -> String {
     format!("port-{port}.sock")
 }
 
-/// Listens on a socket in `dir` that every user may connect to, in place of one that a killed server left.
+/// Listens on a socket in `dir` that every user may connect to, replacing one that a killed server left.
 ///
-/// The path given to the kernel is short however long `dir` is: a socket's may have 107 bytes.
+/// The path given to the kernel is short however long `dir` is: a socket's path may have at most 107 bytes.
 ///
 /// # Errors
 ///
-/// When the directory cannot be written to.
+/// The directory cannot be written to.
 pub fn listen(dir: &Path, name: &str) -> std::io::Result<StdUnixListener> {
     let handle = fs_err::File::open(dir)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", handle.as_raw_fd()));
@@ -98,14 +99,14 @@ pub fn listen(dir: &Path, name: &str) -> std::io::Result<StdUnixListener> {
     Ok(listener)
 }
 
-/// Passes on every connection to the port.
+/// Forwards every connection to the port.
 async fn serve(listener: UnixListener, port: u16) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = JoinSet::new();
     while let Ok(permit) = Arc::clone(&room).acquire_owned().await {
         while connections.try_join_next().is_some() {}
         let Ok((inside, _)) = listener.accept().await else {
-            // Out of descriptors, for the moment.
+            // Out of descriptors for the moment.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
@@ -117,7 +118,7 @@ async fn serve(listener: UnixListener, port: u16) {
 }
 
 async fn relay(mut inside: UnixStream, port: u16) {
-    // Nobody listens: the other side sees its connection closed, as with any port that is shut.
+    // If the port is closed, the other side sees its connection closed, as with any closed port.
     if let Ok(mut outside) = TcpStream::connect(("127.0.0.1", port)).await {
         let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
     }
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// A port that answers each connection with what it was sent, in upper case.
+    /// A port that answers each connection with its input in upper case.
     async fn shouting() -> u16 {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -160,7 +161,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let port = shouting().await;
         let path = dir.path().join(socket_name(port));
-        // What a killed server leaves: a socket nobody listens on.
+        // A killed server leaves a socket without a listener.
         drop(StdUnixListener::bind(&path).unwrap());
 
         let doors = Doors::open(dir.path(), &[port]).unwrap();

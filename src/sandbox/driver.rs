@@ -1,7 +1,8 @@
-//! What every kind of sandbox can do for its server: start, be looked at, be measured, be destroyed.
+//! Defines what every driver does for the server: start a sandbox, inspect it, measure it, destroy it. Pure: no I/O
+//! here.
 //!
-//! A sandbox belongs to a job and is found by it. Nothing about it is kept in memory: a server that was restarted sees
-//! what the one before it started.
+//! A sandbox belongs to a job and is found by it. Drivers keep no state in memory: a restarted server sees the
+//! sandboxes that the previous one started.
 
 use std::{fmt, path::PathBuf};
 
@@ -20,105 +21,108 @@ use crate::{
     },
 };
 
-/// Makes sandboxes in one place, and ends them.
+/// Makes and ends sandboxes in one place.
 #[async_trait]
 pub trait Driver: fmt::Debug + Send + Sync {
-    /// Starts a sandbox with the agent in it. It lives on when this process ends.
+    /// Starts a sandbox with the agent in it. It survives the end of this process.
     ///
-    /// Comes back before the agent runs: what goes wrong from then on is in the [`Evidence`].
+    /// Returns before the agent runs: later failures are in the [`Evidence`].
     ///
     /// # Errors
     ///
-    /// `sandbox_exists` when the job's sandbox runs already; `no_scratch` when the disk space to go on with is gone.
+    /// `sandbox_exists` when the job's sandbox is already running; `no_scratch` when the disk space to continue with
+    /// is gone.
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure>;
 
-    /// How it is, whoever started it.
+    /// The state of the job's sandbox, even if an earlier process started it.
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure>;
 
-    /// What it uses now and used at most. After its end, what it used in all, until it is destroyed.
+    /// Its current and peak usage. After its end, its total usage, until it is destroyed.
     async fn usage(&self, job: JobId) -> Result<Usage, Failure>;
 
-    /// Ends every process of it and removes all of it; with [`Scratch::Keep`] its disk space stays for
-    /// [`SandboxSpec::scratch_from`]. May be repeated, and after a crash at any line.
+    /// Ends all its processes and removes all of it; with [`Scratch::Keep`] its disk space stays for
+    /// [`SandboxSpec::scratch_from`]. May be repeated, and after a crash at any point.
     ///
     /// # Errors
     ///
-    /// `sandbox_stuck` when processes of it resist; to be tried again.
+    /// `sandbox_stuck` when processes cannot be ended; try again later.
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure>;
 
-    /// Jobs of which there is anything, and whether that is only disk space that was kept.
+    /// Jobs that have a sandbox or remains of one, and whether only kept disk space remains.
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure>;
 
-    /// What it is called, making sandboxes with this kernel.
+    /// The driver's name when it makes sandboxes with this kernel.
     fn kind(&self, kernel: Kernel) -> DriverKind;
 
-    /// Bytes of memory that a sandbox with this kernel takes from the place beside what its job may use, at most.
+    /// The most memory in bytes that a sandbox with this kernel takes in addition to its job's limit.
     fn memory_beside(&self, kernel: Kernel) -> u64 {
         let _ = kernel;
         0
     }
 
-    /// What the place has.
+    /// The resources of the place.
     async fn capacity(&self) -> Result<Capacity, Failure>;
 
     /// The CPU of the place.
     ///
     /// # Errors
     ///
-    /// When the place does not answer.
+    /// The place does not answer.
     async fn arch(&self) -> Result<Arch, Failure>;
 
-    /// Whether it makes sandboxes on the place's own kernel.
+    /// Succeeds if the driver can make sandboxes on the place's own kernel.
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// The reason why it cannot.
     async fn shared_kernel(&self) -> Result<(), Failure>;
 
-    /// What virtual machines it makes, tried out and not guessed: that may take seconds. The answer is good for minutes.
+    /// The virtual machines that the driver can make, found by trial, which may take seconds. The result is valid for
+    /// minutes.
     ///
     /// # Errors
     ///
-    /// Why it makes none.
+    /// The reason why it can make none.
     async fn own_kernel(&self) -> Result<Machine, Failure>;
 }
 
-/// What virtual machines a driver can make.
+/// The virtual machines that a driver can make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// A word on it, such as `QEMU 7.2 with KVM`.
+    /// A short description, such as `QEMU 7.2 with KVM`.
     pub what: String,
-    /// Whether the CPU runs it; else it is emulated too, and tens of times as slow.
+    /// Whether the CPU runs the guest; otherwise the CPU is emulated too, tens of times as slow.
     pub accelerated: bool,
 }
 
-/// What a sandbox is made from.
+/// The parts of a sandbox.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
-    /// The job; it names the sandbox.
+    /// The job, which names the sandbox.
     pub job: JobId,
-    /// What it has for a root.
+    /// The root file system.
     pub toolbox: Toolbox,
     /// The static agent.
     pub agent: PathBuf,
-    /// What it may use.
+    /// The most that it may use.
     pub limits: Limits,
-    /// Whose kernel it runs on.
+    /// The kernel that it runs on.
     pub kernel: Kernel,
-    /// What it can reach.
+    /// The networks that it can reach.
     pub network: Network,
-    /// Holds the sockets of the server (see [`Doors`](super::doors::Doors)); `/run/kiln` inside.
+    /// The directory with the server's sockets (see [`Doors`](super::doors::Doors)); `/run/kiln` inside.
     pub doors_dir: PathBuf,
-    /// What the agent hears on its standard input. Drivers whose sandboxes cannot have the server's sockets put another
-    /// `server`, `gateway` and `ca_bundle` in their place.
+    /// The line that the agent reads on its standard input. Drivers whose sandboxes cannot have the server's sockets
+    /// change `server`, `gateway` and `ca_bundle`.
     pub facts: AgentFacts,
-    /// Where a sandbox on another host, or in a virtual machine of the engine's, finds the server; none if nobody said.
+    /// The server's URL for sandboxes on another host, or in a virtual machine of the engine; `None` if not
+    /// configured.
     pub server_url: Option<String>,
-    /// Go on with the disk space that this job's sandbox left, which moves over.
+    /// Continue with the disk space that this job's sandbox left; it is taken over.
     pub scratch_from: Option<JobId>,
 }
 
-/// What a sandbox may use at most.
+/// The most that a sandbox may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of memory.
@@ -131,7 +135,7 @@ pub struct Limits {
     pub disk: Option<DiskLimit>,
 }
 
-/// How much disk space a sandbox may use.
+/// The most disk space that a sandbox may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskLimit {
     /// Bytes.
@@ -140,72 +144,72 @@ pub struct DiskLimit {
     pub inodes: u64,
 }
 
-/// What a sandbox can reach.
+/// The networks that a sandbox can reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// A network of its own, with a way out that does not lead to the host's loopback.
+    /// Its own network, with a way out that does not lead to the host's loopback.
     Isolated(Reach),
-    /// The host's network, loopback and all.
+    /// The host's network, including its loopback.
     Host,
 }
 
-/// Where the way out of a network leads. Names can be asked for in any case.
+/// The destinations of a network's way out. Name resolution always works.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Only to these, if it names any.
+    /// If not empty, only these networks.
     pub allow: Vec<IpNet>,
-    /// Never to these, whatever else is said.
+    /// Never these networks; takes precedence.
     pub deny: Vec<IpNet>,
 }
 
-/// How a sandbox is.
+/// The state of a sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SandboxState {
-    /// There is none.
+    /// The sandbox does not exist.
     Absent,
-    /// It runs.
+    /// The sandbox is running.
     Running,
-    /// Its processes have ended; it is to be destroyed.
+    /// Its processes have ended; the sandbox has yet to be destroyed.
     Ended(Evidence),
 }
 
-/// What is left to say of a sandbox that has ended.
+/// What a sandbox leaves behind when it has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
     /// The agent's exit code, or 128 plus the signal's number.
     pub exit_code: i32,
-    /// How often the kernel killed a process inside for want of memory.
+    /// How often the kernel killed a process inside because memory ran out.
     pub oom_kills: u64,
     /// Set when the sandbox could not be made, or was lost.
     pub failure: Option<Failure>,
-    /// Set when something was asked for that this place cannot give, such as limits.
+    /// Set when this place could not give something that was asked for, such as limits.
     pub warning: Option<String>,
-    /// The last lines that the agent and the driver's own processes said on standard error.
+    /// The last lines of the agent and of the driver's own processes on standard error.
     pub last_words: Vec<String>,
 }
 
-/// What becomes of a sandbox's disk space.
+/// What happens to a sandbox's disk space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scratch {
-    /// It goes with the rest.
+    /// It is removed with the sandbox.
     Remove,
-    /// It stays, for another attempt to go on with.
+    /// It is kept for another attempt to continue with.
     Keep,
 }
 
-/// What the place has for all sandboxes together.
+/// The resources of a place for all sandboxes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     /// CPUs.
     pub cpus: u32,
     /// Bytes of memory.
     pub memory: u64,
-    /// Bytes of disk that are free for us.
+    /// Bytes of disk that Kiln may still use.
     pub disk_free: u64,
     /// Bytes of disk in all.
     pub disk_total: u64,
-    /// Inodes that are free; as [`Capacity::inodes_total`], 0 where the file system does not count them.
+    /// Free inodes; like [`Capacity::inodes_total`], 0 where the file system does not count them.
     pub inodes_free: u64,
     /// Inodes in all.
     pub inodes_total: u64,

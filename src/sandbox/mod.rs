@@ -1,7 +1,8 @@
-//! Sandboxes: the disposable places that jobs run in, and the drivers that make them.
+//! Sandboxes: the disposable places in which jobs run, and the drivers that make them. Touches the host's kernel,
+//! processes and disk, or a container engine.
 //!
-//! Every driver starts the same agent in the same toolbox and tells it where its server is. A driver knows how to
-//! make, watch, kill and sweep, and nothing of kiwi or S3.
+//! Every driver starts the same agent in the same toolbox and tells it the server's address. A driver can make, watch,
+//! kill and sweep sandboxes, and knows nothing of kiwi or S3.
 
 #[cfg(feature = "server")]
 pub mod agents;

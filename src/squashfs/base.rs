@@ -1,5 +1,5 @@
-//! Reads what an image has, and where. The image may have been made by anybody: whatever is odd is refused, and work
-//! and memory are bounded.
+//! Reads the tables of a base image: its files, their blocks and their paths. Reads one file and writes nothing. The
+//! image may be hostile: anything irregular is refused, and work and memory are bounded.
 
 use std::{
     os::unix::fs::FileExt,
@@ -16,27 +16,27 @@ use super::{
 };
 use crate::records::protocol::SquashfsOptions;
 
-/// Most fragments.
+/// The largest number of fragments.
 const MAX_FRAGMENTS: u32 = 4 << 20;
 
-/// The bit in the size of a block of data, or of a fragment, that says it is not compressed.
+/// The bit in the size of a data block or fragment that marks it as uncompressed.
 pub const PLAIN: u32 = 1 << 24;
 
-/// The number of a fragment that says there is none.
+/// The fragment number that means "no fragment".
 pub const NO_FRAGMENT: u32 = u32::MAX;
 
 const FRAGMENT_ENTRY: usize = 16;
 
-/// A regular file's content.
+/// The content of a regular file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Bytes, unpacked.
+    /// Size in bytes, unpacked.
     pub size: u64,
-    /// Where its first block is in the image; the others follow at once.
+    /// Offset of the first block in the image; the others follow without gaps.
     pub start: u64,
-    /// The size of each block in the image, with [`PLAIN`]; 0 is a block of zeros that is not there.
+    /// The stored size of each block, with [`PLAIN`]; 0 is a block of zeros that is not stored.
     pub blocks: Vec<u32>,
-    /// Where the rest of it is, if that shares a block with others.
+    /// The end of the content, if it shares a block with other files.
     pub tail: Option<Tail>,
 }
 
@@ -44,24 +44,24 @@ pub struct Content {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
     pub fragment: u32,
-    /// Where in the unpacked fragment.
+    /// Offset in the unpacked fragment.
     pub offset: u32,
     pub size: u32,
 }
 
 impl Content {
-    /// Bytes of its blocks in the image.
+    /// Bytes that its blocks take in the image.
     pub fn stored(&self) -> u64 {
         self.blocks.iter().map(|size| Self::stored_size(*size)).sum()
     }
 
-    /// Bytes in the image of a block whose size is given with [`PLAIN`].
+    /// Bytes that a block takes in the image, from its size with [`PLAIN`].
     pub fn stored_size(size: u32) -> u64 {
         u64::from(size & !PLAIN)
     }
 
-    /// Bytes of blocks of zeros that are not there. A file that has nothing else is said to have a byte that is: the
-    /// kernel counts the rest as its space on disk.
+    /// Bytes of zero blocks that are not stored. A file of nothing else reports one byte fewer: the kernel counts the
+    /// rest as its space on disk.
     pub fn holes(&self, block_size: u64) -> u64 {
         let holes = (0..).zip(&self.blocks).filter(|(_, stored)| **stored == 0);
         let bytes: u64 = holes
@@ -84,22 +84,22 @@ pub struct File {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
     pub start: u64,
-    /// With [`PLAIN`].
+    /// Stored size, with [`PLAIN`].
     pub size: u32,
 }
 
-/// Paths of regular files, and which file each of them is.
+/// Paths of regular files, each with the index of its file.
 pub type Paths = Vec<(PathBuf, usize)>;
 
-/// An image, read.
+/// An image whose tables have been read.
 #[derive(Debug)]
 pub struct Base {
     pub file: fs_err::File,
     pub superblock: Superblock,
-    /// The superblock as it is in the file, in hexadecimal, and the file's length: which image this is.
+    /// The superblock in hexadecimal and the length of the file, which together identify the image.
     pub identity: String,
     pub codec: Codec,
-    /// Where the data begins: behind the superblock and the compressor's options.
+    /// Start of the data, after the superblock and the compressor's options.
     pub data: u64,
     pub files: Vec<File>,
     pub paths: Paths,
@@ -107,7 +107,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Reads the tables of the image at `path`. `options` is for new blocks in the image's own compressor.
+    /// Reads the tables of the image at `path`. `options` applies to new blocks made with the image's own compressor.
     pub fn read(path: &Path, options: Option<&SquashfsOptions>) -> Result<Self, Stop> {
         let file = fs_err::File::open(path)?;
         let length = file.metadata()?.len();
@@ -145,12 +145,12 @@ impl Base {
         Ok(base)
     }
 
-    /// The bytes in which the blocks of data lie.
+    /// Bytes of the region that holds the data blocks.
     pub fn data_size(&self) -> u64 {
         self.superblock.inode_table - self.data
     }
 
-    /// One block, or fragment, unpacked.
+    /// One block or fragment, unpacked.
     pub fn block(&self, start: u64, size: u32) -> Result<Vec<u8>, Stop> {
         let limit = self.superblock.block_size as usize;
         let mut stored = vec![0; (size & !PLAIN) as usize];
@@ -193,7 +193,7 @@ impl Base {
         Ok(fragments)
     }
 
-    /// Checks that blocks of these sizes can be where they are said to be.
+    /// Checks that blocks of these sizes fit between `start` and the end of the data.
     pub fn check_stored(&self, start: u64, sizes: &[u32]) -> Result<(), Stop> {
         let mut end = start;
         for size in sizes {

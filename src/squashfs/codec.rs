@@ -1,4 +1,4 @@
-//! The compressors of squashfs, each as mksquashfs uses it.
+//! The compressors of squashfs, configured as mksquashfs configures them. Pure: no I/O.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use liblzma::stream::{Action, Check, Filters, LzmaOptions, Stream};
 use super::{NotPossible, fields::Fields, stop::Stop, superblock::Superblock};
 use crate::records::protocol::{Compressor, SquashfsOptions};
 
-/// The level of gzip that mksquashfs takes.
+/// The gzip level that mksquashfs uses.
 const GZIP_LEVEL: u32 = 9;
 
 /// Kiln's level of Zstandard, see [`mksquashfs_args`](crate::agent::squashfs::mksquashfs_args).
 const ZSTD_LEVEL: u32 = 3;
 
-/// The preset of xz that mksquashfs takes.
+/// The xz preset that mksquashfs uses.
 const XZ_PRESET: u32 = 6;
 
-/// The memory, in bytes, that unpacking a block of xz may take; dictionaries have at most 1 MiB.
+/// The memory, in bytes, that unpacking one xz block may take; dictionaries have at most 1 MiB.
 const XZ_MEMORY: u64 = 64 << 20;
 
 /// How blocks of one image are compressed.
@@ -27,7 +27,7 @@ pub enum Codec {
         level: u32,
     },
     Xz {
-        /// Bytes. The kernel makes room for what the image's options say, or for a block.
+        /// Bytes. The kernel allocates the dictionary size that the image's options give, or one block.
         dictionary: u32,
     },
     Lz4,
@@ -37,8 +37,8 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec of an image, where `settings` is what the image says of its compressor, if it does. Levels are for
-    /// packing only.
+    /// The codec of an image. `settings` is the image's compressor options, if it has any. Levels matter for packing
+    /// only.
     pub fn of(
         superblock: &Superblock,
         settings: Option<&[u8]>,
@@ -76,7 +76,7 @@ impl Codec {
                     &mut packed,
                     FlushCompress::Finish,
                 )?;
-                // The room ends before the stream does where compressing does not pay.
+                // When compressing does not pay, the buffer is full before the stream ends.
                 (status == Status::StreamEnd).then_some(packed)
             }
             Self::Xz { dictionary } => {
@@ -93,7 +93,7 @@ impl Codec {
         Ok(packed.filter(|packed| packed.len() < raw.len()))
     }
 
-    /// What `packed` was before; at most `limit` bytes.
+    /// Decompresses `packed` into at most `limit` bytes.
     pub fn unpack(self, packed: &[u8], limit: usize) -> io::Result<Vec<u8>> {
         let broken = || io::Error::new(io::ErrorKind::InvalidData, "a block cannot be decompressed");
         match self {

@@ -1,5 +1,5 @@
-//! Files that were touched and have the content that they had: with another mode or owner, or written once more, as when
-//! a package is installed again. Reading a block is cheaper than compressing it.
+//! Finds files that were touched but kept their content: the mode or owner changed, or a package was installed again.
+//! Reading a block is cheaper than compressing it. Reads the base image and the root.
 
 use std::{
     collections::HashMap,
@@ -16,10 +16,10 @@ use super::{
     tree::{Found, Tree},
 };
 
-/// A file of the tree, and the one that the base has at its path.
+/// A file of the tree and the base's file at the same path.
 type Pair = (usize, usize);
 
-/// Of the files that `taken` (nodes, and files of the base) has not, those that equal the base's at the same path.
+/// Files that equal the base's file at the same path. Skips those in `taken`, which maps nodes to files of the base.
 pub fn equal_files(base: &Base, tree: &Tree, taken: &HashMap<usize, usize>, cpus: u32) -> Result<Vec<Pair>, Stop> {
     let by_path: HashMap<&Path, usize> = base.paths.iter().map(|(path, file)| (path.as_path(), *file)).collect();
     let pairs: Vec<(Pair, &Found)> = tree
@@ -55,7 +55,7 @@ pub fn equal_files(base: &Base, tree: &Tree, taken: &HashMap<usize, usize>, cpus
     })
 }
 
-/// The fragment that was unpacked last: the next file is probably in the same.
+/// The fragment unpacked last: the next file is probably in the same one.
 #[derive(Debug, Default)]
 struct Last(Option<(u32, Vec<u8>)>);
 
@@ -97,7 +97,7 @@ fn is_equal(base: &Base, content: &Content, path: &Path, found: &Found, last: &m
     Ok(was == Some(is))
 }
 
-/// The next `length` bytes, or what is left.
+/// The next `length` bytes, or fewer at the end of the file.
 fn next_piece<'a>(file: &mut fs_err::File, length: u64, piece: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
     piece.clear();
     file.take(length).read_to_end(piece)?;

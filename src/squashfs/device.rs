@@ -1,5 +1,5 @@
-//! Device nodes, which no sandbox can make: they go from one squashfs into the next without ever being in the root between
-//! them.
+//! Device nodes, which no sandbox can make: they pass from one squashfs to the next without ever existing in the root.
+//! Only looks at metadata of files.
 
 use std::path::{Component, Path};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A device node of a squashfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// In the root, without a slash before it.
+    /// Path in the root, without a leading slash.
     pub path: String,
     /// `c` or `b`.
     pub kind: char,
@@ -23,7 +23,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether it can be put back: the directory is there, and nothing else has its name now.
+    /// Whether the node can be restored: its directory exists, and its name is free.
     pub fn belongs(&self, root: &Path) -> bool {
         let path = Path::new(&self.path);
         if !path.components().all(|part| matches!(part, Component::Normal(_))) {

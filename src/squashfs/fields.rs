@@ -1,8 +1,8 @@
-//! Numbers in tables: all of them are little-endian.
+//! Reads and writes the numbers in tables, all little-endian. Pure: no I/O.
 
 use super::stop::{Stop, damaged};
 
-/// Reads fields one after the other.
+/// Reads fields in sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes fields one after the other.
+/// Writes fields in sequence.
 pub trait Put {
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);

@@ -1,4 +1,4 @@
-//! Owners: inodes have an index in a table of user and group ids.
+//! The table of user and group ids, to which the owners of inodes are indexes. Pure: no I/O.
 
 use std::collections::HashMap;
 

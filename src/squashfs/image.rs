@@ -1,4 +1,4 @@
-//! A new image, from its first byte to its last.
+//! Writes a new image from its first byte to its last. Reads the base and the root; writes the file `out` only.
 
 use std::{collections::HashMap, os::unix::fs::FileExt, path::Path};
 
@@ -17,7 +17,7 @@ use super::{
     tree::Tree,
 };
 
-/// Images end at a multiple of this, so that they can be attached as block devices.
+/// Images are padded to a multiple of this, so that they can be attached as block devices.
 const PAGE: u64 = 4096;
 
 /// Makes the image.
@@ -77,7 +77,7 @@ pub fn make(base: &Path, unpacked: &Unpacked, root: &Path, out: &Path, options: 
     })
 }
 
-/// The files of the tree that are still what they were: nodes, and files of the base.
+/// The unchanged files of the tree: nodes, and the matching files of the base.
 fn taken_files(base: &Base, unpacked: &Unpacked, tree: &Tree) -> HashMap<usize, usize> {
     let known = unpacked.by_key(base);
     tree.files()
@@ -86,7 +86,7 @@ fn taken_files(base: &Base, unpacked: &Unpacked, tree: &Tree) -> HashMap<usize, 
         .collect()
 }
 
-/// Gives the fragments that stay their new numbers, which are returned by the old ones.
+/// Adds the kept fragments to the packer. Returns the new number of each, by its old number.
 fn pack_fragments(base: &Base, reuse: &Reuse, packer: &mut Packer<'_>) -> Result<HashMap<u32, u32>, Stop> {
     let mut renumbered = HashMap::new();
     for (number, content) in reuse.fragments(base) {
@@ -100,7 +100,7 @@ fn pack_fragments(base: &Base, reuse: &Reuse, packer: &mut Packer<'_>) -> Result
     Ok(renumbered)
 }
 
-/// A file's content, as it is in the new image.
+/// A file's content, with the fragment number it has in the new image.
 fn moved(content: &Content, renumbered: &HashMap<u32, u32>) -> Result<Content, Stop> {
     let mut content = content.clone();
     if let Some(tail) = &mut content.tail {
@@ -110,7 +110,7 @@ fn moved(content: &Content, renumbered: &HashMap<u32, u32>) -> Result<Content, S
     Ok(content)
 }
 
-/// All that follows the data, and the superblock. The kernel insists on this order, without gaps.
+/// Writes everything that follows the data, and the superblock. The kernel insists on this order, without gaps.
 fn write_tables(
     base: &Base,
     tree: &Tree,
@@ -164,8 +164,8 @@ fn write_tables(
     Ok((out, superblock))
 }
 
-/// Adds a table, and behind it the list of where its blocks are, to `out`, which begins at `start` in the image.
-/// Returns where the list is.
+/// Appends a table and the list of its blocks' offsets to `out`, which begins at `start` in the image. Returns the
+/// offset of the list.
 fn put_indexed(codec: Codec, table: &[u8], out: &mut Vec<u8>, start: u64) -> Result<u64, Stop> {
     let mut writer = Writer::new(codec);
     writer.write(table)?;

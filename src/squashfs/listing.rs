@@ -1,4 +1,4 @@
-//! A directory's listing: runs of entries whose inodes lie close together.
+//! A directory's listing: runs of entries whose inodes lie close together. Pure: no I/O.
 
 use super::{
     fields::Put,
@@ -6,43 +6,43 @@ use super::{
     stop::{Stop, unfit},
 };
 
-/// Most entries of a run.
+/// The largest number of entries in a run.
 const RUN: usize = 256;
 
-/// One name.
+/// One entry of a directory.
 #[derive(Debug)]
 pub struct Entry<'a> {
     pub name: &'a [u8],
-    /// Number of the inode.
+    /// The inode's number.
     pub inode: u32,
-    /// Where the inode is.
+    /// The inode's place.
     pub place: Place,
-    /// Type of the inode, without its longer form.
+    /// The inode's type, in its short form.
     pub kind: u16,
 }
 
-/// A step of the index that lets a large directory be searched without reading all of it.
+/// An entry of the index that lets the kernel search a large directory without reading all of it.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Where in the listing the run begins.
+    /// Offset in the listing at which the run begins.
     pub offset: u32,
-    /// In which block of the table.
+    /// The table's block that contains the run's start.
     pub block: u64,
     /// The run's first name.
     pub name: &'a [u8],
 }
 
-/// A listing that was written.
+/// A written listing.
 #[derive(Debug)]
 pub struct Listing<'a> {
     pub place: Place,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
     pub index: Vec<Step<'a>>,
 }
 
 impl<'a> Listing<'a> {
-    /// Writes the listing of sorted entries.
+    /// Writes the listing of entries, which must be sorted.
     pub fn write(entries: &[Entry<'a>], table: &mut Writer) -> Result<Self, Stop> {
         let too_large = || unfit("a directory is too large");
         let mut listing = Self {
@@ -52,7 +52,7 @@ impl<'a> Listing<'a> {
         };
         let (mut rest, mut since_step) = (entries, 0);
         while let [first, ..] = rest {
-            // A step must lead to the beginning of a run, and no two steps may be further apart than a block.
+            // An index entry must point to the start of a run, and two of them may be at most one block apart.
             let at = table.place();
             if since_step > 0 && since_step + size(first) + 12 > metadata::BLOCK {
                 listing.index.push(Step {
@@ -74,12 +74,12 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Bytes of an entry.
+/// The size of an entry in bytes.
 fn size(entry: &Entry<'_>) -> usize {
     8 + entry.name.len()
 }
 
-/// How many of the entries, at least the first, can be told relative to the first, in `room` bytes.
+/// How many entries, at least one, can be encoded relative to the first within `room` bytes.
 fn run_length(entries: &[Entry<'_>], mut room: usize) -> usize {
     let first = &entries[0];
     let fits = |entry: &&Entry<'_>| {

@@ -1,4 +1,5 @@
-//! Tables are written in blocks of 8 KiB, each compressed by itself behind two bytes with its size.
+//! Reads and writes tables, which consist of 8 KiB blocks, each compressed by itself after a two-byte size. Reads the
+//! base image; what it writes stays in memory.
 
 use std::{collections::HashMap, io, os::unix::fs::FileExt, rc::Rc};
 
@@ -7,26 +8,26 @@ use super::{
     stop::{Stop, damaged},
 };
 
-/// Bytes in a full block, before compression.
+/// Size of a full block before compression.
 pub const BLOCK: usize = 8192;
 
-/// The bit in a block's size that says it is not compressed.
+/// The bit in a block's size that marks it as uncompressed.
 const PLAIN: u16 = 1 << 15;
 
-/// How many blocks are kept in memory.
+/// How many unpacked blocks are kept in memory.
 const CACHED: usize = 4096;
 
-/// A place in a table.
+/// A position in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Where the block begins: in the file when read, in the table when written.
+    /// Offset at which the block begins: in the file when reading, in the table when writing.
     pub block: u64,
-    /// Where in the unpacked block.
+    /// Offset in the unpacked block.
     pub offset: usize,
 }
 
 impl Place {
-    /// How tables refer to it.
+    /// The form in which tables refer to it.
     pub fn reference(self) -> u64 {
         self.block << 16 | self.offset as u64
     }
@@ -38,12 +39,12 @@ struct Block {
     next: u64,
 }
 
-/// Reads tables, wherever somebody points.
+/// Reads tables at any position.
 #[derive(Debug)]
 pub struct Reader<'a> {
     file: &'a std::fs::File,
     codec: Codec,
-    /// Where the last table ends.
+    /// Offset at which the last table ends.
     end: u64,
     cache: HashMap<u64, Rc<Block>>,
 }
@@ -58,7 +59,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads `size` bytes from `place` on, and moves it behind them.
+    /// Reads `size` bytes at `place` and advances it past them.
     pub fn read(&mut self, place: &mut Place, mut size: usize) -> Result<Vec<u8>, Stop> {
         let mut bytes = Vec::new();
         while size > 0 {
@@ -104,7 +105,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A block as it is in the file, and whether it is uncompressed.
+/// A block as stored in the file, and whether it is uncompressed.
 pub fn stored(file: &std::fs::File, at: u64, end: u64) -> Result<(Vec<u8>, bool), Stop> {
     let outside = || damaged("a table leaves the file");
     let begin = at.checked_add(2).filter(|begin| *begin <= end).ok_or_else(outside)?;
@@ -139,7 +140,7 @@ impl Writer {
         }
     }
 
-    /// Where the next byte goes.
+    /// The position of the next byte.
     pub fn place(&self) -> Place {
         Place {
             block: self.packed.len() as u64,
@@ -163,7 +164,7 @@ impl Writer {
             Some(packed) => (packed, 0),
             None => (&self.pending, PLAIN),
         };
-        // At most BLOCK.
+        // A block has at most BLOCK bytes, so this cannot fail.
         let size = u16::try_from(bytes.len()).unwrap_or(0);
         self.blocks.push(self.packed.len() as u64);
         self.packed.extend((size | flag).to_le_bytes());
@@ -171,7 +172,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The table, and where in it each block begins.
+    /// The table, and the offset of each of its blocks.
     pub fn finish(mut self) -> io::Result<(Vec<u8>, Vec<u64>)> {
         if !self.pending.is_empty() {
             self.flush()?;

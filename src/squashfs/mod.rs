@@ -1,19 +1,19 @@
-//! A changed root becomes a squashfs again, at the price of what changed in it.
+//! Packs a changed root into a squashfs again, at the cost of the changes only. Reads the base image and the root, and
+//! writes the new image; no network, no processes.
 //!
-//! A customize job unpacks an image with unsquashfs, lets somebody change the root, and packs it. Almost all files are
-//! still what they were, and mksquashfs would compress every one of them again. [`rebase`] takes their compressed
-//! blocks from the image they came from (the *base*), compresses only what is new, and writes new tables for the whole
-//! tree.
+//! A customize job unpacks an image with unsquashfs, lets the user change the root, and packs it. Almost all files
+//! are unchanged, yet mksquashfs would compress every one of them again. [`rebase`] takes their compressed blocks
+//! from the image they came from (the *base*), compresses only new content, and writes new tables for the whole tree.
 //!
 //! ```text
 //!  unsquashfs base → root ;  Unpacked::record(base, root) ;  the user changes root ;  rebase(base, …, root, out)
 //!
 //!  base  [ super │ A B C D E F …                │ inodes │ directories │ fragments │ … ]
 //!  out   [ super │ A · C D · F …                │ new blocks │ inodes │ directories │ fragments │ … ]
-//!                  same bytes at the same offset; blocks that nobody refers to any more are holes
+//!                  same bytes at the same offset; blocks that are no longer referenced are holes
 //! ```
 //!
-//! docs/adr/0011 says why it is done so, and what it costs.
+//! docs/adr/0011 has the reasons and the cost.
 
 use std::{io, path::Path};
 
@@ -47,80 +47,79 @@ pub use unpacked::Unpacked;
 /// How the new squashfs is made.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The level of new blocks is taken from here when the base has this compressor. A squashfs has one compressor:
-    /// the base's stays.
+    /// Supplies the level for new blocks when the base has this compressor. A squashfs has one compressor, so the
+    /// base's is kept.
     pub squashfs: SquashfsOptions,
-    /// How many threads compress.
+    /// Number of compression threads.
     pub cpus: u32,
-    /// Device nodes that the image has besides the tree, where they still [belong](Device::belongs).
+    /// Device nodes of the image that are not in the tree; added where they still [belong](Device::belongs).
     pub devices: Vec<Device>,
-    /// The time of making that is written into the image, in seconds since 1970. Nothing else in the image depends on
-    /// when it is made.
+    /// The creation time written into the image, in seconds since 1970. Nothing else in the image depends on the time.
     pub made: u32,
 }
 
-/// What [`rebase`] came to.
+/// The outcome of [`rebase`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The image is there.
+    /// The image was written.
     Rebased(Rebased),
-    /// It has to be packed with mksquashfs. There is no file at the place of the image.
+    /// The root has to be packed with mksquashfs. No file is left at the image's path.
     NotPossible(NotPossible),
 }
 
-/// What an image was made of.
+/// Figures of a rebased image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebased {
-    /// Bytes of compressed data taken from the base as they are.
+    /// Bytes of compressed data taken from the base unchanged.
     pub reused_bytes: u64,
-    /// Bytes of compressed data made anew.
+    /// Bytes of newly compressed data.
     pub new_bytes: u64,
-    /// Bytes that nobody refers to any more: holes in the image, read as zeros.
+    /// Bytes that are no longer referenced: holes in the image, which read as zeros.
     pub dead_bytes: u64,
     /// Regular files whose content was taken from the base.
     pub reused_files: u64,
-    /// Regular files whose content was packed anew; empty ones do not count.
+    /// Regular files whose content was packed again, without empty ones.
     pub new_files: u64,
-    /// How far the image has, at every offset, either the base's bytes or zeros; the superblock (the first 96 bytes)
-    /// excepted.
+    /// The length up to which every byte of the image is either the base's or zero, except in the superblock (the
+    /// first 96 bytes).
     pub prefix_bytes: u64,
-    /// Size of the image.
+    /// Size of the image in bytes.
     pub size: u64,
 }
 
-/// Why an image cannot be rebased, though nothing is wrong with the root.
+/// Why an image cannot be rebased although the root is sound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotPossible {
-    /// The base is damaged, or has something that this code does not read.
+    /// The base is damaged or uses a feature that this code does not read.
     #[error("the base image cannot be read: {0}")]
     Base(String),
     /// The base is not the file that was unpacked.
     #[error("the base image is not the one that was unpacked")]
     OtherBase,
-    /// The base has a compressor that Kiln has not.
+    /// The base uses a compressor that Kiln does not have.
     #[error("the base image has compressor {0}, which Kiln does not write")]
     Compressor(u16),
-    /// Too little is left of the base for it to be worth its dead space.
+    /// Too little of the base is left to be worth the dead space.
     #[error("only {reused} of {of} bytes of the base image would be reused")]
     NotWorthIt {
         /// Bytes that could be reused.
         reused: u64,
-        /// Bytes of the base's data.
+        /// Bytes of the base's data in all.
         of: u64,
     },
-    /// Something in the root is beyond what this code writes, or changed while it was read.
+    /// The root has something that this code cannot write, or it changed during the run.
     #[error("the root has what only mksquashfs can judge: {0}")]
     Root(String),
 }
 
-/// Makes the file `out`, a squashfs of exactly the tree `root` and the given device nodes, from the blocks of `base` where files are still what
-/// `unpacked` noted, and from new ones elsewhere.
+/// Writes the file `out`: a squashfs of exactly the tree `root` and the given device nodes. Files that still are as
+/// `unpacked` recorded them keep their blocks from `base`; all others get new ones.
 ///
-/// Nobody may change `root` meanwhile. The same input gives the same bytes.
+/// `root` must not change during the call. The same input gives the same bytes.
 ///
 /// # Errors
 ///
-/// The operating system refuses something. As when it is not possible, there is no file at `out` then.
+/// The operating system refuses an operation. In that case, as in [`Outcome::NotPossible`], `out` does not exist.
 pub fn rebase(
     base: &Path,
     unpacked: &Unpacked,

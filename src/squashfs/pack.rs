@@ -1,5 +1,5 @@
-//! New data: blocks are compressed by several threads and written in the order in which they came, so that the result
-//! does not depend on how many threads there are.
+//! Compresses new data with several threads and writes it in the order in which it was added, so that the result does
+//! not depend on the number of threads. Reads files of the root; writes the new image only.
 
 use std::{
     io::{self, Read, Seek, SeekFrom},
@@ -20,13 +20,13 @@ use super::{
     unpacked,
 };
 
-/// Most bytes that wait for compression.
+/// The most bytes that may wait for compression.
 const WAITING: usize = 64 << 20;
 
-/// Blocks for each thread in one round. More make better use of the threads, and take more memory.
+/// Blocks per thread in one round. More use the threads better and take more memory.
 const ROUND: usize = 8;
 
-/// Where a block belongs.
+/// The owner of a block.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     File(usize),
@@ -36,7 +36,7 @@ enum Of {
 #[derive(Debug)]
 struct Block {
     of: Of,
-    /// Empty: zeros, which are not written.
+    /// Empty for a block of zeros, which is not written.
     raw: Vec<u8>,
     packed: Option<Vec<u8>>,
 }
@@ -48,22 +48,22 @@ pub struct Packer<'a> {
     codec: Codec,
     block_size: usize,
     cpus: usize,
-    /// Where the next block goes.
+    /// Offset of the next block.
     pub at: u64,
     /// The content of each node of the tree.
     pub contents: Vec<Content>,
     /// The fragments of the image.
     pub fragments: Vec<Fragment>,
-    /// Bytes written.
+    /// Bytes written so far.
     pub written: u64,
     waiting: Vec<Block>,
     waiting_bytes: usize,
-    /// The fragment that small files go to: its number, and what it has so far.
+    /// The fragment that collects small files: its number and its bytes so far.
     open: Option<(usize, Vec<u8>)>,
 }
 
 impl<'a> Packer<'a> {
-    /// Writes to `out` from `at` on. `contents` has an element for each node.
+    /// Writes to `out`, starting at `at`. `contents` has one element per node.
     pub fn new(
         out: &'a std::fs::File,
         at: u64,
@@ -87,7 +87,7 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Adds the file of a node, which must still be as it was found.
+    /// Adds the file of a node, which must be unchanged since the scan.
     pub fn add_file(&mut self, node: usize, path: &Path, found: &Found) -> Result<(), Stop> {
         let mut file = open_found(path, found)?;
         self.contents[node] = Content {
@@ -115,7 +115,7 @@ impl<'a> Packer<'a> {
                 raw
             };
             if found.size < self.block_size as u64 {
-                // A hole as large as the file is less trouble than a rule of its own.
+                // A hole as large as the file is simpler than a separate rule.
                 self.add_small(node, &if raw.is_empty() { vec![0; size] } else { raw })?;
             } else {
                 let zeros = raw.iter().all(|byte| *byte == 0);
@@ -125,13 +125,13 @@ impl<'a> Packer<'a> {
         check_unchanged(&file, path, found)
     }
 
-    /// Adds a fragment, with a number that follows that of the last.
+    /// Adds a fragment, numbered after the last one.
     pub fn add_fragment(&mut self, raw: Vec<u8>) -> Result<(), Stop> {
         let number = self.reserve_fragment();
         self.add(Of::Fragment(number), raw)
     }
 
-    /// Writes what still waits.
+    /// Writes everything that still waits.
     pub fn finish(&mut self) -> Result<(), Stop> {
         if let Some((number, raw)) = self.open.take() {
             self.add(Of::Fragment(number), raw)?;
@@ -163,7 +163,7 @@ impl<'a> Packer<'a> {
     }
 
     fn add(&mut self, of: Of, raw: Vec<u8>) -> Result<(), Stop> {
-        // A block of zeros takes a little memory as well.
+        // A block of zeros takes some memory too.
         self.waiting_bytes += raw.len().max(64);
         self.waiting.push(Block { of, raw, packed: None });
         if self.waiting_bytes >= (self.cpus * ROUND * self.block_size).min(WAITING) {
@@ -172,7 +172,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Compresses and writes what waits.
+    /// Compresses and writes the waiting blocks.
     fn round(&mut self) -> Result<(), Stop> {
         let mut blocks = std::mem::take(&mut self.waiting);
         self.waiting_bytes = 0;
@@ -182,7 +182,7 @@ impl<'a> Packer<'a> {
                 Some(packed) => (packed, 0),
                 None => (&raw, if raw.is_empty() { 0 } else { PLAIN }),
             };
-            // At most a block.
+            // Never more than a block, so this cannot fail.
             let size = u32::try_from(bytes.len()).map_err(unfit)? | plain;
             self.out.write_all_at(bytes, self.at)?;
             match of {
@@ -225,9 +225,9 @@ fn compress(codec: Codec, blocks: &mut [Block], cpus: usize) -> io::Result<()> {
     })
 }
 
-/// Opens a file of the tree, which must still be as it was found.
+/// Opens a file of the tree, which must be unchanged since the scan.
 pub fn open_found(path: &Path, found: &Found) -> Result<fs_err::File, Stop> {
-    // Whatever it has become, opening it must neither wait nor lead elsewhere.
+    // The path may be something else by now: opening it must neither block nor follow a link.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = fs_err::OpenOptions::new()
         .read(true)
@@ -250,7 +250,7 @@ fn changed(path: &Path) -> Stop {
     unfit(format!("{} changed while it was packed", path.display()))
 }
 
-/// Where a sparse file has data next.
+/// The offset at which a sparse file next has data.
 fn next_data(file: &fs_err::File, at: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file.file(), rustix::fs::SeekFrom::Data(at)) {
         Ok(data) => Ok(Some(data)),

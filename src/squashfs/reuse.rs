@@ -1,4 +1,5 @@
-//! Which blocks of the base stay.
+//! Decides which blocks of the base are kept, and copies them into the new image. Reads the base; writes the new image
+//! only.
 
 use std::{
     io::{self, Read, Seek, SeekFrom},
@@ -11,35 +12,35 @@ use super::{
     stop::{Stop, damaged},
 };
 
-/// Less than this part of the base's data is not worth the dead space: a half. It also bounds the dead space of an
-/// image that is customized again and again.
+/// The kept data must be at least half of the base's to be worth the dead space. The limit also bounds the dead space
+/// of an image that is customized again and again.
 const WORTH: u64 = 2;
 
-/// What happens to a fragment of the base that has the ends of files that stay.
+/// How a fragment of the base is kept that contains ends of kept files.
 #[derive(Debug)]
 struct Kept {
-    /// Its number in the base.
+    /// The fragment's number in the base.
     number: u32,
-    /// Which of its bytes stay, sorted.
+    /// The bytes that are kept, sorted.
     live: Vec<Range<u32>>,
-    /// All that any file has in it stays: it is taken as it is. Otherwise something of it was deleted, and must not be
-    /// in the new image.
+    /// Every file in the fragment is kept, so it is copied unchanged. Otherwise a file in it was deleted and its bytes
+    /// must not reach the new image.
     whole: bool,
 }
 
-/// The plan of what is taken from the base.
+/// The plan of which blocks are taken from the base.
 #[derive(Debug)]
 pub struct Reuse {
-    /// Blocks that are taken as they are, sorted and joined.
+    /// Blocks that are copied unchanged, sorted and merged.
     ranges: Vec<Range<u64>>,
-    /// In the order that they have in the new image.
+    /// In their order in the new image.
     fragments: Vec<Kept>,
-    /// Bytes taken as they are.
+    /// Bytes that are copied unchanged.
     pub bytes: u64,
 }
 
 impl Reuse {
-    /// What has to be taken for the files that `live` says yes to, by their index.
+    /// Plans the copy for the files whose element of `live` is true.
     pub fn plan(base: &Base, live: &[bool]) -> Result<Self, Stop> {
         let mut ranges = Vec::new();
         let mut tails: Vec<(Tail, bool)> = Vec::new();
@@ -73,16 +74,16 @@ impl Reuse {
         })
     }
 
-    /// Copies all that is taken as it is to the same place in `out`, and leaves holes elsewhere.
+    /// Copies all unchanged blocks to the same offsets in `out`, leaving holes elsewhere.
     pub fn copy(&self, base: &Base, out: &std::fs::File) -> Result<(), Stop> {
         let (mut from, mut to) = (base.file.file(), out);
-        // The compressor's options stay as well.
+        // The compressor's options are kept too.
         let options = super::superblock::SIZE as u64..base.data;
         for range in std::iter::once(&options).chain(&self.ranges) {
             let size = range.end - range.start;
             from.seek(SeekFrom::Start(range.start))?;
             to.seek(SeekFrom::Start(range.start))?;
-            // The kernel copies, and shares the space where the file system can.
+            // The kernel copies, and shares the space where the file system supports it.
             if io::copy(&mut from.take(size), &mut to)? < size {
                 return Err(damaged("it became shorter"));
             }
@@ -90,8 +91,8 @@ impl Reuse {
         Ok(())
     }
 
-    /// The fragments of the new image in their order: the number in the base, and the new content of those that are
-    /// not taken as they are.
+    /// The fragments of the new image in order: the number in the base, and new content for those that are not copied
+    /// unchanged.
     pub fn fragments<'a>(
         &'a self,
         base: &'a Base,
@@ -108,7 +109,7 @@ impl Reuse {
 }
 
 impl Kept {
-    /// What stays of a fragment, with zeros instead of the rest.
+    /// The kept bytes of a fragment, with zeros in place of the rest.
     fn rest(&self, base: &Base) -> Result<Vec<u8>, Stop> {
         let fragment = base.fragments[self.number as usize];
         let old = base.block(fragment.start, fragment.size)?;
@@ -125,7 +126,7 @@ impl Kept {
     }
 }
 
-/// What stays of one fragment, where `tails` is all that files have in it.
+/// The kept bytes of one fragment. `tails` lists every file's end in it.
 fn kept(tails: &[(Tail, bool)]) -> Kept {
     let range = |(tail, _): &(Tail, bool)| tail.offset..tail.offset + tail.size;
     let all = joined(tails.iter().map(range).collect());
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(joined(vec![5..7, 1..2, 6..9, 2..3, 4..4, 6..7]), [1..3, 5..9]);
     }
 
-    /// Small files share a block, so that block must not stay as it is when one of them was deleted.
+    /// Small files share a block, so that block must not be kept unchanged once one of them was deleted.
     #[test]
     fn nothing_of_a_deleted_file_stays_in_a_fragment() {
         let dir = tempfile::tempdir().unwrap();

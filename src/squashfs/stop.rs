@@ -1,11 +1,11 @@
-//! Why the work ends early.
+//! The error type of this module. Pure: no I/O.
 
 use std::{fmt, io};
 
 use super::NotPossible;
 use crate::records::Failure;
 
-/// The two ways in which the work ends early: mksquashfs can do it instead, or nobody can.
+/// The two reasons to stop: mksquashfs can do the job instead, or the operating system failed.
 #[derive(Debug)]
 pub enum Stop {
     NotPossible(NotPossible),
@@ -18,19 +18,19 @@ impl From<NotPossible> for Stop {
     }
 }
 
-/// Errors of fs_err name the file.
+/// Errors from fs_err already name the file.
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         Self::Failed(Failure::io("cannot repackage the root", &error))
     }
 }
 
-/// The base is not as it should be.
+/// The base is malformed.
 pub fn damaged(what: impl fmt::Display) -> Stop {
     NotPossible::Base(what.to_string()).into()
 }
 
-/// The root has something that cannot be written, or not now.
+/// The root has something that cannot be written, or it changed.
 pub fn unfit(what: impl fmt::Display) -> Stop {
     NotPossible::Root(what.to_string()).into()
 }

@@ -1,43 +1,44 @@
-//! The first 96 bytes.
+//! The superblock: the first 96 bytes of an image. Pure: no I/O.
 
 use super::{
     fields::{Fields, Put},
     stop::{Stop, damaged},
 };
 
-/// Size of the superblock.
+/// Size of the superblock in bytes.
 pub const SIZE: usize = 96;
 
-/// The place of a table that is not there.
+/// The offset that marks an absent table.
 pub const ABSENT: u64 = u64::MAX;
 
 /// The compressor's options follow the superblock.
 pub const COMPRESSOR_OPTIONS: u16 = 1 << 10;
 /// Equal files share their data.
 pub const DUPLICATES: u16 = 1 << 6;
-/// There is a table from inode numbers to inodes.
+/// The image has a table from inode numbers to inodes.
 pub const EXPORTABLE: u16 = 1 << 7;
-/// There are no extended attributes.
+/// The image has no extended attributes.
 pub const NO_XATTRS: u16 = 1 << 9;
 
 const MAGIC: u32 = 0x7371_7368;
 const VERSION: (u16, u16) = (4, 0);
 
-/// What a squashfs says of itself. Places are offsets in the file.
+/// The fields of a superblock. Places are offsets in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     pub inodes: u32,
     /// Seconds since 1970.
     pub made: u32,
-    /// Bytes of a full block of data: a power of two, from 4 KiB to 1 MiB.
+    /// Size of a full data block in bytes: a power of two, from 4 KiB to 1 MiB.
     pub block_size: u32,
     pub fragments: u32,
     pub compressor: u16,
     pub flags: u16,
     pub ids: u16,
-    /// Where the inode of the top directory is: a metadata block in the inode table, shifted by 16, and a place in it.
+    /// Place of the root directory's inode: a metadata block in the inode table, shifted left by 16, and an offset in
+    /// it.
     pub root: u64,
-    /// Where the last table ends.
+    /// Offset at which the last table ends.
     pub end: u64,
     pub id_table: u64,
     pub xattr_table: u64,
@@ -48,7 +49,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Reads a superblock of a file with `length` bytes.
+    /// Reads the superblock of a file of `length` bytes.
     pub fn parse(bytes: &[u8; SIZE], length: u64) -> Result<Self, Stop> {
         let mut fields = Fields(bytes);
         if fields.u32()? != MAGIC {
@@ -98,7 +99,7 @@ impl Superblock {
         for value in [MAGIC, self.inodes, self.made, self.block_size, self.fragments] {
             bytes.put_u32(value);
         }
-        // A power of two has as many trailing zeros as its logarithm, at most 20 here.
+        // The trailing zeros of a power of two are its logarithm, at most 20 here.
         let block_log = u16::try_from(self.block_size.trailing_zeros()).unwrap_or(0);
         for value in [self.compressor, block_log, self.flags, self.ids, VERSION.0, VERSION.1] {
             bytes.put_u16(value);

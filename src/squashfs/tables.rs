@@ -1,4 +1,4 @@
-//! The tables of inodes and directories.
+//! Builds the tables of inodes and directories in memory. No I/O.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
@@ -12,10 +12,10 @@ use super::{
     tree::{Kind, Node, Tree},
 };
 
-/// The number of a set of extended attributes that says there is none.
+/// The number that marks an inode without extended attributes.
 const NO_XATTRS: u32 = u32::MAX;
 
-/// What is added to the type of an inode that has the longer form.
+/// Added to the type of an inode in its extended form.
 const EXTENDED: u16 = 7;
 
 /// Both tables, packed.
@@ -23,11 +23,12 @@ const EXTENDED: u16 = 7;
 pub struct Tables {
     pub inodes: Vec<u8>,
     pub directories: Vec<u8>,
-    /// Where each node's inode is, as tables refer to it.
+    /// The place of each node's inode, in the form in which tables refer to it.
     pub references: Vec<u64>,
 }
 
-/// Writes inodes and directories of `tree`. `contents` has an element for each node, which counts for regular files.
+/// Builds the inodes and directories of `tree`. `contents` has one element per node; only those of regular files are
+/// used.
 pub fn write(tree: &Tree, contents: &[Content], codec: Codec, block_size: u32) -> Result<Tables, Stop> {
     let mut work = Work {
         tree,
@@ -37,7 +38,7 @@ pub fn write(tree: &Tree, contents: &[Content], codec: Codec, block_size: u32) -
         directories: Writer::new(codec),
         places: vec![None; tree.nodes.len()],
     };
-    // A directory's listing refers to inodes that are written, and directories lie before what is in them.
+    // A directory's listing refers to inodes that must be written already, and each directory precedes its children.
     for index in (0..tree.nodes.len()).rev() {
         if let Kind::Directory { parent, children } = &tree.nodes[index].kind {
             work.directory(index, *parent, children)?;
@@ -59,7 +60,7 @@ struct Work<'a> {
     places: Vec<Option<Place>>,
 }
 
-/// The type of an inode, without its longer form.
+/// The type of an inode, in its short form.
 fn kind_number(kind: &Kind) -> u16 {
     match kind {
         Kind::Directory { .. } => 1,
@@ -72,7 +73,7 @@ fn kind_number(kind: &Kind) -> u16 {
     }
 }
 
-/// The number of a node's inode. [`Tree::scan`] made sure that there are not too many.
+/// The inode number of a node. [`Tree::scan`] has checked that there are not too many.
 fn number(node: usize) -> u32 {
     u32::try_from(node + 1).unwrap_or(u32::MAX)
 }
@@ -113,13 +114,13 @@ impl Work<'_> {
         }
         let listing = Listing::write(&entries, &mut self.directories)?;
         let node = &self.tree.nodes[index];
-        // The top directory is in one whose number no inode has.
+        // The root directory's parent has a number that no inode has.
         let parent = if index == 0 {
             number(self.tree.nodes.len())
         } else {
             number(parent)
         };
-        // `.` and `..` count.
+        // The size includes `.` and `..`.
         let size = listing
             .size
             .checked_add(3)
@@ -145,7 +146,7 @@ impl Work<'_> {
             for step in &listing.index {
                 bytes.put_u32(step.offset);
                 bytes.put_u32(u32::try_from(step.block).map_err(unfit)?);
-                // Names have at least one byte, and that one is not counted.
+                // Names have at least one byte, so the length is stored less one.
                 bytes.put_u32(u32::try_from(step.name.len() - 1).map_err(unfit)?);
                 bytes.extend(step.name);
             }
@@ -154,7 +155,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Anything but a directory.
+    /// Writes any inode other than a directory.
     fn leaf(&mut self, index: usize) -> Result<Place, Stop> {
         let node = &self.tree.nodes[index];
         if matches!(node.kind, Kind::File(_)) {

@@ -1,4 +1,4 @@
-//! The root as it is now.
+//! Scans the current state of the root. Reads metadata of files, never their content.
 
 use std::{
     collections::HashMap,
@@ -20,12 +20,12 @@ use super::{
     xattrs::Xattrs,
 };
 
-/// Everything in a root, without the content of files.
+/// All inodes of a root, without the content of files.
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
-    /// The top directory comes first, and every directory before what is in it. A file with several hard links is here
-    /// once.
+    /// The root directory comes first, and every directory precedes its children. A file with several hard links
+    /// appears once.
     pub nodes: Vec<Node>,
     pub ids: Ids,
     pub xattrs: Xattrs,
@@ -34,23 +34,23 @@ pub struct Tree {
 /// One inode.
 #[derive(Debug)]
 pub struct Node {
-    /// The directory it is in; if there are several, the first. The top directory is in itself.
+    /// The directory that contains it; the first, if there are several. The root directory contains itself.
     parent: usize,
     name: OsString,
     pub kind: Kind,
     /// Permissions, with set-id and sticky bits.
     pub mode: u16,
-    /// Indexes in the table of ids.
+    /// Indexes into the table of ids.
     pub owner: (u16, u16),
     /// Seconds since 1970.
     pub mtime: u32,
-    /// How many paths it has; of a directory, as file systems count it.
+    /// Number of its paths; for a directory, as file systems count them.
     pub links: u32,
     /// Its set of extended attributes.
     pub xattrs: Option<u32>,
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Debug)]
 pub enum Kind {
     Directory {
@@ -60,7 +60,7 @@ pub enum Kind {
     },
     File(Found),
     Link(Vec<u8>),
-    /// Devices have their number as squashfs writes it.
+    /// Devices carry their number in squashfs's form.
     BlockDevice(u32),
     CharacterDevice(u32),
     Fifo,
@@ -70,16 +70,16 @@ pub enum Kind {
 /// A regular file in the root.
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
-    /// What it is known by: a file with another key has been changed.
+    /// Identifies the file's state: a changed file has a different key.
     pub key: (u64, i64, i64, u64),
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes on disk are fewer than the file has.
+    /// The file takes fewer bytes on disk than its size.
     pub sparse: bool,
 }
 
 impl Tree {
-    /// Looks at everything below `root`.
+    /// Scans everything below `root`.
     pub fn scan(root: &Path) -> Result<Self, Stop> {
         let mut tree = Self {
             root: root.to_owned(),
@@ -90,7 +90,7 @@ impl Tree {
         let mut linked = HashMap::new();
         tree.add(0, OsString::new(), root, &mut linked)?;
         let mut index = 0;
-        // Nodes are added behind the directory that is looked at: this visits all of them.
+        // New nodes are appended while the loop runs, so it visits all of them.
         while index < tree.nodes.len() {
             if matches!(tree.nodes[index].kind, Kind::Directory { .. }) {
                 tree.scan_directory(index, &mut linked)?;
@@ -100,12 +100,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Where a node is in the file system.
+    /// The path of a node in the file system.
     pub fn path(&self, node: usize) -> PathBuf {
         self.root.join(self.relative_path(node))
     }
 
-    /// Where a node is in the root; its first path, if there are several.
+    /// The path of a node in the root; its first, if there are several.
     pub fn relative_path(&self, mut node: usize) -> PathBuf {
         let mut names = Vec::new();
         while node != 0 {
@@ -137,7 +137,7 @@ impl Tree {
         }
         let directories = found.iter().filter(|(_, node)| self.is_directory(*node)).count();
         let node = &mut self.nodes[index];
-        // As ext4 counts: itself, its `.`, and the `..` of each directory in it.
+        // As ext4 counts: its own entry, its `.`, and the `..` of each subdirectory.
         node.links = u32::try_from(directories + 2).map_err(unfit)?;
         if let Kind::Directory { children, .. } = &mut node.kind {
             *children = found;
@@ -203,13 +203,13 @@ impl Tree {
 
     fn push(&mut self, node: Node) -> Result<usize, Stop> {
         let index = self.nodes.len();
-        // Inode numbers have 32 bits, and begin at 1.
+        // Inode numbers have 32 bits and start at 1.
         u32::try_from(index + 2).map_err(unfit)?;
         self.nodes.push(node);
         Ok(index)
     }
 
-    /// Adds a device node that is not in the root, to a directory that is.
+    /// Adds a device node that does not exist in the root, in a directory that does.
     pub fn add_device(&mut self, added: &Device) -> Result<(), Stop> {
         let (major, minor) = added.number;
         let number = device(major.into(), minor.into())?;
@@ -240,7 +240,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The node of a directory in the root.
+    /// The node of a directory of the root.
     fn directory(&self, path: &Path) -> Option<usize> {
         path.iter().try_fold(0, |node, name| match &self.nodes[node].kind {
             Kind::Directory { children, .. } => {
@@ -252,12 +252,12 @@ impl Tree {
     }
 }
 
-/// A time as squashfs writes it: what lies before 1970 or after 2106 cannot be written.
+/// A time in squashfs's form, clamped to the range it can express: 1970 to 2106.
 fn time(seconds: i64) -> u32 {
     u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
 }
 
-/// The number of a device as squashfs writes it: 12 bits of major, 20 of minor.
+/// A device number in squashfs's form: 12 bits of major, 20 of minor.
 fn device(major: u64, minor: u64) -> Result<u32, Stop> {
     let outside = || unfit("a device has a number that squashfs has no room for");
     let major = u32::try_from(major).ok().filter(|major| *major < 1 << 12);

@@ -1,4 +1,5 @@
-//! What unsquashfs made of an image.
+//! Records the files that unsquashfs unpacked from an image, so that unchanged ones are recognised later. Reads the
+//! image and the root; the record is stored as a JSON file beside the root.
 
 use std::{
     collections::HashMap,
@@ -14,32 +15,32 @@ use serde::{Deserialize, Serialize};
 use super::{base::Base, stop::Stop};
 use crate::records::Failure;
 
-/// Longer than a tick of the clock that file systems take their times from.
+/// Longer than one tick of the clock from which file systems take their times.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Which files of a root have the content of which files of the image that the root was unpacked from.
+/// Which files of a root have the content of which files of the image.
 ///
-/// A file is known by its inode number, the time of its last change (`ctime`, to the nanosecond), and its size. No
+/// A file is identified by its inode number, the time of its last change (`ctime`, to the nanosecond) and its size. No
 /// program can set a `ctime`, and every write to a file, and every new file that takes over an inode number, gets a
-/// later one. Paths do not matter: a directory may be renamed with all that is in it.
+/// later one. Paths do not matter: a directory may be renamed with its content.
 ///
-/// It can be written to disk beside the root, so that another attempt at the job can go on from it.
+/// The record can be saved beside the root, so that another attempt at the job can continue from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
-    /// Which image it was. None: it is not one whose blocks can be taken.
+    /// Identity of the image. `None` if its blocks cannot be reused.
     base: Option<String>,
-    /// The files.
+    /// One entry per file.
     files: Vec<Note>,
 }
 
-/// A file as it was: inode number, `ctime` in seconds and nanoseconds, bytes, and the file's inode number in the image.
+/// A file's original state: inode number, `ctime` in seconds and nanoseconds, size, and its inode number in the image.
 type Note = (u64, i64, i64, u64, u32);
 
-/// What a file is known by.
+/// The values that identify a file.
 type Key = (u64, i64, i64, u64);
 
 impl Unpacked {
-    /// Writes it to a file.
+    /// Writes the record to a file.
     pub fn save(&self, path: &Path) -> Result<(), Failure> {
         let write = || -> io::Result<()> {
             let mut file = BufWriter::new(fs_err::File::create(path)?);
@@ -49,16 +50,16 @@ impl Unpacked {
         write().map_err(|error| Failure::io("cannot note what was unpacked", &error))
     }
 
-    /// Reads what was [saved](Unpacked::save).
+    /// Reads a [saved](Unpacked::save) record.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let read = || -> io::Result<Self> { Ok(serde_json::from_slice(&fs_err::read(path)?)?) };
         read().map_err(|error| Failure::io("cannot read what was unpacked", &error))
     }
 
-    /// Notes what unsquashfs has just made of `base` in `root`. It takes at least 20 ms: the clock has to be past the
-    /// last change of a file.
+    /// Records the files that unsquashfs has just unpacked from `base` into `root`. Takes at least 20 ms: the clock
+    /// has to move past the last change of a file.
     ///
-    /// A base that [`rebase`](super::rebase) cannot use is no error here.
+    /// A base that [`rebase`](super::rebase) cannot use is not an error here.
     pub fn record(base: &Path, root: &Path) -> Result<Self, Failure> {
         let base = match Base::read(base, None) {
             Ok(base) => base,
@@ -72,12 +73,12 @@ impl Unpacked {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = (i64::try_from(now.as_secs()).unwrap_or(0), i64::from(now.subsec_nanos()));
-        // Whatever is changed from here on gets a time that no file has yet.
+        // Every change from now on gets a time that no file has yet.
         thread::sleep(TICK);
         let mut files = HashMap::new();
         for (path, index) in &base.paths {
             let file = &base.files[*index];
-            // What is not as unsquashfs leaves it is not the file of the image.
+            // A file that differs from what unsquashfs writes is not the image's file.
             let Ok(found) = fs_err::symlink_metadata(root.join(path)) else {
                 continue;
             };
@@ -102,7 +103,7 @@ impl Unpacked {
         self.base.as_ref() == Some(&base.identity)
     }
 
-    /// The files of `base`, as indexes, by what they are known by in the root.
+    /// The files of `base`, as indexes, by their keys in the root.
     pub(super) fn by_key(&self, base: &Base) -> HashMap<Key, usize> {
         let by_inode: HashMap<u32, usize> = (base.files.iter().enumerate())
             .map(|(index, file)| (file.inode, index))
@@ -116,7 +117,7 @@ impl Unpacked {
     }
 }
 
-/// What a file of the root is known by.
+/// The key of a file of the root.
 pub(super) fn key(found: &std::fs::Metadata) -> Key {
     (found.ino(), found.ctime(), found.ctime_nsec(), found.size())
 }

@@ -1,4 +1,5 @@
-//! Walks through the directories of an image, and reads the inodes of its regular files.
+//! Walks the directories of an image and reads the inodes of its regular files. Reads the base image only, and bounds
+//! every count, since the image may be hostile.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,19 +15,19 @@ use super::{
     stop::{Stop, damaged},
 };
 
-/// Most entries of directories that are read. A large image has a few hundred thousand.
+/// The most directory entries that are read. A large image has a few hundred thousand.
 const MAX_ENTRIES: usize = 4 << 20;
 
-/// Most blocks of data that are read about: 2 TiB, for the usual size of a block.
+/// The most data blocks that are listed: 2 TiB at the usual block size.
 const MAX_BLOCKS: u64 = 16 << 20;
 
-/// Most bytes of all paths together.
+/// The most bytes of all paths together.
 const MAX_PATHS: usize = 512 << 20;
 
-/// Most bytes of one directory's listing.
+/// The most bytes of one directory's listing.
 const MAX_LISTING: usize = 256 << 20;
 
-/// The types of inodes that matter here.
+/// The inode types that matter here.
 const DIRECTORY: u16 = 1;
 const FILE: u16 = 2;
 const EXTENDED: u16 = 7;
@@ -36,7 +37,7 @@ enum Inode {
     File(File),
 }
 
-/// The walk through all directories.
+/// The walk over all directories.
 #[derive(Debug)]
 pub struct Walk<'a> {
     base: &'a Base,
@@ -45,7 +46,7 @@ pub struct Walk<'a> {
     paths: Paths,
     /// Files by the place of their inode.
     known: HashMap<Place, usize>,
-    /// Numbers of inodes.
+    /// Inode numbers seen so far.
     numbers: HashSet<u32>,
     entries: usize,
     path_bytes: usize,
@@ -53,7 +54,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Begins at the top of an image whose fragments are known.
+    /// Begins at the root directory of an image whose fragments are known.
     pub fn new(base: &'a Base) -> Self {
         Self {
             base,
@@ -68,7 +69,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// All regular files.
+    /// Reads all regular files.
     pub fn run(mut self) -> Result<(Vec<File>, Paths), Stop> {
         let superblock = &self.base.superblock;
         let root = self.inode_place(
@@ -86,7 +87,7 @@ impl<'a> Walk<'a> {
         Ok((self.files, self.paths))
     }
 
-    /// Every inode has a number of its own, and directories have no hard links.
+    /// Checks that an inode number is new: numbers are unique, and directories have no hard links.
     fn number(&mut self, inode: u32) -> Result<(), Stop> {
         if self.numbers.insert(inode) {
             Ok(())
@@ -125,7 +126,7 @@ impl<'a> Walk<'a> {
                 block: self.base.superblock.directory_table.saturating_add(u64::from(block)),
                 offset: usize::from(offset),
             };
-            // The size counts `.` and `..`, which are not in the listing.
+            // The size includes `.` and `..`, which are not in the listing.
             let size = (size as usize).saturating_sub(3);
             return Ok(Inode::Directory { inode, listing, size });
         }
@@ -157,7 +158,7 @@ impl<'a> Walk<'a> {
         offset: u32,
     ) -> Result<Content, Stop> {
         let block_size = self.base.superblock.block_size;
-        // Less than a block.
+        // Less than a block, so this cannot fail.
         let rest = u32::try_from(size % u64::from(block_size)).unwrap_or(0);
         let mut count = size / u64::from(block_size);
         let mut tail = None;
@@ -213,7 +214,7 @@ impl<'a> Walk<'a> {
                 }
                 let (offset, _delta, kind, length) = (fields.u16()?, fields.i16()?, fields.u16()?, fields.u16()?);
                 let name = fields.bytes(usize::from(length) + 1)?;
-                // Sorted names are also different names.
+                // Strictly ascending names are also distinct.
                 if name <= last || name == b"." || name == b".." || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
                     return Err(damaged("a directory has names that cannot be"));
                 }

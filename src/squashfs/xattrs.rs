@@ -1,4 +1,5 @@
-//! Extended attributes: inodes have an index in a table of sets.
+//! Collects the extended attributes of files into a table of sets, to which inodes are indexes. Reads attributes of
+//! files in the root.
 
 use std::{collections::HashMap, io, path::Path};
 
@@ -14,13 +15,13 @@ use super::{
     stop::{Stop, unfit},
 };
 
-/// The namespaces that squashfs has numbers for, by these. mksquashfs leaves all others out.
+/// The namespaces that squashfs supports, at the index of their numbers. mksquashfs drops all others.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// The most that Linux hands out: names of a file, or a value.
+/// The most bytes that Linux returns: for the names of a file, or for a value.
 const MOST: usize = 1 << 16;
 
-/// Names, in their namespaces, and values; sorted.
+/// Namespace, name and value of each attribute; sorted.
 type Set = Vec<(u16, Vec<u8>, Vec<u8>)>;
 
 /// The sets of extended attributes of an image.
@@ -32,7 +33,7 @@ pub struct Xattrs {
 }
 
 impl Xattrs {
-    /// The set that the file at `path` has; none if it has no attributes.
+    /// The set of the file at `path`; `None` if it has no attributes.
     pub fn of(&mut self, path: &Path) -> Result<Option<u32>, Stop> {
         self.buffer.resize(MOST, 0);
         let size = match llistxattr(path, &mut self.buffer[..]) {
@@ -66,7 +67,8 @@ impl Xattrs {
         Ok(Some(index))
     }
 
-    /// Adds the table to `out`, which begins at `start` in the image. Returns where the table is to be looked for.
+    /// Appends the table to `out`, which begins at `start` in the image. Returns the offset by which the table is
+    /// found.
     pub fn write(&self, codec: Codec, out: &mut Vec<u8>, start: u64) -> Result<Option<u64>, Stop> {
         if self.sets.is_empty() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What databases report, as [`StoreError`] says it.
+//! Turns errors of databases into [`StoreError`]. Pure: no I/O.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl From<Error> for StoreError {
     }
 }
 
-/// Why the tables could not be brought up to date.
+/// The error for tables that could not be brought up to date.
 pub(super) fn migration(place: impl fmt::Display, error: &MigrateError) -> StoreError {
     StoreError::Unavailable(match error {
         MigrateError::VersionMissing(_) | MigrateError::VersionTooNew(..) => {

@@ -1,4 +1,4 @@
-//! Who waits for news of a job, in this process.
+//! Wakes the tasks of this process that wait for news of a job. In memory only: no I/O.
 
 use std::{
     collections::HashMap,
@@ -9,20 +9,20 @@ use tokio::sync::watch;
 
 use crate::records::JobId;
 
-/// Wakes those who follow a job when something was written about it. Only a hint: another server may have written, so
-/// who waits looks by itself too, now and then.
+/// Wakes the followers of a job when something was written about it. Only a hint: another server may have written, so
+/// followers also look for themselves now and then.
 #[derive(Debug, Default)]
 pub struct LogFeed(Mutex<HashMap<JobId, watch::Sender<()>>>);
 
 impl LogFeed {
-    /// From now on, [`watch::Receiver::changed`] returns after each [`LogFeed::wake`], at once if it was missed.
+    /// After this call, [`watch::Receiver::changed`] returns after each [`LogFeed::wake`], at once if one was missed.
     pub fn follow(&self, job: JobId) -> watch::Receiver<()> {
         let mut followed = self.followed();
         followed.retain(|_, sender| sender.receiver_count() > 0);
         followed.entry(job).or_default().subscribe()
     }
 
-    /// Something was written about the job: lines of its log, or where it is.
+    /// Announces that something was written about the job: lines of its log, or a new state.
     pub fn wake(&self, job: JobId) {
         if let Some(sender) = self.followed().get(&job) {
             sender.send_replace(());
@@ -30,7 +30,7 @@ impl LogFeed {
     }
 
     fn followed(&self) -> MutexGuard<'_, HashMap<JobId, watch::Sender<()>>> {
-        // The table is whole at any moment.
+        // The table is consistent at every moment, so poisoning does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,22 +1,23 @@
-//! Logs of jobs, and what is known of the agents that write them.
+//! The trait for logs of jobs and the last signs of life of their agents. Pure: no I/O here.
 
 use async_trait::async_trait;
 
 use super::Result;
 use crate::records::{JobId, LogLine, LogRow, Moment};
 
-/// Logs of jobs. Nothing here asks whether the job exists: an agent may speak a moment longer than its job is there.
+/// Logs of jobs. No method checks that the job exists: an agent may speak a moment longer than its job does.
 ///
-/// Of a line's text, null characters and line breaks are kept as their pictures (`␀`, `␊`, `␍`); PostgreSQL takes no null
-/// character, and a line with a break in it would be read as two. All other characters stay, also those that a terminal
-/// would obey.
+/// In the text of a line, null characters and line breaks are stored as their pictures (`␀`, `␊`, `␍`): PostgreSQL
+/// rejects null characters, and a line break would make two lines of one. All other characters are kept, including
+/// control characters of terminals.
 #[async_trait]
 pub trait JobLogs: Send + Sync {
-    /// Adds what the events of an agent said, and notes that it was heard. `first` is the agent's own number of the first
-    /// event, counted from 0 in each attempt; events that came before are passed over. One that said nothing for the log
-    /// is only counted. No events at all are a sign of life. `progressed` says that the job got on.
+    /// Adds the log lines in an agent's events, and records that the agent was heard. `first` is the agent's own
+    /// number of the first event, counted from 0 in each attempt; events that are stored already are skipped. An event
+    /// without a log line is only counted. An empty batch is a sign of life. `progressed` says that the job made
+    /// progress.
     ///
-    /// Lines, numbers and times change together; what was answered is durable.
+    /// Lines, numbers and times change together, and are durable once the call returns.
     async fn append(
         &self,
         job: JobId,
@@ -27,47 +28,47 @@ pub trait JobLogs: Send + Sync {
         now: Moment,
     ) -> Result<Appended>;
 
-    /// Adds lines of the server's own.
+    /// Adds lines of the server itself.
     async fn say(&self, job: JobId, lines: &[LogLine], now: Moment) -> Result<()>;
 
-    /// At most so many lines of a log, in their order; those behind the number `after`, or from the first on.
+    /// Up to `limit` lines of a log in order, after the line `after` or from the first.
     async fn log_page(&self, job: JobId, after: Option<u64>, limit: u32) -> Result<Vec<LogRow>>;
 
-    /// How many lines a log has.
+    /// The number of lines in a log.
     async fn log_length(&self, job: JobId) -> Result<u64>;
 
-    /// What is known of a job's agent; none if no agent of any attempt was heard.
+    /// The last signs of life of a job's agent; `None` if no agent of any attempt was heard.
     async fn pulse(&self, job: JobId) -> Result<Option<Pulse>>;
 
-    /// Removes at most so many lines of a log, the first ones. Answers whether there are more; with the last line
-    /// everything else goes that is known of the agent.
+    /// Removes up to `limit` of the first lines of a log. Returns whether more are left; everything else about the
+    /// agent goes with the last line.
     async fn drop_log(&self, job: JobId, limit: u32) -> Result<bool>;
 
-    /// At most so many logs whose jobs are gone.
+    /// Up to `limit` logs whose jobs are gone.
     async fn logs_left_behind(&self, limit: u32) -> Result<Vec<JobId>>;
 }
 
-/// What became of an agent's events.
+/// The result of adding an agent's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// They are kept, and this is the number of the agent's next event.
+    /// The events are stored; this is the number of the agent's next event.
     Next(u64),
-    /// Events are missing before them. Nothing was kept.
+    /// Events before these are missing. Nothing was stored.
     Hole {
-        /// The number of the first event that is missing.
+        /// The number of the first missing event.
         expected: u64,
     },
-    /// The job is tried anew already, and nobody listens to this agent any more. Nothing was kept.
+    /// A later attempt at the job has begun, and this agent is no longer heard. Nothing was stored.
     OldAttempt,
 }
 
-/// What is known of a job's agent, by the server's clock.
+/// The last signs of life of a job's agent, by the server's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
-    /// The attempt that the agent belongs to.
+    /// The agent's attempt.
     pub attempt: u32,
-    /// When it was last heard.
+    /// When the agent was last heard.
     pub heard: Moment,
-    /// When the job last got on; at first, when the agent was first heard.
+    /// When the job last made progress; initially, when the agent was first heard.
     pub progressed: Moment,
 }

@@ -1,11 +1,12 @@
-//! Where records are kept: one trait per subject, implemented by SQLite (in the data directory) and PostgreSQL.
+//! The records of the service: one trait per subject, implemented by SQLite (in the data directory) and PostgreSQL.
+//! The implementations touch their database and nothing else.
 //!
-//! A write that was answered is durable. Changes are optimistic: who changes a record says which revision it read, and is
-//! told [`StoreError::Stale`] when somebody was faster. Deleting keeps the row and only notes the time.
+//! A write is durable once the call returns. Changes are optimistic: a caller names the revision it read, and gets
+//! [`StoreError::Stale`] if the record has changed since. Deleting keeps the row and only records the time.
 //!
-//! The store also knows which S3 objects each record refers to. An object that the last record forgets is written down
-//! as *doomed* in the same transaction, and stays so until somebody has removed it from S3: nothing that is still named
-//! is ever removed, and nothing that is not is ever forgotten.
+//! The store also records which S3 objects each record refers to. An object that the last record forgets is marked as
+//! *doomed* in the same transaction, and stays so until it has been removed from S3. So no object that is still named
+//! is ever removed, and no other is ever forgotten.
 
 mod fault;
 mod feed;
@@ -34,14 +35,14 @@ use crate::{
     },
 };
 
-/// All of it, as the rest of Kiln holds it.
+/// The store as the rest of Kiln holds it.
 pub type SharedStore = Arc<dyn Store>;
 
-/// Opens the store at a place: a PostgreSQL database by its URL (`postgres://…`), SQLite by the path of its file.
+/// Opens a store: a PostgreSQL database by its URL (`postgres://…`), or SQLite by the path of its file.
 ///
 /// # Errors
 ///
-/// [`StoreError::Unavailable`], as [`PostgresStore::connect`] and [`SqliteStore::open`] say.
+/// [`StoreError::Unavailable`], as for [`PostgresStore::connect`] and [`SqliteStore::open`].
 pub async fn open(place: &str) -> Result<SharedStore> {
     Ok(
         if ["postgres://", "postgresql://"]
@@ -55,7 +56,7 @@ pub async fn open(place: &str) -> Result<SharedStore> {
     )
 }
 
-/// Everything that a store does.
+/// All the operations of a store.
 #[async_trait]
 pub trait Store:
     Collection<Recipe>
@@ -69,32 +70,32 @@ pub trait Store:
     + Tokens
     + fmt::Debug
 {
-    /// Sees whether the store answers.
+    /// Checks that the store answers.
     async fn ping(&self) -> Result<()>;
 
     /// Objects that no record names any more, oldest first.
     async fn doomed(&self, limit: u32) -> Result<Vec<String>>;
 
-    /// Says that these objects are gone from S3.
+    /// Records that these objects are gone from S3.
     async fn forget_doomed(&self, paths: &[String]) -> Result<()>;
 
-    /// Finishes what is under way and closes.
+    /// Finishes running operations and closes the store.
     async fn close(&self);
 }
 
 /// A kind of record that can be deleted softly.
 pub trait Record: Clone + Send + Sync + 'static {
-    /// What identifies one.
+    /// The type of the record's id.
     type Id: Copy + fmt::Display + Into<Uuid> + Send + Sync;
 
-    /// Its identity.
+    /// The record's id.
     fn id(&self) -> Self::Id;
 }
 
 /// Records of one kind, live and deleted.
 #[async_trait]
 pub trait Collection<R: Record>: Send + Sync {
-    /// Adds a record at the end of the list; to the deleted ones if it says that it was deleted. `objects` are the S3
+    /// Adds a record at the end of the list, or of the deleted ones if it has a time of deletion. `objects` are the S3
     /// paths that it refers to (`s3://bucket/key`).
     ///
     /// # Errors
@@ -108,32 +109,32 @@ pub trait Collection<R: Record>: Send + Sync {
     /// Records of one side, in the order asked for.
     async fn page(&self, side: Side, query: &Query) -> Result<Vec<Stored<R>>>;
 
-    /// Live records, in the order asked for, as JSON.
+    /// Live records, in the order asked for, as JSON text.
     async fn page_text(&self, query: &Query) -> Result<PageText<R>>;
 
-    /// Replaces a record whose revision is still this one and which is still on the side that `record` says,
-    /// atomically. `objects` are those that it refers to beside those that it did before.
+    /// Replaces a record atomically, if its revision is still this one and it is still on the side that `record` says.
+    /// `objects` are references in addition to earlier ones.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Stale`] when the record changed or went meanwhile, and as [`Collection::insert`].
+    /// [`StoreError::Stale`] when the record has changed or gone since, and the errors of [`Collection::insert`].
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()>;
 
-    /// Says that a record does not refer to these objects any more. Those that nobody else names are doomed.
+    /// Removes references of a record to these objects. Objects without another reference are doomed.
     async fn forget_objects(&self, id: R::Id, objects: &[String]) -> Result<()>;
 
-    /// Moves a live record to the end of the deleted ones; none: all of them, in their order. Answers how many.
+    /// Moves a live record to the end of the deleted ones, or all of them in order. Returns the number moved.
     async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64>;
 
-    /// Moves a deleted record back, to the end of the list. Answers whether it was there.
+    /// Moves a deleted record back, to the end of the list. Returns whether it was there.
     ///
     /// # Errors
     ///
-    /// [`StoreError::LinkInUse`] when a live record has taken its link meanwhile.
+    /// [`StoreError::LinkInUse`] when a live record has taken its link since.
     async fn undelete(&self, id: R::Id) -> Result<bool>;
 
-    /// Forgets a record for good, or all of one side. Objects that nobody else names are doomed, unless `keep_objects`.
-    /// Answers how many.
+    /// Removes a record for good, or all of one side. Objects without another reference are doomed, unless
+    /// `keep_objects` is set. Returns the number removed.
     async fn purge(&self, side: Side, id: Option<R::Id>, keep_objects: bool) -> Result<u64>;
 }
 
@@ -153,57 +154,56 @@ pub trait Jobs: Send + Sync {
     /// Jobs, in the order asked for.
     async fn page_jobs(&self, query: &Query) -> Result<Vec<Stored<Job>>>;
 
-    /// Jobs, in the order asked for, as JSON.
+    /// Jobs, in the order asked for, as JSON text.
     async fn page_text_of_jobs(&self, query: &Query) -> Result<PageText<Job>>;
 
-    /// Replaces a job whose revision is still this one, atomically.
+    /// Replaces a job atomically, if its revision is still this one.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Stale`] when the job changed or went meanwhile.
+    /// [`StoreError::Stale`] when the job has changed or gone since.
     async fn replace_job(&self, job: &Job, revision: i64) -> Result<()>;
 
-    /// Forgets a job. Answers whether it was there. What is left of it elsewhere is found among
-    /// [`Runs::deleted_runs`].
+    /// Removes a job. Returns whether it was there. Its remains elsewhere are listed by [`Runs::deleted_runs`].
     async fn delete_job(&self, id: JobId) -> Result<bool>;
 
-    /// Forgets every job that the filter takes, atomically. Answers which.
+    /// Removes every job that matches the filter, atomically. Returns their ids.
     async fn delete_jobs(&self, filter: &JobFilter) -> Result<Vec<JobId>>;
 }
 
-/// How Kiln carries jobs out.
+/// The state of the jobs that Kiln itself runs.
 #[async_trait]
 pub trait Runs: Send + Sync {
-    /// Adds a job that Kiln carries out, at the end of the list.
+    /// Adds a job that Kiln runs, at the end of the list.
     ///
     /// # Errors
     ///
     /// [`StoreError::Exists`] when the id is taken.
     async fn insert_run(&self, job: &Job, run: &Run) -> Result<()>;
 
-    /// One job; none if it is not there or somebody else carries it out.
+    /// One job; `None` if it does not exist or Kiln does not run it.
     async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>>;
 
-    /// Jobs of which something is left to do or to clear away, in the order in which they were asked for.
+    /// Jobs with something left to do or to clean up, in the order in which they were created.
     async fn open_runs(&self) -> Result<Vec<StoredRun>>;
 
-    /// The last jobs that started from a recipe or image, the newest first.
+    /// The latest jobs that started from a recipe or image, newest first.
     async fn past_runs(&self, artifact: Uuid, limit: u32) -> Result<Vec<StoredRun>>;
 
-    /// Replaces both halves of a job whose revision is still this one, atomically.
+    /// Replaces both halves of a job atomically, if its revision is still this one.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Stale`] when the job changed or went meanwhile.
+    /// [`StoreError::Stale`] when the job has changed or gone since.
     async fn replace_run(&self, job: &Job, run: &Run, revision: i64) -> Result<()>;
 
-    /// Deleted jobs of which something may be left to clear away.
+    /// Deleted jobs that may have left something to clean up.
     async fn deleted_runs(&self) -> Result<Vec<StoredRun>>;
 
-    /// Says that nothing of a deleted job is left.
+    /// Records that nothing of a deleted job is left.
     async fn forget_deleted_run(&self, id: JobId) -> Result<()>;
 
-    /// Says that a server is alive.
+    /// Records that a server is alive.
     async fn note_server(&self, id: ServerId, now: Moment) -> Result<()>;
 
     /// Servers that were alive at that moment or later.
@@ -223,41 +223,41 @@ pub trait Schedules: Send + Sync {
     /// One schedule.
     async fn get_schedule(&self, id: ScheduleId) -> Result<Option<Stored<Schedule>>>;
 
-    /// Schedules, in the order asked for, as JSON.
+    /// Schedules, in the order asked for, as JSON text.
     async fn page_text_of_schedules(&self, query: &Query) -> Result<PageText<Schedule>>;
 
-    /// Replaces a schedule whose revision is still this one, and adds these ticks of it, atomically. A tick of the same
-    /// time that is there already stays as it is. Old ticks that are settled are forgotten.
+    /// Replaces a schedule atomically, if its revision is still this one, and adds these ticks. An existing tick of
+    /// the same time stays unchanged. Old settled ticks are removed.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Stale`] when the schedule changed or went meanwhile.
+    /// [`StoreError::Stale`] when the schedule has changed or gone since.
     async fn replace_schedule(&self, schedule: &Schedule, revision: i64, ticks: &[Tick]) -> Result<()>;
 
-    /// Forgets a schedule and its ticks. Answers whether it was there.
+    /// Removes a schedule and its ticks. Returns whether it was there.
     async fn delete_schedule(&self, id: ScheduleId) -> Result<bool>;
 
-    /// Schedules that run next at this moment or before it, the soonest first.
+    /// Schedules whose next run is at or before this moment, soonest first.
     async fn due_schedules(&self, now: Moment, limit: u32) -> Result<Vec<Stored<Schedule>>>;
 
-    /// Schedules that run next after this moment, the soonest first.
+    /// Schedules whose next run is after this moment, soonest first.
     async fn schedules_running_after(&self, moment: Moment, limit: u32) -> Result<Vec<Stored<Schedule>>>;
 
-    /// The ticks of a schedule, the last first.
+    /// The ticks of a schedule, latest first.
     async fn ticks(&self, schedule: ScheduleId, limit: u32) -> Result<Vec<Tick>>;
 
-    /// Ticks of all schedules that are not settled, by schedule and time.
+    /// Open ticks of all schedules, by schedule and time.
     async fn open_ticks(&self) -> Result<Vec<Tick>>;
 
-    /// Replaces a tick if it is where its new outcome can be [come to from](crate::records::schedule::Outcome::comes_from).
-    /// Answers whether it was.
+    /// Replaces a tick, if its new outcome can [follow](crate::records::schedule::Outcome::comes_from) the stored one.
+    /// Returns whether it was replaced.
     async fn settle_tick(&self, tick: &Tick) -> Result<bool>;
 }
 
 /// Remote build nodes.
 #[async_trait]
 pub trait RemoteBuildNodes: Send + Sync {
-    /// Adds a host; one that is there already stays where it is in the list.
+    /// Adds a host; a known host keeps its place in the list.
     async fn put_node(&self, node: &RemoteBuildNode) -> Result<()>;
 
     /// Every host, in the order in which they were added.
@@ -266,7 +266,7 @@ pub trait RemoteBuildNodes: Send + Sync {
     /// One host.
     async fn node(&self, xname: &str) -> Result<Option<RemoteBuildNode>>;
 
-    /// Forgets a host, or all. Answers how many.
+    /// Removes a host, or all of them. Returns the number removed.
     async fn delete_nodes(&self, xname: Option<&str>) -> Result<u64>;
 }
 
@@ -286,54 +286,54 @@ pub trait Tokens: Send + Sync {
     /// Every token, in the order in which they were made.
     async fn tokens(&self) -> Result<Vec<Token>>;
 
-    /// Forgets a token. Answers whether it was there.
+    /// Removes a token. Returns whether it was there.
     async fn delete_token(&self, id: TokenId) -> Result<bool>;
 }
 
-/// Which half of a collection.
+/// The two halves of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// In use.
+    /// Records in use.
     Live,
-    /// Deleted, and still there to be restored.
+    /// Deleted records, which can still be restored.
     Deleted,
 }
 
-/// A record as the store has it.
+/// A record with the store's own columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored<R> {
     /// The record.
     pub record: R,
     /// Grows with each change.
     pub revision: i64,
-    /// Where it stands in the order of the list: microseconds since 1970 at which it came to its side, be it by being
-    /// added, deleted or restored. No two are equal, unless several servers added them at the same time.
+    /// Place in the list: the microseconds since 1970 at which the record came to its side by being added, deleted or
+    /// restored. Positions are unique unless several servers added records at the same time.
     pub position: i64,
 }
 
-/// A job that Kiln carries out, as the store has it.
+/// A job that Kiln runs, with the store's own columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredRun {
     /// IMS's half.
     pub job: Job,
     /// Kiln's half.
     pub run: Run,
-    /// Grows with each change of either.
+    /// Grows with each change of either half.
     pub revision: i64,
-    /// Where it stands in the order of the list; see [`Stored::position`].
+    /// Place in the list; see [`Stored::position`].
     pub position: i64,
 }
 
-/// Records as JSON, joined by commas: what is only passed on need not be taken apart.
+/// Records as JSON, joined by commas: records that are only passed on need not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageText<R> {
     /// The records.
     pub text: String,
-    /// How many they are.
+    /// Number of records.
     pub count: usize,
-    /// The last of them and its position; none if there are no records.
+    /// The last record and its position; `None` if there are no records.
     pub last: Option<(R, i64)>,
-    /// Whether the list goes on after it.
+    /// Whether the list continues.
     pub more: bool,
 }
 
@@ -348,74 +348,75 @@ impl<R> Default for PageText<R> {
     }
 }
 
-/// Which records, and in what order. Filters that a kind of record does not know are ignored: the API lets none in.
+/// The records of a list, and their order. Filters that do not apply to a kind of record are ignored: the API rejects
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Query {
-    /// How they are sorted.
+    /// The sort key.
     pub sort: Sort,
-    /// The last first.
+    /// Whether the order is reversed.
     pub descending: bool,
-    /// Only those after this one.
+    /// Only records after this one.
     pub after: Option<After>,
-    /// At most so many.
+    /// The most records to return.
     pub limit: u32,
-    /// Exactly this name. Of a job: `image_root_archive_name`.
+    /// Exactly this name; for jobs, `image_root_archive_name`.
     pub name: Option<String>,
-    /// An id that begins so, lower case.
+    /// The beginning of the id, in lower case.
     pub id_prefix: Option<String>,
-    /// This architecture.
+    /// Only this architecture.
     pub arch: Option<Arch>,
-    /// Jobs only.
+    /// Filters that apply to jobs only.
     pub jobs: JobFilter,
 }
 
-/// What a list is sorted by. Records that are equal there are sorted by id.
+/// The sort key of a list. Equal records are sorted by id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Sort {
     /// The order in which they were added or restored.
     #[default]
     Position,
-    /// Name.
+    /// The record's name.
     Name,
 }
 
-/// A place in a sorted list: that of a record.
+/// A place in a sorted list: right after a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
-    /// The record's position, as text, or its name, as the list is sorted. Nothing comes after a text that is no
-    /// position.
+    /// The record's position as text, or its name, whichever is the sort key. After a text that is not a position, the
+    /// list is empty.
     pub key: String,
-    /// The record.
+    /// The record's id.
     pub id: String,
 }
 
-/// Some of the jobs; everything that is given has to be true.
+/// A filter of jobs; every given condition must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobFilter {
-    /// Any of these; empty means any at all.
+    /// Any of these; empty for all.
     pub statuses: Vec<JobStatus>,
-    /// This type.
+    /// Only this type.
     pub job_type: Option<JobType>,
-    /// Asked for before that.
+    /// Only jobs created before this moment.
     pub created_before: Option<Moment>,
 }
 
-/// Why the store did not do it.
+/// Why the store refused an operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another live record of the kind has this link.
     #[error("another record has the link {0}")]
     LinkInUse(String),
-    /// The object is being removed from S3, since the last record that named it is gone.
+    /// The object is being removed from S3, because the last record that named it is gone.
     #[error("{0} is being deleted")]
     Doomed(String),
-    /// The record is not the one that was read.
+    /// The record has changed since it was read.
     #[error("somebody else changed the record at the same time")]
     Stale,
-    /// There is one with this identity.
+    /// A record with this identity exists already.
     #[error("there is one with this identity already")]
     Exists,
-    /// The store cannot be reached, or is full, or broken.
+    /// The store cannot be reached, is full, or is broken.
     #[error("the database does not answer: {0}")]
     Unavailable(String),
     /// A row cannot be read.
@@ -423,16 +424,16 @@ pub enum StoreError {
     Damaged(String),
 }
 
-/// Whether a transaction lets others like it work beside it.
+/// Whether a transaction may run beside others of its kind.
 #[derive(Debug, Clone, Copy)]
 enum Lock {
-    /// Beside all that share.
+    /// Runs beside other shared transactions.
     Shared,
-    /// While no other works.
+    /// Runs while no other transaction does.
     Alone,
 }
 
-/// What a store answers.
+/// The result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 impl From<StoreError> for Failure {

@@ -1,5 +1,5 @@
-//! How records lie in tables: each as the JSON that the API answers, beside the columns that it is looked for by. The same
-//! in every database.
+//! Defines how records lie in tables: each as the JSON that the API answers, beside the columns by which it is
+//! searched. The layout is the same in every database. Pure: no I/O.
 
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -9,33 +9,33 @@ use crate::records::{Link, Moment};
 
 /// A type whose values are rows.
 pub(super) trait Table: Send + Sync + 'static {
-    /// The table.
+    /// The table's name.
     const NAME: &'static str;
 
-    /// Its columns, `id` the first, as [`Table::values`] gives them. `revision` and `position` are the store's own and
-    /// not among them.
+    /// Its columns as [`Table::values`] returns them, with `id` first. `revision` and `position` belong to the store
+    /// and are not among them.
     const COLUMNS: &'static [&'static str];
 
-    /// What goes into the columns.
+    /// The values of the columns.
     fn values(&self) -> Vec<Value>;
 }
 
-/// A record that lies in its row as a whole, in the column `record`.
+/// A record that is stored as a whole in the column `record`.
 pub(super) trait Document: Table + Clone + Serialize + DeserializeOwned {
-    /// Says when the record was deleted: that is a column, not a part of the document, since deleting changes nothing
+    /// Sets the time of deletion, which is a column and not a part of the document, since deleting changes nothing
     /// else.
     fn set_deleted(&mut self, deleted: Option<Moment>);
 }
 
 /// A table with a live and a deleted side.
 pub(super) trait TwoSided: Document + Record {
-    /// The link, of which there may be only one among the live records.
+    /// The link, which must be unique among the live records.
     fn link(&self) -> Option<&Link>;
 
-    /// When it was deleted.
+    /// The time of deletion.
     fn deleted(&self) -> Option<Moment>;
 
-    /// Which side it belongs on.
+    /// The side it belongs to.
     fn side(&self) -> Side {
         match self.deleted() {
             None => Side::Live,
@@ -44,7 +44,7 @@ pub(super) trait TwoSided: Document + Record {
     }
 }
 
-/// What goes into one column.
+/// The value of one column.
 #[derive(Debug)]
 pub(super) enum Value {
     /// Text, or null.
@@ -73,7 +73,7 @@ impl Value {
     pub(super) fn document(record: &impl Document) -> Self {
         let mut record = record.clone();
         record.set_deleted(None);
-        // What records hold are texts and numbers, which JSON can say.
+        // Records hold only texts and numbers, so this cannot fail.
         Self::Text(serde_json::to_string(&record).ok())
     }
 }

@@ -1,4 +1,4 @@
-//! Which columns each kind of record has.
+//! Lists the columns of each kind of record. Pure: no I/O.
 
 use super::table::{Document, Table, TwoSided, Value};
 use crate::records::{Image, Job, Link, Moment, PublicKey, Recipe, Schedule, Token};
@@ -100,7 +100,7 @@ impl Document for Schedule {
     fn set_deleted(&mut self, _: Option<Moment>) {}
 }
 
-/// The column `sha256` is the store's own.
+/// The column `sha256` belongs to the store and is not listed here.
 impl Table for Token {
     const NAME: &'static str = "tokens";
     const COLUMNS: &'static [&'static str] = &["id", "created", "name", "role", "expires"];

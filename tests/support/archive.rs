@@ -1,4 +1,4 @@
-//! Archives that no honest tool would make.
+//! Makes recipe archives, including ones that no honest tool would make.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +9,7 @@ use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
-/// An archive in the making.
+/// An archive under construction.
 pub struct Archive {
     dir: TempDir,
     path: PathBuf,
@@ -29,7 +29,7 @@ impl Made {
 }
 
 impl Archive {
-    /// With a harmless `config.xml`.
+    /// An archive with a harmless `config.xml`.
     pub fn with_config() -> Self {
         let config = fs_err::read(super::source_dir().join("recipes/rpm-minimal/config.xml")).unwrap();
         Self::empty().file("config.xml", &config)
@@ -50,13 +50,13 @@ impl Archive {
         self.named(name.as_bytes(), 0o644, content)
     }
 
-    /// A file with a name that need not be text, and with these permission bits.
+    /// A file with these permission bits and a name that need not be UTF-8.
     #[must_use]
     pub fn named(self, name: &[u8], mode: u32, content: &[u8]) -> Self {
         self.entry(EntryType::Regular, name, "", mode, content.len() as u64, content)
     }
 
-    /// So many empty files.
+    /// Adds that many empty files.
     #[must_use]
     pub fn empty_files(self, count: u32) -> Self {
         (0..count).fold(self, |archive, number| archive.file(&format!("many/{number}"), b""))
@@ -84,7 +84,7 @@ impl Archive {
         self.entry(kind, name.as_bytes(), target, 0o644, 0, std::io::empty())
     }
 
-    /// Any entry; the name is written as it is, which the tar library would refuse.
+    /// Any entry; the name is written unchanged, even if the tar library would refuse it.
     fn entry(mut self, kind: EntryType, name: &[u8], target: &str, mode: u32, size: u64, content: impl Read) -> Self {
         let mut header = Header::new_gnu();
         let old = header.as_gnu_mut().unwrap();
@@ -111,7 +111,7 @@ impl Archive {
     }
 }
 
-/// A file of any content, called an archive.
+/// A file of any content, with the name of an archive.
 pub fn no_archive(content: &[u8]) -> Made {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recipe.tar.gz");
@@ -119,14 +119,15 @@ pub fn no_archive(content: &[u8]) -> Made {
     Made { path, _dir: dir }
 }
 
-/// A small archive with a file of so many zero bytes. Only zstd packs them this well: gzip's best is a thousandth.
+/// A small archive with a file of that many zero bytes. Only zstd compresses them this well: gzip's best is a
+/// thousandth.
 pub fn bomb(size: u64) -> Made {
     packed_zeros("recipe.tar.zst", size, |file| {
         zstd::Encoder::new(file, 1).unwrap().auto_finish()
     })
 }
 
-/// The same by gzip.
+/// The same with gzip.
 pub fn gzip_bomb(size: u64) -> Made {
     packed_zeros("recipe.tar.gz", size, |file| {
         GzEncoder::new(file, Compression::default())
@@ -143,7 +144,7 @@ fn packed_zeros<W: Write>(name: &str, size: u64, pack: impl FnOnce(fs_err::File)
     header.set_mode(0o644);
     header.set_cksum();
     tar.append(&header, std::io::repeat(0).take(size)).unwrap();
-    // Packers end their streams when they are dropped.
+    // Compressors end their streams when they are dropped.
     drop(tar.into_inner().unwrap());
     Made { path, _dir: dir }
 }

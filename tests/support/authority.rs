@@ -1,10 +1,10 @@
-//! Certificates for servers of tests.
+//! Certificates for servers in tests.
 
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// A certificate authority, and the certificates that it makes for this host.
+/// A certificate authority, which issues certificates for this host.
 pub struct Authority {
     pub pem: String,
     issuer: Issuer<'static, KeyPair>,

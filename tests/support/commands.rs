@@ -1,4 +1,4 @@
-//! What users do with a server at the command line.
+//! The commands that users run against a server.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Ran, Recipe, repository::Repository, run, serve::Server};
 
 impl Server {
-    /// A command that asks this server.
+    /// A command for this server.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.kiln.command(args);
         command.env("KILN_SERVER", &self.url);
@@ -26,13 +26,13 @@ impl Server {
         serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout))
     }
 
-    /// Makes something. Returns its id.
+    /// Runs a command that makes a record. Returns its id.
     #[track_caller]
     pub fn make(&self, args: &[&str]) -> String {
         self.json(args)["id"].as_str().unwrap().to_owned()
     }
 
-    /// Makes the key `me`, of nobody.
+    /// Makes the public key `me`, whose private key does not exist.
     #[track_caller]
     pub fn make_key(&self) {
         let file = self.kiln.data().join("key.pub");
@@ -68,7 +68,7 @@ impl Server {
         self.make(&[&args, more].concat())
     }
 
-    /// Asks for the image of a recipe, for the key `me`. Returns the job's id.
+    /// Starts a build of a recipe's image, with the key `me`. Returns the job's id.
     #[track_caller]
     pub fn build(&self, recipe: &str, more: &[&str]) -> String {
         self.make(&build(recipe, more))
@@ -80,7 +80,7 @@ impl Server {
     }
 }
 
-/// The command that asks for the image of a recipe, for the key `me`.
+/// The command that builds the image of a recipe, with the key `me`.
 pub fn build<'a>(recipe: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let args = [
         "jobs",

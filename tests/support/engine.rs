@@ -1,5 +1,5 @@
-//! A real Docker engine for one test program: in namespaces of its own, so that its bridges, packet filters and mounts are
-//! nobody else's and go with it.
+//! A real Docker engine for one test program: in its own namespaces, so that its bridges, packet filters and mounts
+//! are separate from all others and disappear with it.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -18,8 +18,8 @@ use nix::{
 
 use super::{eventually, tool};
 
-/// Runs the engine until its standard input ends, which it does when the test program does, however that dies. All that it
-/// made goes with it: processes and mounts with their namespaces, control groups and files by name.
+/// Runs the engine until its standard input ends, which happens when the test program ends for any reason. Everything
+/// that it made goes with it: processes and mounts with their namespaces, control groups and files by name.
 const KEEPER: &str = r#"
 unshare --mount --net --pid --fork --kill-child=KILL --mount-proc sh -c "$2" engine "$1" &
 inside=$!
@@ -42,7 +42,7 @@ done
 rm -rf "$1"
 "#;
 
-/// Starts the engine again whenever it ends: a test may kill it.
+/// Restarts the engine whenever it ends, since a test may kill it.
 const INSIDE: &str = r#"
 ip link set lo up
 until ip link show tap0 >/dev/null 2>&1; do sleep 0.01; done
@@ -54,7 +54,8 @@ while true; do
 done
 "#;
 
-/// A runtime that has the name of one with virtual machines and is none. It gives what this machine itself has not got.
+/// A runtime with the name of one that makes virtual machines, without making any. It stands in for one that this
+/// machine lacks.
 const PRETENDS: &str = r#"#!/bin/sh
 bundle=; next=
 for word in "$@"; do
@@ -65,7 +66,7 @@ done
 exec runc "$@"
 "#;
 
-/// The engine's configuration: that runtime, and a Kata that is installed here as a site would have it.
+/// The engine's configuration: that runtime, and a Kata installed as on a real site.
 fn runtimes(dir: &std::path::Path) -> String {
     let pretends = dir.join("pretends");
     fs_err::write(&pretends, PRETENDS).unwrap();
@@ -81,17 +82,17 @@ fn runtimes(dir: &std::path::Path) -> String {
     serde_json::json!({ "runtimes": runtimes }).to_string()
 }
 
-/// Names the directory of an engine that another process of the same tests started.
+/// The variable with the directory of an engine that another process of the same tests started.
 const DIR: &str = "KILN_TEST_ENGINE_DIR";
 
-/// The engine.
+/// A running engine.
 pub struct Engine {
     dir: PathBuf,
     keeper: Option<(Child, ChildStdin)>,
 }
 
 impl Engine {
-    /// The one that all tests of this program share.
+    /// The engine that all tests of this program share.
     pub fn shared() -> &'static Self {
         static ENGINE: LazyLock<Engine> = LazyLock::new(|| match std::env::var_os(DIR) {
             Some(dir) => Engine {
@@ -103,7 +104,7 @@ impl Engine {
         &ENGINE
     }
 
-    /// Why there can be none here, if so.
+    /// Why there cannot be an engine here, if so.
     pub fn lack() -> Option<String> {
         let missing = ["dockerd", "slirp4netns", "unshare", "ip"].into_iter().find(|program| {
             let found = Command::new("which").arg(program).stdout(Stdio::null()).status();
@@ -114,7 +115,7 @@ impl Engine {
             .or_else(super::not_root)
     }
 
-    /// A new one.
+    /// Starts a new engine.
     pub fn start() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("kiln-engine-")
@@ -126,7 +127,7 @@ impl Engine {
             .args(["-c", KEEPER, "engine-keeper"])
             .arg(&dir)
             .arg(INSIDE)
-            // Not interrupted from the terminal: it ends after the tests.
+            // An interrupt from the terminal does not reach it: it must end after the tests.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -147,12 +148,12 @@ impl Engine {
         self.dir.join("engine.sock")
     }
 
-    /// What another process of these tests needs to use the same one.
+    /// The variable by which another process of these tests uses the same engine.
     pub fn environment(&self) -> (&'static str, String) {
         (DIR, self.dir.display().to_string())
     }
 
-    /// Runs Docker's own command line on it.
+    /// Runs Docker's own command line client on it.
     #[track_caller]
     pub fn docker(&self, args: &[&str]) -> String {
         let host = format!("unix://{}", self.socket().display());
@@ -161,7 +162,7 @@ impl Engine {
         tool("docker", &all)
     }
 
-    /// Kills it, as a crash does, and keeps it down.
+    /// Kills it, like a crash, and keeps it down.
     pub fn take_down(&self) {
         fs_err::write(self.dir.join("down"), "").unwrap();
         // Its own pid file has the number inside its namespace.
@@ -176,7 +177,7 @@ impl Engine {
         assert!(eventually(Duration::from_secs(10), || !self.socket().exists()));
     }
 
-    /// Lets it come up again.
+    /// Lets it start again.
     pub fn bring_up(&self) {
         fs_err::remove_file(self.dir.join("down")).unwrap();
         self.wait_until_it_answers();

@@ -1,4 +1,4 @@
-//! A server that writes down what it is asked and answers what the test says.
+//! A server that records requests and answers as the test decides.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -34,7 +34,7 @@ impl Asked {
     }
 }
 
-/// What the server says to a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -94,7 +94,7 @@ impl FakeServer {
         }
     }
 
-    /// With a certificate of an authority that nobody knows. That is returned too, as PEM.
+    /// Starts a server with a certificate of an unknown authority. Returns the authority's certificate too, as PEM.
     pub fn start_tls(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Self, String) {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -119,7 +119,7 @@ impl FakeServer {
         (server, authority)
     }
 
-    /// Answers as IMS does when all goes well: records are made of what was sent, lists are empty.
+    /// Answers like an IMS without errors: records are made from the request, lists are empty.
     pub fn agreeable() -> Self {
         Self::start(|asked| match asked.method.as_str() {
             "DELETE" => Answer::empty(),
@@ -137,12 +137,12 @@ impl FakeServer {
         self.url.clone()
     }
 
-    /// How many requests there were since the last look at them, those without an answer included.
+    /// The number of requests since the last call of `take`, including unanswered ones.
     pub fn count(&self) -> usize {
         self.asked.lock().unwrap().len()
     }
 
-    /// What was asked since the last time.
+    /// The requests since the last call.
     pub fn take(&self) -> Vec<Asked> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }

@@ -1,4 +1,4 @@
-//! An OpenID Connect issuer: what of it Kiln talks to.
+//! An OpenID Connect issuer, as far as Kiln uses one.
 
 use std::{
     net::SocketAddr,
@@ -18,10 +18,10 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED2551
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// What tokens are for.
+/// The audience of tokens.
 pub const AUDIENCE: &str = "kiln";
 
-/// A key of an issuer.
+/// A signing key of an issuer.
 #[derive(Clone)]
 pub struct SigningKey {
     pub id: String,
@@ -51,7 +51,7 @@ impl SigningKey {
         }
         .unwrap();
         let mut public = match algorithm {
-            // The library cannot take apart what rcgen makes.
+            // The library cannot parse rcgen's key.
             Algorithm::EdDSA => json!({
                 "kty": "OKP",
                 "crv": "Ed25519",
@@ -75,7 +75,7 @@ impl SigningKey {
 struct Shared {
     url: String,
     keys: Mutex<Vec<Value>>,
-    /// What it says instead of its own name.
+    /// The name that it claims instead of its own.
     name: Mutex<Option<String>>,
     down: Mutex<bool>,
     fetches: AtomicUsize,
@@ -92,7 +92,7 @@ impl TestIssuer {
         issuer
     }
 
-    /// With TLS, and this certificate and key.
+    /// Starts with TLS, with this certificate and key.
     pub fn start_tls(keys: &[&SigningKey], certificate: &Path, key: &Path) -> Self {
         super::serve::client(None);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -123,7 +123,7 @@ impl TestIssuer {
         &self.0.url
     }
 
-    /// Variables for a server that trusts it.
+    /// Variables for a server that trusts this issuer.
     pub fn variables(&self) -> [(&str, &str); 2] {
         [("KILN__OIDC__ISSUER", self.url()), ("KILN__OIDC__AUDIENCE", AUDIENCE)]
     }
@@ -140,12 +140,12 @@ impl TestIssuer {
         *self.0.down.lock().unwrap() = down;
     }
 
-    /// How often somebody read its keys.
+    /// How often its keys were read.
     pub fn fetches(&self) -> usize {
         self.0.fetches.load(Ordering::SeqCst)
     }
 
-    /// What a token of it says.
+    /// The claims of its tokens.
     pub fn claims(&self, role: &str) -> Value {
         let now = now();
         json!({
@@ -159,7 +159,7 @@ impl TestIssuer {
         })
     }
 
-    /// A good token.
+    /// A valid token.
     pub fn token(&self, key: &SigningKey, role: &str) -> String {
         sign(key, &self.claims(role))
     }

@@ -1,8 +1,8 @@
-//! What the tests of the whole program share: a `kiln` with a data directory of its own, and a look at everything
-//! that it might leave behind.
+//! Helpers for the tests of the whole program: a `kiln` with its own data directory, and checks for everything that it
+//! might leave behind.
 //!
-//! Nothing here is simulated: kiwi, namespaces, emulators, package mirrors and S3 are the real ones. All tests share
-//! one toolbox, since making it takes a minute; `KILN_TEST_TOOLBOXES` names the data directory that holds it.
+//! Nothing here is simulated: kiwi, namespaces, emulators, package mirrors and S3 are real. All tests share one
+//! toolbox, since making it takes a minute; `KILN_TEST_TOOLBOXES` names the data directory that contains it.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -45,23 +45,23 @@ pub const KILN_EXEC: &str = "kiln-exec";
 pub const ANSWERS: &str = "answers.so";
 pub const HOST: &str = std::env::consts::ARCH;
 
-/// The repository's own directory.
+/// The directory of the repository.
 pub fn source_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The architecture of these two that is not the host's.
+/// The one of these two architectures that is not the host's.
 pub fn foreign() -> &'static str {
     if HOST == "aarch64" { "x86_64" } else { "aarch64" }
 }
 
-/// Says loudly, past the test harness's capture, that a test did not run.
+/// Reports, past the test harness's capture, that a test did not run.
 pub fn skipped(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let _ = writeln!(std::io::stderr(), "\nSKIPPED: {test}: {why}");
 }
 
-/// Returns from the test, loudly, on a machine that cannot run it.
+/// Returns from the test, with a report, on a machine that cannot run it.
 #[macro_export]
 macro_rules! needs {
     ($($lack:expr),+) => {
@@ -72,7 +72,7 @@ macro_rules! needs {
     };
 }
 
-/// Why sandboxes cannot be made here, if they cannot.
+/// Why sandboxes cannot be made here, if so.
 pub fn no_namespaces() -> Option<String> {
     static LACK: LazyLock<Option<String>> = LazyLock::new(|| {
         let output = Command::new("unshare")
@@ -90,8 +90,7 @@ pub fn no_namespaces() -> Option<String> {
     LACK.clone()
 }
 
-/// Why other architectures cannot be emulated in a sandbox, if they cannot: binfmt_misc in a user namespace is there
-/// since Linux 6.7.
+/// Why other architectures cannot be emulated in a sandbox, if so: binfmt_misc in a user namespace needs Linux 6.7.
 pub fn no_emulation() -> Option<String> {
     let release = fs_err::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release
@@ -101,14 +100,14 @@ pub fn no_emulation() -> Option<String> {
     (version < (6, 7)).then(|| format!("Linux {} has no binfmt_misc in user namespaces", release.trim()))
 }
 
-/// Why a test that must be root cannot run, if it cannot.
+/// Why a test that needs root cannot run, if so.
 pub fn not_root() -> Option<String> {
     (!Uid::effective().is_root()).then(|| "this test must be run by root".to_owned())
 }
 
-/// Links to kiln, its agent and what lies beside that, so that a build of the project during the tests changes nothing:
-/// builds put new files in place of the old ones. Fails with advice when the static agent was not put beside kiln, as
-/// plain `cargo test` does not.
+/// Links to kiln, its agent and the agent's companions, so that a build of the project during the tests changes
+/// nothing: builds replace files by new ones. Fails with advice when the static agent is not beside kiln, as after a
+/// plain `cargo test`.
 fn programs() -> &'static Path {
     static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(KILN).parent().unwrap();
@@ -121,7 +120,7 @@ fn programs() -> &'static Path {
                 "{} is not there: run `make test` (or once `make agent PROFILE=debug`)",
                 from.display()
             );
-            // Another process of the same tests may be running the one that is there.
+            // Another process of the same tests may be running the existing one.
             let fresh = to.with_extension(std::process::id().to_string());
             fs_err::hard_link(from, &fresh).unwrap();
             fs_err::rename(fresh, to).unwrap();
@@ -131,7 +130,7 @@ fn programs() -> &'static Path {
     &DIR
 }
 
-/// The kiln that tests run; the agent lies beside it.
+/// The kiln under test; the agent lies beside it.
 pub fn kiln_program() -> PathBuf {
     programs().join("kiln")
 }
@@ -156,7 +155,7 @@ fn shared_toolboxes() -> &'static Path {
     &DIR
 }
 
-/// The toolbox's files; not to be changed.
+/// The toolbox's files, which must not be changed.
 pub fn toolbox_tree() -> PathBuf {
     let toolboxes = shared_toolboxes();
     let output = Command::new(kiln_program())
@@ -169,7 +168,7 @@ pub fn toolbox_tree() -> PathBuf {
     toolboxes.join(name.trim()).join("tree")
 }
 
-/// What the host's kernel knows about foreign programs. Kiln must never change it.
+/// The host kernel's entries for foreign programs. Kiln must never change them.
 pub fn host_binfmt() -> BTreeMap<String, String> {
     let Ok(entries) = fs_err::read_dir("/proc/sys/fs/binfmt_misc") else {
         return BTreeMap::new();
@@ -183,10 +182,10 @@ pub fn host_binfmt() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The host's table when the test program began.
+/// The host's entries when the test program began.
 static BINFMT_BEFORE: LazyLock<BTreeMap<String, String>> = LazyLock::new(host_binfmt);
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -208,7 +207,7 @@ impl Ran {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// Checks that it failed as everything that fails does: one line `error:`, a hint. Returns the error's text.
+    /// Checks that it failed in the usual form: one line `error:`, and a hint. Returns the error's text.
     #[track_caller]
     pub fn failed(&self) -> String {
         assert_eq!(self.code, Some(1), "{}", self.last());
@@ -226,14 +225,14 @@ impl Ran {
         errors[0].to_owned()
     }
 
-    /// The value of a line `name  value` on standard output; there may be several.
+    /// The values of lines `name  value` on standard output.
     pub fn values(&self, name: &str) -> Vec<String> {
         let rest = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(' ')?.trim().to_owned());
         self.stdout.lines().filter_map(rest).collect()
     }
 }
 
-/// A kiln with a data directory of its own.
+/// A kiln with its own data directory.
 #[derive(Debug)]
 pub struct Kiln {
     data: PathBuf,
@@ -242,7 +241,7 @@ pub struct Kiln {
 }
 
 impl Kiln {
-    /// With the shared toolbox.
+    /// Makes one with the shared toolbox.
     pub fn new() -> Self {
         let temp = tempfile::Builder::new().prefix("kiln-test-").tempdir().unwrap();
         let kiln = Self::at(temp.path());
@@ -253,7 +252,7 @@ impl Kiln {
         }
     }
 
-    /// With an empty data directory, for what needs no toolbox.
+    /// Makes one with an empty data directory, for tests that need no toolbox.
     pub fn bare() -> Self {
         let temp = tempfile::Builder::new().prefix("kiln-test-").tempdir().unwrap();
         let kiln = Self::at(temp.path());
@@ -263,7 +262,7 @@ impl Kiln {
         }
     }
 
-    /// With a data directory below `dir`, which somebody else removes.
+    /// Makes one with a data directory below `dir`, which the caller removes.
     pub fn at(dir: &Path) -> Self {
         LazyLock::force(&BINFMT_BEFORE);
         let data = fs_err::canonicalize(dir).unwrap().join("data");
@@ -283,7 +282,7 @@ impl Kiln {
         &self.data
     }
 
-    /// A command that knows only this data directory and nothing of the user who runs the tests.
+    /// A command that knows only this data directory, and nothing of the user that runs the tests.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars_os() {
@@ -310,7 +309,7 @@ impl Kiln {
         Started::new(self.command(args))
     }
 
-    /// The records of the jobs in the order in which they began.
+    /// The records of the jobs, in the order in which they began.
     pub fn jobs(&self) -> Vec<Value> {
         let Ok(entries) = fs_err::read_dir(self.data.join("jobs")) else {
             return Vec::new();
@@ -321,7 +320,7 @@ impl Kiln {
         jobs
     }
 
-    /// The code of the failure that the only job's record names.
+    /// The failure code in the only job's record.
     #[track_caller]
     pub fn failure_code(&self) -> String {
         let jobs = self.jobs();
@@ -338,9 +337,9 @@ impl Kiln {
         fs_err::read_to_string(self.data.join("jobs").join(id).join("build.log")).unwrap()
     }
 
-    /// Processes that were started for this data directory, whatever they call themselves: by command line, by
-    /// environment (which process 1 of a sandbox has from its supervisor), by control group, and everything that
-    /// shares a process namespace with one of these.
+    /// Processes that were started for this data directory, whatever their names: found by command line, by
+    /// environment (process 1 of a sandbox has its supervisor's), by control group, and with everything in the same
+    /// process namespace as one of these.
     pub fn processes(&self) -> BTreeMap<i32, String> {
         let mut marks = vec![self.data.display().to_string()];
         marks.extend(self.jobs().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
@@ -374,13 +373,13 @@ impl Kiln {
             .collect()
     }
 
-    /// Waits until the only sandbox's new root holds a file, which a script of the recipe makes; its path outside.
+    /// Waits for a file in the only sandbox's new root, made by a script of the recipe; returns its path outside.
     #[track_caller]
     pub fn wait_for_file(&self, build: &mut Started, path: &str) -> PathBuf {
         wait_for_file(&self.data, build, path)
     }
 
-    /// Everything that a build must not leave behind and that is there.
+    /// Everything that is left behind and must not be.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left: Vec<String> = self
             .processes()
@@ -388,7 +387,7 @@ impl Kiln {
             .map(|(pid, name)| format!("process {pid} {name}"))
             .collect();
         let mounts = fs_err::read_to_string("/proc/self/mounts").unwrap();
-        // A test may itself mount the directory that the data directory is in.
+        // A test may itself mount the directory that contains the data directory.
         let ours = |line: &&str| line.contains(&format!("{}/", self.data.display()));
         left.extend(mounts.lines().filter(ours).map(|line| format!("mount {line}")));
         for dir in ["sandboxes", "s3/incoming"] {
@@ -424,7 +423,7 @@ impl Kiln {
         assert!(left.is_empty(), "left behind: {left:#?}");
     }
 
-    /// As [`Kiln::assert_clean`], and S3 holds nothing: no object, no unfinished upload.
+    /// Like [`Kiln::assert_clean`], and S3 is empty: no object, no unfinished upload.
     #[track_caller]
     pub fn assert_nothing_built(&self) {
         self.assert_clean();
@@ -432,7 +431,7 @@ impl Kiln {
         assert!(left.is_empty(), "left in S3: {left:#?}");
     }
 
-    /// Rows of the embedded store's tables, as its own database has them, and its files.
+    /// Rows of the embedded store's tables, read from its database, and its files.
     pub fn stored(&self) -> Vec<String> {
         let database = self.data.join("s3/names.sqlite");
         if !database.exists() {
@@ -461,7 +460,7 @@ impl Kiln {
         stored
     }
 
-    /// The same kiln, run by another copy of the program.
+    /// The same kiln with another copy of the program.
     #[must_use]
     pub fn with_program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
@@ -501,7 +500,7 @@ pub fn cgroups_of(job: &str) -> Vec<PathBuf> {
     candidates
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 #[track_caller]
 pub fn succeed(command: &mut Command) {
     let output = command.output().unwrap();
@@ -524,7 +523,7 @@ pub fn run(mut command: Command) -> Ran {
     }
 }
 
-/// Runs a tool of the host; its standard output.
+/// Runs a tool of the host. Returns its standard output.
 #[track_caller]
 pub fn tool(program: &str, args: &[&str]) -> String {
     let output = Command::new(program)
@@ -540,10 +539,10 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub struct Started {
     child: Child,
@@ -608,7 +607,7 @@ impl Started {
         }
     }
 
-    /// Whether it has said a line that contains `text`.
+    /// Whether a line with `text` was printed.
     pub fn has_said(&self, text: &str) -> bool {
         self.lines.lock().unwrap().iter().any(|line| line.contains(text))
     }
@@ -624,7 +623,7 @@ impl Started {
         }
     }
 
-    /// The last of what it said so far.
+    /// The last lines printed so far.
     fn said(&self) -> String {
         let lines = self.lines.lock().unwrap();
         lines[lines.len().saturating_sub(40)..].join("\n")
@@ -652,7 +651,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // A test that fails must not leave it running.
+        // A failing test must not leave it running.
         if let Ok(None) = self.child.try_wait() {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -681,7 +680,7 @@ pub fn wait_for_file(data: &Path, build: &mut Started, path: &str) -> PathBuf {
     }
 }
 
-/// Waits until `is_so`, at most `patience`. Whether it became so.
+/// Waits until `is_so`, at most `patience`. Returns whether it became so.
 pub fn eventually(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + patience;
     while !is_so() {
@@ -693,7 +692,7 @@ pub fn eventually(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// As [`eventually`], for what is asked for.
+/// Like [`eventually`], for an asynchronous condition.
 pub async fn eventually_async<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> bool {
     let until = Instant::now() + PATIENCE;
     while !is_so().await {
@@ -705,7 +704,7 @@ pub async fn eventually_async<F: Future<Output = bool>>(mut is_so: impl FnMut() 
     true
 }
 
-/// A copy of one of the repository's recipes, to be changed.
+/// A copy of one of the repository's recipes, for changes.
 #[derive(Debug)]
 pub struct Recipe {
     dir: TempDir,
@@ -727,7 +726,7 @@ impl Recipe {
         Self::copy_of("rpm-minimal").with("config.sh", &format!("#!/bin/sh\n{script}\n"))
     }
 
-    /// With a file added or replaced.
+    /// Adds or replaces a file.
     #[must_use]
     pub fn with(self, name: &str, text: &str) -> Self {
         let path = self.dir.path().join(name);
@@ -742,7 +741,7 @@ impl Recipe {
         self
     }
 
-    /// With a piece of `config.xml` replaced.
+    /// Replaces a piece of `config.xml`.
     #[must_use]
     pub fn with_config(self, from: &str, to: &str) -> Self {
         let text = fs_err::read_to_string(self.dir.path().join("config.xml")).unwrap();

@@ -1,4 +1,4 @@
-//! A real PostgreSQL server for one test program: its own directory and port, gone when the program is.
+//! A real PostgreSQL server for one test program, with its own directory and port; it ends with the program.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -22,11 +22,11 @@ use nix::{
     unistd::{Pid, Uid, User},
 };
 
-/// The password of the server's one user; a test looks for it where it must not turn up.
+/// The password of the server's only user; a test searches for it where it must not appear.
 pub const PASSWORD: &str = "sesame-opens";
 
-/// Runs the server until its standard input ends, which it does when the test program does, however that dies. Its
-/// directory goes with it.
+/// Runs the server until its standard input ends, which happens when the test program ends for any reason. Its
+/// directory is removed with it.
 const KEEPER: &str = r#"
 "$1/postgres" -D "$2/data" -k "" -h 127.0.0.1 -p "$3" -c recovery_init_sync_method=syncfs >>"$2/log" 2>&1 &
 server=$!
@@ -36,10 +36,10 @@ wait $server
 rm -rf "$2"
 "#;
 
-/// A server.
+/// A running server.
 pub struct Server {
     programs: PathBuf,
-    /// Whom it runs as: PostgreSQL refuses to be root.
+    /// The user that runs it: PostgreSQL refuses to run as root.
     user: Option<User>,
     dir: PathBuf,
     port: u16,
@@ -48,13 +48,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// The one that all tests of this program share.
+    /// The server that all tests of this program share.
     pub fn shared() -> &'static Self {
         static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
         &SERVER
     }
 
-    /// A new one.
+    /// Starts a new server.
     pub fn start() -> Self {
         let programs = programs();
         let user = Uid::effective().is_root().then(|| {
@@ -90,7 +90,7 @@ impl Server {
                 "--encoding=UTF8",
                 "--no-sync",
             ])
-            // Not the order of bytes: the tables have to ask for it.
+            // Not byte order: the tables have to ask for that explicitly.
             .args(["--locale-provider=icu", "--icu-locale=en-US", "--locale=C"])
             .arg("--pwfile")
             .arg(&password)
@@ -147,7 +147,7 @@ impl Server {
             }
             processes.is_empty()
         });
-        // It names a process that nobody may have waited for yet, which PostgreSQL would take for a living one.
+        // The file names a process that may still be a zombie, which PostgreSQL would take for a running one.
         fs_err::remove_file(self.dir.join("data/postmaster.pid")).unwrap();
     }
 
@@ -158,7 +158,7 @@ impl Server {
             .args(["-c", KEEPER, "postgres-keeper"])
             .args([&self.programs, &self.dir])
             .arg(self.port.to_string())
-            // Not interrupted from the terminal: it ends after the tests.
+            // An interrupt from the terminal does not reach it: it must end after the tests.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Those that work in the server's directory, as all of its own do and no others.
+    /// The processes that work in the server's directory: all of the server's, and no others.
     fn processes(&self) -> Vec<Pid> {
         let data = self.dir.join("data");
         let entries = fs_err::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
@@ -223,7 +223,7 @@ impl Drop for Server {
     }
 }
 
-/// Where Debian puts the programs of a server: not in the search path.
+/// Debian's directory of the server's programs, which is not in the search path.
 fn programs() -> PathBuf {
     let mut versions: Vec<PathBuf> = fs_err::read_dir("/usr/lib/postgresql")
         .map(|entries| entries.map(|entry| entry.unwrap().path().join("bin")).collect())

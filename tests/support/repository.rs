@@ -1,5 +1,5 @@
-//! The RPM repositories of `recipes/rpm-minimal` and `recipes/rpm-shell`, made once per test program and architecture, served
-//! over HTTP.
+//! The RPM repositories of `recipes/rpm-minimal` and `recipes/rpm-shell`, made once per test program and architecture,
+//! and served over HTTP.
 
 use std::{
     io::{BufRead, BufReader},
@@ -55,29 +55,29 @@ impl Drop for Server {
 #[derive(Debug)]
 pub struct Repository {
     server: Server,
-    /// The part that recipes name.
+    /// The path for recipes.
     path: String,
 }
 
 impl Repository {
-    /// For the host's architecture.
+    /// A repository for the host's architecture.
     pub fn native() -> Self {
         static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-minimal", HOST));
         Self::serve(&DIR)
     }
 
-    /// For the other one.
+    /// A repository for the other architecture.
     pub fn foreign() -> Self {
         static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-minimal", foreign()));
         Self::serve(&DIR)
     }
 
-    /// Of `recipes/rpm-shell`: a directory for each architecture.
+    /// The repository of `recipes/rpm-shell`: a directory for each architecture.
     pub fn shell() -> Self {
         Self::serve(shell_dir())
     }
 
-    /// The same, but that it has lost the packages for the host, and only lists them; in the empty directory `dir`.
+    /// The same without the packages for the host, which are only listed; in the empty directory `dir`.
     pub fn shell_without_hosts(dir: &Path) -> Self {
         fs_err::os::unix::fs::symlink(shell_dir().join(foreign()), dir.join(foreign())).unwrap();
         fs_err::create_dir(dir.join(HOST)).unwrap();
@@ -86,8 +86,8 @@ impl Repository {
         Self::serve(dir)
     }
 
-    /// The same, signed by a key of its own, but for the package of bash for the host; in the empty directory `dir`. Returns
-    /// the key, too.
+    /// The same, signed by its own key except for the host's package of bash; in the empty directory `dir`. Returns
+    /// the key too.
     pub fn signed_but_for_bash(dir: &Path) -> (Self, String) {
         let script = r#"
             cp -r "$1/." "$2"
@@ -115,7 +115,7 @@ impl Repository {
         }
     }
 
-    /// Its directory for an architecture.
+    /// The directory of an architecture.
     pub fn of(self, arch: &str) -> Self {
         Self {
             path: format!("/{arch}"),
@@ -142,8 +142,8 @@ fn shell_dir() -> &'static Path {
     &DIR
 }
 
-/// The directory of a recipe's repository in cargo's directory for tests, made anew when its script changed; for one
-/// architecture, or for all when the script does not ask for one.
+/// The directory of a recipe's repository in cargo's directory for tests, made again when its script has changed; for
+/// one architecture, or for all when the script does not ask for one.
 fn made(recipe: &str, arch: &str) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Stands between Kiln and its S3, and lets some requests go wrong.
+//! A proxy between Kiln and its S3 that makes some requests fail.
 
 use std::{
     net::SocketAddr,
@@ -15,28 +15,28 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What becomes of a request.
+/// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is answered with this status, and nobody sees it.
+    /// It is answered with this status and not passed on.
     Status(u16),
-    /// It waits that long.
+    /// It is delayed for that long.
     Slow(Duration),
-    /// The connection is closed after so many bytes of the request's body.
+    /// The connection is closed after that many bytes of the request's body.
     Cut(usize),
     /// The connection is reset before an answer.
     Reset,
 }
 
-/// Which requests go wrong.
+/// The requests that fail.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     pub fault: Fault,
-    /// The request's method; empty: all.
+    /// The request's method; empty for all.
     pub method: &'static str,
     /// A part of its target.
     pub target: &'static str,
-    /// One of so many.
+    /// One in that many.
     pub every: u64,
 }
 
@@ -47,7 +47,7 @@ struct State {
     failed: AtomicU64,
 }
 
-/// The proxy. Gone when dropped.
+/// A running proxy, which ends when dropped.
 #[derive(Debug)]
 pub struct S3Proxy {
     pub address: SocketAddr,
@@ -56,7 +56,7 @@ pub struct S3Proxy {
 }
 
 impl S3Proxy {
-    /// In front of the service at this address.
+    /// Starts a proxy for the service at this address.
     pub async fn start(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -66,7 +66,7 @@ impl S3Proxy {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let state = Arc::clone(&shared);
-                // An error is one side's going away, which the other one hears of.
+                // An error means that one side closed, which the other side sees.
                 tokio::spawn(async move { pass(client, to, &state).await });
             }
         });
@@ -77,12 +77,12 @@ impl S3Proxy {
         }
     }
 
-    /// From now on, these go wrong; or none.
+    /// Sets the requests that fail from now on, or none.
     pub fn set(&self, rule: Option<Rule>) {
         *self.state.rule.lock().unwrap() = rule;
     }
 
-    /// How many have gone wrong.
+    /// The number of failed requests.
     pub fn failed(&self) -> u64 {
         self.state.failed.load(Ordering::Relaxed)
     }
@@ -94,7 +94,7 @@ impl Drop for S3Proxy {
     }
 }
 
-/// Passes one request on. Each has a connection of its own, so that each is seen.
+/// Passes one request on. Each request has its own connection, so that each is seen.
 async fn pass(mut client: TcpStream, to: SocketAddr, state: &State) -> std::io::Result<()> {
     let mut head = Vec::new();
     let end = loop {
@@ -115,7 +115,7 @@ async fn pass(mut client: TcpStream, to: SocketAddr, state: &State) -> std::io::
                 format!("HTTP/1.1 {status} Fault\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
             client.write_all(answer.as_bytes()).await?;
             client.shutdown().await?;
-            // What is still being sent is read, or else the answer would be lost with a reset.
+            // The rest of the request is read, or a reset would destroy the answer.
             let _ = tokio::time::timeout(
                 Duration::from_secs(5),
                 tokio::io::copy(&mut client, &mut tokio::io::sink()),

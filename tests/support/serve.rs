@@ -1,4 +1,4 @@
-//! A running `kiln serve`, asked over HTTP.
+//! A running `kiln serve`, with an HTTP client.
 
 use std::{
     io::{Read, Write},
@@ -13,14 +13,14 @@ use serde_json::Value;
 
 use super::{Kiln, Ran, Started};
 
-/// Variables for a server that is in nobody's way, and whose jobs begin on hosts with little free space.
+/// Variables for a server that runs beside others, and whose jobs start even with little free space.
 pub const MODEST: [(&str, &str); 3] = [
     ("KILN__SERVER__LISTEN", "127.0.0.1:0"),
     ("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0"),
     ("KILN__CAPACITY__FIRST_DISK", "1GiB"),
 ];
 
-/// A server with a data directory of its own.
+/// A server with its own data directory.
 pub struct Server {
     pub kiln: Kiln,
     pub started: Started,
@@ -49,7 +49,7 @@ impl Answer {
             .unwrap()
     }
 
-    /// Checks that it says no as everything does that says no; what it says.
+    /// Checks that it is an error in the usual form. Returns the error's detail.
     #[track_caller]
     pub fn problem(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", self.text);
@@ -61,7 +61,7 @@ impl Answer {
     }
 }
 
-/// A client of which neither the environment nor the system says how it works.
+/// A client that is independent of the environment and the system's settings.
 pub fn client(authority: Option<&str>) -> Client {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -77,12 +77,12 @@ pub fn client(authority: Option<&str>) -> Client {
 }
 
 impl Server {
-    /// With these variables.
+    /// Starts a server with these variables.
     pub fn start(variables: &[(&str, &str)]) -> Self {
         Self::start_in(Kiln::bare(), variables)
     }
 
-    /// In a data directory that is there already.
+    /// Starts a server in an existing data directory.
     pub fn start_in(kiln: Kiln, variables: &[(&str, &str)]) -> Self {
         let mut command = kiln.command(["serve"]);
         command.envs(MODEST).envs(variables.iter().copied());
@@ -109,7 +109,7 @@ impl Server {
         self.client.request(method, format!("{}{path}", self.url))
     }
 
-    /// Asks with a token; an empty one is none.
+    /// Sends a request with a token; an empty one is left out.
     pub async fn ask(&self, token: &str, method: &str, path: &str, body: Option<Value>) -> Answer {
         let mut request = self.request(method, path);
         if !token.is_empty() {
@@ -121,7 +121,7 @@ impl Server {
         send(request).await
     }
 
-    /// As [`Server::ask`], the address exactly as it is: a client would tidy it up.
+    /// Like [`Server::ask`], with the path unchanged: a client would normalise it.
     pub fn ask_raw(&self, token: &str, method: &str, path: &str) -> u16 {
         let mut stream = self.connect();
         write!(
@@ -136,7 +136,7 @@ impl Server {
         status.parse().unwrap()
     }
 
-    /// A connection on which nothing was said yet.
+    /// A new connection.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -148,7 +148,7 @@ impl Server {
         token(&self.kiln, &["--name", &format!("{role}-er"), "--role", role])
     }
 
-    /// Stops it, and checks that it did so cleanly.
+    /// Stops the server, and checks that it ended cleanly.
     #[track_caller]
     pub fn stop(self) -> Ran {
         self.started.signal(Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! The service under test: `kiln serve` on a data directory and ports of its own, spoken to over HTTP and S3 alone.
+//! The service under test: `kiln serve` with its own data directory and ports, used over HTTP and S3 only.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -34,17 +34,17 @@ pub use self::{answer::Answer, things::*};
 /// How long a server may take to start, and to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running server, and clients for it that belong to one test.
+/// A running server, with clients that belong to one test.
 pub struct Server {
     http: Client,
     s3: S3,
     process: Arc<Process>,
 }
 
-/// A variable of its environment, which sets a key of its configuration.
+/// An environment variable that sets a key of the configuration.
 pub type Setting<'a> = (&'a str, &'a str);
 
-/// The program, from start to end.
+/// The server's process.
 struct Process {
     child: Mutex<Child>,
     base: String,
@@ -60,7 +60,7 @@ struct S3Access {
 }
 
 impl Process {
-    /// Starts it on a directory and waits until it says that it is ready.
+    /// Starts it on a directory and waits until it reports that it is ready.
     fn start(dir: TempDir, settings: &[Setting<'_>]) -> Self {
         let log = fs_err::OpenOptions::new()
             .create(true)
@@ -81,9 +81,9 @@ impl Process {
             .env("KILN_LOG", "warn")
             .env("KILN__SERVER__LISTEN", "127.0.0.1:0")
             .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
-            // What carries jobs out has tests of its own; here they only are records.
+            // Running jobs has separate tests; here they are only records.
             .env("KILN__JOBS__RUN", "false")
-            // Tests are quicker than any user.
+            // Tests send requests faster than any user.
             .env("KILN__LIMITS__REQUESTS_PER_SECOND", "0")
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
@@ -106,7 +106,7 @@ impl Process {
             let log = fs_err::read_to_string(dir.path().join("log")).unwrap();
             panic!("kiln serve did not start: {said:?}\n{log}");
         }
-        // Nobody reads on, and it says nothing more; but it must not meet a closed pipe.
+        // The output is not needed any more, but the server must not meet a closed pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let s3 = if let Some(file) = said.get("s3 keys") {
             let keys: Value = serde_json::from_slice(&fs_err::read(file).unwrap()).unwrap();
@@ -117,7 +117,7 @@ impl Process {
                 secret_key: text("secret_key"),
             }
         } else {
-            // It was told of another one.
+            // Another S3 service was configured.
             let told = |key: &str| settings.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
             S3Access {
                 endpoint: said["s3"].clone(),
@@ -133,7 +133,7 @@ impl Process {
         }
     }
 
-    /// Asks it to stop; it has to do so, and to be content.
+    /// Stops the server, which must end cleanly.
     fn stop(&self) {
         let mut child = self.child.lock().unwrap();
         if child.try_wait().unwrap().is_none() {
@@ -182,8 +182,7 @@ impl Drop for Process {
 }
 
 impl Server {
-    /// A server that other tests use at the same time: records of theirs come and go. It ends with the last test
-    /// that uses it.
+    /// A server that other tests use at the same time, so their records come and go. It ends with its last test.
     pub fn shared() -> Self {
         static SHARED: Mutex<Weak<Process>> = Mutex::new(Weak::new());
         let process = {
@@ -197,12 +196,12 @@ impl Server {
         Self::of(process)
     }
 
-    /// A server that nobody else uses.
+    /// A server for one test alone.
     pub fn own() -> Self {
         Self::with(&[])
     }
 
-    /// A server that nobody else uses, and that was told something.
+    /// A server for one test alone, with settings.
     pub fn with(settings: &[Setting<'_>]) -> Self {
         Self::of(Arc::new(Process::start(new_dir(), settings)))
     }
@@ -229,7 +228,7 @@ impl Server {
         self.again(true, &[], |_| ())
     }
 
-    /// Kills it, does something to its data directory, and starts another one there with these settings.
+    /// Kills it, changes its data directory, and starts another one there with these settings.
     pub fn crashed_after(self, settings: &[Setting<'_>], change: impl FnOnce(&Path)) -> Self {
         self.again(true, settings, change)
     }
@@ -239,7 +238,7 @@ impl Server {
         self.again(crash, settings, |_| std::thread::sleep(time))
     }
 
-    /// Stops it, does something to its data directory, and starts another one there.
+    /// Stops it, changes its data directory, and starts another one there.
     pub fn restarted_after(self, change: impl FnOnce(&Path)) -> Self {
         self.again(false, &[], change)
     }
@@ -260,12 +259,12 @@ impl Server {
         Self::of(Arc::new(Process::start(dir, settings)))
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn base(&self) -> &str {
         &self.process.base
     }
 
-    /// Where its S3 is.
+    /// The address of its S3.
     pub fn s3_endpoint(&self) -> &str {
         &self.process.s3.endpoint
     }
@@ -275,12 +274,12 @@ impl Server {
         self.process.dir.as_ref().unwrap().path().join("data")
     }
 
-    /// What it said of its work so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// An S3 client with the keys that the server made.
+    /// An S3 client with the server's own keys.
     pub fn s3(&self) -> &S3 {
         &self.s3
     }
@@ -289,7 +288,7 @@ impl Server {
         &self.http
     }
 
-    /// A request with all that a test wants to say of it.
+    /// A request for a test to complete.
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         self.http.request(method, format!("{}{path}", self.process.base))
@@ -320,7 +319,7 @@ impl Server {
         self.send("DELETE", path, None).await
     }
 
-    /// Sends a body as it stands.
+    /// Sends a body unchanged.
     pub async fn raw(&self, method: &str, path: &str, content_type: Option<&str>, body: impl Into<Vec<u8>>) -> Answer {
         let mut request = self.request(method, path).body(body.into());
         if let Some(kind) = content_type {

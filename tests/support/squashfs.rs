@@ -1,4 +1,4 @@
-//! What is in a squashfs, told by `unsquashfs`.
+//! Reads a squashfs with `unsquashfs`.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -7,7 +7,7 @@ use super::tool;
 /// One entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// As `ls -l` prints it: `-rwsr-xr-x`.
+    /// Its mode as `ls -l` prints it: `-rwsr-xr-x`.
     pub mode: String,
     pub uid: u32,
     pub gid: u32,

@@ -1,4 +1,4 @@
-//! A real sshd on loopback that lets one key in.
+//! A real sshd on loopback that accepts one key.
 
 #![allow(dead_code, reason = "every test program uses another part")]
 
@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// It, with the keys of both sides.
+/// A running sshd, with the keys of both sides.
 pub struct Sshd {
     dir: TempDir,
     pub port: u16,
@@ -18,13 +18,13 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// Why there is none here, if there is none.
+    /// Why there is no sshd here, if so.
     pub fn lack() -> Option<String> {
         (!Path::new("/usr/sbin/sshd").exists())
             .then(|| "there is no sshd; `.ci/install-packages test` installs it".to_owned())
     }
 
-    /// Starts it; a program in its directory `bin` is found before those of the system.
+    /// Starts it; programs in its directory `bin` take precedence over the system's.
     pub fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("kiln-sshd-").tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
@@ -47,7 +47,7 @@ impl Sshd {
         );
         fs_err::write(at("sshd_config"), config).unwrap();
         if nix::unistd::Uid::effective().is_root() {
-            // Debian makes it when the service starts, which it has not.
+            // Debian makes it when the service starts, which it does not here.
             fs_err::create_dir_all("/run/sshd").unwrap();
         }
         let log = fs_err::File::create(at("log")).unwrap();
@@ -72,12 +72,13 @@ impl Sshd {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// A file in its directory.
+    /// The content of a file in its directory.
     pub fn read(&self, name: &str) -> String {
         fs_err::read_to_string(self.at(name)).unwrap()
     }
 
-    /// Writes the files `ssh_config`, in which it is called `here`, and `known_hosts`, in which its key is `known`.
+    /// Writes the files `ssh_config`, in which the server is called `here`, and `known_hosts`, in which its key is
+    /// `known`.
     pub fn configure_client(&self, known: &str) {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = format!(
@@ -93,13 +94,13 @@ impl Sshd {
         fs_err::write(self.at("known_hosts"), line).unwrap();
     }
 
-    /// The user who may log in.
+    /// The user that may log in.
     pub fn user() -> String {
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
         user.unwrap().unwrap().name
     }
 
-    /// Ends the connections that there are, as a host that goes down does.
+    /// Cuts all open connections, like a host that goes down.
     pub fn cut_connections(&self) {
         let children = format!("/proc/{0}/task/{0}/children", self.child.id());
         for pid in fs_err::read_to_string(children).unwrap().split_whitespace() {

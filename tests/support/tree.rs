@@ -1,5 +1,5 @@
-//! Whole trees of files, compared to the last byte: paths, types, modes, owners, sizes, hard links, extended attributes
-//! (capabilities among them), content, targets of links, numbers of devices. Times are not compared.
+//! Compares whole trees of files: paths, types, modes, owners, sizes, hard links, extended attributes (including
+//! capabilities), content, link targets and device numbers. Times are not compared.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Everything in a tree by its path below the top, which begins with `/`.
+/// All entries of a tree by their path below the top, which begins with `/`.
 pub type Tree = BTreeMap<PathBuf, Node>;
 
 /// One entry of a tree.
@@ -94,15 +94,15 @@ fn add(top: &Path, path: &Path, tree: &mut Tree, files: &mut BTreeMap<(u64, u64)
     }
 }
 
-/// A file whose content two builds of the same recipe need not have in common. Everything else of it has to be equal.
+/// A file whose content may differ between two builds of the same recipe. Everything else of it must be equal.
 #[derive(Debug, Clone, Copy)]
 pub struct Unlike {
     pub path: &'static str,
-    /// Why it differs, whatever runs the tools.
+    /// Why it differs, however the tools are run.
     pub why: &'static str,
 }
 
-/// Every way in which `other` is not `one`, a line each.
+/// Every difference between `one` and `other`, one per line.
 pub fn differences(one: &Tree, other: &Tree, unlike: &[Unlike]) -> Vec<String> {
     let mut found = Vec::new();
     let mut say = |path: &Path, what: String| found.push(format!("{}: {what}", path.display()));

@@ -1,4 +1,5 @@
-//! What this process was told: its own path, by `kiln-exec`, and the target's names, by a file of Kiln's.
+//! The facts that this process gets from Kiln: its own path, from `kiln-exec`, and the target's names, from a file.
+//! Reads that file once.
 
 use core::{
     cell::UnsafeCell,
@@ -12,14 +13,14 @@ use rustix::{
 
 use crate::{layout, text::LONGEST};
 
-/// Bytes that are written once, before the program's own code runs, and only read from then on.
+/// Bytes that are written once, before the program's own code runs, and only read afterwards.
 pub struct Once<const SIZE: usize> {
     bytes: UnsafeCell<[u8; SIZE]>,
     /// Zero until the bytes are there.
     length: AtomicUsize,
 }
 
-// SAFETY: the bytes are written by the constructor only, while the process has one thread; `length` publishes them.
+// SAFETY: only the constructor writes the bytes, while the process has one thread; `length` publishes them.
 unsafe impl<const SIZE: usize> Sync for Once<SIZE> {}
 
 impl<const SIZE: usize> Once<SIZE> {
@@ -30,31 +31,32 @@ impl<const SIZE: usize> Once<SIZE> {
         }
     }
 
-    /// What was written; empty before.
+    /// The bytes; empty before they are written.
     pub fn get(&self) -> &[u8] {
         let length = self.length.load(Ordering::Acquire);
-        // SAFETY: nothing is written once the length says that there is something.
+        // SAFETY: nothing is written once the length is not zero.
         let bytes = unsafe { &*self.bytes.get() };
         bytes.get(..length).unwrap_or_default()
     }
 
-    /// Lets `write` fill the bytes and say how many there are. For the constructor only; does nothing a second time.
+    /// Lets `write` fill the bytes and return their number. For the constructor only; does nothing the second time.
     pub fn fill(&self, write: impl FnOnce(&mut [u8; SIZE]) -> usize) {
         if self.length.load(Ordering::Acquire) == 0 {
-            // SAFETY: the length is zero, so nobody reads, and there is one thread, so nobody else writes.
+            // SAFETY: the length is zero, so there are no readers, and there is one thread, so there is no other
+            // writer.
             let bytes = unsafe { &mut *self.bytes.get() };
             self.length.store(write(bytes).min(SIZE), Ordering::Release);
         }
     }
 }
 
-/// The path of the target's program, for which this one runs.
+/// The path of the target's program, which this process stands for.
 pub static EXE: Once<LONGEST> = Once::new();
 
-/// The content of the file that tells of the target.
+/// The content of the file about the target.
 static TARGET: Once<256> = Once::new();
 
-/// Reads the file that tells of the target.
+/// Reads the file about the target.
 pub fn read_target() {
     TARGET.fill(|bytes| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -70,7 +72,7 @@ pub fn read_target() {
     });
 }
 
-/// The name of the target's machine, as `uname` gives it.
+/// The name of the target's machine, as `uname` returns it.
 pub fn machine() -> &'static [u8] {
     line(0)
 }

@@ -1,15 +1,17 @@
-//! `answers.so`: loaded into every native twin, so that the program hears of the target's machine, not of the host's.
+//! `answers.so`: loaded into every native twin, so that the program sees the target's machine, not the host's. Wraps
+//! functions of the C library, and opens files in their place.
 //!
-//! | Asked | Answered |
+//! | Question | Answer |
 //! |---|---|
-//! | `uname` | with the target's machine |
-//! | opening `/proc/cpuinfo` | with what the emulator shows |
-//! | `/proc/self/exe` | with the program's own path, not the loader's |
-//! | `dlopen` of a module of the target | with its twin; without one, by starting the program over under the emulator, if it has written nothing yet |
-//! | opening a path with the host's multiarch name, which is compiled into the twin | with the target's, if there is no such file |
+//! | `uname` | the target's machine |
+//! | opening `/proc/cpuinfo` | the file that the emulator shows |
+//! | `/proc/self/exe` | the program's own path, not the loader's |
+//! | `dlopen` of a module of the target | its twin; without one, the program is restarted under the emulator, if it has written nothing yet |
+//! | opening a path with the host's multiarch name, which is compiled into the twin | the same path with the target's, if there is no such file |
 //!
-//! It is linked with nothing. What it calls of the C library is looked up when it is loaded, in whatever version is
-//! there; after that it takes no locks and allocates nothing, so signal handlers and forked children may ask.
+//! It is linked with nothing. The functions of the C library that it calls are looked up at load time, in whatever
+//! version is there; after that it takes no locks and allocates nothing, so it works in signal handlers and forked
+//! children.
 
 #![no_std]
 
@@ -27,9 +29,9 @@ mod restart;
 mod start;
 mod text;
 
-/// Nothing here panics but checks that the optimiser cannot rule out.
+/// Nothing here panics, except for checks that the optimiser cannot rule out.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: it has no conditions.
+    // SAFETY: the function has no conditions.
     unsafe { next::abort() }
 }

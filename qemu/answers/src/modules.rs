@@ -1,4 +1,4 @@
-//! Which file to load when a program asks for a module of the target.
+//! Chooses the file to load when a program asks for a module of the target. Opens files for reading.
 
 use rustix::{
     fs::{Access, FileType, Mode, OFlags, access, fstat, open},
@@ -7,28 +7,28 @@ use rustix::{
 
 use crate::{key, layout, paths, text::Text};
 
-/// Where an ELF file has its machine.
+/// The offset of the machine in an ELF file.
 const MACHINE: usize = 18;
 
-/// The machine that this library is for.
+/// The machine of this library.
 const OWN_MACHINE: [u8; 2] = if cfg!(target_arch = "x86_64") {
     [62, 0]
 } else {
     [183, 0]
 };
 
-/// What a program gets when it loads a module.
+/// The choice for a module.
 #[expect(clippy::large_enum_variant, reason = "there is no heap")]
 pub enum Module {
-    /// The file itself, which may as well not be there.
+    /// The file itself, which need not exist.
     Itself,
-    /// This file in its place.
+    /// Another file in its place.
     Other(Text),
-    /// Nothing: it is the target's, and has no twin.
+    /// None: the file is the target's, and has no twin.
     Foreign,
 }
 
-/// What there is to load for the file at `path`.
+/// The choice for the file at `path`.
 pub fn in_place_of(path: &[u8]) -> Module {
     let mut text = Text::new();
     if !path.contains(&b'/') || text.push(path).is_none() {
@@ -36,7 +36,7 @@ pub fn in_place_of(path: &[u8]) -> Module {
     }
     match twin_of(&text) {
         Ok(module) => module,
-        // A path that is compiled into the twin.
+        // The path may be one that is compiled into the twin.
         Err(Errno::NOENT) => {
             let Some(text) = paths::of_target(path) else {
                 return Module::Itself;
@@ -51,10 +51,10 @@ pub fn in_place_of(path: &[u8]) -> Module {
     }
 }
 
-/// What there is to load for the file at `path`, if there is such a file.
+/// The choice for the file at `path`, if it exists.
 fn twin_of(path: &Text) -> Result<Module, Errno> {
     let path = path.as_c_str().ok_or(Errno::INVAL)?;
-    // A path may lead to anything: nothing here may wait.
+    // The path may lead to anything: opening it must not block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = open(path, flags, Mode::empty())?;
     let status = fstat(&file)?;
@@ -83,7 +83,7 @@ fn twin_of(path: &Text) -> Result<Module, Errno> {
     })
 }
 
-/// Whether a file begins as a 64-bit little-endian ELF file for another machine than this one.
+/// Whether a file begins like a 64-bit little-endian ELF file for another machine.
 fn is_foreign(head: &[u8]) -> bool {
     head.starts_with(b"\x7fELF\x02\x01")
         && head

@@ -1,4 +1,4 @@
-//! The C library's own functions, behind those of this library.
+//! The C library's own functions, which this library's functions replace.
 
 use core::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// The next library that has a name, after the one that asks.
+/// The next library that defines a name, after the calling one.
 const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 
 pub const ENOENT: c_int = 2;
@@ -34,8 +34,8 @@ impl Next {
         }
     }
 
-    /// Its address; null when the C library has no such function. The constructor asks for each once: only constructors
-    /// of libraries that run before it can be the first to ask.
+    /// Its address; null if the C library has no such function. The constructor looks up every function once: only
+    /// constructors of libraries that run earlier can ask before it.
     pub fn address(&self) -> *mut c_void {
         let known = self.function.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -54,6 +54,6 @@ pub fn errno() -> c_int {
 }
 
 pub fn set_errno(value: c_int) {
-    // SAFETY: as above.
+    // SAFETY: every thread has the variable.
     unsafe { *__errno_location() = value }
 }

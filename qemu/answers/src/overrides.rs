@@ -1,7 +1,8 @@
-//! The functions that programs call in place of the C library's.
+//! The functions that programs call instead of the C library's. They pass calls on to it, with other paths where
+//! necessary.
 //!
-//! `open` and its like take a mode only when they make a file. Here it is taken and passed on always: where there is
-//! none, that hands on a register that nobody reads.
+//! `open` and similar functions take a mode only when they create a file. Here it is always passed on: if there is
+//! none, the value is an arbitrary register that is never read.
 
 use core::{
     ffi::{c_char, c_int, c_uint, c_void},
@@ -21,13 +22,13 @@ use crate::{
 const NAME: usize = 65;
 const MACHINE: usize = 4 * NAME;
 
-/// Calls `call` with `path`, or with the path that is meant.
+/// Calls `call` with `path`, or with the path that stands for it.
 ///
 /// # Safety
 ///
 /// `path` is null or a text that ends with a zero byte.
 unsafe fn with_path<T>(path: *const c_char, call: impl Fn(*const c_char) -> T, has_failed: impl Fn(&T) -> bool) -> T {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { paths::bytes_of(path) }.unwrap_or_default();
     if bytes.starts_with(b"/proc/")
         && let Some(result) = with_other(bytes, paths::in_place_of, &call)
@@ -44,8 +45,8 @@ unsafe fn with_path<T>(path: *const c_char, call: impl Fn(*const c_char) -> T, h
     result
 }
 
-/// Calls `call` with the other path of `path`, if it has one. It takes room for a path on the stack, which is small in
-/// some signal handlers, so it must stay a function of its own.
+/// Calls `call` with the other path of `path`, if it has one. A separate function, because it takes the space of a
+/// path on the stack, which is small in some signal handlers.
 #[cold]
 #[inline(never)]
 fn with_other<T>(path: &[u8], other: fn(&[u8]) -> Option<Text>, call: impl Fn(*const c_char) -> T) -> Option<T> {
@@ -64,11 +65,11 @@ macro_rules! opening {
                 }
             };
 
-            /// As in the C library, of the file that is meant.
+            /// Like the C library's function, for the path that stands for the given one.
             ///
             /// # Safety
             ///
-            /// As in the C library.
+            /// As for the C library's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($before: $before_type,)? path: *const c_char $(, $after: $after_type)*) -> $result {
                 type Function = unsafe extern "C" fn($($before_type,)? *const c_char $(, $after_type)*) -> $result;
@@ -80,12 +81,12 @@ macro_rules! opening {
                 // SAFETY: this is the C library's function of that name.
                 let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
                 let failure: $result = $failure;
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { with_path(path, |path| next($($before,)? path $(, $after)*), |result| *result == failure) }
             }
         )*
 
-        /// Looks up everything that is called here. Later would be too late: the loader takes locks for it.
+        /// Looks up every function that is called here. Later would be too late: the loader takes locks for it.
         pub fn look_up() {
             for next in [$(&$static,)* &UNAME, &READLINK, &READLINKAT, &READLINK_CHK, &READLINKAT_CHK, &DLOPEN] {
                 next.address();
@@ -114,20 +115,20 @@ static READLINK_CHK: Next = Next::new(c"__readlink_chk");
 static READLINKAT_CHK: Next = Next::new(c"__readlinkat_chk");
 static DLOPEN: Next = Next::new(c"dlopen");
 
-/// Puts the path of the program into `buffer`, as `readlink` does. None when it is not this program's link.
+/// Puts the path of the program into `buffer`, like `readlink`. `None` when the path is not this program's link.
 ///
 /// # Safety
 ///
-/// `path` is null or a text that ends with a zero byte; `buffer` has room for `size` bytes.
+/// `path` is null or a text that ends with a zero byte; `buffer` has space for `size` bytes.
 unsafe fn own_link(path: *const c_char, buffer: *mut c_char, size: usize) -> Option<isize> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { paths::bytes_of(path) }?;
     let own = facts::EXE.get();
     if own.is_empty() || !paths::is_own_program(bytes) {
         return None;
     }
     let length = own.len().min(size);
-    // SAFETY: there is room, and the program's path is in memory of this library.
+    // SAFETY: the buffer has the space, and the program's path is in memory of this library.
     unsafe { buffer.copy_from_nonoverlapping(own.as_ptr().cast(), length) };
     isize::try_from(length).ok()
 }
@@ -136,18 +137,18 @@ unsafe fn own_link(path: *const c_char, buffer: *mut c_char, size: usize) -> Opt
 macro_rules! reading_links {
     ($($static:ident = fn $name:ident [$($before:ident: $before_type:ty)?] link [$($after:ident: $after_type:ty)?];)*) => {
         $(
-            /// As in the C library, but for the link to the program itself.
+            /// Like the C library's function, except for the link to the program itself.
             ///
             /// # Safety
             ///
-            /// As in the C library.
+            /// As for the C library's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(
                 $($before: $before_type,)? path: *const c_char, buffer: *mut c_char, size: usize $(, $after: $after_type)?
             ) -> isize {
                 type Function =
                     unsafe extern "C" fn($($before_type,)? *const c_char, *mut c_char, usize $(, $after_type)?) -> isize;
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 if let Some(length) = unsafe { own_link(path, buffer, size) } {
                     return length;
                 }
@@ -158,7 +159,7 @@ macro_rules! reading_links {
                 }
                 // SAFETY: this is the C library's function of that name.
                 let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { next($($before,)? path, buffer, size $(, $after)?) }
             }
         )*
@@ -172,11 +173,11 @@ reading_links! {
     READLINKAT_CHK = fn __readlinkat_chk [dir: c_int] link [room: usize];
 }
 
-/// As in the C library, but for the machine's name, which is the target's.
+/// Like the C library's function, except for the machine's name, which is the target's.
 ///
 /// # Safety
 ///
-/// As in the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uname(names: *mut c_char) -> c_int {
     type Function = unsafe extern "C" fn(*mut c_char) -> c_int;
@@ -187,11 +188,11 @@ pub unsafe extern "C" fn uname(names: *mut c_char) -> c_int {
     }
     // SAFETY: this is the C library's function of that name.
     let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { next(names) };
     let machine = facts::machine();
     if result == 0 && !machine.is_empty() && machine.len() < NAME {
-        // SAFETY: the kernel has written all six names, so there is room for them.
+        // SAFETY: the kernel has written all six names, so there is space for them.
         unsafe {
             let place = names.add(MACHINE);
             place.write_bytes(0, NAME);
@@ -201,11 +202,11 @@ pub unsafe extern "C" fn uname(names: *mut c_char) -> c_int {
     result
 }
 
-/// As in the C library; a module of the target is its twin.
+/// Like the C library's function, except that a module of the target is replaced by its twin.
 ///
 /// # Safety
 ///
-/// As in the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     type Function = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
@@ -215,7 +216,7 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
     }
     // SAFETY: this is the C library's function of that name.
     let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let module = unsafe { paths::bytes_of(path) }.map(modules::in_place_of);
     let path = match &module {
         Some(Module::Other(file)) => file.as_ptr(),
@@ -225,6 +226,6 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
         }
         Some(Module::Itself) | None => path,
     };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { next(path, flags) }
 }

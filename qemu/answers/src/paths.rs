@@ -1,4 +1,4 @@
-//! Paths that mean something else to a twin than to the kernel.
+//! Translates paths that mean something else to a twin than to the kernel. Touches no file.
 
 use core::ffi::{CStr, c_char};
 
@@ -9,7 +9,7 @@ use crate::{
     text::{Text, find},
 };
 
-/// The bytes of a path that a program gave. None for a null pointer, which the C library is to judge.
+/// The bytes of a path given by a program. `None` for a null pointer, which is left to the C library.
 ///
 /// # Safety
 ///
@@ -18,7 +18,7 @@ pub unsafe fn bytes_of<'a>(path: *const c_char) -> Option<&'a [u8]> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     Some(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
@@ -34,7 +34,7 @@ fn number(digits: &[u8]) -> Option<i32> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The file that is to be opened in place of the one at `path`.
+/// The file to open instead of the one at `path`.
 pub fn in_place_of(path: &[u8]) -> Option<Text> {
     let other = match path {
         b"/proc/cpuinfo" => layout::CPUINFO.as_bytes(),
@@ -47,7 +47,7 @@ pub fn in_place_of(path: &[u8]) -> Option<Text> {
     Some(text)
 }
 
-/// `path` with the target's multiarch name in place of the host's. None when the host's is not in it.
+/// `path` with the target's multiarch name in place of the host's. `None` if the host's is not in it.
 pub fn of_target(path: &[u8]) -> Option<Text> {
     let (host, target) = (facts::host_directory(), facts::target_directory());
     let mut text = Text::new();

@@ -1,8 +1,8 @@
-//! Starting a program over, under the emulator.
+//! Restarts a program under the emulator. Reads the process's I/O counters, and replaces the program by `execve`.
 //!
-//! A module without a twin, such as one that the recipe itself compiles or gets from elsewhere than its packages, can be
-//! loaded by the emulated program only. Programs load modules before they do anything else, as a rule; as long as this
-//! one has written nothing, nobody can tell that it begins again.
+//! A module without a twin, such as one that the recipe itself compiles or gets from outside its packages, can only be
+//! loaded by the emulated program. Programs usually load modules before they do anything else; as long as this one has
+//! written nothing, its restart cannot be noticed.
 
 use core::{
     ffi::c_char,
@@ -19,26 +19,26 @@ use crate::{facts, layout, next, paths::bytes_of, text::Text};
 
 type List = *mut *mut c_char;
 
-/// The process's arguments and variables where the kernel put them. Libraries may shorten the list of variables in place;
-/// to make it longer they copy it.
+/// The process's arguments and variables where the kernel put them. Libraries may shorten the list of variables in
+/// place; to extend it they copy it.
 static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(null_mut());
 static VARIABLES: AtomicPtr<*mut c_char> = AtomicPtr::new(null_mut());
 
-/// How often the process had written when the program began. It may have been another program's before.
+/// How often the process had written when the program began. It may have run another program before.
 static WRITTEN: AtomicU64 = AtomicU64::new(UNKNOWN);
 
-/// The kernel does not tell.
+/// The kernel does not report it.
 const UNKNOWN: u64 = u64::MAX;
 
-/// For the constructor. There is room for one more variable at the end of the list.
+/// Stores the lists. For the constructor, which knows that the list has space for one more variable.
 pub fn remember(arguments: List, variables: List) {
     ARGUMENTS.store(arguments, Ordering::Relaxed);
     VARIABLES.store(variables, Ordering::Relaxed);
     WRITTEN.store(written(), Ordering::Relaxed);
 }
 
-/// Starts the program over. Returns when that cannot be, since it would do something twice, or would not find what it
-/// was given on its standard input.
+/// Restarts the program. Returns when that is impossible, because it would do something twice, or would not find its
+/// standard input again.
 pub fn emulated() {
     let (arguments, variables) = (ARGUMENTS.load(Ordering::Relaxed), VARIABLES.load(Ordering::Relaxed));
     let mut program = Text::new();
@@ -55,7 +55,8 @@ pub fn emulated() {
     if parts.into_iter().any(|part| switch.push(part).is_none()) {
         return;
     }
-    // SAFETY: the list ends with a null pointer, behind which there is room for another, as the constructor saw.
+    // SAFETY: the list ends with a null pointer, after which there is space for another one, as the constructor
+    // checked.
     unsafe {
         let mut end = variables;
         while !(*end).is_null() {
@@ -68,7 +69,7 @@ pub fn emulated() {
     }
 }
 
-/// How often this process, and those that it waited for, have written.
+/// How often this process, and the children that it waited for, have written.
 fn written() -> u64 {
     let mut bytes = [0; 512];
     let Ok(file) = open("/proc/self/io", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
@@ -82,14 +83,14 @@ fn written() -> u64 {
 }
 
 /// Whether an argument may be a script or its text. An interpreter without one reads its script from standard input,
-/// and has read it.
+/// and has already read it.
 ///
 /// # Safety
 ///
 /// `arguments` is a list of texts that ends with a null pointer.
 unsafe fn has_its_script(arguments: List) -> bool {
     for at in 1.. {
-        // SAFETY: the caller's; the list is left at its end.
+        // SAFETY: guaranteed by the caller; the loop ends at the list's end.
         let argument = unsafe { bytes_of(*arguments.add(at)) };
         match argument {
             None => return false,

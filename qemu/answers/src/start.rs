@@ -1,4 +1,4 @@
-//! What happens before the program's own code runs.
+//! The constructor: runs before the program's own code, removes Kiln's variables and looks everything up.
 
 use core::{
     ffi::{CStr, c_char, c_int},
@@ -13,18 +13,18 @@ const COMM: &[u8] = b"KILN_COMM=";
 
 type Constructor = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char);
 
-/// The loader calls what is listed here when everything is loaded.
+/// The loader calls the functions in this section when everything is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: Constructor = begin;
 
 extern "C" fn begin(_: c_int, arguments: *mut *mut c_char, variables: *mut *mut c_char) {
-    // SAFETY: the loader gives the process's variables, which end with a null pointer.
+    // SAFETY: the loader passes the process's variables, which end with a null pointer.
     if unsafe { take(variables) } > 0 {
-        // Where one was taken there is room for another.
+        // A removed variable leaves space for another one.
         restart::remember(arguments, variables);
     }
-    // Another constructor may have set a variable, by which they moved.
+    // Another constructor may have set a variable, and so moved the list.
     // SAFETY: there is one thread.
     let now = unsafe { next::environ };
     if !ptr::eq(now, variables) {
@@ -35,15 +35,15 @@ extern "C" fn begin(_: c_int, arguments: *mut *mut c_char, variables: *mut *mut 
     overrides::look_up();
 }
 
-/// Takes Kiln's variables from the list, in place: whoever holds its address sees them no more, and no child does.
-/// Returns how many they were.
+/// Removes Kiln's variables from the list, in place: they disappear for every holder of its address, and for all
+/// children. Returns their number.
 ///
 /// # Safety
 ///
 /// `variables` is null or a list of texts that ends with a null pointer.
 unsafe fn take(variables: *mut *mut c_char) -> usize {
     let mut count = 0;
-    // SAFETY: the list has a null pointer at its end, at which this ends.
+    // SAFETY: the list ends with a null pointer, at which the loop ends.
     while let Some(variable) = unsafe { text_at(variables, count) } {
         let bytes = variable.to_bytes();
         if let Some(path) = bytes.strip_prefix(EXE) {
@@ -55,7 +55,7 @@ unsafe fn take(variables: *mut *mut c_char) -> usize {
                 })
             });
         } else if let Some(name) = variable.to_bytes_with_nul().strip_prefix(COMM) {
-            // A name that the kernel refuses is not worth a program.
+            // A name that the kernel refuses is no reason to fail.
             let _ = CStr::from_bytes_with_nul(name).map(rustix::thread::set_name);
         } else {
             break;
@@ -66,7 +66,7 @@ unsafe fn take(variables: *mut *mut c_char) -> usize {
         return 0;
     }
     for at in 0.. {
-        // SAFETY: as above; what is written lies before what is read.
+        // SAFETY: as above; the place written lies before the place read.
         let variable = unsafe { *variables.add(at + count) };
         // SAFETY: as above.
         unsafe { *variables.add(at) = variable };
@@ -84,8 +84,8 @@ unsafe fn text_at<'a>(list: *mut *mut c_char, at: usize) -> Option<&'a CStr> {
     if list.is_null() {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { *list.add(at) };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
 }

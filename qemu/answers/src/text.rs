@@ -1,11 +1,11 @@
-//! Text of a fixed greatest length that ends with a zero byte, as the C library wants it.
+//! Text of limited length that ends with a zero byte, as the C library needs it. Pure: no I/O.
 
 use core::ffi::{CStr, c_char};
 
-/// As long as the kernel lets paths be, the zero byte included.
+/// The kernel's limit for paths, including the zero byte.
 pub const LONGEST: usize = 4096;
 
-/// A path that is being put together.
+/// A path under construction.
 pub struct Text {
     bytes: [u8; LONGEST],
     length: usize,
@@ -19,7 +19,7 @@ impl Text {
         }
     }
 
-    /// Appends `part`. None when there is no room for it and the zero byte.
+    /// Appends `part`. `None` when there is no space for it and the zero byte.
     pub fn push(&mut self, part: &[u8]) -> Option<()> {
         let end = self.length.checked_add(part.len())?;
         if end >= LONGEST {
@@ -35,7 +35,7 @@ impl Text {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// The text for the C library. It is as long as this lives.
+    /// The text for the C library, valid as long as `self`.
     pub fn as_ptr(&self) -> *const c_char {
         self.bytes.as_ptr().cast()
     }

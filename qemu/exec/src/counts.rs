@@ -1,4 +1,4 @@
-//! Counting what ran how, for the job's record.
+//! Counts starts of programs, for the job's record. Maps one shared file.
 
 use core::{
     ffi::CStr,
@@ -15,7 +15,7 @@ use crate::{kernel::File, layout, text};
 
 const PATH: &CStr = text::terminated(&text::with_end::<{ layout::COUNTS.len() + 1 }>(layout::COUNTS));
 
-/// What the file holds: execs of twins, and execs under the emulator.
+/// The content of the file: execs of twins, and execs under the emulator.
 #[repr(C)]
 struct Counters {
     twins: AtomicU64,
@@ -26,30 +26,30 @@ struct Counters {
 pub struct Counts(Option<NonNull<Counters>>);
 
 impl Counts {
-    /// Those of the root that this process is in.
+    /// The counters of the root in which this process runs.
     pub fn open() -> Self {
         Self(map())
     }
 
-    /// A twin is about to run: nobody can count it afterwards.
+    /// Counts a twin that is about to run: afterwards this code is gone.
     pub fn twin(&self) {
         self.add(|counters| &counters.twins, 1);
     }
 
-    /// The twin that was counted did not run.
+    /// Takes back the count of a twin that did not run.
     pub fn no_twin(&self) {
         // Counters wrap around.
         self.add(|counters| &counters.twins, u64::MAX);
     }
 
-    /// The emulator runs.
+    /// Counts a start under the emulator.
     pub fn emulated(&self) {
         self.add(|counters| &counters.emulated, 1);
     }
 
     fn add(&self, which: impl Fn(&Counters) -> &AtomicU64, number: u64) {
         if let Some(counters) = self.0 {
-            // SAFETY: it is mapped as long as `self` lives, and whole, as `map` saw.
+            // SAFETY: the memory is mapped as long as `self` lives, and large enough, as `map` checked.
             fetch_add(which(unsafe { counters.as_ref() }), number);
         }
     }
@@ -58,7 +58,7 @@ impl Counts {
 impl Drop for Counts {
     fn drop(&mut self) {
         if let Some(counters) = self.0 {
-            // SAFETY: nothing refers to it any more.
+            // SAFETY: nothing refers to the memory any more.
             let _ = unsafe { munmap(counters.as_ptr().cast(), size_of::<Counters>()) };
         }
     }
@@ -67,12 +67,12 @@ impl Drop for Counts {
 fn map() -> Option<NonNull<Counters>> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = File::open(PATH, flags)?;
-    // Memory behind the end of a file cannot be touched.
+    // Memory past the end of a file cannot be accessed.
     let size = usize::try_from(fstat(file.descriptor()).ok()?.st_size).ok()?;
     if size < size_of::<Counters>() {
         return None;
     }
-    // SAFETY: new memory, wherever the kernel likes. The descriptor may go; the mapping stays.
+    // SAFETY: new memory at an address of the kernel's choice. The descriptor may be closed; the mapping stays.
     let memory = unsafe {
         mmap(
             ptr::null_mut(),
@@ -91,11 +91,11 @@ fn fetch_add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, core::sync::atomic::Ordering::Relaxed);
 }
 
-/// With the instructions that all such processors have. The compiler would call a function that looks into writable
-/// data for newer ones.
+/// With instructions that all such processors have. The compiler would call a function that checks writable data for
+/// newer ones.
 #[cfg(target_arch = "aarch64")]
 fn fetch_add(counter: &AtomicU64, number: u64) {
-    // SAFETY: it changes this one word, as an atomic may be changed.
+    // SAFETY: it changes this one word only, atomically.
     unsafe {
         core::arch::asm!(
             "2:",

@@ -1,4 +1,4 @@
-//! Whether the program has a twin that may run in its place.
+//! Decides whether the program has a twin that may run in its place. Looks at files, and waits for trials.
 
 use core::{ffi::CStr, mem::MaybeUninit};
 
@@ -14,13 +14,13 @@ use crate::{
     stack::{Stack, Text},
 };
 
-/// Bytes of the path of a twin, or of its trial, with the zero at its end.
+/// Length of the path of a twin, or of its trial, including the zero at its end.
 pub const LONGEST_PATH: usize = layout::TRIAL.len() + LONGEST_KEY + 1;
 
-/// Nanoseconds between two looks at a trial.
+/// Nanoseconds between checks of a trial.
 const PAUSE: u32 = 10_000_000;
 
-/// So often at most: half a minute. A trial takes one or two seconds, on a busy machine ten.
+/// The most checks: half a minute. A trial takes one or two seconds, on a busy machine ten.
 const LOOKS: usize = 3000;
 
 /// Libraries that a root's owner wants in every process are the target's, so they need the emulator.
@@ -32,7 +32,7 @@ pub struct Choice<'a> {
     pub program: BorrowedFd<'static>,
     /// The program's path, as it was called.
     pub path: Text,
-    /// What the program is told as its own name.
+    /// The name that the program gets as its own.
     pub name: Text,
     /// The program's other arguments.
     pub arguments: &'static [Text],
@@ -40,7 +40,7 @@ pub struct Choice<'a> {
     pub twin: &'a CStr,
 }
 
-/// The twin to run, whose path is put into `path`.
+/// The twin to run; `path` takes its path.
 pub fn twin_of<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Choice<'a>> {
     let [_, program_path, name, arguments @ ..] = stack.arguments else {
         return None;
@@ -62,18 +62,17 @@ pub fn twin_of<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Ch
     })
 }
 
-/// Whether an environment variable asks for what only the target's loader or the emulator can do. `QEMU_CPU` is set by
-/// Kiln for everything.
+/// Whether an environment variable needs the target's loader or the emulator. Kiln sets `QEMU_CPU` for all programs.
 fn forbids(variable: Text) -> bool {
     variable.starts_with(b"LD_")
         || (variable.starts_with(b"QEMU_") && !variable.starts_with(b"QEMU_CPU="))
         || variable.is(layout::SWITCH, b"off")
 }
 
-/// The path of the twin of exactly this file, if it is there and may be run. Modules, which are there too, may not.
+/// The path of the twin of exactly this file, if it exists and may be executed. Modules, which are there too, may not.
 ///
-/// While a twin is on trial, whoever starts the program waits: under the emulator it would take longer than the trial
-/// does, and an interpreter several times as long. What is started in a trial does not: it might wait for itself.
+/// While a twin is on trial, starts of the program wait: under the emulator it would take longer than the trial does,
+/// and an interpreter several times as long. Programs started in a trial do not wait: they might wait for themselves.
 fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], stack: &Stack) -> Option<&'a CStr> {
     let mut room = [MaybeUninit::uninit(); HEAD];
     let id = build_id(read_head(program, &mut room)?)?;
@@ -84,7 +83,7 @@ fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], stack: &S
     let is_there = |twin: &CStr| accessat(CWD, twin, Access::EXEC_OK, AtFlags::empty()).is_ok();
     if !is_there(twin) {
         let mut other = [0; LONGEST_PATH];
-        // It is published before its trial ends.
+        // A twin is published before its trial ends.
         if is_in_trial(stack) || !outlasts(write_path::<true>(&mut other, key)?) || !is_there(twin) {
             return None;
         }
@@ -92,13 +91,13 @@ fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], stack: &S
     Some(twin)
 }
 
-/// Whether it is a trial that started the program.
+/// Whether a trial started the program.
 fn is_in_trial(stack: &Stack) -> bool {
     let mut variables = stack.environment.iter();
     variables.any(|variable| variable.is(layout::SWITCH, b"now"))
 }
 
-/// Whether there was a trial that has ended now.
+/// Waits for the end of a trial. Returns false if there is no trial, or it takes too long.
 fn outlasts(trial: &CStr) -> bool {
     let goes_on = || accessat(CWD, trial, Access::EXISTS, AtFlags::empty()).is_ok();
     if !goes_on() {
@@ -110,12 +109,12 @@ fn outlasts(trial: &CStr) -> bool {
     })
 }
 
-/// Writes the path of the twin, or of its trial, that has this key: build-id, size and time of modification.
+/// Writes the path of the twin, or of its trial, with this key: build-id, size and modification time.
 fn write_path<'a, const IS_TRIAL: bool>(
     path: &'a mut [u8; LONGEST_PATH],
     (id, size, modified): (&[u8], u64, i64),
 ) -> Option<&'a CStr> {
-    // Not an argument: copying an unknown number of bytes would call a function, of which there is none.
+    // Not an argument: copying an unknown number of bytes would call a function that does not exist here.
     let place = if IS_TRIAL { layout::TRIAL } else { layout::BIN };
     let (directory, name) = path.split_at_mut_checked(place.len())?;
     for (to, from) in directory.iter_mut().zip(place.bytes()) {

@@ -1,5 +1,5 @@
-//! The system calls that `rustix` has not: it keeps what only C libraries need to itself, has names of processes as
-//! allocated strings only, and would panic when the kernel returned nonsense.
+//! System calls that `rustix` does not offer: it does not export those that only C libraries need, returns process
+//! names only as allocated strings, and would panic if the kernel returned an invalid value.
 
 use core::{arch::asm, ffi::CStr, mem::MaybeUninit, slice};
 
@@ -29,7 +29,7 @@ const NUMBERS: Numbers = Numbers {
     nanosleep: 101,
 };
 
-/// The kernel's numbers of calls.
+/// The kernel's system call numbers.
 struct Numbers {
     execve: usize,
     prctl: usize,
@@ -44,10 +44,10 @@ const PR_GET_NAME: usize = 16;
 ///
 /// # Safety
 ///
-/// That of the call.
+/// As for the call itself.
 unsafe fn call(number: usize, [one, two, three, four]: [usize; 4]) -> isize {
     let result;
-    // SAFETY: the kernel's convention: all other registers stay as they are.
+    // SAFETY: the kernel's convention: all other registers are preserved.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!(
@@ -75,13 +75,13 @@ unsafe fn call(number: usize, [one, two, three, four]: [usize; 4]) -> isize {
     result
 }
 
-/// Becomes another program. Returns only when that does not work.
+/// Replaces the program of this process. Returns only on failure.
 ///
 /// # Safety
 ///
-/// Both lists end with a null pointer; what they point to are strings that end with a zero.
+/// Both lists end with a null pointer, and their strings end with a zero.
 pub unsafe fn execve(path: &CStr, arguments: *const *const u8, environment: *const *const u8) {
-    // SAFETY: that of this function.
+    // SAFETY: as for this function.
     let _error = unsafe {
         call(
             NUMBERS.execve,
@@ -106,7 +106,7 @@ pub fn process_name(name: &mut [u8; LONGEST_NAME]) {
     };
 }
 
-/// Lets some time pass, less than a second. A signal may end it earlier.
+/// Sleeps for less than a second. A signal may end the sleep early.
 pub fn sleep(nanoseconds: u32) {
     // Seconds and nanoseconds, as the kernel reads them on 64-bit machines.
     let time = [0, i64::from(nanoseconds)];
@@ -114,13 +114,13 @@ pub fn sleep(nanoseconds: u32) {
     unsafe { call(NUMBERS.nanosleep, [time.as_ptr().expose_provenance(), 0, 0, 0]) };
 }
 
-/// What a file begins with: as much as there is room for.
+/// The beginning of a file: as much as there is space for.
 pub fn read_head<'a>(file: BorrowedFd<'_>, room: &'a mut [MaybeUninit<u8>]) -> Option<&'a [u8]> {
     let (number, begin) = (file.as_raw_fd().cast_unsigned() as usize, room.as_mut_ptr());
-    // SAFETY: the kernel writes no more than there is room for.
+    // SAFETY: the kernel writes no more than there is space for.
     let result = unsafe { call(NUMBERS.pread64, [number, begin.expose_provenance(), room.len(), 0]) };
     let length = usize::try_from(result).ok()?;
-    // SAFETY: so many bytes were written.
+    // SAFETY: that many bytes were written.
     Some(unsafe { slice::from_raw_parts(begin.cast(), length) })
 }
 

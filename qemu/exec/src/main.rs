@@ -1,13 +1,13 @@
-//! `kiln-exec`: decides, each time that a program of the image is started, whether it runs as its native twin or under
-//! the emulator.
+//! `kiln-exec`: decides for each start of a program of the image whether it runs as its native twin or under the
+//! emulator.
 //!
-//! It is no program of its own. Kiln puts it in front of the emulator's entry point, and the sandbox's `binfmt_misc`
-//! starts the joined file. Without a twin it goes on to the emulator's own entry point with everything as the kernel
-//! left it, so whatever runs under the plain emulator runs here in just the same way: in nested roots, with other
-//! credentials, from files that are deleted or may not be read. With a twin it becomes that, by a second `execve`.
+//! It is not a separate program. Kiln puts it in front of the emulator's entry point, and the sandbox's `binfmt_misc`
+//! starts the joined file. Without a twin it jumps to the emulator's own entry point with everything as the kernel
+//! left it, so programs run here exactly as under the plain emulator: in nested roots, with other credentials, from
+//! files that are deleted or unreadable. If there is a twin, a second `execve` starts it.
 //!
 //! Since it is loaded as a part of another program, it has neither writable data nor relocations. It allocates nothing
-//! on the way to the emulator, and nothing in it can panic.
+//! on the way to the emulator, and cannot panic.
 
 #![no_std]
 #![no_main]
@@ -26,7 +26,7 @@ mod start;
 mod text;
 mod twin;
 
-/// Becomes the twin if there is one; otherwise returns.
+/// Becomes the twin, if there is one; otherwise returns.
 fn run(stack: &stack::Stack) {
     let mut path = [0; decide::LONGEST_PATH];
     let choice = decide::twin_of(stack, &mut path);
@@ -40,7 +40,7 @@ fn run(stack: &stack::Stack) {
 }
 
 unsafe extern "C" {
-    /// It is nowhere: the program links only if the compiler sees that nothing panics.
+    /// Not defined anywhere: the program links only if the compiler proves that nothing panics.
     safe fn kiln_exec_must_not_panic() -> !;
 }
 

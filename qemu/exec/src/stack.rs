@@ -1,4 +1,4 @@
-//! What the kernel left on the stack: arguments, environment, auxiliary vector.
+//! Reads the kernel's initial stack: arguments, environment, auxiliary vector. Pure: no I/O.
 
 use core::slice;
 
@@ -10,7 +10,7 @@ const AT_NULL: usize = 0;
 const AT_EXECFD: usize = 2;
 /// Flags of the interpreter.
 const AT_FLAGS: usize = 8;
-/// Whether the program has other rights than whoever started it.
+/// Whether the program has other rights than the process that started it.
 const AT_SECURE: usize = 23;
 
 /// In [`AT_FLAGS`]: the program's own name was kept as the third argument (`P` of `binfmt_misc`).
@@ -32,7 +32,7 @@ pub struct Stack {
 }
 
 impl Text {
-    /// Where it begins, for the kernel.
+    /// Its address, for the kernel.
     pub fn as_ptr(self) -> *const u8 {
         self.0
     }
@@ -40,18 +40,18 @@ impl Text {
     /// Its bytes one by one.
     pub fn bytes(self) -> impl Iterator<Item = u8> {
         (0..)
-            // SAFETY: the string ends with a zero, and nothing behind that is read.
+            // SAFETY: the string ends with a zero, and nothing after it is read.
             .map(move |at| unsafe { self.0.add(at).read() })
             .take_while(|byte| *byte != 0)
     }
 
-    /// Whether it begins so.
+    /// Whether it begins with `prefix`.
     pub fn starts_with(self, prefix: &[u8]) -> bool {
         let mut bytes = self.bytes();
         prefix.iter().all(|byte| bytes.next() == Some(*byte))
     }
 
-    /// Whether it is `name=…`, and with that value.
+    /// Whether it is the variable `name` with exactly this value.
     pub fn is(self, name: &str, value: &[u8]) -> bool {
         let words = name.bytes().chain(*b"=").chain(value.iter().copied());
         self.bytes().eq(words)
@@ -63,7 +63,7 @@ impl Stack {
     ///
     /// # Safety
     ///
-    /// `bottom` is the stack pointer as the kernel started the process with it.
+    /// `bottom` is the stack pointer with which the kernel started the process.
     pub unsafe fn read(bottom: *const usize) -> Self {
         // SAFETY: the kernel lays out the argument count, that many pointers, a null pointer; pointers of the
         // environment up to a null pointer; pairs up to one of the kind AT_NULL. None of it is ever changed.
@@ -99,13 +99,13 @@ impl Stack {
         Some(unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Whether the arguments are as the flag `P` makes them.
+    /// Whether the flag `P` was in effect for the arguments.
     pub fn keeps_name(&self) -> bool {
         self.auxiliary(AT_FLAGS)
             .is_some_and(|flags| flags & PRESERVE_ARGV0 != 0)
     }
 
-    /// Whether the program gained rights by being started.
+    /// Whether the program gained rights when it was started.
     pub fn is_secure(&self) -> bool {
         self.auxiliary(AT_SECURE) != Some(0)
     }

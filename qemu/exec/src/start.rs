@@ -1,13 +1,13 @@
-//! Where the kernel enters, and where the emulator is entered.
+//! The entry point for the kernel, and the jump to the emulator's.
 //!
-//! Eight bytes behind the entry point are eight bytes that Kiln, which knows them by their content, replaces by the
-//! distance from this entry point to the emulator's.
+//! Eight bytes after the entry point is a placeholder of eight bytes, which Kiln finds by its content and replaces by
+//! the distance from this entry point to the emulator's.
 
 use core::arch::global_asm;
 
 use crate::{run, stack::Stack};
 
-// The ABI leaves only the stack pointer and, on x86_64, rdx = 0 (on aarch64 x0 = 0) to a program that starts.
+// The ABI gives a program only the stack pointer and, on x86_64, rdx = 0 (on aarch64 x0 = 0).
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.start, \"ax\", @progbits",

@@ -1,4 +1,4 @@
-//! The layout's paths as the kernel wants strings: with a zero at the end.
+//! The layout's paths in the kernel's form: with a zero at the end. Pure: no I/O.
 
 use core::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! Becoming the twin.
+//! Replaces this process's program by the twin. Maps memory, and calls `execve`.
 
 use core::{ffi::CStr, ptr};
 
@@ -21,11 +21,11 @@ const LOADER: &CStr = text::terminated(&text::with_end::<{ layout::LOADER.len() 
 const LIB: &CStr = text::terminated(&text::with_end::<{ layout::LIB.len() + 1 }>(layout::LIB));
 const ANSWERS: &CStr = text::terminated(&text::with_end::<{ layout::ANSWERS.len() + 1 }>(layout::ANSWERS));
 
-/// What the loader is told before the program: its own name, then these, with the holes filled.
+/// The loader's words before the program's arguments: its own name, its options with their values, and the twin.
 const LOADER_WORDS: usize = 9;
 
-/// Variables that go before the program's own and that the library of answers takes out again: which file the program
-/// is, and what its process is called.
+/// Variables before the program's own, which the library of answers removes again: the program's file, and its
+/// process's name.
 const OWN_VARIABLES: usize = 2;
 
 const EXE: &[u8] = b"KILN_EXE=";
@@ -37,22 +37,22 @@ const LONGEST_PATH: usize = 4096;
 /// `/proc/self/fd/` and a number.
 const LONGEST_LINK: usize = 32;
 
-/// Strings that are made here.
+/// The strings made here.
 #[repr(C)]
 struct Strings {
     exe: [u8; EXE.len() + LONGEST_PATH + 1],
-    /// Its two parts lie behind each other.
+    /// Its two parts are adjacent.
     comm: ([u8; COMM.len()], [u8; LONGEST_NAME]),
     link: [u8; LONGEST_LINK],
 }
 
-/// Executes the twin. Returns only if that does not work, with everything as it was before.
+/// Executes the twin. Returns only on failure, with everything as before.
 pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
-    // Pointers to arguments and environment, each list with a null pointer at its end, behind the strings. The kernel
-    // hands out zeroed memory.
+    // The pointers to arguments and environment follow the strings; each list ends with a null pointer. The kernel's
+    // memory is zeroed.
     let words = LOADER_WORDS + choice.arguments.len() + 1 + OWN_VARIABLES + stack.environment.len() + 1;
     let size = size_of::<Strings>().next_multiple_of(align_of::<*const u8>()) + words * size_of::<*const u8>();
-    // SAFETY: new memory, wherever the kernel likes.
+    // SAFETY: new memory at an address of the kernel's choice.
     let Ok(memory) = (unsafe {
         mmap_anonymous(
             ptr::null_mut(),
@@ -63,7 +63,7 @@ pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
     }) else {
         return;
     };
-    // SAFETY: the memory is large enough for both, zeroed, aligned to a page, and nobody else's; zeros are valid values.
+    // SAFETY: the memory is large enough for both, zeroed, page-aligned and not shared; zeros are valid values.
     let (strings, lists) = unsafe {
         let lists = memory
             .byte_add(size_of::<Strings>().next_multiple_of(align_of::<*const u8>()))
@@ -107,14 +107,14 @@ pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
     {
         // SAFETY: both lists end with a null pointer, and all strings with a zero.
         unsafe { kernel::execve(LOADER, lists.as_ptr(), lists.as_ptr().add(environment)) };
-        // The emulator reads the program from it.
+        // The emulator reads the program through this descriptor.
         let _ = fcntl_setfd(choice.program, flags);
     }
-    // SAFETY: nothing refers to it any more. The emulator must not find less room than usual.
+    // SAFETY: nothing refers to the memory any more. The emulator must find as much free memory as usual.
     let _ = unsafe { munmap(memory, size) };
 }
 
-/// Writes what the twin says of itself: not its own file and name, but those of the program that it stands for.
+/// Writes the twin's description of itself: not its own file and name, but those of the program that it replaces.
 fn describe(choice: &Choice<'_>, strings: &mut Strings) {
     let Strings { exe, comm, link } = strings;
     write(exe, EXE.iter().copied());
@@ -128,7 +128,7 @@ fn describe(choice: &Choice<'_>, strings: &mut Strings) {
     let path = exe.get_mut(EXE.len()..EXE.len() + LONGEST_PATH).unwrap_or_default();
     let link = CStr::from_bytes_until_nul(link).unwrap_or_default();
     if readlinkat_raw(CWD, link, &mut *path).is_err() {
-        // Without /proc there is only what the caller said.
+        // Without /proc, only the caller's path is known.
         write(path, choice.path.bytes());
     }
     write(&mut comm.0, COMM.iter().copied());

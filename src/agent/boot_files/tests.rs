@@ -18,7 +18,7 @@ struct Root {
 }
 
 impl Root {
-    /// A root with these files; `a -> b` makes a link. Kernels get the content of x86_64 ones.
+    /// A root with these files; `a -> b` makes a link. Kernels have the content of x86_64 ones.
     fn new(files: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for file in files {
@@ -286,7 +286,7 @@ proptest! {
         let _ = VersionKey::new(&text);
     }
 
-    /// However the links of a root lead, what is found lies in it.
+    /// Wherever the links of a root lead, every file found is inside the root.
     #[test]
     fn resolving_never_leaves(links in prop::collection::btree_map("[a-c]", r"/?(\.\./){0,3}[a-d](/[a-d.]{1,2}){0,2}", 1..4), path in r"(\.\./)?[a-d](/[a-d]){0,3}") {
         let root = Root::new(&["d/a/file", "d/b/c/d"]);

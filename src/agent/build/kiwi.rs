@@ -1,4 +1,5 @@
-//! kiwi-ng: `system prepare` makes the root; nothing else of kiwi is needed for an image that is a squashfs.
+//! Runs kiwi-ng: `system prepare` makes the root; an image that is a squashfs needs nothing else of kiwi. Runs
+//! processes, and touches the root.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use crate::{
 /// kiwi, in the toolbox's virtual environment.
 const KIWI: &str = "/opt/kiwi/bin/kiwi-ng";
 
-/// Where apt of the toolbox is told which architecture it works for.
+/// The configuration by which the toolbox's apt learns the target architecture.
 const APT_CONFIG: &str = "/etc/apt/apt.conf.d/50kiln";
 
 /// Makes the toolbox's package managers work for `arch`.
@@ -31,29 +32,30 @@ pub fn prepare_package_managers(arch: Arch) -> Result<(), Failure> {
     fs_err::write(APT_CONFIG, config).map_err(|error| Failure::io("cannot configure apt", &error))
 }
 
-/// What kiwi is asked to do.
+/// A task for kiwi.
 #[derive(Debug)]
 pub struct PrepareRoot<'a> {
     /// The recipe's directory.
     pub recipe: &'a Path,
-    /// Where the new root goes.
+    /// The place of the new root.
     pub root: &'a Path,
     /// The root's architecture.
     pub arch: Arch,
-    /// What runs programs of that architecture, when the machine itself does not.
+    /// The emulator for programs of that architecture, unless the machine runs them itself.
     pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
 }
 
-/// Makes the root that a recipe describes. What runs under the emulator meanwhile is added to `programs`, however it ends.
+/// Makes the root that a recipe describes. Programs that ran under the emulator are added to `programs`, whatever the
+/// result.
 ///
 /// # Errors
 ///
-/// `build_failed`, or a more telling code, with the first cause that kiwi's output names.
+/// `build_failed`, or a more specific code, with the first cause that kiwi's output names.
 pub async fn prepare_root(request: PrepareRoot<'_>, programs: &mut Programs, events: &Events) -> Result<(), Failure> {
     let mut command = Command::new(KIWI);
-    // The detailed log on standard output is the only place where kiwi shows what the tools that it runs say.
+    // Only the detailed log on standard output contains the messages of the tools that kiwi runs.
     command.args(["--logfile", "stdout", "--debug"]);
     if request.has_tbz {
         command.args(["--type", "tbz"]);
@@ -77,7 +79,7 @@ pub async fn prepare_root(request: PrepareRoot<'_>, programs: &mut Programs, eve
     run_image_script(request.root, request.emulator, programs, events).await
 }
 
-/// Runs the recipe's `images.sh`, which kiwi calls when it makes an image of the root, a step that we do not take.
+/// Runs the recipe's `images.sh`. kiwi calls it when it makes an image of the root, a step that Kiln does not use.
 async fn run_image_script(
     root: &Path,
     emulator: Option<&Emulator>,
@@ -110,7 +112,7 @@ async fn run(
     Ok(finished)
 }
 
-/// Why kiwi failed: the cause that its output names, else its own last error.
+/// Why kiwi failed: the cause that its output names, or else its own last error.
 fn cause(said: &[String]) -> Failure {
     if let Some(known) = cause::known_cause(said) {
         return known;

@@ -1,3 +1,3 @@
-//! Building a root file system from a recipe: one file per kind of recipe.
+//! Builds a root file system from a recipe: one file per kind of recipe. Runs the build tool, and touches the root.
 
 pub mod kiwi;

@@ -1,5 +1,6 @@
-//! Disk space of a fixed size in a virtual machine: a file on the volume with a file system of its own. The volume itself
-//! is a shared directory there, which is slow for small files and has no size.
+//! Disk space of a fixed size in a virtual machine: a file on the volume with its own file system. The volume itself
+//! is a shared directory there, which is slow for small files and has no size limit. Makes the file, a loop device and
+//! a mount.
 
 use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
@@ -14,22 +15,22 @@ use crate::{
     sandbox::room::order::{TOOLBOX, VOLUME},
 };
 
-/// The file, on the volume.
+/// The file's name on the volume.
 const FILE: &str = "disk.ext4";
 
-/// Where the toolbox's tools see the volume.
+/// The volume's path for the toolbox's tools.
 const IN_TOOLBOX: &str = "/mnt";
 
-/// The kernel's numbers for loop devices and for what hands them out (its `Documentation/admin-guide/devices.txt`).
+/// The kernel's numbers for loop devices and for their control device (its `Documentation/admin-guide/devices.txt`).
 const LOOP_MAJOR: u64 = 7;
 const LOOP_CONTROL: (u64, u64) = (10, 237);
 
-/// Mounts a file system of this many bytes and inodes over `dir`; makes it unless a sandbox before this one left it. Disk
-/// space that one left as a directory stays that. Whether it has a size.
+/// Mounts a file system of this many bytes and inodes over `dir`, creating it unless an earlier sandbox left it. Disk
+/// space that was left as a directory stays one. Returns whether it has a size limit.
 ///
 /// # Errors
 ///
-/// `no_scratch` with what the kernel or the tool said.
+/// `no_scratch` with the message of the kernel or the tool.
 pub(super) fn mount_file(dir: &Path, (bytes, inodes): (u64, u64)) -> Result<bool, Failure> {
     let (here, there) = (Path::new(VOLUME).join(FILE), format!("{IN_TOOLBOX}/{FILE}"));
     if !here.exists() && dir.join("scratch").exists() {
@@ -53,7 +54,7 @@ pub(super) fn mount_file(dir: &Path, (bytes, inodes): (u64, u64)) -> Result<bool
     if !here.exists() {
         let made = fs_err::File::create(&here).and_then(|made| made.set_len(bytes));
         made.map_err(|error| Failure::io("cannot make the sandbox's disk space", &error))?;
-        // Nothing in it is to survive a crash of the machine.
+        // Nothing in it has to survive a crash of the machine.
         let inodes = inodes.to_string();
         tool(
             "mkfs.ext4",
@@ -73,13 +74,13 @@ pub(super) fn mount_file(dir: &Path, (bytes, inodes): (u64, u64)) -> Result<bool
         MsFlags::MS_NODEV,
         None::<&str>,
     );
-    // It goes when it is not mounted any more, or now.
+    // The device is released when it is no longer mounted, or now.
     tool("losetup", &["--detach", &device])?;
     mounted.map_err(|errno| failed("cannot mount it", errno))?;
     Ok(true)
 }
 
-/// Runs a tool of the toolbox. What it said.
+/// Runs a tool of the toolbox. Returns its output.
 fn tool(name: &str, args: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new(format!("/usr/sbin/{name}"));
     command.args(args).env_clear();

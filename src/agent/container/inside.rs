@@ -1,4 +1,4 @@
-//! From the container into the sandbox.
+//! The entrance and process 1 of a sandbox in a container. Makes namespaces and mounts, and starts the agent.
 
 use std::{
     io::{Read, Write},
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
+/// Makes the namespaces, becomes root in them, starts process 1 and passes on its exit code.
 pub(super) fn enter(order: &Order, disk: &Path, parent: UnixStream) -> Result<i32, Failure> {
     let mut flags =
         CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
@@ -66,7 +66,7 @@ pub(super) fn enter(order: &Order, disk: &Path, parent: UnixStream) -> Result<i3
     }
 }
 
-/// Makes the namespaces, waits until their ids are mapped, and becomes root of them.
+/// Makes the namespaces, waits until their ids are mapped, and becomes root in them.
 pub(super) fn become_root(flags: CloneFlags, mut parent: UnixStream) -> Result<(), Failure> {
     die_with_parent();
     unshare(flags).map_err(user_namespace_failure)?;
@@ -78,7 +78,7 @@ pub(super) fn become_root(flags: CloneFlags, mut parent: UnixStream) -> Result<(
     setgroups(&[]).map_err(system)?;
     setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).map_err(system)?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).map_err(system)?;
-    // The change of user cleared it (prctl(2)). Without its first process there is no container and none of this.
+    // The change of user cleared the setting (prctl(2)). Without its first process the whole container ends anyway.
     die_with_parent();
     Ok(())
 }
@@ -93,7 +93,7 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let hostname = format!("kiln-{}", name.get(..8).unwrap_or(&name));
     sethostname(&hostname)
         .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
-    // The engine's: its resolver is in this network and nowhere else.
+    // The engine's file: its resolver is in this network and nowhere else.
     let resolv_conf = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let doors = match Path::new(DOORS) {
         doors if doors.exists() => doors.to_owned(),
@@ -108,7 +108,7 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     };
     furnish(&mut Linux, &sources, &name, &hostname, &resolv_conf)?;
     let mut command = process1::agent(&order.facts)?;
-    // Ours is what the driver reads.
+    // The driver reads this process's own standard output.
     command.stdout(std::process::Stdio::null());
     run_and_reap(command)
 }

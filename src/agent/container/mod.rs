@@ -1,4 +1,5 @@
-//! The first process of a container: makes a sandbox in it, and outlives that to say how it ended.
+//! The first process of a container: makes a sandbox in it, and outlives that sandbox to report how it ended. Reads
+//! standard input, writes standard output, and touches the container's volume.
 //!
 //! ```text
 //!  engine ── container ─────────────────────────────────────────────────────────────────────────┐
@@ -6,11 +7,11 @@
 //!         │  the engine's namespaces       user namespace      all namespaces but the network       │
 //! ```
 //!
-//! It is the only process that has any right in the engine's namespaces: to set routes, which it gives up at once, and
-//! to map ids. A build's root has all rights in a user namespace of its own and is nobody outside; the network, which
-//! is the container's, it cannot change.
+//! Only this process has any right in the engine's namespaces: to set up routes, which it gives up at once, and to map
+//! ids. A build's root has all rights in its own user namespace and none outside it; it cannot change the network,
+//! which is the container's.
 //!
-//! In a virtual machine (`Order::ids` is none) there is no user namespace: the machine is the wall.
+//! In a virtual machine (`Order::ids` is none) there is no user namespace: the machine is the boundary.
 
 use std::{
     ffi::OsString,
@@ -54,20 +55,20 @@ mod inside;
 mod probe;
 mod rights;
 
-/// Whose files are measured in a virtual machine: everybody's.
+/// The owners of the measured files in a virtual machine: all ids.
 const ALL_IDS: IdMap = IdMap {
     uid_base: 0,
     gid_base: 0,
     rootless: false,
 };
 
-/// How often the sandbox is measured, in milliseconds.
+/// Interval between measurements of the sandbox, in milliseconds.
 const EVERY_MS: u16 = 1000;
 
-/// How long an agent that is to end may take. Engines kill what has not ended after ten seconds.
+/// How long an agent may take to end when asked. Engines kill a container after ten seconds.
 const LAST_WORDS: Duration = Duration::from_secs(7);
 
-/// The subcommand. Returns how the container ends.
+/// The subcommand. Returns the container's exit status.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let code = match arguments.next() {
         Some(word) if word == order::SYNC => i32::from(!keep(arguments.next())),
@@ -77,7 +78,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// Does what the engine's client orders. Returns the container's exit code.
+/// Carries out the order of the driver. Returns the container's exit code.
 fn main_of_sandbox() -> i32 {
     let end = read_order()
         .and_then(|order| run(&order))
@@ -104,7 +105,7 @@ fn read_order() -> Result<Order, Failure> {
     })
 }
 
-/// Says a line. An engine that keeps no logs is no reason to end.
+/// Writes a line to standard output. An engine that keeps no logs is no reason to end.
 fn say_line(what: &impl Serialize) {
     if let Ok(text) = serde_json::to_string(what) {
         let _ = writeln!(std::io::stdout(), "{text}");
@@ -142,8 +143,8 @@ fn run(order: &Order) -> Result<End, Failure> {
     })
 }
 
-/// Makes sure that the disk space stands a crash of the machine. Whether it does: what a sandbox wrote that `started`
-/// before the machine did is not all there. Seconds since 1970.
+/// Makes the disk space safe against a crash of the machine. Returns whether it is: if the machine booted after the
+/// sandbox `started`, some of its writes may be lost. Seconds since 1970.
 fn keep(started: Option<OsString>) -> bool {
     let started = started.and_then(|text| text.to_str()?.parse::<u64>().ok());
     let stat = fs_err::read_to_string("/proc/stat").unwrap_or_default();
@@ -154,7 +155,7 @@ fn keep(started: Option<OsString>) -> bool {
     is_of_this_boot && fs_err::File::open(VOLUME).is_ok_and(|dir| nix::unistd::syncfs(&dir).is_ok())
 }
 
-/// The container's own groups, as engines show them inside.
+/// The counters of the container's own groups, as engines show them inside.
 fn counters() -> Counters {
     let mount = Path::new("/sys/fs/cgroup");
     let dirs = if mount.join("cgroup.controllers").exists() {
@@ -167,7 +168,7 @@ fn counters() -> Counters {
     Counters::of(dirs)
 }
 
-/// Runs the sandbox to its end. `tick` is called now and then meanwhile.
+/// Runs the sandbox to its end. `tick` is called regularly meanwhile.
 fn sandbox(
     order: &Order,
     disk: &Path,
@@ -207,7 +208,7 @@ fn sandbox(
         }
         if signals.wait() == Some(Signal::SIGTERM) && told_to_end.is_none() {
             told_to_end = Some(Instant::now());
-            // The agent ends its tools and has its server know. All else ends with it.
+            // The agent ends its tools and tells its server. All other processes end with it.
             if let Some(agent) = child_of(entrance).and_then(child_of) {
                 let _ = kill(agent, Signal::SIGTERM);
             }
@@ -224,7 +225,7 @@ fn sandbox(
     Ok((exit_code, said(failure_out).or(refused).or(ended_by_engine)))
 }
 
-/// The first process that this one started and that is still there.
+/// The first child of a process that still exists.
 fn child_of(process: Pid) -> Option<Pid> {
     let children = fs_err::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
@@ -244,14 +245,14 @@ fn hand_over(mut socket: UnixStream, ids: Option<IdMap>, entrance: Pid) -> Resul
     socket.write_all(&ready).map_err(lost)
 }
 
-/// The failure that somebody wrote into a pipe before it was closed.
+/// The failure that was written into a pipe before it was closed.
 fn said(pipe: OwnedFd) -> Option<Failure> {
     let mut text = String::new();
     let _ = std::fs::File::from(pipe).read_to_string(&mut text);
     serde_json::from_str(&text).ok()
 }
 
-/// Signals that this process waits for instead of being interrupted by them.
+/// Signals that this process waits for, instead of being interrupted by them.
 struct Signals {
     set: SigSet,
     fd: SignalFd,
@@ -261,7 +262,7 @@ impl Signals {
     fn block() -> Result<Self, Failure> {
         let failed = |errno: Errno| Failure::new("sandbox_start", format!("cannot wait for signals: {errno}"));
         let mut set = SigSet::empty();
-        // That the sandbox has ended, and that the engine wants it to.
+        // The sandbox has ended, or the engine wants it to.
         set.add(Signal::SIGCHLD);
         set.add(Signal::SIGTERM);
         set.thread_block().map_err(failed)?;
@@ -270,11 +271,11 @@ impl Signals {
     }
 
     fn unblock(&self) {
-        // It was blocked with the same set.
+        // The same set was blocked before, so this cannot fail.
         let _ = self.set.thread_unblock();
     }
 
-    /// The next signal, if one comes before the sandbox is to be measured.
+    /// The next signal, if one comes before the next measurement.
     fn wait(&self) -> Option<Signal> {
         let mut watched = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut watched, PollTimeout::from(EVERY_MS));

@@ -1,4 +1,5 @@
-//! Looking at where a container is, and trying out whether a sandbox could be made there.
+//! Examines a container's surroundings, and tests whether a sandbox could be made in it. Reads system files, and makes
+//! namespaces for the test.
 
 use std::{ffi::OsString, os::unix::net::UnixStream, path::Path};
 
@@ -26,7 +27,7 @@ use crate::{
     },
 };
 
-/// Says what it finds, and whether a sandbox with these ids could be made. Returns the container's exit code.
+/// Reports its findings, and whether a sandbox with these ids could be made. Returns the container's exit code.
 pub(super) fn main(ids: Option<OsString>) -> i32 {
     let ids = ids.and_then(|text| serde_json::from_str(text.to_str()?).ok());
     let disk = statvfs("/").ok();
@@ -44,7 +45,7 @@ pub(super) fn main(ids: Option<OsString>) -> i32 {
     0
 }
 
-/// What the CPU calls itself.
+/// The CPU's own name.
 fn cpu() -> String {
     let text = fs_err::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text
@@ -53,7 +54,7 @@ fn cpu() -> String {
     name.map_or_else(String::new, |(_, name)| name.to_owned())
 }
 
-/// What a security module or an old kernel forbids is forbidden here, too.
+/// Makes namespaces and a mount, which fails wherever a security module or an old kernel would prevent a sandbox.
 fn try_out(ids: IdMap) -> Result<(), Failure> {
     rights::keep_only_ids()?;
     let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot try out a sandbox: {errno}"));

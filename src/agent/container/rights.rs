@@ -1,11 +1,11 @@
-//! Giving up rights for good.
+//! Drops rights of the container's first process for good.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::records::Failure;
 
-/// Keeps only the rights to map ids. With "no new privileges" set, as in every container of ours, no program that is
-/// started from here on gets any of the others back (`capabilities(7)`, `prctl(2)`).
+/// Keeps only the rights to map ids. With "no new privileges" set, as in all of Kiln's containers, no program started
+/// from here on regains any other right (`capabilities(7)`, `prctl(2)`).
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! One change to an image: a command, a script, or an Ansible playbook.
+//! Makes one change to an image: a command, a script, or an Ansible playbook. Downloads it from S3, and runs it in the
+//! root.
 
 use std::{io, path::Path};
 
@@ -17,10 +18,10 @@ use crate::{
     records::{ChangeKind, Failure, ShellTime, ShellWish, protocol::ChangeSource},
 };
 
-/// Where scripts lie in the root while they run.
+/// The directory of scripts in the root while they run.
 const PLACE: &str = ".kiln-change";
 
-/// Where playbooks lie in the sandbox.
+/// The directory of playbooks in the sandbox.
 const PLAYBOOKS: &str = "playbook";
 
 impl Customizing<'_> {
@@ -28,7 +29,7 @@ impl Customizing<'_> {
     ///
     /// # Errors
     ///
-    /// `change_failed` when what is run says so; `change_unreachable` when it cannot be fetched.
+    /// `change_failed` when the change itself fails; `change_unreachable` when it cannot be downloaded.
     pub(super) async fn make(
         &self,
         change: &ChangeSource,
@@ -80,7 +81,7 @@ impl Customizing<'_> {
         Ok(command)
     }
 
-    /// A playbook comes to the image as a user would: over ssh, with a key that is made for it.
+    /// A playbook reaches the image like a user: over ssh, with a key that is made for it.
     async fn playbook(&self, name: &str, archive: &Path, has_twins: bool) -> Result<Command, Failure> {
         let failed = |error: io::Error| Failure::io("cannot prepare the playbook", &error);
         let dir = self.outputs.root().with_file_name(PLAYBOOKS);

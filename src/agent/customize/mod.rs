@@ -1,4 +1,5 @@
-//! The steps of a customize job that are its own: an image's root is fetched, and changed.
+//! The steps that only a customize job has: an image's root is fetched and changed. Downloads from S3, and changes the
+//! root.
 
 mod changes;
 pub mod rootfs;
@@ -14,26 +15,26 @@ use crate::records::{
     protocol::{ChangeSource, Emulator, JobDescription, ShellPlan},
 };
 
-/// What changing an image takes.
+/// Everything that the changes need.
 #[derive(Debug, Clone, Copy)]
 pub struct Customizing<'a> {
     /// The job.
     pub job: &'a JobDescription,
-    /// Where its root is.
+    /// The job's outputs, with the image's root.
     pub outputs: &'a Outputs,
-    /// What runs programs of the image, if they do not run by themselves.
+    /// The emulator for programs of the image, unless the machine runs them itself.
     pub emulator: Option<&'a Emulator>,
-    /// Reaches S3.
+    /// The client for S3.
     pub http: &'a reqwest::Client,
-    /// Reaches the server.
+    /// The channel to the server.
     pub channel: &'a Channel,
-    /// Hears what happens.
+    /// Takes events.
     pub events: &'a Events,
 }
 
 impl Customizing<'_> {
-    /// Makes the changes, then lets the user make some, if there is to be a shell. Returns what ran how, if programs of the
-    /// image do not run by themselves.
+    /// Makes the changes, then opens the shell, if the job has one. Returns how often programs ran as twins or
+    /// emulated, if the machine cannot run them itself.
     pub async fn change(
         &self,
         changes: &[ChangeSource],
@@ -51,7 +52,7 @@ impl Customizing<'_> {
         let outcome = self
             .change_open(changes, by_hand, &mut open, twins.is_some(), &mut programs)
             .await;
-        // Before all that still runs is killed, which would be taken for a failure of theirs.
+        // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
         let (execs, counted) = Twins::end(twins, programs, self.emulator).await;
         let closed = blocking(move || open.close()).await;
         (execs, closed.and(outcome).and(counted))
@@ -80,7 +81,7 @@ impl Customizing<'_> {
         shell::hold(opening, self.channel, self.events).await?.result()
     }
 
-    /// Where lies what is put back in the end.
+    /// The directory for files that are restored at the end.
     fn aside(&self) -> PathBuf {
         self.outputs.root().with_extension("aside")
     }

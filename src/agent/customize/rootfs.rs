@@ -1,4 +1,5 @@
-//! An image's root file system: fetched, checked, unpacked.
+//! Fetches an image's root file system, checks and unpacks it. Downloads from S3, runs unsquashfs, and writes the
+//! root.
 
 use std::{
     path::Path,
@@ -20,11 +21,12 @@ use crate::{
     squashfs::{Device, Unpacked},
 };
 
-/// Fetches the image's root file system and unpacks it. Returns its device nodes, which are not unpacked.
+/// Fetches the image's root file system and unpacks it. Returns its device nodes, which cannot be unpacked.
 ///
 /// # Errors
 ///
-/// `image_unreachable` when S3 does not give it; `image_corrupt` when it is not what the manifest says, or no squashfs.
+/// `image_unreachable` when S3 does not deliver it; `image_corrupt` when it differs from the manifest, or is not a
+/// squashfs.
 pub async fn fetch(
     source: &ObjectSource,
     http: &reqwest::Client,
@@ -34,7 +36,7 @@ pub async fn fetch(
     let base = outputs.base();
     let shown = AtomicU64::new(0);
     let digests = fetch::object(http, source, &base, "image_unreachable", &|done, total| {
-        // Every percent is enough.
+        // Progress is reported once per percent.
         if done * 100 / total.max(1) > shown.load(Ordering::Relaxed) {
             shown.store(done * 100 / total.max(1), Ordering::Relaxed);
             events.progress_soon(done, total);
@@ -52,7 +54,7 @@ pub async fn fetch(
     Ok(devices)
 }
 
-/// That it is what the image's manifest promises.
+/// Checks that the file is the one in the image's manifest.
 fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
     let differs =
         |known: &Option<String>, found: &str| known.as_ref().is_some_and(|known| !known.eq_ignore_ascii_case(found));

@@ -1,4 +1,5 @@
-//! What a machine has: the kernel's file systems, modules, ports and disks.
+//! Prepares a machine's devices: the kernel's file systems, modules, ports and disks. Mounts, loads modules, and opens
+//! devices.
 
 use std::{
     fs::File,
@@ -13,16 +14,16 @@ use nix::{
 
 use crate::records::Failure;
 
-/// Where the modules are in the first root; their names begin with the number of their turn.
+/// The directory of modules in the initrd; their names begin with their position in the loading order.
 const MODULES: &str = "/modules";
 
-/// Devices are there as soon as their driver is; ports get their names a moment later.
+/// Devices exist as soon as their driver does; ports get their names a moment later.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often it is looked for them.
+/// Pause between checks for a device.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Mounts what every program expects.
+/// Mounts the file systems that every program expects.
 pub(super) fn mount_system() -> Result<(), Failure> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         fs_err::create_dir_all(target)
@@ -32,16 +33,16 @@ pub(super) fn mount_system() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the kernel kill when memory is short instead of reading the same programs from disk again and again: what was used in
-/// the last second is not taken away (`Documentation/admin-guide/mm/multigen_lru.rst`). A kernel that does not know that
-/// goes on without.
+/// Makes the kernel kill processes when memory runs out, instead of reading the same programs from disk again and
+/// again: pages used in the last second are not evicted (`Documentation/admin-guide/mm/multigen_lru.rst`). A kernel
+/// without that setting runs without it.
 pub(super) fn prefer_killing() {
     for (name, value) in [("enabled", "y"), ("min_ttl_ms", "1000")] {
         let _ = fs_err::write(Path::new("/sys/kernel/mm/lru_gen").join(name), value);
     }
 }
 
-/// Loads every module, in its turn, and lets go of the files.
+/// Loads every module in order, and deletes the files.
 pub(super) fn load_modules() -> Result<(), Failure> {
     let load = |path: &Path| -> std::io::Result<()> {
         let file = fs_err::File::open(path)?;
@@ -72,7 +73,7 @@ pub(super) fn disk(serial: &str) -> Result<PathBuf, Failure> {
     Ok(Path::new("/dev").join(find("/sys/block", "serial", serial)?))
 }
 
-/// Waits for the entry of `dir` whose file `attribute` says `value`.
+/// Waits for the entry of `dir` whose file `attribute` contains `value`.
 fn find(dir: &str, attribute: &str, value: &str) -> Result<PathBuf, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -92,16 +93,16 @@ fn find(dir: &str, attribute: &str, value: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Takes the console from the kernel, which would say in its last words that it powers off.
+/// Detaches the console from the kernel, which would otherwise end the output with a message about powering off.
 pub(super) fn silence_console() {
     let active = fs_err::read_to_string("/sys/class/tty/console/active").unwrap_or_default();
     for console in active.split_whitespace() {
-        // A kernel that keeps it says one line more.
+        // A kernel that keeps the console prints one line more.
         let _ = fs_err::write(format!("/sys/class/tty/{console}/console"), "N");
     }
 }
 
-/// Something the machine cannot be without.
+/// The failure for a device that the machine needs.
 pub(super) fn failed(what: &str, error: &std::io::Error) -> Failure {
     Failure::new("vm_device", format!("{what}: {error}"))
 }

@@ -1,14 +1,15 @@
-//! Process 1 of a virtual machine: the same program as the agent, called `init`.
+//! Process 1 of a virtual machine: the same program as the agent, called `init`. Loads modules, mounts disks, runs the
+//! agent, and powers off.
 //!
 //! ```text
 //!  kernel ──▶ init ── modules, disks, network ──▶ agent in the toolbox, root of this machine
-//!              ▲ │ control port: the errand in, news out
-//!              │ └ words port: what the agent says on standard error
-//!              └── reaps what the agent leaves; powers off
+//!              ▲ │ control port: the errand in, messages out
+//!              │ └ words port: the agent's standard error
+//!              └── reaps the agent's remaining processes; powers off
 //! ```
 //!
-//! It stays in the first root, the one the kernel unpacked, so that it can let go of the job's root at the end: disk
-//! space that is to be gone on with must be unmounted in order.
+//! It stays in the initrd, so that it can unmount the job's root at the end: disk space must be unmounted cleanly for
+//! another attempt to continue with it.
 
 use std::io::{BufRead, BufReader};
 
@@ -30,17 +31,18 @@ mod run;
 /// The program's name as the first process of a machine.
 pub const NAME: &str = "init";
 
-/// The machine's card, and its addresses in the network that every machine has for itself (QEMU's user-mode network).
+/// The machine's network card, and its addresses in the network that each machine has for itself (QEMU's user-mode
+/// network).
 const CARD: (&str, [u8; 4], u8, [u8; 4]) = ("eth0", [10, 0, 2, 15], 24, [10, 0, 2, 2]);
 
-/// Does the machine's errand and powers off.
+/// Carries out the machine's errand and powers off.
 pub fn main() -> ! {
     if let Err(failure) = errand() {
-        // There is nobody to tell but who reads the console.
+        // Only the console is left to report to.
         complain(&failure);
     }
     loop {
-        // It returns only when it was refused, which process 1 never is.
+        // It returns only when it is refused, which does not happen to process 1.
         let _ = reboot(RebootMode::RB_POWER_OFF);
     }
 }
@@ -69,7 +71,7 @@ fn errand() -> Result<(), Failure> {
             let ran = root::furnish(&job)
                 .and_then(|()| routes::configure(card, address.into(), prefix, gateway.into()))
                 .and_then(|()| run::run_agent(&job, devices::port(WORDS_PORT)?, &news));
-            // Whatever else happens: what was written must be on the disk before anybody hears of the end.
+            // In every case, all writes must be on the disk before the end is reported.
             run::end_all();
             news.forget_disk();
             root::let_go();

@@ -1,4 +1,4 @@
-//! What the machine tells its host.
+//! Reports from the machine to its host. Writes to the control port, and measures the job's disk.
 
 use std::{
     fs::File,
@@ -14,14 +14,14 @@ use crate::records::{
     guest::{GuestReport, NEWS_EVERY, News as Line},
 };
 
-/// The way to the host. Cheap to clone.
+/// The connection to the host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct News(Arc<Mutex<Teller>>);
 
 #[derive(Debug)]
 struct Teller {
     port: File,
-    /// Whether the disk is there to be told of.
+    /// Whether the disk is mounted and can be measured.
     has_disk: bool,
 }
 
@@ -30,19 +30,19 @@ impl News {
         Self(Arc::new(Mutex::new(Teller { port, has_disk: false })))
     }
 
-    /// Tells now and then how full the job's disk is, until [`News::forget_disk`].
+    /// Reports the usage of the job's disk regularly, until [`News::forget_disk`].
     pub(super) fn tell_of_disk(&self) {
         self.lock().has_disk = true;
         let news = self.clone();
         std::thread::spawn(move || {
             loop {
-                // The lock keeps the disk where it is meanwhile.
+                // While it is held, the lock keeps the disk mounted.
                 let mut teller = news.lock();
                 if !teller.has_disk {
                     return;
                 }
                 if let Ok(stat) = statvfs(DISK) {
-                    // What is not heard now is heard a second later, or nobody listens any more.
+                    // A lost message is followed by another a second later, or the host has stopped listening.
                     let _ = teller.say(&Line::Disk {
                         bytes: (stat.blocks() - stat.blocks_free()) * stat.fragment_size(),
                         inodes: stat.files() - stat.files_free(),
@@ -54,12 +54,12 @@ impl News {
         });
     }
 
-    /// From here on the disk may go.
+    /// From here on the disk may be unmounted.
     pub(super) fn forget_disk(&self) {
         self.lock().has_disk = false;
     }
 
-    /// Tells how the errand went.
+    /// Reports the result of the errand.
     pub(super) fn ended(&self, report: GuestReport) -> Result<(), Failure> {
         let told = self.lock().say(&Line::Ended(report));
         told.map_err(|error| Failure::io("cannot say how it ended", &error))

@@ -1,11 +1,12 @@
-//! The root of a job in a virtual machine. It looks as in a sandbox of namespaces:
+//! Sets up the root of a job in a virtual machine. Mounts, and writes files of the root. It looks as in a sandbox of
+//! namespaces:
 //!
 //! ```text
 //! /            overlay: the toolbox's squashfs below, the job's own layer on its disk above
-//! /sys         the machine's: modules are built by what it says. Not read-only, since packages bring a directory `sys`
+//! /sys         the machine's: builds of modules depend on it. Not read-only, since packages bring a directory `sys`
 //!              whose times and mode are set where kiwi has mounted it; the machine is the wall
 //! /dev         the few devices that builds need; /proc and /run as everywhere
-//! /run/agent   the agent, and what lies beside it
+//! /run/agent   the agent, with its companions
 //! /scratch     the job's disk space
 //! ```
 
@@ -30,19 +31,19 @@ use crate::{
     sandbox::room::{mounts::DEV_LINKS, process1},
 };
 
-/// Where the job's root is put together, and stays as seen from process 1.
+/// Where the job's root is assembled, and stays as seen from process 1.
 pub(super) const ROOT: &str = "/root";
 
-/// Where the job's disk is mounted, beside its root.
+/// The mount point of the job's disk, beside its root.
 pub(super) const DISK: &str = "/disk";
 
-/// Where the toolbox is mounted.
+/// The mount point of the toolbox.
 const TOOLBOX: &str = "/toolbox";
 
-/// The directory of the first root with the agent, and what lies beside it.
+/// The directory in the initrd with the agent and its companions.
 const PROGRAMS: &str = "/programs";
 
-/// Devices that a build may have: name, and the kernel's numbers for it.
+/// Devices that a build may have: name, and the kernel's numbers.
 const DEVICES: [(&str, u64, u64); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -52,9 +53,9 @@ const DEVICES: [(&str, u64, u64); 6] = [
     ("tty", 5, 0),
 ];
 
-/// Puts the job's root together.
+/// Assembles the job's root.
 pub(super) fn furnish(job: &GuestJob) -> Result<(), Failure> {
-    // Modes are as they are written here.
+    // Modes are exactly as given here.
     umask(Mode::empty());
     let furnished = try_furnish(job).and_then(|()| Ok(sethostname(&job.hostname)?));
     umask(Mode::from_bits_truncate(0o022));
@@ -69,7 +70,7 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount_on(&find(TOOLBOX_DISK)?, TOOLBOX, "squashfs", MsFlags::MS_RDONLY, "")?;
     let flags = MsFlags::MS_NOATIME;
-    // With `discard` the host gets back what is deleted.
+    // With `discard`, deleted space is returned to the host.
     mount_on(&find(SCRATCH_DISK)?, DISK, "ext4", flags, "discard,noinit_itable")?;
     process1::clear_layers(Path::new(DISK))?;
     for dir in ["upper", "work", "scratch"] {
@@ -130,8 +131,8 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     write("etc/hostname", &format!("{}\n", job.hostname))
 }
 
-/// Unmounts the job's disk, so that it is whole without a journal. Nobody uses it any more; whoever did could only keep
-/// it from being gone on with, which the next sandbox notices.
+/// Unmounts the job's disk, so that it is consistent without a journal. No process uses it any more; one that did
+/// could only prevent another attempt from continuing with it, which the next sandbox notices.
 pub(super) fn let_go() {
     let _ = umount2(ROOT, MntFlags::MNT_DETACH);
     let _ = umount2(DISK, MntFlags::empty());

@@ -1,4 +1,4 @@
-//! Running the agent in its root, and ending all that it leaves.
+//! Runs the agent in its root, and ends all remaining processes.
 
 use std::{fs::File, io::Write, os::unix::process::CommandExt, process::Stdio};
 
@@ -22,10 +22,10 @@ use crate::{
     sandbox::room::process1,
 };
 
-/// Where control groups are mounted; the job does not see it.
+/// The mount point of control groups; the job does not see it.
 const GROUPS: &str = "/groups";
 
-/// Runs the agent to its end. What it says on standard error goes to `words`.
+/// Runs the agent to its end. Its standard error goes to `words`.
 pub(super) fn run_agent(job: &GuestJob, words: File, news: &News) -> Result<GuestReport, Failure> {
     let failed = |error: std::io::Error| devices::failed("cannot run the agent", &error);
     let members = group(job.pids).map_err(failed)?;
@@ -49,13 +49,13 @@ pub(super) fn run_agent(job: &GuestJob, words: File, news: &News) -> Result<Gues
 
 /// Ends every process but this one, and waits until they are gone.
 pub(super) fn end_all() {
-    // An error means that there is none.
+    // An error means that there is no other process.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     while !matches!(waitpid(None, None), Err(Errno::ECHILD)) {}
 }
 
-/// Makes the job's root this process's `/`. In a mount namespace of its own, so that process 1 keeps its own root, and
-/// by a move, so that user namespaces can be made inside: the kernel allows none in a bare chroot.
+/// Makes the job's root the `/` of this process. In its own mount namespace, so that process 1 keeps its root, and by
+/// a move, so that user namespaces can be made inside: the kernel allows none in a bare chroot.
 fn enter_root() -> std::io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -77,7 +77,7 @@ fn group(pids: u32) -> std::io::Result<File> {
     File::options().write(true).open(format!("{GROUPS}/job/cgroup.procs"))
 }
 
-/// How often this kernel killed a process for want of memory.
+/// How often this kernel killed a process because memory ran out.
 fn oom_kills() -> u64 {
     let text = fs_err::read_to_string("/proc/vmstat").unwrap_or_default();
     let mut lines = text.lines();

@@ -1,4 +1,4 @@
-//! Lines to the server, each of which becomes one user's connection.
+//! Opens lines to the server, each of which becomes one user's connection. Starts an sshd per connection.
 
 use std::{
     convert::Infallible,
@@ -20,19 +20,19 @@ use crate::{
     records::protocol::shell::GO,
 };
 
-/// A line that nobody used is replaced after this time: what is between here and the server may forget it.
+/// An unused line is replaced after this time: network devices on the way may forget it.
 const RENEWED: Duration = Duration::from_mins(5);
 
-/// The pause after a line that could not be opened.
+/// The pause after a failure to open a line.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Lines of sshd's own that are logged for each connection; a flood of logins is not to be one of log lines.
+/// How many of sshd's own lines are logged per connection, so that a flood of logins does not flood the log.
 const SAID: usize = 8;
 
-/// What sshd says when it starts a shell in a terminal, whose name follows.
+/// sshd's message when it starts a shell in a terminal; the terminal's name follows.
 const SHELL_ON: &str = "Starting session: shell on ";
 
-/// Beginnings of what it says all the time, which is not worth a line of the log.
+/// The beginnings of frequent messages that are not worth logging.
 const CHATTER: [&str; 11] = [
     "Accepted key",
     "Changed root",
@@ -52,12 +52,12 @@ const CHATTER: [&str; 11] = [
 pub struct Use(Mutex<Instant>);
 
 impl Use {
-    /// From now on.
+    /// Counts from now.
     pub fn new() -> Self {
         Self(Mutex::new(Instant::now()))
     }
 
-    /// When something last came or went.
+    /// The time of the last traffic.
     pub fn last(&self) -> Instant {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,8 +67,7 @@ impl Use {
     }
 }
 
-/// Serves all who come, until it is dropped; their connections end with it. Whoever logs in to a terminal is shown the
-/// `greeting`.
+/// Serves all connections until it is dropped, which also ends them. Logins on a terminal get the `greeting`.
 pub async fn serve(
     sshd: &Sshd,
     channel: &Channel,
@@ -122,9 +121,9 @@ async fn connect(
         let Some(said) = said else { return };
         let mut lines = BufReader::new(said).lines();
         let mut count = 0;
-        // Read to its end all the same: sshd must not wait for a reader.
+        // Read to the end in any case: sshd must not wait for a reader.
         while let Ok(Some(text)) = lines.next_line().await {
-            // Only who has a terminal and gave no command is a person, who wants to know.
+            // Only a login with a terminal and without a command is a person, who reads the greeting.
             if let Some(name) = text.strip_prefix(SHELL_ON).and_then(|rest| rest.split(' ').next()) {
                 tell(&Path::new("/dev").join(name), &greeting);
             }
@@ -138,7 +137,7 @@ async fn connect(
     let (mut from_sshd, mut to_sshd) = ours.into_split();
     let pass = async {
         tokio::select! {
-            // sshd ends when its user does, and the other way round.
+            // sshd ends when its user disconnects, and the connection ends with sshd.
             _ = pass_on(&mut from_user, &mut to_sshd, &used) => {}
             _ = pass_on(&mut from_sshd, &mut to_user, &used) => {}
         }

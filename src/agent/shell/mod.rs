@@ -1,7 +1,9 @@
-//! The job's shell: opened, served, and ended by its user, by the API, or by the clock.
+//! The job's shell: opened, served, and ended by its user, by the API, or by the clock. Mounts in the sandbox, and
+//! runs sshd.
 //!
-//! The user ends it with a file, as in IMS: `complete` or `failed`, in `/tmp` of the image if that is all that the user
-//! sees, else in `/mnt/image`, where the image's root is `image-root`. With both, `failed` counts.
+//! The user ends it with a file, as in IMS: `complete` or `failed`. The file is in `/tmp` of the image if the user
+//! sees only the image, and otherwise in `/mnt/image`, which has the image's root as `image-root`. If both exist,
+//! `failed` counts.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,19 +26,19 @@ mod sshd;
 
 pub use self::sshd::{LocalLogin, Sshd};
 
-/// Where those who see the sandbox find the image.
+/// The directory of the image for users who see the whole sandbox.
 const MNT: &str = "/mnt/image";
 
-/// The image's root, in there.
+/// The image's root in that directory.
 const VIEW: &str = "image-root";
 
-/// How often it is seen whether the user has finished.
+/// How often the user's files are checked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The end that the server was told is out by no more than this.
+/// The server is told a new end when the last one told is off by more than this.
 const TOLD: Duration = Duration::from_secs(30);
 
-/// How long before its end whoever is logged in is warned.
+/// How long before the end logged-in users are warned.
 const WARNINGS: [Duration; 2] = [Duration::from_mins(10), Duration::from_mins(1)];
 
 /// A shell that is about to open.
@@ -50,18 +52,18 @@ pub struct Opening<'a> {
     pub root: &'a Path,
     /// Whether native twins are made for it.
     pub has_twins: bool,
-    /// One line for who logs in: what this is.
+    /// One line for users who log in: what this shell is for.
     pub what: &'a str,
 }
 
 /// How a shell ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Somebody said what is to become of the work.
+    /// A verdict on the work was given.
     Said(Verdict),
-    /// Nobody used it for that long.
+    /// The shell was unused for that long.
     Unused(Duration),
-    /// It was open for as long as it may.
+    /// The shell was open for the longest time allowed.
     TooLong(Duration),
 }
 
@@ -69,7 +71,7 @@ pub enum End {
 ///
 /// # Errors
 ///
-/// `bad_public_key`; when the sandbox does not let it open.
+/// `bad_public_key`, and failures of the sandbox to open the shell.
 pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> Result<End, Failure> {
     let Opening { job, plan, root, .. } = opening;
     let failed = |error: std::io::Error| Failure::io("cannot open the shell", &error);
@@ -97,7 +99,7 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     Ok(end)
 }
 
-/// Returns when the shell is to end.
+/// Returns when the shell has to end.
 async fn wait(clock: &Clock<'_>, signals: &Signals, channel: &Channel, events: &Events) -> End {
     let mut told = clock.until();
     let mut warned = Duration::MAX;
@@ -138,11 +140,11 @@ impl End {
         }
     }
 
-    /// What it means for work that was to be done in it.
+    /// The meaning of this end for work that was to be done in the shell.
     ///
     /// # Errors
     ///
-    /// `shell_failed` when its user threw the work away, `shell_timeout` when nobody said anything.
+    /// `shell_failed` when the user rejected the work, `shell_timeout` when there was no verdict.
     pub fn result(self) -> Result<(), Failure> {
         match self {
             Self::Said(Verdict::Complete) => Ok(()),
@@ -165,12 +167,12 @@ impl End {
 #[derive(Debug)]
 struct Signals {
     dir: PathBuf,
-    /// As the user sees it.
+    /// Their directory, as the user sees it.
     seen: &'static str,
 }
 
 impl Signals {
-    /// Makes the place for them; what lies there is of an earlier time.
+    /// Prepares their directory; files there are left from earlier.
     fn prepare(root: &Path, jail: bool) -> std::io::Result<Self> {
         let signals = if jail {
             Self {
@@ -205,7 +207,7 @@ impl Signals {
         [Verdict::Failed, Verdict::Complete].into_iter().find(said)
     }
 
-    /// Leaves nothing of them.
+    /// Removes them and their directory.
     fn close(self) -> std::io::Result<()> {
         self.remove()?;
         if self.seen == MNT {
@@ -225,7 +227,7 @@ impl Signals {
     }
 }
 
-/// When a shell ends by itself.
+/// Decides when a shell ends by itself.
 #[derive(Debug)]
 struct Clock<'a> {
     opened: Instant,
@@ -244,7 +246,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// How long it has; or that it is over.
+    /// The time left, or the end.
     fn left(&self) -> Result<Duration, End> {
         let unused = self.idle.checked_sub(self.used.last().elapsed());
         let unused = unused.ok_or(End::Unused(self.idle))?;

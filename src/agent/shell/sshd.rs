@@ -1,7 +1,8 @@
-//! OpenSSH's server for one job's shell: its files, and one process of it for each connection.
+//! OpenSSH's server for one job's shell: its files, and one process per connection. Writes files of the sandbox, and
+//! starts processes.
 //!
-//! No process listens. sshd is started on a connection that is there already, as inetd does, so there is no port in the
-//! sandbox, and nobody gets in who does not come over a line.
+//! No process listens. sshd is started on an existing connection, as inetd does, so the sandbox has no port, and the
+//! only way in is a line to the server.
 
 use std::{
     ffi::OsString,
@@ -22,16 +23,16 @@ use crate::{
     records::{Failure, ShellWish},
 };
 
-/// Where the shell's files are, in the sandbox and in no root.
+/// The directory of the shell's files: in the sandbox, and in no root.
 const DIR: &str = "/run/kiln-shell";
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// sshd, ready to be started.
+/// A configured sshd.
 #[derive(Debug)]
 pub struct Sshd {
     config: PathBuf,
-    /// The root whose twins whoever logs in shall have.
+    /// The root whose twins users get when they log in.
     twins: Option<PathBuf>,
     host_key: String,
 }
@@ -41,7 +42,7 @@ impl Sshd {
     ///
     /// # Errors
     ///
-    /// `bad_public_key` when nobody could log in with the job's key; when the sandbox's files cannot be written.
+    /// `bad_public_key` when the job's key allows no login, and failures to write the sandbox's files.
     pub async fn prepare(
         wish: &ShellWish,
         root: &Path,
@@ -98,7 +99,7 @@ impl Sshd {
     }
 }
 
-/// A key that is made for one playbook, which logs in from the sandbox itself.
+/// A key made for one playbook, which logs in from the sandbox itself.
 #[derive(Debug)]
 pub struct LocalLogin {
     dir: PathBuf,
@@ -119,7 +120,7 @@ impl LocalLogin {
         Ok(Self { dir })
     }
 
-    /// Its public half, as it stands in `authorized_keys`.
+    /// Its public half, in the form of `authorized_keys`.
     pub fn public_key(&self) -> io::Result<String> {
         fs_err::read_to_string(self.dir.join("id.pub"))
     }
@@ -132,7 +133,7 @@ impl LocalLogin {
             .command_line()
             .iter()
             .map(|word| match word.to_str() {
-                // A playbook's ssh is another program.
+                // A playbook's ssh runs another program.
                 Some(stand_in::ENTER_PROGRAM) => std::env::current_exe().unwrap_or_default().display().to_string(),
                 _ => word.to_string_lossy().into_owned(),
             })
@@ -153,7 +154,7 @@ impl LocalLogin {
     }
 }
 
-/// Writes a text to every terminal that is in use.
+/// Writes a text to every terminal in use.
 pub fn announce(text: &str) {
     let terminals = fs_err::read_dir("/dev/pts").into_iter().flatten().flatten();
     for terminal in terminals.filter(|entry| entry.file_name() != "ptmx") {
@@ -163,7 +164,7 @@ pub fn announce(text: &str) {
 
 /// Writes a text to a terminal, if it is there.
 pub fn tell(terminal: &Path, text: &str) {
-    // One that nobody reads must hold nobody up.
+    // A terminal that is not read must not block the agent.
     let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     if let Ok(terminal) = open(terminal, flags, Mode::empty()) {
         let _ = write!(std::fs::File::from(terminal), "\r\n{}\r\n", text.replace('\n', "\r\n"));
@@ -193,7 +194,7 @@ fn configuration(dir: &Path, wish: &ShellWish, root: &Path, environment: &[(Stri
     )
 }
 
-/// That somebody could log in at all.
+/// Checks that at least one key allows a login.
 async fn check_keys(keys: &Path) -> Result<(), Failure> {
     let read = Command::new("ssh-keygen").arg("-lf").arg(keys).output().await;
     let read = read.map_err(|error| Failure::io("cannot run ssh-keygen", &error))?;
@@ -238,7 +239,7 @@ async fn make_key(path: &Path) -> Result<(), Failure> {
     Err(Failure::new("io", format!("cannot make a key: {said}")))
 }
 
-/// Has root of the sandbox use the shell of the image's root: sshd looks it up before it enters the image.
+/// Makes root of the sandbox use the shell of the image's root: sshd looks it up before it enters the image.
 fn use_shell_of(root: &Path) -> io::Result<()> {
     let Ok(theirs) = fs_err::read_to_string(root.join("etc/passwd")) else {
         return Ok(());

@@ -7,7 +7,7 @@ struct Recipe {
 }
 
 impl Recipe {
-    /// A recipe whose list names every file but those that begin with `_`.
+    /// A recipe whose list names every file except those that begin with `_`.
     fn new(files: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let recipe = Self { dir };
@@ -53,7 +53,7 @@ impl Recipe {
     }
 }
 
-/// What one template becomes.
+/// The result of rendering one template.
 fn rendered(template: &str, values: &[(&str, &str)]) -> String {
     let recipe = Recipe::new(&[("file", template)]);
     recipe.render(values).unwrap();

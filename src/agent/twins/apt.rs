@@ -1,8 +1,9 @@
-//! What the recipe's or the image's repositories of Debian packages have for the host's architecture.
+//! Asks the Debian repositories of the recipe or the image for packages of the host's architecture. Runs apt, and
+//! touches its own directories.
 //!
-//! apt does what needs trust: it fetches the lists and checks their signatures against the recipe's or the image's keys. It
-//! works on directories of its own and knows of no other architecture and no installed package, so it can neither disturb
-//! nor be disturbed by what kiwi does.
+//! apt handles trust: it fetches the lists and checks their signatures against the keys of the recipe or the image. It
+//! works on its own directories and knows of no other architecture and no installed package, so it and kiwi cannot
+//! disturb each other.
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -15,10 +16,10 @@ use fs_err::File;
 use super::index::{Index, Offer};
 use crate::{arch::Arch, emulation::twins::root::Root};
 
-/// Where kiwi writes its sources, and its logins for them.
+/// The directory of kiwi's sources and its logins for them.
 const KIWI: &str = "/var/cache/kiwi/apt-get";
 
-/// Where an image has its sources, its keys for them, and its logins: files, and directories of such.
+/// An image's sources, keys and logins: files, and directories of such files.
 const OF_IMAGE: [&str; 6] = [
     "sources.list",
     "sources.list.d",
@@ -28,7 +29,7 @@ const OF_IMAGE: [&str; 6] = [
     "auth.conf.d",
 ];
 
-/// Files of apt's configuration may have this many bytes.
+/// The most bytes of a file of apt's configuration.
 const LONGEST: u64 = 1 << 20;
 
 /// apt for the host's architecture.
@@ -38,13 +39,13 @@ pub(super) struct Apt {
     logins: PathBuf,
 }
 
-/// Whether kiwi has set up its sources, and has begun to read the lists.
+/// Whether kiwi has set up its sources and begun to read the lists.
 pub(super) fn is_ready() -> bool {
     Path::new(KIWI).join("lists").is_dir()
 }
 
 impl Apt {
-    /// Makes apt work for `host` below `dir`, with the sources that kiwi has now.
+    /// Sets up apt for `host` below `dir`, with kiwi's current sources.
     pub(super) fn of_recipe(dir: PathBuf, host: Arch) -> io::Result<Self> {
         let sources = dir.join("etc/sources.list.d");
         fs_err::create_dir_all(&sources)?;
@@ -56,11 +57,11 @@ impl Apt {
         Self::new(dir, host, &Path::new(KIWI).join("auth.conf.d"))
     }
 
-    /// Makes apt work for `host` below `dir`, with the sources of the image in `root`.
+    /// Sets up apt for `host` below `dir`, with the sources of the image in `root`.
     ///
     /// # Errors
     ///
-    /// When the image has none, or they cannot be copied.
+    /// The image has no sources, or they cannot be copied.
     pub(super) fn of_image(dir: PathBuf, root: &Root, host: Arch) -> io::Result<Self> {
         let etc = dir.join("etc");
         let files = OF_IMAGE.iter().map(Path::new).flat_map(|path| {
@@ -90,7 +91,7 @@ impl Apt {
         Self::new(dir, host, &logins)
     }
 
-    /// With sources and keys that are below `dir` already.
+    /// Uses sources and keys that are below `dir` already.
     fn new(dir: PathBuf, host: Arch, logins: &Path) -> io::Result<Self> {
         for made in ["etc/apt.conf.d", "state", "cache"] {
             fs_err::create_dir_all(dir.join(made))?;
@@ -111,7 +112,7 @@ impl Apt {
         })
     }
 
-    /// Logins for the sources.
+    /// The directory of logins for the sources.
     pub(super) fn logins(&self) -> PathBuf {
         self.logins.clone()
     }
@@ -131,11 +132,11 @@ impl Apt {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
     }
 
-    /// What the lists say.
+    /// The content of the lists.
     ///
     /// # Errors
     ///
-    /// When they cannot be read.
+    /// The lists cannot be read.
     pub(super) fn index(&self) -> io::Result<Index> {
         let mut command = self.command("apt-get");
         command.args(["indextargets", "--format", "$(TRUSTED)\t$(REPO_URI)\t$(FILENAME)"]);
@@ -146,9 +147,9 @@ impl Apt {
         let mut index = Index::default();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let mut words = line.splitn(3, '\t');
-            // A list that nobody signed, of a recipe that does not mind, proves nothing about its packages.
+            // An unsigned list, of a recipe that allows it, proves nothing about its packages.
             if let (Some("yes"), Some(repository), Some(file)) = (words.next(), words.next(), words.next()) {
-                // Of a repository that cannot be reached there is none.
+                // A repository that cannot be reached has no list.
                 if let Ok(list) = File::open(file) {
                     read(&mut index, repository, BufReader::new(list))?;
                 }
@@ -158,7 +159,7 @@ impl Apt {
     }
 }
 
-/// Sources without the architectures that they are meant for: they are asked for another one.
+/// Sources without their restriction to architectures: they are asked for another one.
 fn for_any_arch(sources: &str) -> String {
     let others = sources.lines().filter(|line| {
         let (field, _) = line.split_once(':').unwrap_or_default();
@@ -167,7 +168,7 @@ fn for_any_arch(sources: &str) -> String {
     others.map(|line| line_for_any_arch(line) + "\n").collect()
 }
 
-/// The same of a source on one line, `deb [OPTION…] ADDRESS SUITE COMPONENT…`. Any other line stays as it is.
+/// The same for a source on one line, `deb [OPTION…] ADDRESS SUITE COMPONENT…`. Any other line is unchanged.
 fn line_for_any_arch(line: &str) -> String {
     let options = line.trim_start().strip_prefix("deb").and_then(|rest| {
         let (before, rest) = rest.split_once('[')?;
@@ -190,7 +191,7 @@ fn line_for_any_arch(line: &str) -> String {
     }
 }
 
-/// Sources with copies, below `dir`, of the keys in `root` that they name.
+/// Sources that refer to copies, below `dir`, of the keys in `root`.
 fn with_keys_of(sources: &str, root: &Root, dir: &Path) -> io::Result<String> {
     const BETWEEN: [char; 6] = [' ', '\t', ',', '=', ':', ']'];
     let mut made = String::new();
@@ -198,7 +199,7 @@ fn with_keys_of(sources: &str, root: &Root, dir: &Path) -> io::Result<String> {
         let names_keys = line.to_ascii_lowercase().contains("signed-by");
         for word in line.split_inclusive(BETWEEN) {
             let path = Path::new(word.trim_end_matches(BETWEEN));
-            // Others are fingerprints, or the key itself.
+            // Other values are fingerprints, or the key itself.
             let key = (names_keys && path.is_absolute())
                 .then(|| root.content(path, LONGEST))
                 .flatten();

@@ -1,4 +1,5 @@
-//! Taking programs and libraries out of a package, of which a tool of its format makes a tar archive.
+//! Extracts programs and libraries from a package that a tool converts to a tar archive. Runs the tool, and writes
+//! below the given directory.
 
 use std::{
     fs::File,
@@ -14,7 +15,7 @@ use crate::emulation::twins::{gather::key_of, key};
 /// The first bytes of programs and libraries.
 const ELF: &[u8; 4] = b"\x7fELF";
 
-/// A tool while it writes a tar archive.
+/// A tool that is writing a tar archive.
 pub(super) struct Packed {
     child: Child,
     archive: Archive<ChildStdout>,
@@ -29,16 +30,16 @@ impl Packed {
         Ok(Self { child, archive })
     }
 
-    /// What is in it.
+    /// The entries of the archive.
     pub(super) fn entries(&mut self) -> io::Result<tar::Entries<'_, ChildStdout>> {
         self.archive.entries()
     }
 
-    /// That all of it came.
+    /// Checks that the archive was complete.
     ///
     /// # Errors
     ///
-    /// When the package is damaged.
+    /// The package is damaged.
     pub(super) fn end(self) -> io::Result<()> {
         let Self { mut child, archive } = self;
         io::copy(&mut archive.into_inner(), &mut io::sink())?;
@@ -49,11 +50,11 @@ impl Packed {
         }
     }
 
-    /// The keys that those files will have in the root whose paths, absolute there, are `wanted`.
+    /// The keys of the files with `wanted` paths, which are absolute, once they are in the root.
     ///
     /// # Errors
     ///
-    /// When the package is damaged.
+    /// The package is damaged.
     pub(super) fn keys(mut self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
         let mut keys = Vec::new();
         for entry in self.entries()? {
@@ -70,12 +71,12 @@ impl Packed {
         Ok(keys)
     }
 
-    /// Takes programs and libraries, under all their names, and what the C library reads of character sets, into the
-    /// directory `into`. No symbolic link is taken, so that none leads out of it.
+    /// Extracts programs and libraries, under all their names, and the C library's files for character sets into the
+    /// directory `into`. Symbolic links are skipped, so that none leads out of it.
     ///
     /// # Errors
     ///
-    /// When the package is damaged, or the disk is full.
+    /// The package is damaged, or the disk is full.
     pub(super) fn unpack(mut self, into: &Path) -> io::Result<()> {
         fs_err::create_dir_all(into)?;
         for entry in self.entries()? {
@@ -85,7 +86,7 @@ impl Packed {
                     entry.unpack_in(into)?;
                 }
                 EntryType::Regular => unpack_program(&mut entry, into)?,
-                // One whose other name was left out is left out, too.
+                // A hard link to a skipped file is skipped too.
                 EntryType::Link => match entry.unpack_in(into) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
@@ -97,7 +98,7 @@ impl Packed {
     }
 }
 
-/// Unpacks one file if it is a program or a library.
+/// Extracts one file if it is a program or a library.
 fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result<()> {
     let mut head = [0; 4];
     if entry.size() < 64 {

@@ -1,4 +1,4 @@
-//! Finding out which packages are in the root now, and telling the world of twins.
+//! Compares the root with the known packages, and passes changes on to the directory of twins. Reads the root.
 
 use std::io;
 
@@ -9,8 +9,8 @@ use super::{
 };
 use crate::emulation::twins::world::{self, World};
 
-/// Packages with files in the root that were not there before. Before somebody enters it (`all`), packages that the
-/// package manager does not know yet are looked at, too: the first ones are unpacked without it.
+/// Packages that have new files in the root. Before a process enters the root (`all`), packages that the package
+/// manager does not know yet are checked too: the first ones are unpacked without it.
 pub(super) fn compare(
     settings: &Settings,
     packages: &mut Packages,
@@ -20,7 +20,7 @@ pub(super) fn compare(
     let mut offers = Vec::new();
     for name in packages.changed(all) {
         let versions = || packages.known.iter().filter(|((known, _), _)| *known == name);
-        // Versions of one package have files in common. The one that is installed has all of its own.
+        // Versions of one package have files in common. The installed version has all of its own.
         let mut installed = (String::new(), Vec::new());
         for ((_, version), package) in versions() {
             let files = unchanged(&settings.root, &package.sums, settings.target)?;

@@ -1,6 +1,6 @@
-//! Debian packages: what the target's says of itself, and what is taken out of the host's.
+//! Reads and unpacks Debian packages. Runs `dpkg-deb`.
 //!
-//! `dpkg-deb` takes the archives apart, so that every format that it knows is known here.
+//! `dpkg-deb` opens the archives, so that every format that it knows is supported.
 
 use std::{
     fs::File,
@@ -16,14 +16,14 @@ use super::{
     facts::{Facts, Sum},
 };
 
-/// Control files may have this many bytes; the largest lists of checksums have a few hundred kilobytes.
+/// The most bytes of a control file; the largest lists of checksums have a few hundred kilobytes.
 const LONGEST_TEXT: u64 = 16 << 20;
 
 /// Reads the control files of a package.
 ///
 /// # Errors
 ///
-/// When it is none, or is still being written.
+/// The file is not a package, or is still being written.
 pub(super) fn facts(package: File) -> io::Result<Facts> {
     let mut packed = packed("--ctrl-tarfile", package)?;
     let mut facts = Facts::default();
@@ -54,7 +54,7 @@ pub(super) fn facts(package: File) -> io::Result<Facts> {
     Ok(facts)
 }
 
-/// A package's name, version and architecture, of its control file or a paragraph of dpkg's.
+/// A package's name, version and architecture, from its control file or a paragraph of dpkg's status.
 pub(super) fn control(text: &str) -> Facts {
     Facts {
         name: field(text, "Package"),
@@ -64,12 +64,12 @@ pub(super) fn control(text: &str) -> Facts {
     }
 }
 
-/// The digests of a package's list of them.
+/// The digests in a package's checksum list.
 pub(super) fn sums(text: &str) -> Vec<Sum> {
     text.lines().filter_map(Sum::parse).collect()
 }
 
-/// A field of a control file; empty when it is not there.
+/// A field of a control file; empty when it is absent.
 pub(super) fn field(text: &str, name: &str) -> String {
     let values = text.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;
@@ -78,20 +78,20 @@ pub(super) fn field(text: &str, name: &str) -> String {
     values.unwrap_or_default()
 }
 
-/// Takes what twins are made of out of a package, into the directory `into`.
+/// Extracts the files needed for twins from a package into the directory `into`.
 ///
 /// # Errors
 ///
-/// When the package is damaged, or the disk is full.
+/// The package is damaged, or the disk is full.
 pub(super) fn unpack(package: File, into: &Path) -> io::Result<()> {
     packed("--fsys-tarfile", package)?.unpack(into)
 }
 
-/// The keys that those files of a package will have in the root whose paths, absolute there, are `wanted`.
+/// The keys of a package's files with `wanted` paths, which are absolute, once they are in the root.
 ///
 /// # Errors
 ///
-/// When the package is damaged.
+/// The package is damaged.
 pub(super) fn keys(package: File, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
     packed("--fsys-tarfile", package)?.keys(wanted)
 }

@@ -1,4 +1,5 @@
-//! Getting packages by what their repositories' indexes say of them: from other jobs, else from the repository.
+//! Gets packages that are listed in repositories' indexes: from other jobs, or else from the repository. Talks to S3
+//! and the server, runs apt's downloader, and writes below its own directory.
 
 use std::{
     io,
@@ -21,38 +22,38 @@ use crate::{
     records::protocol::{PackageFile, PackageUrl},
 };
 
-/// apt's own way to download by address and checksum. It knows proxies, logins and every kind of address, and tries
-/// again.
+/// apt's own downloader by address and checksum. It handles proxies, logins and every kind of address, and repeats
+/// failed downloads.
 const HELPER: &str = "/usr/lib/apt/apt-helper";
 
-/// How long the end of a build waits until other jobs can have its packages.
+/// How long the end of a build waits for its packages to be shared.
 const SENDING: Duration = Duration::from_secs(5);
 
-/// The way to what other jobs have fetched.
+/// The clients for sharing packages between jobs.
 #[derive(Debug, Clone)]
 pub(super) struct Sharing {
     pub(super) channel: Channel,
     pub(super) http: Client,
-    /// What runs the calls; the thread that makes twins is none of its own.
+    /// Runs the calls; the thread that makes twins is not part of a runtime.
     pub(super) runtime: Handle,
 }
 
-/// Where packages are put while they are needed.
+/// The directory of packages while they are needed.
 #[derive(Debug)]
 pub(super) struct Downloads {
     dir: PathBuf,
     sharing: Sharing,
-    /// Those that came from other jobs.
+    /// Number of packages that came from other jobs.
     pub(super) shared: usize,
     sending: Vec<JoinHandle<()>>,
 }
 
-/// What packages are fetched and checked with.
+/// Logins and keys for fetching and checking packages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trust {
-    /// A directory with logins for repositories, as apt reads them.
+    /// A directory of logins for repositories, in apt's format.
     pub(super) logins: Option<PathBuf>,
-    /// A database of rpm with the keys of those who sign packages.
+    /// A database of rpm with the keys of packages' signers.
     pub(super) keys: Option<PathBuf>,
 }
 
@@ -68,12 +69,12 @@ impl Downloads {
         })
     }
 
-    /// Gets packages by name and version. Returns their files, in the same order; none for those that could not be had
-    /// or are not what the index says. Blocks.
+    /// Gets packages by name and version. Returns their files in the same order; `None` for a package that is
+    /// unavailable or differs from the index. Blocks.
     ///
     /// # Errors
     ///
-    /// When the downloader cannot be run.
+    /// The downloader cannot be run.
     pub(super) fn get(&mut self, index: &Index, trust: &Trust, wanted: &[Id]) -> io::Result<Vec<Option<PathBuf>>> {
         let offers: Vec<_> = wanted.iter().map(|id| index.get(id)).collect();
         let listed: Vec<Shared> = offers.iter().flatten().map(|offer| self.place(offer)).collect();
@@ -100,7 +101,7 @@ impl Downloads {
         Shared { file, path }
     }
 
-    /// Downloads what no other job has.
+    /// Downloads the packages that no other job has shared.
     fn fetch(
         &self,
         offers: &[Option<&Offer>],
@@ -127,13 +128,13 @@ impl Downloads {
             let Some(Offer { address, .. }) = address else { continue };
             command.arg(address).arg(&shared.path).arg(format!("SHA256:{sha256}"));
         }
-        // What it says of its failures is of no use: each file is looked at.
+        // Its messages are not needed: each file is checked.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().map(drop)
     }
 
-    /// Lets other jobs have what was fetched, while this one goes on. Its files are removed as soon as they are
-    /// unpacked, so what is sent are links to them.
+    /// Shares fetched packages with other jobs, in the background. The files are removed once they are unpacked, so
+    /// links to them are sent.
     fn share(&mut self, fetched: Vec<(Shared, Option<PackageUrl>)>) {
         let link = |(shared, url): (Shared, Option<PackageUrl>)| {
             let path = self.dir.join("sent").join(&shared.file.sha256);
@@ -151,15 +152,15 @@ impl Downloads {
         }));
     }
 
-    /// Waits for what is being sent, but not for long: what is not sent by this job is sent by another. Blocks.
+    /// Waits a short time for uploads: another job can share the rest. Blocks.
     pub(super) fn end(self) {
         let all = join_all(self.sending);
-        // Who waits no longer leaves nothing undone.
+        // Uploads that are cut off leave nothing to undo.
         let _ = self.sharing.runtime.block_on(async { timeout(SENDING, all).await });
     }
 }
 
-/// Whether a package was fetched and is what it should be. What is there and is not is removed.
+/// Whether a package was fetched and has the right digest. A file with a wrong one is removed.
 fn is_whole(shared: &Shared) -> bool {
     let is_whole = digest::sha256_of(&shared.path).is_ok_and(|(_, found)| found == shared.file.sha256);
     if !is_whole {
@@ -168,7 +169,7 @@ fn is_whole(shared: &Shared) -> bool {
     is_whole
 }
 
-/// Whether an rpm bears a signature by one of the keys.
+/// Whether one of the keys signed an rpm.
 fn is_signed(path: &Path, trust: &Trust) -> bool {
     let Some(keys) = &trust.keys else { return false };
     let mut command = Command::new("rpmkeys");

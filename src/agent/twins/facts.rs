@@ -1,12 +1,12 @@
-//! What a package of the target says of itself.
+//! A package's description of itself: name, version, architecture and digests of files. Pure: no I/O.
 
 /// A package's name, version and files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) name: String,
-    /// All of it, as the index of a repository gives it, too.
+    /// The full version, in the form of repositories' indexes.
     pub(super) version: String,
-    /// The package format's own name of the architecture, or of none.
+    /// The package format's own name of the architecture, or for none.
     pub(super) arch: String,
     pub(super) sums: Vec<Sum>,
 }
@@ -14,7 +14,7 @@ pub(super) struct Facts {
 /// One file of a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sum {
-    /// Relative to the root.
+    /// Path relative to the root.
     pub(super) path: String,
     pub(super) digest: Digest,
 }
@@ -27,7 +27,7 @@ pub(super) enum Digest {
 }
 
 impl Sum {
-    /// Reads a line of a list: a digest in hexadecimal, two spaces, a path. None for anything else.
+    /// Reads a line of a list: a digest in hexadecimal, two spaces, a path. `None` for any other text.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let (digest, path) = line.split_once("  ")?;
         let (mut md5, mut sha256) = ([0; 16], [0; 32]);

@@ -1,11 +1,11 @@
-//! The formats of packages.
+//! The package formats, and the differences between them. The work is done by the tools of each format.
 
 use std::{fs::File, io, path::Path};
 
 use super::{deb, facts::Facts, rpm};
 use crate::arch::Arch;
 
-/// A format, and where its packages lie while a root is built.
+/// A package format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Deb,
@@ -13,13 +13,13 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Where packages lie, and how deep: in the sandbox what kiwi's package managers fetch, and in the image's root what
-    /// scripts fetch by themselves.
+    /// Directories of packages, and how deep to search: in the sandbox those of kiwi's package managers, and in the
+    /// image's root those of package managers that scripts call.
     pub(super) const fn archives(self) -> (&'static [&'static str], &'static [&'static str], usize) {
         match self {
-            // What is in directories below is not whole.
+            // Directories below contain incomplete files.
             Self::Deb => (&["var/cache/kiwi/apt-get/archives"], &["var/cache/apt/archives"], 0),
-            // These are as deep as repositories are.
+            // As deep as the directories of repositories.
             Self::Rpm => (
                 &["var/cache/kiwi/packages", "var/cache/kiwi/dnf/cache"],
                 &["var/cache/zypp/packages", "var/cache/dnf", "var/cache/libdnf5"],
@@ -36,7 +36,7 @@ impl Format {
         }
     }
 
-    /// What the names of packages for `arch` end in.
+    /// The ending of package file names for `arch`.
     pub(super) fn ending(self, arch: Arch) -> String {
         match self {
             Self::Deb => format!("_{}.deb", self.arch(arch)),
@@ -44,11 +44,11 @@ impl Format {
         }
     }
 
-    /// What a package says of itself.
+    /// Reads a package's description of itself.
     ///
     /// # Errors
     ///
-    /// When it is none, or is still being written.
+    /// The file is not a package, or is still being written.
     pub(super) fn facts(self, package: File) -> io::Result<Facts> {
         match self {
             Self::Deb => deb::facts(package),
@@ -56,12 +56,12 @@ impl Format {
         }
     }
 
-    /// The keys that those files of a package will have in the root whose paths, absolute there, are `wanted`. None of an
-    /// rpm: hardly a script of those runs an interpreter that comes with the same transaction.
+    /// The keys of a package's files with `wanted` paths, which are absolute, once they are in the root. Empty for an
+    /// rpm: its scripts rarely run an interpreter that is installed in the same transaction.
     ///
     /// # Errors
     ///
-    /// When the package is damaged.
+    /// The package is damaged.
     pub(super) fn keys(self, package: File, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
         match self {
             Self::Deb => deb::keys(package, wanted),
@@ -69,11 +69,11 @@ impl Format {
         }
     }
 
-    /// Takes what twins are made of out of a package, into the directory `into`.
+    /// Extracts the files needed for twins from a package into the directory `into`.
     ///
     /// # Errors
     ///
-    /// When the package is damaged, or the disk is full.
+    /// The package is damaged, or the disk is full.
     pub(super) fn unpack(self, package: File, into: &Path) -> io::Result<()> {
         match self {
             Self::Deb => deb::unpack(package, into),

@@ -1,4 +1,5 @@
-//! What an image says of itself: its packages, with the digests of their files.
+//! Reads an image's own database of packages, with the digests of their files. Reads the root, and runs rpm on a copy
+//! of its database.
 
 use std::{
     io,
@@ -9,13 +10,13 @@ use std::{
 use super::{deb, facts::Facts, format::Format, installed, rpm};
 use crate::emulation::twins::root::Root;
 
-/// Where dpkg says which packages there are.
+/// dpkg's list of packages.
 const DPKG_STATUS: &str = "var/lib/dpkg/status";
 
-/// dpkg's files may have this many bytes; the largest of a full desktop have some millions.
+/// The most bytes of dpkg's files; the largest of a full desktop have a few million.
 const LONGEST: u64 = 64 << 20;
 
-/// The format of the packages that the image has. None when nobody knows it.
+/// The format of the image's packages. `None` if it has no known package manager.
 pub(super) fn format(root: &Root) -> Option<Format> {
     if root.file(Path::new(DPKG_STATUS)).is_ok_and(|file| file.is_some()) {
         return Some(Format::Deb);
@@ -23,11 +24,11 @@ pub(super) fn format(root: &Root) -> Option<Format> {
     installed::rpm_database(root).map(|_| Format::Rpm)
 }
 
-/// The packages of the image in `root`. `dir` is for a copy of their database.
+/// The packages of the image in `root`. `dir` takes a copy of their database.
 ///
 /// # Errors
 ///
-/// When the database cannot be read.
+/// The database cannot be read.
 pub(super) fn packages(root: &Path, format: Format, dir: &Path) -> io::Result<Vec<Facts>> {
     let root = Root::open(root)?;
     match format {
@@ -40,7 +41,7 @@ fn of_dpkg(root: &Root) -> Vec<Facts> {
     let status = root.text(Path::new(DPKG_STATUS), LONGEST).unwrap_or_default();
     let facts = status.split("\n\n").filter_map(|paragraph| {
         let mut facts = deb::control(paragraph);
-        // Of others dpkg only remembers that they were there.
+        // Other entries only remember packages that were installed once.
         if facts.name.is_empty() || !deb::field(paragraph, "Status").ends_with(" installed") {
             return None;
         }
@@ -65,12 +66,12 @@ fn of_rpm(root: &Root, dir: &Path) -> io::Result<Vec<Facts>> {
     Ok(rpm::parse_all(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The sandbox's rpm with a question about the packages of an image. It is asked about a copy of their database, in `dir`: rpm
-/// leaves files beside the one that it reads.
+/// The sandbox's rpm with a query about the packages of an image. It reads a copy of their database, in `dir`: rpm
+/// leaves files beside the database that it reads.
 ///
 /// # Errors
 ///
-/// When there is no database, or it cannot be copied.
+/// There is no database, or it cannot be copied.
 pub(super) fn query_rpm(root: &Root, dir: &Path) -> io::Result<Command> {
     let database = installed::rpm_database(root).map(Path::new);
     let database = database.ok_or_else(|| io::Error::other("the image has no database of rpms"))?;

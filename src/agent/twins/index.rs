@@ -1,33 +1,33 @@
-//! What repositories have for the host's architecture.
+//! The packages that repositories have for the host's architecture. Pure: no I/O.
 
 use std::collections::HashMap;
 
-/// Name and version of a package: all of the version that tells one build from another.
+/// Name and full version of a package, which together identify a build.
 pub(super) type Id = (String, String);
 
-/// A package that a repository has, as its index names it.
+/// A package of a repository, as its index describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) address: String,
-    /// Of the package's file, lower-case hexadecimal.
+    /// SHA-256 of the package's file, in lower-case hexadecimal.
     pub(super) sha256: String,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// Whether the repository's users ask for the package's own signature, besides that of the index.
+    /// Whether the package must have its own signature, in addition to that of the index.
     pub(super) is_signed: bool,
 }
 
-/// All packages that could be had.
+/// All available packages.
 #[derive(Debug, Default)]
 pub(super) struct Index(HashMap<Id, Offer>);
 
 impl Index {
-    /// Adds a package. Of several with one name and version the first counts.
+    /// Adds a package. For a name and version that is known already, the earlier one counts.
     pub(super) fn add(&mut self, id: Id, offer: Offer) {
         self.0.entry(id).or_insert(offer);
     }
 
-    /// Exactly this version.
+    /// The package of exactly this version.
     pub(super) fn get(&self, id: &Id) -> Option<&Offer> {
         self.0.get(id)
     }

@@ -1,4 +1,5 @@
-//! What the root's package manager knows of packages, without asking it: it may be at work.
+//! Reads the state of packages in the root without the package manager, which may be running. Reads metadata of files
+//! in the root.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -10,58 +11,58 @@ use std::{
 use super::{facts::Sum, format::Format};
 use crate::{arch::Arch, emulation::twins::root::Root};
 
-/// Where dpkg has its lists of the files of each package.
+/// dpkg's directory with the list of each package's files.
 pub(super) const DPKG_LISTS: &str = "var/lib/dpkg/info";
 
-/// Where rpm has its database; distributions differ, and most have a link from one to another.
+/// rpm's possible database directories; distributions differ, and most have links between them.
 const RPM_DATABASES: [&str; 3] = ["usr/lib/sysimage/rpm", "var/lib/rpm", "usr/share/rpm"];
 
-/// What changes in it with each package, by the kinds of databases.
+/// The database file that changes with each package, for each kind of database.
 const RPM_FILES: [&str; 4] = ["rpmdb.sqlite-wal", "rpmdb.sqlite", "Packages.db", "Packages"];
 
-/// How a package is in the root.
+/// The state of a package in the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// It is not there, or was unpacked without the package manager.
     Unknown,
-    /// It is there; another number says that something of it has changed.
+    /// It is installed; a different number means that it has changed.
     Here(u64),
 }
 
-/// A database that was changed as lately as this may change again without its time doing so: clocks of files have steps
-/// of some milliseconds.
+/// A database that changed less than this ago may change again without its time doing so: timestamps of files have
+/// steps of a few milliseconds.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// When the database of packages was changed last. None when it was just now, or there is none.
+/// The time of the last change of the package database. `None` if that was just now, or there is no database.
 pub(super) fn database(root: &Root, format: Format) -> Option<SystemTime> {
     let modified = match format {
-        // dpkg replaces files in it, one or more for each package.
+        // dpkg replaces files in it, at least one for each package.
         Format::Deb => root.modified(Path::new(DPKG_LISTS)).ok(),
         Format::Rpm => RPM_DATABASES.iter().filter_map(|dir| rpm_modified(root, dir)).max(),
     };
     modified.filter(|modified| modified.elapsed().is_ok_and(|age| age > SETTLED))
 }
 
-/// When a database of rpm in `dir` was changed last, if there is one.
+/// The time of the last change of rpm's database in `dir`, if there is one.
 fn rpm_modified(root: &Root, dir: &str) -> Option<SystemTime> {
     let files = RPM_FILES.iter().map(|file| Path::new(dir).join(file));
     files.filter_map(|file| root.modified(&file).ok()).max()
 }
 
-/// The directory with rpm's database, relative to the root.
+/// The directory of rpm's database, relative to the root.
 pub(super) fn rpm_database(root: &Root) -> Option<&'static str> {
     RPM_DATABASES.into_iter().find(|dir| rpm_modified(root, dir).is_some())
 }
 
-/// How a package with files of these `sums` is in the root.
+/// The state in the root of a package with files of these `sums`.
 pub(super) fn state(root: &Root, format: Format, target: Arch, name: &str, sums: &[Sum]) -> State {
     match format {
-        // dpkg writes the list of files once they are all in their places.
+        // dpkg writes the list of files once all of them are in place.
         Format::Deb => {
             let names = [format!("{name}.list"), format!("{name}:{}.list", target.debian())];
             of_files(root, names.iter().map(|name| Path::new(DPKG_LISTS).join(name)))
         }
-        // rpm has one database for all of them. The files themselves tell more.
+        // rpm has one database for all packages. The files themselves say more.
         Format::Rpm => of_files(root, sums.iter().map(|sum| &sum.path)),
     }
 }

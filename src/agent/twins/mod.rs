@@ -1,18 +1,19 @@
-//! Native twins of the root's programs, made while the root is built or changed.
+//! Makes native twins of the root's programs while the root is built or changed. Fetches packages, and mounts twins
+//! into the root.
 //!
 //! ```text
 //!  kiwi ── packages are fetched, unpacked ──▶ root     the agent's thread ([`sync`])
-//!    │                                         │  ◀───  what is there ([`packages`])? the same for the host, please
+//!    │                                         │  ◀───  which packages ([`packages`])? the same ones for the host
 //!    │                                         │        ([`source`], [`download`]); unchanged files become twins
 //!    │                                         │        ([`unchanged`], the world)
 //!    └─ chroot ROOT …, zypper --root ROOT … ── "may I?" ─▶ brings everything up to date, then answers ([`stand_in`])
 //!          └─ the twins at ROOT/.kiln, for this call only ([`mount`])
 //! ```
 //!
-//! A root that was unpacked from an image has its packages already, and names its repositories itself (`image`).
+//! A root unpacked from an image has its packages already, and names its repositories itself (`image`).
 //!
-//! Without twins a job takes longer and gives the same image, so nothing that goes wrong here fails the job: the log
-//! says why, and programs are emulated.
+//! Without twins a job takes longer and gives the same image, so no error here fails the job: the log has the reason,
+//! and programs are emulated.
 
 use std::{
     io,
@@ -57,38 +58,39 @@ pub mod stand_in;
 mod sync;
 mod unchanged;
 
-/// Where the library that answers for the target is in the sandbox.
+/// The path in the sandbox of the library that answers for the target.
 const ANSWERS: &str = "/run/answers.so";
 
-/// Where a root's packages come from.
+/// The origin of a root's packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// kiwi is putting them into it, from the repositories of a recipe. Who enters the root waits for their twins, which are
-    /// on their way as the packages are.
+    /// kiwi is installing them, from the repositories of a recipe. Processes that enter the root wait for twins of
+    /// packages that are being installed.
     Recipe,
-    /// They are in it, and it names its repositories. Nobody waits: what is done may be over before all twins are there.
+    /// They are installed, and the image names its repositories. Processes do not wait: they may be done before all
+    /// twins are there.
     Image,
 }
 
-/// What twins are made of, and for what.
+/// The settings for making twins.
 #[derive(Debug, Clone)]
 struct Settings {
     /// The root that is built or changed.
     root: PathBuf,
     origin: Origin,
-    /// Its architecture.
+    /// The root's architecture.
     target: Arch,
     /// The architecture that programs run on.
     host: Arch,
-    /// Which programs may have twins.
+    /// The level that decides which programs may have twins.
     level: TwinLevel,
-    /// A directory for packages and twins, emptied first and removed in the end.
+    /// A directory for packages and twins, emptied first and removed at the end.
     dir: PathBuf,
     /// The library that answers for the target.
     answers: PathBuf,
 }
 
-/// Twins in the making.
+/// Twins that are being made.
 #[derive(Debug)]
 pub struct Twins {
     requests: Sender<sync::Request>,
@@ -96,9 +98,10 @@ pub struct Twins {
 }
 
 impl Twins {
-    /// Those of a job that may have some. One that cannot have them goes on without, and its log says why.
+    /// Starts the twins of a job, if it may have some. A job that cannot have them continues without, and its log has
+    /// the reason.
     ///
-    /// `channel` and `http` lead to packages that jobs share.
+    /// `channel` and `http` are for packages that jobs share.
     ///
     /// # Panics
     ///
@@ -135,11 +138,11 @@ impl Twins {
         started.inspect_err(say).ok()
     }
 
-    /// Starts to make twins for a root, which need not be there yet.
+    /// Starts to make twins for a root, which need not exist yet.
     ///
     /// # Errors
     ///
-    /// When the sandbox does not let it. The root can then be built or changed without twins.
+    /// The sandbox does not allow it. The root can then be built or changed without twins.
     fn start(settings: Settings, events: Events, sharing: Sharing) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::io("cannot make native twins", &error);
         if settings.dir.exists() {
@@ -154,9 +157,9 @@ impl Twins {
         Ok(Self { requests, dir })
     }
 
-    /// Ends them, if there are some: nothing of them is in the root after that. Returns what ran how, of which `programs` ran
-    /// under the `emulator`, if programs of the root do not run by themselves; and a failure when the root could not be
-    /// cleaned of twins.
+    /// Ends the twins, if there are any, and removes them from the root. Returns how often programs ran as twins or
+    /// emulated, if the machine cannot run them itself, where `programs` ran under the `emulator`; and a failure when
+    /// twins could not be removed from the root.
     pub async fn end(
         twins: Option<Self>,
         programs: Programs,
@@ -170,11 +173,12 @@ impl Twins {
         (execs, counted.map(drop))
     }
 
-    /// Returns how often programs of the root were started as twins and under the emulator, if anybody entered the root.
+    /// Returns how often programs of the root were started as twins and under the emulator, if the root was ever
+    /// entered.
     fn finish(self) -> Result<Option<(u64, u64)>, Failure> {
         let failed = |error: io::Error| Failure::io("cannot remove the native twins from the root", &error);
         let (reply, ended) = mpsc::channel();
-        // A thread that has crashed drops both ends, and may have left the mount point behind.
+        // A crashed thread drops both ends, and may have left the mount point behind.
         let _ = self.requests.send(sync::Request::End { reply });
         let crashed = |_| Err(io::Error::other("their maker has crashed"));
         let counts = ended.recv().unwrap_or_else(crashed).map_err(failed)?;

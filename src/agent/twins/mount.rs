@@ -1,7 +1,9 @@
-//! The directory of twins inside the root: mounted for those who enter the root, and for nobody else.
+//! Mounts the directory of twins inside the root, visible only to processes that enter the root. Makes mounts and the
+//! mount point.
 //!
-//! Each `chroot` gets a mount namespace of its own, so the mount is gone with the last process that needs it, blocks
-//! nobody's `umount`, and cannot be packaged. Only its empty mount point is seen outside, and that is removed in the end.
+//! Each `chroot` gets its own mount namespace, so the mount disappears with the last process that needs it, never
+//! blocks an `umount`, and cannot be packaged. Only its empty mount point is visible outside, and that is removed at
+//! the end.
 
 use std::{
     io,
@@ -30,7 +32,7 @@ pub(super) fn counts() -> &'static str {
     layout::COUNTS.trim_start_matches(layout::MOUNT).trim_start_matches('/')
 }
 
-/// The mount point in a root. It was not there before, and is empty.
+/// The mount point in a root. It was created for this, and is empty.
 #[derive(Debug)]
 pub(super) struct MountPoint {
     root: OwnedFd,
@@ -38,11 +40,11 @@ pub(super) struct MountPoint {
 }
 
 impl MountPoint {
-    /// Makes it.
+    /// Makes the mount point.
     ///
     /// # Errors
     ///
-    /// When the root has something of that name already: that is the recipe's, and there are no twins then.
+    /// The root already has a file of that name: it belongs to the recipe, and there are no twins then.
     pub(super) fn make(root: &Path) -> io::Result<Self> {
         let path = root.join(name());
         let root = open_dir(root)?;
@@ -50,11 +52,11 @@ impl MountPoint {
         Ok(Self { root, path })
     }
 
-    /// Removes it. Programs that still run in the root keep their mount.
+    /// Removes the mount point. Programs that still run in the root keep their mount.
     ///
     /// # Errors
     ///
-    /// When something was put into it, which would be packaged.
+    /// It is not empty, and its content would be packaged.
     pub(super) fn remove(self) -> io::Result<()> {
         quietly(&self.path, || {
             match unlinkat(&self.root, name(), UnlinkatFlags::RemoveDir) {
@@ -65,12 +67,12 @@ impl MountPoint {
     }
 }
 
-/// Gives this process, and those that it starts, a mount namespace with the directory of twins in `root`: read-only
-/// but for the counters.
+/// Gives this process and its children a mount namespace with the directory of twins in `root`: read-only except for
+/// the counters.
 ///
 /// # Errors
 ///
-/// When the kernel refuses. The process may then have a namespace of its own already, without twins in it.
+/// The kernel refuses. The process may then have its own namespace already, without twins in it.
 pub(super) fn enter(root: &Path, world: &Path) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&Path>;
@@ -79,7 +81,7 @@ pub(super) fn enter(root: &Path, world: &Path) -> io::Result<()> {
     let root = open_dir(root)?;
     let place = open_at(&root, name(), OFlag::O_DIRECTORY)?;
     mount(Some(world), &by_fd(&place), none, MsFlags::MS_BIND, none)?;
-    // A path to what is mounted now; the descriptor from before leads below it.
+    // A descriptor of the new mount; the earlier descriptor refers to the directory below it.
     let mounted = open_at(&root, name(), OFlag::O_DIRECTORY)?;
     let counts = open_at(&mounted, counts(), OFlag::empty())?;
     mount(Some(&by_fd(&counts)), &by_fd(&counts), none, MsFlags::MS_BIND, none)?;

@@ -1,4 +1,5 @@
-//! Packages that are, or are about to be, in the root, and their counterparts for the host.
+//! Tracks the packages that are, or will soon be, in the root, and their counterparts for the host. Reads archives and
+//! the root, and unpacks packages into its own directory.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -30,33 +31,34 @@ use crate::{
     emulation::twins::{root::Root, table::Table},
 };
 
-/// Packages that are unpacked side by side.
+/// The number of packages unpacked at the same time.
 const UNPACKERS: usize = 2;
 
 /// A package of the target.
 #[derive(Debug)]
 pub(super) struct Package {
-    /// Of files that may be programs.
+    /// Digests of files that may be programs.
     pub(super) sums: Vec<Sum>,
     pub(super) host: Host,
-    /// Its archive, if it has programs that will be tried as twins, until they were [announced](Packages::announce).
+    /// Its archive, until its programs that will be tried as twins have been [announced](Packages::announce); `None`
+    /// if it has none.
     archive: Option<File>,
-    /// How it was in the root when it was last compared with it.
+    /// Its state in the root at the last comparison.
     compared: Option<State>,
-    /// Its files that were handed to the world of twins.
+    /// Its files that were passed on to the directory of twins.
     pub(super) paired: Vec<PathBuf>,
 }
 
-/// The same package for the host.
+/// The state of the same package for the host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// It was not asked for yet.
+    /// It has not been looked for yet.
     Unknown,
     /// It is not needed.
     None,
-    /// Nobody has exactly this version.
+    /// No repository has exactly this version.
     Missing,
-    /// It is unpacked here.
+    /// It is unpacked in this directory.
     At(PathBuf),
 }
 
@@ -66,11 +68,11 @@ pub(super) struct Packages {
     root: PathBuf,
     target: Arch,
     format: Format,
-    /// Where the host's packages are unpacked.
+    /// The directory for the host's unpacked packages.
     unpacked: PathBuf,
-    /// Names of archives that were looked at.
+    /// Names of archives already examined.
     seen: HashSet<OsString>,
-    /// When the database of packages was last changed.
+    /// The time of the last change of the package database.
     database: Option<SystemTime>,
     pub(super) known: BTreeMap<Id, Package>,
 }
@@ -88,12 +90,12 @@ impl Packages {
         }
     }
 
-    /// Looks for packages of the target that are new. `table` tells which of their programs will be tried as twins.
+    /// Looks for new packages of the target. `table` decides which of their programs will be tried as twins.
     pub(super) fn look(&mut self, table: &Table) {
         let (sandboxs, roots, depth) = self.format.archives();
         for (top, dirs) in [(Path::new("/"), sandboxs), (&self.root.clone(), roots)] {
             for dir in dirs {
-                // They come and go.
+                // These directories come and go.
                 let top = open(top, DIR, Mode::empty());
                 if let Ok(dir) = top.map_err(io::Error::from).and_then(|top| open_dir(&top, dir)) {
                     let _ = self.look_at(&dir, depth, table);
@@ -102,7 +104,7 @@ impl Packages {
         }
     }
 
-    /// Looks into a directory, and into others to this `depth` below it.
+    /// Examines a directory, and its subdirectories down to `depth`.
     fn look_at(&mut self, dir: &OwnedFd, depth: usize, table: &Table) -> io::Result<()> {
         let ending = self.format.ending(self.target);
         let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
@@ -120,7 +122,7 @@ impl Packages {
                 continue;
             }
             let file = opened.file(Path::new(&name)).ok().flatten();
-            // One that cannot be read is looked at again.
+            // An unreadable archive is examined again later.
             let Some((file, _)) = file else { continue };
             let Ok(facts) = self.format.facts(file.try_clone()?) else {
                 continue;
@@ -131,8 +133,8 @@ impl Packages {
         Ok(())
     }
 
-    /// Takes note of a package, if it is of the target's architecture. `table` tells which of its programs will be tried as
-    /// twins, which is announced if it comes with its `archive`, and so before it is in the root.
+    /// Records a package, if it is of the target's architecture. `table` decides which of its programs will be tried
+    /// as twins. With its `archive`, these are announced, and so before the package is in the root.
     pub(super) fn know(&mut self, facts: Facts, archive: Option<File>, table: &Table) {
         if facts.arch != self.format.arch(self.target) {
             return;
@@ -150,17 +152,17 @@ impl Packages {
         });
     }
 
-    /// Whether counterparts of some have not been asked for.
+    /// Whether there are packages whose counterparts have not been looked for.
     pub(super) fn are_wanted(&self) -> bool {
         self.known.values().any(|package| package.host == Host::Unknown)
     }
 
-    /// Fetches and unpacks the counterparts of packages that are new, `most` of them. Returns how many there are now, and
-    /// those that have none.
+    /// Fetches and unpacks the counterparts of up to `most` new packages. Returns how many it got, and the packages
+    /// without a counterpart.
     ///
     /// # Errors
     ///
-    /// When the downloader cannot be run.
+    /// The downloader cannot be run.
     pub(super) fn fetch(
         &mut self,
         source: &Source,
@@ -173,7 +175,7 @@ impl Packages {
         if wanted.is_empty() {
             return Ok((0, Vec::new()));
         }
-        // Of these it is yet to be seen whether they are in the root.
+        // Whether these are in the root has yet to be checked.
         self.database = None;
         let files = downloads.get(index, &source.trust(), &wanted)?;
         let wanted: Vec<_> = wanted.into_iter().zip(files).collect();
@@ -194,9 +196,9 @@ impl Packages {
         Ok((count, without))
     }
 
-    /// Unpacks the host's package `id`, and removes its archive. None when it is damaged.
+    /// Unpacks the host's package `id`, and removes its archive. `None` when it is damaged.
     fn unpack(&self, (name, version): &Id, archive: &Path) -> Option<PathBuf> {
-        // Versions may have colons, which paths may, too.
+        // Versions may contain colons, and so may paths.
         let into = self.unpacked.join(format!("{name}_{version}"));
         let opened = fs_err::File::open(archive).ok()?;
         let unpacked = self.format.unpack(opened.into_parts().0, &into);
@@ -204,8 +206,8 @@ impl Packages {
         unpacked.ok().map(|()| into)
     }
 
-    /// Programs of packages on their way into the root that will be tried as twins, since `table` has questions for them:
-    /// their keys, by the names of packages. Each package is told once, when its counterpart is there.
+    /// Programs of packages on their way into the root that will be tried as twins, since `table` has questions for
+    /// them: their keys, by package name. Each package is returned once, when its counterpart is there.
     pub(super) fn announce(&mut self, table: &Table) -> Vec<(String, Vec<String>)> {
         let format = self.format;
         let is_tried = |path: &str| table.probes(path).next().is_some();
@@ -217,15 +219,15 @@ impl Packages {
             if !package.paired.is_empty() {
                 return None;
             }
-            // One that cannot be read is not waited for.
+            // An unreadable archive is not waited for.
             let keys = format.keys(archive, is_tried).unwrap_or_default();
             (!keys.is_empty()).then(|| (name.clone(), keys))
         });
         announced.collect()
     }
 
-    /// Names of packages that may have come into the root, changed or gone since this was last asked. Those that the
-    /// root's package manager does not know of yet are among them only if `all` are asked for.
+    /// Names of packages that may have been installed, changed or removed since the last call. Packages that the
+    /// root's package manager does not know yet are included only with `all`.
     pub(super) fn changed(&mut self, all: bool) -> BTreeSet<String> {
         let mut changed = BTreeSet::new();
         let Ok(root) = Root::open(&self.root) else {
@@ -250,7 +252,7 @@ impl Packages {
 
 const DIR: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// Opens a directory below `top`, on the way to which there is no link.
+/// Opens a directory below `top`; there must be no link on the way.
 fn open_dir(top: &OwnedFd, dir: impl AsRef<Path>) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(DIR)

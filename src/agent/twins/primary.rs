@@ -1,4 +1,4 @@
-//! The list of packages of a repository of rpms: `primary.xml`.
+//! Reads the list of packages of an rpm repository: `primary.xml`. Reads from the given input only.
 
 use std::{
     fmt::Display,
@@ -23,15 +23,16 @@ struct Described {
     sha256: String,
     size: Option<u64>,
     location: Option<String>,
-    /// Another address than the repository's that `location` is relative to.
+    /// The address that `location` is relative to, if it is not the repository's.
     base: Option<Url>,
 }
 
-/// Adds the packages for `host` of the repository at `address` to `index`. `is_signed` says whether each must be.
+/// Adds the packages for `host` of the repository at `address` to `index`. `is_signed` says whether each must be
+/// signed.
 ///
 /// # Errors
 ///
-/// When the text is no such list.
+/// The text is not such a list.
 pub(super) fn read(
     text: impl BufRead,
     host: Arch,
@@ -49,7 +50,7 @@ pub(super) fn read(
             Event::Start(element) => {
                 depth += 1;
                 text.clear();
-                // metadata, package, and what is said of it; deeper are files and requirements.
+                // metadata, package, and its properties; files and requirements are deeper.
                 match depth {
                     2 => package = Described::default(),
                     3 => package.take_attributes(&element),
@@ -102,7 +103,7 @@ impl Described {
         }
     }
 
-    /// What a repository offers with it. None when it is not described wholly.
+    /// The package as an offer of a repository. `None` when its description is incomplete.
     fn offer(self, repository: &Url, is_signed: bool) -> Option<(Id, Offer)> {
         let is_digest = self.sha256.len() == 64 && self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
         let address = within(self.base.as_ref().unwrap_or(repository), &self.location?)?;
@@ -116,7 +117,7 @@ impl Described {
     }
 }
 
-/// The address of a file of a repository. What is asked of the server with every request stays.
+/// The address of a file in a repository. The query that every request must have is kept.
 fn within(base: &Url, location: &str) -> Option<Url> {
     let mut address = base.clone();
     let mut path = base.path().trim_end_matches('/').to_owned();

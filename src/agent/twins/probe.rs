@@ -1,4 +1,5 @@
-//! Asking programs of the root what they say, emulated and as twins.
+//! Puts questions to programs of the root, emulated and as twins, and compares the answers. Runs these programs in the
+//! root.
 
 use std::{
     ffi::{CString, OsString},
@@ -20,23 +21,23 @@ use crate::emulation::twins::{
 /// The hidden subcommand of the agent that runs one program in the root.
 pub const COMMAND: &str = "in-root";
 
-/// Ends the environment among the subcommand's arguments.
+/// Marks the end of the environment among the subcommand's arguments.
 const END: &str = "--";
 
-/// Seconds that one question may take. An emulated interpreter needs one or two, on a busy machine ten.
+/// Seconds for one question. An emulated interpreter needs one or two, on a busy machine ten.
 const PATIENCE: &str = "60";
 
-/// A longer answer is cut.
+/// The most bytes of an answer; the rest is cut.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// Programs that are asked side by side.
+/// The number of programs questioned at the same time.
 pub(super) const ASKERS: usize = 2;
 
-/// What both kinds of runs find in their environment.
+/// The environment that both kinds of runs have in common.
 const ENVIRONMENT: [&str; 3] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"];
 
 /// The subcommand: `arguments` are the root, the directory of twins, the environment in the order in which the program
-/// is to find it, `--`, and the program with its arguments. Returns only when it cannot be run.
+/// gets it, `--`, and the program with its arguments. Returns only when it cannot be run.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> io::Error {
     fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         let mut next = || arguments.next().ok_or(io::ErrorKind::InvalidInput);
@@ -59,14 +60,14 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> io::Error {
     }
 }
 
-/// What a program said, both streams as they came, and how it ended.
+/// A program's output, both streams as they arrived, and its exit status.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     status: i32,
     text: Vec<u8>,
 }
 
-/// Where programs are asked.
+/// Where programs are questioned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) root: &'a Path,
@@ -82,7 +83,7 @@ impl Place<'_> {
         timeout.args(environment).args(ENVIRONMENT).arg(END).args(command);
         timeout.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let mut child = timeout.spawn()?;
-        // It holds the ends for writing.
+        // It holds the writing ends of the pipe.
         drop(timeout);
         let mut text = Vec::new();
         reader.by_ref().take(LONGEST_ANSWER).read_to_end(&mut text)?;
@@ -95,16 +96,17 @@ impl Place<'_> {
         self.run(&[&format!("{}=off", layout::SWITCH)], command)
     }
 
-    /// `/proc/cpuinfo` as the emulator shows it. None while the root has nothing to read it with.
+    /// `/proc/cpuinfo` as the emulator shows it. `None` while the root has no program to read it.
     pub(super) fn cpuinfo(self) -> Option<Vec<u8>> {
         let said = self.emulated(&["/bin/cat", "/proc/cpuinfo"]).ok()?;
         (said.status == 0 && !said.text.is_empty()).then_some(said.text)
     }
 
-    /// Whether a twin says what the emulated program says.
+    /// Whether a twin answers like the emulated program.
     fn is_equal(self, trial: &Trial, questions: &[&[String]]) -> io::Result<bool> {
         let name = trial.path.rsplit('/').next().unwrap_or_default();
-        // As `kiln-exec` starts it, in this order; what it starts must not wait for trials, which wait for it.
+        // The same environment, in the same order, as from `kiln-exec`; children must not wait for trials, which wait
+        // for them.
         let environment = [
             &*format!("KILN_EXE={}", trial.path),
             &*format!("KILN_COMM={name}"),
@@ -133,7 +135,7 @@ impl Place<'_> {
         Ok(true)
     }
 
-    /// Tries programs, and tells the world which of them may be used. Returns the paths of those that may not.
+    /// Tries programs, and accepts or refuses each. Returns the paths of the refused ones.
     pub(super) fn try_all(self, world: &mut World, table: &Table, trials: Vec<Trial>) -> io::Result<Vec<String>> {
         let judged = side_by_side(trials, ASKERS, |trial| {
             let questions: Vec<_> = table.probes(&trial.path).collect();

@@ -1,6 +1,6 @@
-//! Packages of rpm: what the target's says of itself, and what is taken out of the host's.
+//! Reads and unpacks rpm packages. Runs rpm's own tools.
 //!
-//! rpm's own tools take them apart, so that every format that they know is known here.
+//! rpm's tools open the packages, so that every format that they know is supported.
 
 use std::{
     fs::File,
@@ -14,19 +14,19 @@ use super::{
     facts::{Facts, Sum},
 };
 
-/// Name, version and architecture on a line each, then a line for each file. Those that have no content have no digest.
-/// An empty line ends it.
+/// Name, version and architecture on a line each, then a line per file. Files without content have no digest. An empty
+/// line ends the package.
 pub(super) const QUERY: &str =
     "%{NAME}\\n%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\n%{ARCH}\\n[%{FILEDIGESTS}  %{FILENAMES}\\n]\\n";
 
-/// Reads the header of a package. The rest may still be on its way.
+/// Reads the header of a package. The rest may still be arriving.
 ///
 /// # Errors
 ///
-/// When it is none.
+/// The file is not a package.
 pub(super) fn facts(package: File) -> io::Result<Facts> {
     let mut command = Command::new("rpm");
-    // A signature says nothing here: what counts is whether the files in the root are those that the header names.
+    // The signature does not matter here: the files in the root are compared with those in the header.
     command.args([
         "--query",
         "--nosignature",
@@ -42,7 +42,7 @@ pub(super) fn facts(package: File) -> io::Result<Facts> {
     parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| io::Error::other("rpm says nothing of it"))
 }
 
-/// Reads what [`QUERY`] says of many packages.
+/// Reads the output of [`QUERY`] for many packages.
 pub(super) fn parse_all(text: &str) -> Vec<Facts> {
     text.split("\n\n").filter_map(parse).collect()
 }
@@ -58,11 +58,11 @@ fn parse(text: &str) -> Option<Facts> {
     })
 }
 
-/// Takes what twins are made of out of a package, into the directory `into`.
+/// Extracts the files needed for twins from a package into the directory `into`.
 ///
 /// # Errors
 ///
-/// When the package is damaged, or the disk is full.
+/// The package is damaged, or the disk is full.
 pub(super) fn unpack(package: File, into: &Path) -> io::Result<()> {
     Packed::read(Command::new("rpm2archive").args(["--nocompression", "-"]), package)?.unpack(into)
 }

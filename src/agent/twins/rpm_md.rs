@@ -1,8 +1,9 @@
-//! What the recipe's or the image's repositories of rpms have for the host's architecture.
+//! Asks the rpm repositories of the recipe or the image for packages of the host's architecture. Runs zypper and rpm,
+//! and touches its own directories.
 //!
-//! zypper does what needs trust, whichever package manager they are for: it fetches the indexes, checks their
-//! digests and, where it is asked for, their signatures. It works on directories of its own and knows of no
-//! installed package, so it can neither disturb nor be disturbed by what kiwi does.
+//! zypper handles trust, whichever package manager the repositories are for: it fetches the indexes, checks their
+//! digests and, where required, their signatures. It works on its own directories and knows of no installed package,
+//! so it and kiwi cannot disturb each other.
 
 use std::{
     ffi::OsStr,
@@ -17,38 +18,39 @@ use reqwest::Url;
 use super::{image, index::Index, primary, stand_in};
 use crate::{arch::Arch, compression::Compression, emulation::twins::root::Root};
 
-/// Where kiwi sets up its repositories, and where its package manager keeps their indexes, for each that it knows.
+/// The directories of kiwi's repositories and of its package manager's indexes, for each package manager that it
+/// knows.
 const KIWI: [(&str, &str); 2] = [
     ("/var/cache/kiwi/zypper/repos", "/var/cache/kiwi/zypper/raw"),
     ("/var/cache/kiwi/dnf/repos", "/var/cache/kiwi/dnf/cache"),
 ];
 
-/// kiwi's logins for repositories, as zypper has them.
+/// kiwi's logins for repositories, in zypper's format.
 const CREDENTIALS: &str = "/var/cache/kiwi/zypper/credentials";
 
-/// Where an image has its repositories, by its package manager.
+/// The directories of an image's repositories, by package manager.
 const OF_IMAGE: [&str; 3] = ["etc/zypp/repos.d", "etc/yum.repos.d", "etc/dnf/repos.d"];
 
-/// Where an image has its logins for them.
+/// The directory of an image's logins for them.
 const CREDENTIALS_OF_IMAGE: &str = "etc/zypp/credentials.d";
 
-/// Where an image says what it is.
+/// The files that identify an image's distribution.
 const OS_RELEASE: [&str; 2] = ["etc/os-release", "usr/lib/os-release"];
 
-/// Each of these files may have this many bytes.
+/// The most bytes of each of these files.
 const LONGEST: u64 = 1 << 20;
 
-/// Finds a login by its name: the text of a file of zypper's.
+/// Finds a login by its name: the text of one of zypper's files.
 type Logins<'a> = &'a dyn Fn(&OsStr) -> Option<String>;
 
 /// A repository.
 #[derive(Debug, PartialEq, Eq)]
 struct Repository {
-    /// Where the host's packages are, with login.
+    /// Address of the host's packages, with login.
     address: Url,
     /// Whether its index must be signed.
     checks_index: bool,
-    /// Whether each of its packages must be.
+    /// Whether each of its packages must be signed.
     checks_packages: bool,
 }
 
@@ -60,7 +62,7 @@ pub(super) struct Zypper {
     repositories: Vec<Repository>,
 }
 
-/// Where kiwi has set up its repositories, once its package manager has begun to use them.
+/// The directory of kiwi's repositories, once its package manager has begun to use them.
 pub(super) fn ready() -> Option<&'static Path> {
     let has_entries = |dir: &str| fs_err::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     let found = KIWI.iter().find(|(_, indexes)| has_entries(indexes));
@@ -68,7 +70,7 @@ pub(super) fn ready() -> Option<&'static Path> {
 }
 
 impl Zypper {
-    /// Makes zypper work for `host` below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of
+    /// Sets up zypper for `host` below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of
     /// `target`.
     pub(super) fn of_recipe(dir: PathBuf, kiwi: &Path, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
         let mut repositories = Vec::new();
@@ -86,11 +88,11 @@ impl Zypper {
         })
     }
 
-    /// Makes zypper work for `host` below `dir`, with the repositories of the image in `root`, which is for `target`.
+    /// Sets up zypper for `host` below `dir`, with the repositories of the image in `root`, which is for `target`.
     ///
     /// # Errors
     ///
-    /// When the image has none.
+    /// The image has no repositories.
     pub(super) fn of_image(dir: PathBuf, root: &Root, target: Arch, host: Arch) -> io::Result<Self> {
         let text = |path: &Path| root.text(path, LONGEST);
         let logins = |name: &OsStr| text(&Path::new(CREDENTIALS_OF_IMAGE).join(name));
@@ -116,8 +118,8 @@ impl Zypper {
         Self::new(dir, host, repositories, |dir| image::query_rpm(root, dir))
     }
 
-    /// With the keys that the command `rpm --query` finds, which is made only if keys are needed: it may take a copy of a
-    /// database, for which it is given the directory.
+    /// Uses the keys that the command `rpm --query` finds. The command is made only if keys are needed, since it may
+    /// copy a database into the directory that it is given.
     fn new(
         dir: PathBuf,
         host: Arch,
@@ -149,7 +151,7 @@ impl Zypper {
         Ok(zypper)
     }
 
-    /// The database with the keys that are in the root: those that the recipe names, or the image trusts.
+    /// The database with the keys of the root: those that the recipe names, or the image trusts.
     pub(super) fn keys(&self) -> PathBuf {
         self.dir.join("root/var/lib/rpm")
     }
@@ -162,12 +164,12 @@ impl Zypper {
         fs_err::write(&file, keys)?;
         let mut import = Command::new("rpmkeys");
         import.arg("--dbpath").arg(self.keys()).arg("--import").arg(file);
-        // Without keys nothing is signed by one of them.
+        // Without keys, no signature is accepted.
         import.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         import.status().map(drop)
     }
 
-    /// Starts to fetch the indexes. Those of other repositories come even if one has none.
+    /// Starts to fetch the indexes. A repository without an index does not stop the others.
     pub(super) fn start_update(&self) -> io::Result<Child> {
         let mut command = Command::new(stand_in::real("zypper"));
         command.env("ZYPP_CONF", self.dir.join("zypp.conf")).env("LANG", "C");
@@ -188,16 +190,16 @@ impl Zypper {
             .spawn()
     }
 
-    /// What the indexes say.
+    /// The content of the indexes.
     ///
     /// # Errors
     ///
-    /// When one cannot be read.
+    /// An index cannot be read.
     pub(super) fn index(&self) -> io::Result<Index> {
         let mut index = Index::default();
         for (number, repository) in self.repositories.iter().enumerate() {
             let dir = self.dir.join(format!("raw/{number}/repodata"));
-            // A repository that has nothing for the host has no index there.
+            // A repository without packages for the host has no index there.
             let Ok(entries) = fs_err::read_dir(dir) else { continue };
             for entry in entries {
                 let entry = entry?;
@@ -237,18 +239,18 @@ fn setting<'a>(section: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
         .map(|(_, value)| *value)
 }
 
-/// Whether a repository is there and not to be used.
+/// Whether a repository is disabled.
 fn is_off(section: &[(&str, &str)]) -> bool {
     setting(section, "enabled").is_some_and(|value| ["0", "no", "false", "off"].contains(&value))
 }
 
-/// The version in a file like `/etc/os-release`.
+/// The version in a file in the format of `/etc/os-release`.
 fn version(text: &str) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix("VERSION_ID="))?;
     Some(line.trim().trim_matches('"').to_owned())
 }
 
-/// The repository of a section. None when nobody can tell where it has packages for the host.
+/// The repository of a section. `None` when the place of its packages for the host is unknown.
 fn repository(section: &[(&str, &str)], target: Arch, host: Arch, logins: Logins<'_>) -> Option<Repository> {
     let setting = |name| setting(section, name);
     let is_on = |value: Option<&str>| value.is_some_and(|value| ["1", "yes", "true", "on"].contains(&value));
@@ -261,8 +263,8 @@ fn repository(section: &[(&str, &str)], target: Arch, host: Arch, logins: Logins
     })
 }
 
-/// The address of the host's packages for one of the target's: the same, or another with the host's architecture where
-/// the target's is a word of it. With its login, if it has one.
+/// The address of the host's packages for that of the target's: with the host's architecture where the target's is a
+/// word of it, and otherwise unchanged. With its login, if it has one.
 fn address(baseurl: &str, target: Arch, host: Arch, logins: Logins<'_>) -> Option<Url> {
     let baseurl = baseurl.replace("$basearch", host.name()).replace("$arch", host.name());
     let mut address = Url::parse(&baseurl).ok()?;
@@ -294,7 +296,7 @@ fn address(baseurl: &str, target: Arch, host: Arch, logins: Logins<'_>) -> Optio
     Some(address)
 }
 
-/// A path with another architecture where the first is a word of it.
+/// A path in which one architecture is replaced by another where it is a word.
 fn for_other_arch(path: &str, target: &str, host: &str) -> String {
     let is_in_word = |next: Option<char>| next.is_some_and(char::is_alphanumeric);
     let (mut made, mut rest) = (String::new(), path);

@@ -1,8 +1,8 @@
-//! Doing the same with several things at a time, on threads that end before anything else goes on.
+//! Runs the same work on several threads, all of which end before the call returns.
 
 use std::{sync::Mutex, thread};
 
-/// What `work` makes of each thing, with the thing, in no order. `threads` of them are worked on at a time.
+/// The results of `work` for each thing, with the thing, in no particular order. `threads` of them run at a time.
 pub(super) fn side_by_side<T: Send, R: Send>(
     things: Vec<T>,
     threads: usize,

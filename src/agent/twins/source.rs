@@ -1,4 +1,5 @@
-//! The repositories of the recipe or the image, asked for packages of the host.
+//! The repositories of the recipe or the image as a source of packages for the host. Touches nothing itself; apt or
+//! zypper do.
 
 use std::{io, path::Path, process::Child};
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::emulation::twins::root::Root;
 
-/// What asks them.
+/// The tool that queries the repositories.
 #[derive(Debug)]
 pub(super) enum Source {
     Apt(Apt),
@@ -21,11 +22,11 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What asks them, working below `dir`. None until there are some to ask.
+    /// The source, working below `dir`. `None` while there are no repositories yet.
     ///
     /// # Errors
     ///
-    /// When there will never be any.
+    /// There will never be any.
     pub(super) fn find(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
         match settings.origin {
             Origin::Recipe => Self::of_recipe(settings, dir),
@@ -33,7 +34,7 @@ impl Source {
         }
     }
 
-    /// None until kiwi has set up its repositories and begun to use them.
+    /// `None` until kiwi has set up its repositories and begun to use them.
     fn of_recipe(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
         let Settings { root, target, host, .. } = settings;
         if apt::is_ready() {
@@ -62,7 +63,7 @@ impl Source {
         }
     }
 
-    /// Starts to fetch what repositories have.
+    /// Starts to fetch the indexes of the repositories.
     pub(super) fn start_update(&self) -> io::Result<Child> {
         match self {
             Self::Apt(apt) => apt.start_update(),
@@ -70,15 +71,15 @@ impl Source {
         }
     }
 
-    /// What they have, after an update that said `errors` if it failed.
+    /// The content of the indexes, after an update that printed `errors` if it failed.
     ///
     /// # Errors
     ///
-    /// When they have nothing for the host.
+    /// The repositories have nothing for the host.
     pub(super) fn index(&self, errors: Option<&str>) -> io::Result<Index> {
         let first = || errors.and_then(|errors| errors.lines().find(|line| !line.is_empty()));
         let index = match self {
-            // Of several repositories, some may exist for the target only, or not be reached.
+            // Some of several repositories may exist for the target only, or be unreachable.
             Self::Apt(apt) => apt.index()?,
             Self::Zypper(zypper) => zypper.index()?,
         };
@@ -89,7 +90,7 @@ impl Source {
         Ok(index)
     }
 
-    /// What its packages are fetched and checked with.
+    /// Logins and keys for fetching and checking packages.
     pub(super) fn trust(&self) -> Trust {
         match self {
             Self::Apt(apt) => Trust {

@@ -1,8 +1,10 @@
-//! The sandbox's `chroot` and package managers: the agent itself, called by their names.
+//! Replaces the sandbox's `chroot` and package managers by the agent itself, which is called under their names.
+//! Renames programs of the sandbox, and listens on a socket.
 //!
-//! kiwi enters the new root by calling `chroot`, once for each script and package manager; and what makes a root out of
-//! rpms from outside enters it for each script of a package. The agent has to know before: it then has native twins ready
-//! for what is in the root, and mounts them for this one call. What the call does is left to the real program.
+//! kiwi enters the new root by calling `chroot`, once for each script and package manager; a tool that makes a root of
+//! rpms from outside enters it for each script of a package. The agent has to know beforehand: it then has native
+//! twins ready for the programs in the root, and mounts them for this one call. The rest of the call is left to the
+//! real program.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -23,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{mount, sync::Request};
 
-/// Programs in whose place the agent is put, with where the toolbox has them. A toolbox need not have all of them.
+/// Programs that the agent replaces, with their paths in the toolbox. A toolbox need not have all of them.
 const PROGRAMS: [(&str, &str); 3] = [
     (CHROOT, "/usr/sbin/chroot"),
     ("zypper", "/usr/bin/zypper"),
@@ -31,23 +33,23 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("dnf-3", "/usr/bin/dnf-3"),
 ];
 
-/// Enters the root at once. The others do so when something is in it.
+/// Enters the root at once. The others enter it when something is in it.
 const CHROOT: &str = "chroot";
 
-/// What the names of the real programs end in once the agent has taken their place.
+/// The suffix of the real programs once the agent has replaced them.
 const REAL: &str = ".real";
 
-/// Where the agent listens. Not in the root, so what runs there does not come upon it.
+/// The agent's socket. Not in the root, so that programs there do not find it.
 const SOCKET: &str = "/run/twins";
 
-/// The hidden subcommand of the agent for programs that enter a root by themselves, such as sshd: `kiln-agent enter-twins
+/// The agent's hidden subcommand for programs that enter a root by themselves, such as sshd: `kiln-agent enter-twins
 /// ROOT PROGRAM ARGUMENT…`.
 pub const ENTER: &str = "enter-twins";
 
-/// This program, for who starts itself anew.
+/// This program, for starting it again.
 pub const ENTER_PROGRAM: &str = "/proc/self/exe";
 
-/// What is asked before a root is entered, one JSON line.
+/// The question before a root is entered, one JSON line.
 #[derive(Debug, Serialize, Deserialize)]
 struct Question {
     root: PathBuf,
@@ -57,18 +59,18 @@ struct Question {
 /// The answer, one JSON line.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
-    /// The directory of twins to mount; none when there are none for this root.
+    /// The directory of twins to mount; `None` when there are none for this root.
     twins: Option<PathBuf>,
 }
 
-/// Which of the programs `name` is, the path by which the agent was called.
+/// The program that the agent was called as, from the path `name`.
 pub fn called(name: &OsStr) -> Option<&'static str> {
     let name = Path::new(name).file_name()?;
     let is_called = |(program, _): &&(&'static str, &str)| name == *program || (name == "dnf" && *program == "dnf-3");
     PROGRAMS.iter().find(is_called).map(|(program, _)| *program)
 }
 
-/// The program `name`, with its `arguments`. Returns only when the real one cannot be started.
+/// Runs the program `name` with its `arguments`. Returns only when the real one cannot be started.
 pub fn main(name: &str, arguments: impl Iterator<Item = OsString>) -> io::Error {
     let arguments: Vec<OsString> = arguments.collect();
     let root = if name == CHROOT {
@@ -82,7 +84,8 @@ pub fn main(name: &str, arguments: impl Iterator<Item = OsString>) -> io::Error 
     Command::new(real(name)).arg0(name).args(arguments).exec()
 }
 
-/// The subcommand [`ENTER`]: a program of the sandbox with the twins of a root. Returns only when it cannot be started.
+/// The subcommand [`ENTER`]: runs a program of the sandbox with the twins of a root. Returns only when it cannot be
+/// started.
 pub fn enter(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
     let (Some(root), Some(program)) = (arguments.next(), arguments.next()) else {
         return io::ErrorKind::InvalidInput.into();
@@ -91,7 +94,7 @@ pub fn enter(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
     Command::new(program).args(arguments).exec()
 }
 
-/// Mounts the twins of a root in it, if there are any. Whatever goes wrong here, the root can be entered without.
+/// Mounts the twins of a root in it, if there are any. After any error the root can still be entered without them.
 fn mount_twins(root: &Path, wait: bool) {
     let entered = ask(root, wait).and_then(|twins| match twins {
         Some(twins) => mount::enter(root, &twins),
@@ -102,7 +105,7 @@ fn mount_twins(root: &Path, wait: bool) {
     }
 }
 
-/// The real program of this name.
+/// The path of the real program.
 pub(super) fn real(name: &str) -> PathBuf {
     let path = PROGRAMS.iter().find(|(program, _)| *program == name);
     let path = path.map_or(name, |(_, path)| *path);
@@ -118,7 +121,7 @@ fn new_root(arguments: &[OsString]) -> Option<&OsStr> {
     Some(root)
 }
 
-/// The root that a package manager is to work on from outside.
+/// The root on which a package manager works from outside.
 fn other_root(arguments: &[OsString]) -> Option<&OsStr> {
     const OPTIONS: [&str; 3] = ["--root", "--installroot", "-R"];
     let mut words = arguments.iter();
@@ -145,11 +148,11 @@ fn ask(root: &Path, wait: bool) -> io::Result<Option<PathBuf>> {
     Ok(serde_json::from_str::<Answer>(&line)?.twins)
 }
 
-/// Takes the place of the sandbox's programs, and passes on what each call asks.
+/// Replaces the sandbox's programs, and passes on the question of each call.
 ///
 /// # Errors
 ///
-/// When the sandbox's files cannot be changed.
+/// The sandbox's files cannot be changed.
 pub(super) fn listen(requests: Sender<Request>) -> io::Result<()> {
     let listener = UnixListener::bind(SOCKET)?;
     for (_, path) in PROGRAMS {
@@ -163,7 +166,7 @@ pub(super) fn listen(requests: Sender<Request>) -> io::Result<()> {
         for stream in listener.incoming().flatten() {
             let requests = requests.clone();
             thread::spawn(move || {
-                // Who hangs up in the middle enters without twins.
+                // A caller that hangs up halfway enters without twins.
                 let _ = answer(stream, &requests);
             });
         }

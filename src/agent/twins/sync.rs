@@ -1,10 +1,11 @@
-//! Keeping the twins in step with the root while it is built or changed.
+//! Keeps the twins in step with the root while it is built or changed. Runs in its own thread, and touches the
+//! directory of twins.
 //!
-//! A thread of its own looks at what the package manager has fetched and unpacked, several times a second, and before
-//! anybody enters the root. Packages are fetched for the host as soon as the target's are there, mostly while kiwi's
-//! package manager is still busy with those; they become twins when their files are in the root, unchanged. The packages
-//! of an image that is changed are there from the beginning; theirs are fetched a few at a time, so that nobody who enters
-//! the root meanwhile waits for all of them.
+//! The thread checks the packages that the package manager has fetched and unpacked, several times a second, and
+//! before a process enters the root. Packages are fetched for the host as soon as the target's are there, mostly while
+//! kiwi's package manager is still busy with those; they become twins when their files are in the root, unchanged. The
+//! packages of an image are there from the beginning; their counterparts are fetched a few at a time, so that a
+//! process that enters the root does not wait for all of them.
 
 use std::{
     io::{self, Read},
@@ -36,41 +37,41 @@ use crate::{
     records::Failure,
 };
 
-/// Between two looks.
+/// Pause between checks.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Packages of an image that are fetched at a time.
+/// The number of an image's packages fetched at a time.
 const BATCH: usize = 16;
 
-/// What is asked of the thread.
+/// Requests to the thread.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Somebody is about to enter `root`, or to let scripts of packages do so, and waits for the directory of twins to
+    /// A process is about to enter `root`, or to let packages' scripts do so, and waits for the directory of twins to
     /// mount there.
     Enter {
         root: PathBuf,
-        /// Whether what is on its way is to be waited for.
+        /// Whether to wait for packages that are on their way.
         wait: bool,
         reply: Sender<Option<PathBuf>>,
     },
-    /// The root is built. The answer says that nothing of the twins is in it.
+    /// The root is finished. The answer is sent when no trace of the twins is left in it.
     End {
         reply: Sender<io::Result<Option<(u64, u64)>>>,
     },
 }
 
-/// How far the lists of packages for the host are.
+/// The state of the package lists for the host.
 #[derive(Debug)]
 enum Lists {
     /// kiwi has not set up its sources yet.
     Waiting,
     Coming(Source, Child),
     Here(Box<Ready>),
-    /// There will be none; the log says why.
+    /// There will be none; the log has the reason.
     Never,
 }
 
-/// All that packages for the host are found with.
+/// Everything needed to find packages for the host.
 #[derive(Debug)]
 struct Ready {
     source: Source,
@@ -79,37 +80,37 @@ struct Ready {
     packages: Packages,
 }
 
-/// The thread's own.
+/// The state of the thread.
 pub(super) struct Keeper {
     settings: Settings,
     events: Events,
     sharing: Sharing,
     lists: Lists,
     table: Table,
-    /// Since the first time that somebody entered the root.
+    /// Set when the root is first entered.
     open: Option<Open>,
     tally: Tally,
 }
 
-/// What there is once the root is.
+/// The state once the root exists.
 #[derive(Debug)]
 struct Open {
     world: World,
     mount_point: MountPoint,
     has_cpuinfo: bool,
-    /// Programs that are yet to be tried. That takes long under the emulator, and more packages come meanwhile.
+    /// Programs whose trial is due. Trials take long under the emulator, and more packages arrive meanwhile.
     trials: Vec<Trial>,
 }
 
-/// For the log.
+/// Figures for the log.
 #[derive(Debug, Default)]
 struct Tally {
     packages: usize,
-    /// Those of them that other jobs had fetched.
+    /// Number of these that other jobs had fetched.
     shared: usize,
-    /// Packages that the host's repositories do not have.
+    /// Packages that the host's repositories lack.
     without: Vec<String>,
-    /// Programs without a twin, and why.
+    /// Programs without a twin, with the reason.
     refused: Vec<String>,
     busy: Duration,
 }
@@ -132,7 +133,7 @@ impl Keeper {
         loop {
             match requests.recv_timeout(if self.is_behind() { Duration::ZERO } else { PAUSE }) {
                 Ok(Request::Enter { root, wait, reply }) => {
-                    // Who does not wait for the answer needs none.
+                    // A caller that has gone needs no answer.
                     let _ = reply.send(self.enter(&root, wait));
                 }
                 Ok(Request::End { reply }) => {
@@ -152,7 +153,7 @@ impl Keeper {
         has_trials || is_fetching
     }
 
-    /// The directory of twins for a root that somebody is about to enter.
+    /// The directory of twins for a root that is about to be entered.
     fn enter(&mut self, root: &Path, wait: bool) -> Option<PathBuf> {
         if !is_same(root, &self.settings.root) {
             return None;
@@ -191,7 +192,7 @@ impl Keeper {
         })
     }
 
-    /// Brings everything up to date. With `wait`, what is on its way is waited for.
+    /// Brings everything up to date. With `wait`, waits for packages that are on their way.
     fn pass(&mut self, wait: bool) {
         let begun = Instant::now();
         if let Err(error) = self.try_pass(wait) {
@@ -298,7 +299,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tries programs that say something of their architecture: the next ones, or `all`.
+    /// Tries programs that contain answers about their architecture: the next ones, or `all`.
     fn try_programs(&mut self, all: bool) -> io::Result<()> {
         let Some(Open { world, trials, .. }) = &mut self.open else {
             return Ok(());
@@ -323,7 +324,7 @@ impl Keeper {
         self.lists = Lists::Never;
         if let Some(open) = &mut self.open {
             open.trials.clear();
-            // Those who wait for them get the emulator then.
+            // Processes that wait for them then run under the emulator.
             if let Err(failure) = open.world.settle_all() {
                 self.events.say_blocking(&failure.detail);
             }
@@ -390,7 +391,7 @@ impl Keeper {
     }
 }
 
-/// Whether two paths lead to one directory, be it mounted at two places.
+/// Whether two paths refer to the same directory, even through different mounts.
 fn is_same(one: &Path, other: &Path) -> bool {
     let found = |path| fs_err::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     found(one).is_some_and(|one| found(other) == Some(one))

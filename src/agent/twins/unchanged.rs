@@ -1,4 +1,4 @@
-//! Which files of a package are in the root as the package has them.
+//! Finds the files of a package that are unchanged in the root. Reads the root.
 
 use std::{
     fs::File,
@@ -13,11 +13,11 @@ use sha2::Sha256;
 use super::facts::{Digest, Sum};
 use crate::{arch::Arch, emulation::twins::root::Root};
 
-/// Bytes at the beginning of an ELF file up to its machine.
+/// Bytes at the beginning of an ELF file, up to its machine.
 const HEAD: usize = 20;
 
-/// Programs, modules and libraries for `arch` in `root` that are still what the package `sums` is of made them, by
-/// their paths in the root without links. Others were edited, replaced or diverted, are not there yet, or are gone.
+/// Programs, modules and libraries for `arch` in `root` that still have the digests in their package's `sums`, by
+/// their link-free paths in the root. Others were edited, replaced or diverted, are not there yet, or are gone.
 pub(super) fn unchanged(root: &Path, sums: &[Sum], arch: Arch) -> io::Result<Vec<PathBuf>> {
     let opened = Root::open(root)?;
     let top = fs_err::canonicalize(root)?;
@@ -45,7 +45,7 @@ fn is_unchanged(root: &Root, top: &Path, sum: &Sum, arch: Arch) -> Option<PathBu
     Some(Path::new("/").join(found.strip_prefix(top).ok()?))
 }
 
-/// The digest of `head` and all that is left of `file`.
+/// The digest of `head` and the rest of `file`.
 fn hash<D: sha2::Digest>(head: &[u8], file: &mut File) -> Option<sha2::digest::Output<D>> {
     let mut hash = D::new_with_prefix(head);
     let mut piece = vec![0; 128 * 1024];
@@ -57,7 +57,7 @@ fn hash<D: sha2::Digest>(head: &[u8], file: &mut File) -> Option<sha2::digest::O
     }
 }
 
-/// Whether the file begins as an executable or a shared object for `arch` does.
+/// Whether the file begins like an executable or a shared object for `arch`.
 fn is_program_for(head: &[u8; HEAD], arch: Arch) -> bool {
     let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     head.starts_with(b"\x7fELF\x02\x01") && [2, 3].contains(&number(16)) && number(18) == arch.elf_machine()

@@ -1,4 +1,4 @@
-//! Which names and links of an archive stay inside the directory that it is unpacked into.
+//! Decides which names and links of an archive stay inside the target directory. Pure: no I/O.
 
 use std::{
     ffi::OsStr,
@@ -12,7 +12,7 @@ const PATH_BYTES: usize = 4096;
 /// The longest name in bytes, as in Linux.
 const NAME_BYTES: usize = 255;
 
-/// An entry's name as a relative path of plain names; empty for the top itself. An error says what is wrong.
+/// An entry's name as a relative path of plain names; empty for the top itself. An error says why it is refused.
 pub(super) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
     if name.contains(&0) {
         return Err("has a NUL byte in its name");
@@ -33,12 +33,12 @@ pub(super) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
     Ok(clean)
 }
 
-/// Checks that the symbolic link at `place` stays inside, whatever other links its target leads through.
+/// Checks that the symbolic link at `place` stays inside, even if its target leads through other links.
 ///
-/// `..` may stand only at the target's beginning: from there it goes up through the real directories above the link,
+/// `..` is allowed only at the target's beginning: from there it goes up through the real directories above the link,
 /// and every later name goes down, or through another link that passed this same check. In the overlay tree `root/`,
-/// whose files kiwi copies into the image, absolute targets are names of the image and stay as they are. They are the
-/// reason why the agent opens files of a recipe through [`inside`](crate::agent::template::inside) only.
+/// whose files kiwi copies into the image, absolute targets are names of the image and stay unchanged. Because of
+/// them, the agent opens files of a recipe through [`inside`](crate::agent::template::inside) only.
 pub(super) fn check_target(place: &Path, target: &[u8]) -> Result<(), &'static str> {
     const OUTSIDE: &str = "is a symbolic link that leads outside the recipe";
     if target.is_empty() || target.contains(&0) || target.len() > PATH_BYTES {

@@ -6,7 +6,7 @@ use tar::{Builder, Header};
 use super::*;
 use crate::compression::tests as packing;
 
-/// One entry, written by hand so that nothing stands between the test and a hostile header.
+/// One entry, built by hand so that no library corrects a hostile header.
 fn raw(kind: EntryType, name: &[u8], target: &[u8], mode: u32, content: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     let gnu = header.as_gnu_mut().unwrap();
@@ -74,7 +74,7 @@ impl Place {
         fs_err::read_to_string(self.top().join(path)).unwrap()
     }
 
-    /// Nothing but the archive and the recipe's directory may be there.
+    /// Only the archive and the recipe's directory may be there.
     fn nothing_escaped(&self) {
         let mut names: Vec<_> = fs_err::read_dir(self.dir.path())
             .unwrap()

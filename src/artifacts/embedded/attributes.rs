@@ -1,11 +1,11 @@
-//! What a client says of an object besides its bytes.
+//! The headers that describe an object: type, encoding, caching and user metadata. Pure: no I/O.
 
 use std::collections::BTreeMap;
 
 use s3s::dto::{CopyObjectInput, CreateMultipartUploadInput, GetObjectOutput, HeadObjectOutput, PutObjectInput};
 use serde::{Deserialize, Serialize};
 
-/// Headers that are kept with an object and given back with it.
+/// Headers that are stored with an object and returned with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Attributes {
@@ -17,7 +17,7 @@ pub(super) struct Attributes {
     metadata: BTreeMap<String, String>,
 }
 
-/// What S3 says of an object that nothing was said of.
+/// The content type that S3 reports for an object without one.
 const DEFAULT_TYPE: &str = "binary/octet-stream";
 
 macro_rules! attributes_from {
@@ -58,7 +58,7 @@ macro_rules! attributes_into {
 attributes_from!(PutObjectInput, CreateMultipartUploadInput, CopyObjectInput);
 attributes_into!(GetObjectOutput, HeadObjectOutput);
 
-/// `aws-chunked` names the form of the request, not of the object.
+/// `aws-chunked` describes the form of the request, not of the object.
 fn stored_encoding(header: &str) -> Option<String> {
     let kept: Vec<_> = header
         .split(',')

@@ -1,9 +1,9 @@
-//! Bodies of objects: files with random names, written once, read by many, removed by whoever drops the last
-//! record of them.
+//! Bodies of objects: files with random names, written once, read often, and removed together with their last record.
+//! Touches files in the data directory only.
 //!
-//! A body is received into `incoming/` and synced there. It vanishes with whoever received it, unless it is renamed into
-//! `bodies/` right before its record is made ([`Bodies::keep`]). A crash in between leaves a file that no record names;
-//! [`Bodies::sweep`] removes those at a later start.
+//! A body is received into `incoming/` and synced there. It vanishes when its [`Received`] is dropped, unless it is
+//! renamed into `bodies/` right before its record is made ([`Bodies::keep`]). A crash in between leaves a file without
+//! a record; [`Bodies::sweep`] removes those at a later start.
 
 use std::{
     collections::HashSet,
@@ -27,38 +27,38 @@ use super::{
     fault::{Fault, Result},
 };
 
-/// Chunks that wait between network and disk, in either direction.
+/// The most chunks queued between network and disk, in either direction.
 const QUEUE: usize = 16;
 
-/// How much is read from disk at a time, in bytes.
+/// Bytes read from disk at a time.
 const READ_SIZE: usize = 256 * 1024;
 
 /// How long a file without a record is left alone: it may belong to a request that another process is serving.
 const ORPHAN_AGE: Duration = Duration::from_hours(1);
 
-/// Where bodies are.
+/// The directories of bodies.
 #[derive(Debug, Clone)]
 pub(super) struct Bodies {
     finished: PathBuf,
     incoming: PathBuf,
 }
 
-/// A body on disk that no record names yet.
+/// A body on disk that has no record yet.
 #[derive(Debug, Clone)]
 pub(super) struct Body {
     /// Its file name.
     pub(super) name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// MD5 of the whole.
+    /// MD5 of the whole body.
     pub(super) md5: [u8; 16],
 }
 
-/// A body that is whole, checked and on disk, and gone again when this is dropped.
+/// A body that is complete, verified and on disk. Dropping this removes it.
 #[derive(Debug)]
 pub(super) struct Received {
     file: NamedTempFile,
-    /// What it will be once it is kept.
+    /// The body that it becomes once it is kept.
     pub(super) body: Body,
 }
 
@@ -70,7 +70,7 @@ pub(super) type BodyStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send
 pub(super) struct Piece {
     /// The body's file name.
     pub(super) body: String,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
 }
 
@@ -82,7 +82,7 @@ impl Bodies {
         }
     }
 
-    /// Writes a stream to disk, checks it against what the client said of it, and makes it durable.
+    /// Writes a stream to disk, verifies it against what the request promised, and makes it durable.
     pub(super) async fn receive(
         &self,
         mut stream: impl Stream<Item = std::result::Result<Bytes, StdError>> + Unpin,
@@ -93,12 +93,12 @@ impl Bodies {
         let digester = expected.digester();
         let writer = spawn_blocking(move || write(&incoming, queue, digester));
         while let Some(chunk) = stream.next().await {
-            // The queue closes early only when writing failed; the writer says why.
+            // The queue closes early only when writing failed; the writer's result has the reason.
             if chunks.send(Some(chunk.map_err(Fault::Body)?)).await.is_err() {
                 break;
             }
         }
-        // A writer that sees the queue close without this knows that the client hung up, and discards the file.
+        // If the queue closes without this, the client has hung up, and the writer discards the file.
         let _ = chunks.send(None).await;
         let (file, digester) = writer.await??;
         let (size, md5) = expected.verify(digester)?;
@@ -107,7 +107,7 @@ impl Bodies {
         Ok(Received { file, body })
     }
 
-    /// Puts a received body where records may name it, durably.
+    /// Moves a received body to where records may name it, durably.
     pub(super) async fn keep(&self, received: Received) -> Result<()> {
         let (directory, path) = (self.finished.clone(), self.finished.join(received.body.name));
         spawn_blocking(move || {
@@ -118,7 +118,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Streams `range` out of the pieces, one after the other. An error while the first is opened comes at once.
+    /// Streams `range` out of the concatenated pieces. An error in opening the first one is returned at once.
     pub(super) async fn read(&self, pieces: Vec<Piece>, range: Range<u64>) -> io::Result<BodyStream> {
         let mut runs = runs(&self.finished, pieces, range).into_iter();
         let (chunks, mut queue) = mpsc::channel(QUEUE);
@@ -140,7 +140,7 @@ impl Bodies {
         })))
     }
 
-    /// Removes bodies that no record names any more. A failure is logged: the sweep will find the file again.
+    /// Removes bodies that no record names any more. A failure is only logged: the sweep will find the file again.
     pub(super) async fn remove(&self, names: Vec<String>) {
         if names.is_empty() {
             return;
@@ -166,7 +166,7 @@ impl Bodies {
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
-    /// Removes `orphans` and what was left half-received.
+    /// Removes `orphans` and abandoned incoming files.
     pub(super) fn sweep(&self, orphans: &HashSet<String>) -> io::Result<()> {
         let abandoned = old_files(&self.incoming)?
             .into_iter()
@@ -223,7 +223,7 @@ fn write(
     }
 }
 
-/// Some bytes of one file.
+/// A range of bytes in one file.
 struct Run {
     path: PathBuf,
     range: Range<u64>,
@@ -237,7 +237,7 @@ impl Run {
     }
 }
 
-/// Which bytes of which files make up `range` of the whole.
+/// The ranges of files that make up `range` of the whole.
 fn runs(directory: &Path, pieces: Vec<Piece>, range: Range<u64>) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut begin = 0;
@@ -255,7 +255,7 @@ fn runs(directory: &Path, pieces: Vec<Piece>, range: Range<u64>) -> Vec<Run> {
     runs
 }
 
-/// Reads a run to its end. That nobody listens any more is no error.
+/// Reads a run to its end. A receiver that is gone is not an error.
 fn send(mut run: io::Take<fs_err::File>, chunks: &mpsc::Sender<io::Result<Bytes>>) -> io::Result<()> {
     while run.limit() > 0 {
         let mut chunk = Vec::with_capacity(READ_SIZE);

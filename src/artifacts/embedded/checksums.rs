@@ -1,4 +1,4 @@
-//! What a client says its body will be, and whether it was.
+//! Verifies a request's body against the length and digests that the request promises. Pure: no I/O.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use md5::{Digest, Md5};
@@ -11,20 +11,20 @@ use s3s::{
 
 use super::fault::Result;
 
-/// The header that tells which checksum will follow the body.
+/// The header that names the checksum after the body.
 const TRAILER: &str = "x-amz-trailer";
 
-/// Digests that a request promises.
+/// The length and digests that a request promises.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
     length: Option<u64>,
     md5: Option<[u8; 16]>,
     checksums: Checksum,
-    /// Names of the checksum headers that come after the body, and where they will be.
+    /// Names of the checksum headers that follow the body, and the place where they will arrive.
     trailing: Option<(String, TrailingHeaders)>,
 }
 
-/// Digests of a body, as it goes by.
+/// Computes digests of a body while it streams past.
 pub(super) struct Digester {
     size: u64,
     md5: Md5,
@@ -40,7 +40,7 @@ impl Digester {
 }
 
 impl Expected {
-    /// What a PutObject promises.
+    /// The promises of a PutObject request.
     pub(super) fn of_put(request: &S3Request<PutObjectInput>) -> Result<Self> {
         let input = &request.input;
         let checksums = Checksum {
@@ -54,7 +54,7 @@ impl Expected {
         Self::new(request, input.content_length, input.content_md5.as_deref(), checksums)
     }
 
-    /// What an UploadPart promises.
+    /// The promises of an UploadPart request.
     pub(super) fn of_part(request: &S3Request<UploadPartInput>) -> Result<Self> {
         let input = &request.input;
         let checksums = Checksum {
@@ -73,7 +73,7 @@ impl Expected {
             let names = request.headers.get(TRAILER)?.to_str().ok()?;
             Some((names.to_ascii_lowercase(), headers))
         });
-        // The length header of a chunk-signed body counts the signatures too.
+        // The length header of a chunk-signed body includes the signatures.
         let length = length.filter(|_| request.trailing_headers.is_none());
         Ok(Self {
             length: length.and_then(|length| length.try_into().ok()),
@@ -83,7 +83,7 @@ impl Expected {
         })
     }
 
-    /// Computes what [`Expected::verify`] will compare.
+    /// A digester for everything that [`Expected::verify`] compares.
     pub(super) fn digester(&self) -> Digester {
         let promised = |given: &Option<String>, header: &str| {
             given.is_some() || self.trailing.as_ref().is_some_and(|(names, _)| names.contains(header))
@@ -102,7 +102,7 @@ impl Expected {
         }
     }
 
-    /// Size and MD5 of the body, unless it is not what was promised.
+    /// Size and MD5 of the body, if they match the promises.
     pub(super) fn verify(self, digester: Digester) -> Result<(u64, [u8; 16])> {
         let md5: [u8; 16] = digester.md5.finalize().into();
         if self.length.is_some_and(|length| length != digester.size) {

@@ -1,4 +1,4 @@
-//! `If-…` headers.
+//! Evaluates the `If-…` headers of requests. Pure: no I/O.
 
 use s3s::{
     S3Error, S3ErrorCode,
@@ -7,7 +7,7 @@ use s3s::{
 
 use super::fault::Result;
 
-/// Conditions on the object that is read or copied.
+/// Conditions on an object that is read or copied.
 #[derive(Debug, Default)]
 pub(super) struct ReadConditions {
     /// `If-Match`.
@@ -21,8 +21,8 @@ pub(super) struct ReadConditions {
 }
 
 impl ReadConditions {
-    /// Whether the object may be sent; `NotModified` or `PreconditionFailed` otherwise. An entity tag outweighs the
-    /// date of the same direction (RFC 9110, section 13.2.2).
+    /// Succeeds if the object may be sent; otherwise fails with `NotModified` or `PreconditionFailed`. An entity tag
+    /// takes precedence over the date of the same direction (RFC 9110, section 13.2.2).
     pub(super) fn check(&self, etag: &str, modified_us: i64) -> Result<()> {
         // Dates in headers have whole seconds.
         let modified = super::database::timestamp(modified_us / 1_000_000 * 1_000_000);
@@ -46,14 +46,14 @@ impl ReadConditions {
         }
     }
 
-    /// The same for the source of a copy, where every refusal is `PreconditionFailed`.
+    /// The same for the source of a copy, where every failure is `PreconditionFailed`.
     pub(super) fn check_source(&self, etag: &str, modified_us: i64) -> Result<()> {
         self.check(etag, modified_us)
             .map_err(|_| S3ErrorCode::PreconditionFailed.into())
     }
 }
 
-/// Conditions on the object that is replaced.
+/// Conditions on the object to be replaced.
 #[derive(Debug, Default)]
 pub(super) struct WriteConditions {
     /// `If-Match`.
@@ -63,7 +63,7 @@ pub(super) struct WriteConditions {
 }
 
 impl WriteConditions {
-    /// Whether the object with entity tag `existing`, or none, may be replaced.
+    /// Succeeds if the object with entity tag `existing`, or an absent object, may be replaced.
     pub(super) fn check(&self, existing: Option<&str>) -> Result<()> {
         match (&self.matches, existing) {
             (Some(_), None) => return Err(S3ErrorCode::NoSuchKey.into()),

@@ -1,4 +1,5 @@
-//! The database of names. Several processes may have it open: SQLite's own locks keep them apart.
+//! The database of names: connections and transactions. Touches the SQLite file only. Several processes may have it
+//! open: SQLite's own locks keep them apart.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,13 +13,13 @@ use super::{EmbeddedError, directory::Directory, fault::Result};
 /// How long a statement waits for another process to finish writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections that read at the same time.
+/// The number of connections for reading.
 const READERS: u32 = 4;
 
 /// A transaction that may write.
 pub(super) type Write = Transaction<'static, Sqlite>;
 
-/// A consistent view, for reading.
+/// A transaction that reads a consistent view.
 pub(super) type Read = Transaction<'static, Sqlite>;
 
 /// Connections to the database.
@@ -29,7 +30,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens the database and brings its tables up to date. To be called under [`Directory::lock`].
+    /// Opens the database and brings its tables up to date. Must be called under [`Directory::lock`].
     pub(super) async fn open(directory: &Directory) -> std::result::Result<Self, EmbeddedError> {
         let options = SqliteConnectOptions::new()
             .filename(directory.database())
@@ -51,28 +52,28 @@ impl Database {
         Ok(Self { writer, readers })
     }
 
-    /// Begins to write. Takes the write lock at once: a transaction that begins by reading cannot be made to wait
-    /// for another writer later, it fails.
+    /// Begins a transaction that may write. Takes the write lock at once: a transaction that begins by reading and
+    /// writes later cannot wait for another writer; it fails.
     pub(super) async fn write(&self) -> Result<Write> {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
-    /// Begins to read. Everything read until the end is from one moment.
+    /// Begins a transaction that reads. It sees one moment of the database throughout.
     pub(super) async fn read(&self) -> Result<Read> {
         Ok(self.readers.begin().await?)
     }
 
-    /// Waits for running statements and closes.
+    /// Waits for running statements, and closes the connections.
     pub(super) async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
     }
 }
 
-/// SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and would take every later one on
-/// the connection for a nested one: such a connection is better closed.
+/// Whether a connection can be used again. SQLite ends a transaction by itself when the disk is full. sqlx does not
+/// notice, and would treat every later one on the connection as nested, so such a connection is closed.
 async fn is_usable(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
-    // Waits for a rollback that is under way.
+    // Waits for a rollback in progress.
     connection.ping().await?;
     Ok(!connection.is_in_transaction())
 }
@@ -83,12 +84,12 @@ pub(super) fn now_us() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A moment out of the database, as S3 answers it.
+/// A time from the database in the form that S3 returns.
 pub(super) fn timestamp(us: i64) -> s3s::dto::Timestamp {
     (UNIX_EPOCH + Duration::from_micros(us.unsigned_abs())).into()
 }
 
-/// SQLite counts in signed numbers. No file is as large as the difference.
+/// SQLite's numbers are signed. No file is large enough for the difference to matter.
 pub(super) fn signed(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
@@ -102,7 +103,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let database = Database::open(&Directory::open(dir.path()).unwrap()).await.unwrap();
         let mut db = database.write().await.unwrap();
-        // As SQLite does by itself when the disk is full.
+        // SQLite does this by itself when the disk is full.
         sqlx::query("ROLLBACK").execute(&mut *db).await.unwrap();
         assert!(db.commit().await.is_err());
         let mut db = database.write().await.unwrap();

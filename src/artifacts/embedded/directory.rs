@@ -1,4 +1,5 @@
-//! The data directory: who may enter, the access key, and the lock that makes starting one process's business.
+//! The data directory: its permissions, the access key, and the lock under which one process at a time starts. Touches
+//! files in that directory only.
 
 use std::{
     fs::Permissions,
@@ -12,23 +13,23 @@ use serde::{Deserialize, Serialize};
 use super::EmbeddedError;
 use crate::artifacts::Secret;
 
-/// The one access key of an embedded server.
+/// The single access key of an embedded server.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// The access key's name.
+    /// The access key's identifier.
     pub access_key: String,
-    /// What requests are signed with.
+    /// The key that signs requests.
     pub secret_key: Secret,
 }
 
-/// Paths in the data directory.
+/// The data directory, with the paths in it.
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     root: PathBuf,
 }
 
 impl Directory {
-    /// Makes the directory, unless it is there already, and closes it to all but its owner.
+    /// Creates the directory if necessary, and restricts it to its owner.
     pub(super) fn open(root: &Path) -> Result<Self, EmbeddedError> {
         let directory = Self { root: root.to_owned() };
         for path in [root.to_owned(), directory.bodies(), directory.incoming()] {
@@ -42,12 +43,12 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Finished bodies.
+    /// The directory of finished bodies.
     pub(super) fn bodies(&self) -> PathBuf {
         self.root.join("bodies")
     }
 
-    /// Bodies still being received.
+    /// The directory of bodies that are still being received.
     pub(super) fn incoming(&self) -> PathBuf {
         self.root.join("incoming")
     }
@@ -57,7 +58,7 @@ impl Directory {
         self.root.join("names.sqlite")
     }
 
-    /// Waits until no other process is starting on this directory. Dropping the file lets the next one in.
+    /// Waits until no other process is starting in this directory. Dropping the file releases the lock.
     pub(super) fn lock(&self) -> Result<fs_err::File, EmbeddedError> {
         let path = self.root.join("lock");
         let lock = || {
@@ -75,7 +76,7 @@ impl Directory {
         })
     }
 
-    /// The access key, made up at the first start. To be called under [`Directory::lock`].
+    /// The access key, generated at the first start. Must be called under [`Directory::lock`].
     pub(super) fn credentials(&self) -> Result<Credentials, EmbeddedError> {
         let path = self.root.join("credentials.json");
         let text = match fs_err::read(&path) {
@@ -118,7 +119,7 @@ struct CredentialsFile {
     secret_key: String,
 }
 
-/// Makes names that were added to or removed from a directory survive a power cut.
+/// Syncs a directory, so that names added or removed there survive a power cut.
 pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     fs_err::File::open(path)?.sync_all()
 }

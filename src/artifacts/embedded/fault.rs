@@ -1,4 +1,4 @@
-//! What can go wrong inside the server, and which S3 error the client sees for it.
+//! The errors of the server, and the S3 error that the client sees for each. Pure: no I/O.
 
 use std::io;
 
@@ -10,15 +10,15 @@ pub(super) type Result<T> = std::result::Result<T, Fault>;
 /// An error on its way to the client.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Meant for the client as it is.
+    /// An error to be returned to the client unchanged.
     S3(S3Error),
     /// The database failed.
     Database(sqlx::Error),
     /// The file system failed.
     Io(io::Error),
-    /// The client's body broke off, or did not bear out its signature.
+    /// The client's body ended early, or its signature was wrong.
     Body(StdError),
-    /// A record in the database cannot be read back.
+    /// A record in the database cannot be parsed.
     Record(serde_json::Error),
     /// A task of the server panicked or was stopped.
     Task(tokio::task::JoinError),
@@ -53,8 +53,8 @@ const SQLITE_BUSY: i32 = 5;
 const SQLITE_FULL: i32 = 13;
 
 impl Fault {
-    /// Whether the database surely took up nothing of the change that ended so. When a commit breaks off otherwise,
-    /// its records may turn up after the next crash.
+    /// Whether a change that failed so is certain to have left nothing in the database. Any other failed commit may
+    /// still turn up after the next crash.
     pub(super) fn left_no_trace(&self) -> bool {
         match self {
             Self::S3(_) | Self::Record(_) => true,
@@ -91,7 +91,7 @@ fn is_full(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Not among Amazon's codes. Status 507 keeps SDKs from retrying what cannot succeed.
+/// Not one of Amazon's codes. Status 507 keeps SDKs from retrying a request that cannot succeed.
 fn storage_full() -> S3Error {
     let mut error = S3Error::with_message(
         S3ErrorCode::Custom("StorageFull".into()),
@@ -104,7 +104,7 @@ fn storage_full() -> S3Error {
 }
 
 fn primary_code(error: &sqlx::Error) -> Option<i32> {
-    // SQLite's extended codes hold the primary one in their low byte.
+    // SQLite's extended codes contain the primary code in the low byte.
     error
         .as_database_error()?
         .code()?

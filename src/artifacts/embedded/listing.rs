@@ -1,4 +1,4 @@
-//! Pages of a bucket's keys.
+//! Lists a bucket's keys, page by page. Reads the database of names only.
 
 use s3s::{S3Error, S3ErrorCode};
 use sqlx::SqliteConnection;
@@ -6,33 +6,33 @@ use sqlx::SqliteConnection;
 use super::fault::{Fault, Result};
 use crate::artifacts::percent;
 
-/// The largest page, and the usual one.
+/// The largest page, and the default.
 pub(super) const MAX_KEYS: i32 = 1000;
 
 /// Rows fetched at a time.
 const BATCH: i64 = 1000;
 
-/// Which keys are wanted.
+/// The keys to list.
 #[derive(Debug)]
 pub(super) struct Query<'a> {
     pub(super) bucket: &'a str,
     pub(super) prefix: &'a str,
-    /// Keys that have this after the prefix are rolled up. Not empty.
+    /// Keys that contain this after the prefix are rolled up into one entry. Not empty.
     pub(super) delimiter: Option<&'a str>,
-    /// The first key wanted, as bytes.
+    /// The first key to list, as bytes.
     pub(super) from: Vec<u8>,
-    /// The most entries wanted.
+    /// The most entries to return.
     pub(super) max: usize,
 }
 
-/// Some keys in their order.
+/// A run of keys in order.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) objects: Vec<Listed>,
     pub(super) prefixes: Vec<String>,
-    /// Where the next page begins; none when this is the last.
+    /// The start of the next page; `None` on the last page.
     pub(super) next: Option<Vec<u8>>,
-    /// The last key or common prefix on this page.
+    /// The last key or common prefix of this page.
     pub(super) last: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Listed {
     pub(super) modified_us: i64,
 }
 
-/// One page.
+/// Reads one page.
 pub(super) async fn page(db: &mut SqliteConnection, query: Query<'_>) -> Result<Page> {
     let mut page = Page::default();
     let end = after_prefix(query.prefix.as_bytes());
@@ -63,7 +63,7 @@ pub(super) async fn page(db: &mut SqliteConnection, query: Query<'_>) -> Result<
         .await?;
         let more = rows.len() == usize::try_from(BATCH).unwrap_or_default();
         for (key, size, etag, modified_us) in rows {
-            // Rolled up already.
+            // Already rolled up.
             if key < from {
                 continue;
             }
@@ -77,7 +77,7 @@ pub(super) async fn page(db: &mut SqliteConnection, query: Query<'_>) -> Result<
                 .and_then(|delimiter| common_prefix(&key, query.prefix, delimiter));
             page.last = Some(rolled_up.clone().unwrap_or_else(|| key.clone()));
             if let Some(prefix) = rolled_up {
-                // There always is a successor: a common prefix ends in the delimiter, so it is not empty.
+                // A successor always exists: a common prefix ends in the delimiter, so it is not empty.
                 from = after_prefix(prefix.as_bytes()).unwrap_or_default();
                 page.prefixes.push(prefix);
             } else {
@@ -96,7 +96,7 @@ pub(super) async fn page(db: &mut SqliteConnection, query: Query<'_>) -> Result<
     }
 }
 
-/// Where a version 1 listing continues after `marker`. A marker that is a common prefix was answered already.
+/// The key at which a version 1 listing continues after `marker`. A marker that is a common prefix was listed already.
 pub(super) fn after_marker(marker: &str, prefix: &str, delimiter: Option<&str>) -> Vec<u8> {
     match delimiter.and_then(|delimiter| common_prefix(marker, prefix, delimiter)) {
         Some(rolled_up) if rolled_up == marker => after_prefix(marker.as_bytes()).unwrap_or_default(),
@@ -109,7 +109,7 @@ pub(super) fn after_key(key: &str) -> Vec<u8> {
     [key.as_bytes(), b"\0"].concat()
 }
 
-/// The smallest key above all that begin with `prefix`; none when there is no such key.
+/// The smallest key above all that begin with `prefix`; `None` if there is no such key.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut next = prefix.to_vec();
     // UTF-8 has no byte 0xff, so this cannot overflow.
@@ -123,18 +123,18 @@ fn common_prefix(key: &str, prefix: &str, delimiter: &str) -> Option<String> {
     Some(key[..end].to_owned())
 }
 
-/// A continuation token.
+/// A continuation token for the key at which the next page starts.
 pub(super) fn token(next: &[u8]) -> String {
     hex::encode(next)
 }
 
-/// Where a continuation token says to begin.
+/// The key at which a continuation token continues.
 pub(super) fn from_token(token: &str) -> Result<Vec<u8>> {
     let refuse = |_| S3Error::with_message(S3ErrorCode::InvalidArgument, "the continuation token is not valid");
     Ok(hex::decode(token).map_err(refuse)?)
 }
 
-/// How many entries a request wants.
+/// The most entries that a request asks for.
 pub(super) fn limit(max_keys: Option<i32>) -> Result<i32> {
     match max_keys.unwrap_or(MAX_KEYS) {
         negative if negative < 0 => {
@@ -144,7 +144,7 @@ pub(super) fn limit(max_keys: Option<i32>) -> Result<i32> {
     }
 }
 
-/// A key as it stands in a listing with `encoding-type=url`.
+/// A key as encoded in a listing with `encoding-type=url`.
 pub(super) fn url_encoded(text: &str) -> String {
     percent::encode(text, |byte| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte))
 }

@@ -1,18 +1,19 @@
-//! An S3 server of Kiln's own, for machines that have none.
+//! An embedded S3 server, for machines that have no S3 service. It touches its data directory, and listens on a
+//! loopback address.
 //!
-//! `s3s` speaks the protocol; the storage behind it is here. Bytes lie in files, names in SQLite:
+//! `s3s` implements the protocol; this module is the storage behind it. Bytes are kept in files, names in SQLite:
 //!
 //! ```text
 //! <dir>/credentials.json   the access key, mode 0600
 //! <dir>/names.sqlite       buckets, objects, multipart uploads
-//! <dir>/bodies/<random>    bytes of objects and parts; named by no key, so no key can do harm
-//! <dir>/incoming/          bytes still being received
+//! <dir>/bodies/<random>    bytes of objects and parts; no file is named after a key, so no key can do harm
+//! <dir>/incoming/          bytes that are still being received
 //! ```
 //!
 //! A write is durable when it is answered: the body is synced and renamed before its record is committed with full
-//! synchronisation. Completing an upload and copying an object move records only, never bytes.
+//! synchronisation. Completing an upload and copying an object change records only and move no bytes.
 //!
-//! Several servers, in one process or many, may serve one directory at the same time.
+//! Several servers, in one process or in several, may serve one directory at the same time.
 
 mod attributes;
 mod bodies;
@@ -54,32 +55,32 @@ use self::{bodies::Bodies, database::Database, directory::Directory, service::Se
 use super::S3Settings;
 use crate::records::Failure;
 
-/// The region that the server says it is in. Requests may be signed for any.
+/// The region that the server reports. Requests signed for any region are accepted.
 const REGION: &str = "us-east-1";
 
-/// How long [`EmbeddedS3::shutdown`] waits for requests in progress.
+/// How long [`EmbeddedS3::shutdown`] waits for running requests.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Why an embedded server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
-    /// The address can be reached from other machines, but the protocol is not encrypted.
+    /// The address can be reached from other machines, and the protocol is not encrypted.
     #[error("the embedded S3 server listens on a loopback address only, not on {0}")]
     NotLoopback(SocketAddr),
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address} for the embedded S3 server: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The data directory cannot be used.
     #[error("cannot use {} for the embedded S3 server: {source}", path.display())]
     Directory {
-        /// What of it.
+        /// The path that failed.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file with the access key is damaged.
@@ -87,16 +88,16 @@ pub enum EmbeddedError {
     Credentials {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
     /// The database cannot be used.
     #[error("cannot open the embedded S3 server's database: {0}")]
     Database(#[from] sqlx::Error),
-    /// The database has tables that this version does not know, or they cannot be made.
+    /// The database has tables that this version does not know, or its tables cannot be created.
     #[error("cannot prepare the embedded S3 server's database: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// Old files could not be cleared away.
+    /// Old files could not be removed.
     #[error("cannot clear away what an earlier embedded S3 server left: {0}")]
     Sweep(S3Error),
 }
@@ -118,7 +119,7 @@ impl From<EmbeddedError> for Failure {
     }
 }
 
-/// A running server. It stops when dropped; [`EmbeddedS3::shutdown`] also waits for that.
+/// A running server. It stops when dropped; [`EmbeddedS3::shutdown`] also waits until it has stopped.
 #[derive(Debug)]
 pub struct EmbeddedS3 {
     address: SocketAddr,
@@ -129,7 +130,7 @@ pub struct EmbeddedS3 {
 }
 
 impl EmbeddedS3 {
-    /// Serves the directory, made if it is not there, on a loopback address; port 0 means any free one.
+    /// Serves a directory, created if necessary, on a loopback address. Port 0 picks a free port.
     pub async fn start(dir: &Path, address: SocketAddr) -> Result<Self, EmbeddedError> {
         if !address.ip().is_loopback() {
             return Err(EmbeddedError::NotLoopback(address));
@@ -174,7 +175,7 @@ impl EmbeddedS3 {
         format!("http://{}", self.address)
     }
 
-    /// The key to sign requests with.
+    /// The key that signs requests.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
@@ -189,7 +190,7 @@ impl EmbeddedS3 {
         }
     }
 
-    /// Takes no more requests, lets those in progress end, for some seconds at most, and closes the database.
+    /// Stops accepting requests, gives running ones a few seconds to finish, and closes the database.
     pub async fn shutdown(self) {
         self.stop.cancel();
         self.tasks.close();
@@ -216,14 +217,14 @@ async fn accept(listener: TcpListener, service: S3Service, stop: CancellationTok
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of file descriptors, most likely: some will be free soon.
+                    // Most likely out of file descriptors; some will be free soon.
                     tracing::warn!(%error, "embedded S3: a connection was not accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             },
         };
-        // Otherwise a body waits 40 ms for the client to acknowledge the headers before it.
+        // Otherwise a body waits 40 ms until the client acknowledges the headers sent before it.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "embedded S3: small packets will be late");
         }
@@ -245,11 +246,11 @@ async fn accept(listener: TcpListener, service: S3Service, stop: CancellationTok
     }
 }
 
-/// Removes what crashes left behind, and forgets uploads completed long ago.
+/// Removes files left by crashes, and records of uploads completed long ago.
 async fn sweep(database: &Database, bodies: &Bodies) -> fault::Result<()> {
     let mut db = database.write().await?;
     uploads::forget_completed(&mut db).await?;
-    // Files first, records second: a body that got its record in between is not taken for an orphan.
+    // Files first, records second: a body that gets its record in between is not mistaken for an orphan.
     let old = {
         let bodies = bodies.clone();
         spawn_blocking(move || bodies.old()).await??

@@ -1,4 +1,4 @@
-//! Records of objects: what a bucket's keys stand for, and which bodies they need.
+//! Records of objects: the object behind each key, and the bodies it consists of. Touches the database of names only.
 
 use s3s::{S3ErrorCode, dto::ETag};
 use sqlx::SqliteConnection;
@@ -15,12 +15,12 @@ use super::{
 #[derive(Debug, Clone)]
 pub(super) struct ObjectRecord {
     pub(super) id: i64,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// Without quotes.
+    /// Entity tag without quotes.
     pub(super) etag: String,
     pub(super) attributes: Attributes,
-    /// Microseconds since 1970.
+    /// Time of the last change, in microseconds since 1970.
     pub(super) modified_us: i64,
 }
 
@@ -30,7 +30,7 @@ impl ObjectRecord {
     }
 }
 
-/// What a key is to stand for from now on.
+/// A new object for a key.
 #[derive(Debug)]
 pub(super) struct NewObject {
     pub(super) size: u64,
@@ -38,14 +38,14 @@ pub(super) struct NewObject {
     pub(super) attributes: Attributes,
 }
 
-/// Where the bytes of a [`NewObject`] are.
+/// Where the bytes of a [`NewObject`] come from.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// In a body received just now.
+    /// A body that was just received.
     Body(Body),
     /// In the parts of an upload.
     Parts(String),
-    /// In the pieces of another object, or of the same.
+    /// The pieces of an existing object.
     Object(i64),
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn require_bucket(db: &mut SqliteConnection, bucket: &str) -> R
     found.map(drop).ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
 }
 
-/// The object that a key stands for. Fails with `NoSuchBucket` or `NoSuchKey`.
+/// The object behind a key. Fails with `NoSuchBucket` or `NoSuchKey`.
 pub(super) async fn require_object(db: &mut SqliteConnection, bucket: &str, key: &str) -> Result<ObjectRecord> {
     require_bucket(db, bucket).await?;
     let row: Option<(i64, i64, String, String, i64)> =
@@ -77,7 +77,7 @@ pub(super) async fn require_object(db: &mut SqliteConnection, bucket: &str, key:
     })
 }
 
-/// The pieces of an object in their order.
+/// The pieces of an object in order.
 pub(super) async fn pieces(db: &mut SqliteConnection, object: i64) -> Result<Vec<Piece>> {
     let rows: Vec<(String, i64)> = sqlx::query_as("SELECT body, size FROM piece WHERE object = $1 ORDER BY ordinal")
         .bind(object)
@@ -90,7 +90,7 @@ pub(super) async fn pieces(db: &mut SqliteConnection, object: i64) -> Result<Vec
     Ok(rows.into_iter().map(piece).collect())
 }
 
-/// Makes a key stand for a new object. Answers when it was modified and the bodies that nothing needs any more.
+/// Replaces a key's object. Returns the time of the change and the bodies that are no longer needed.
 pub(super) async fn put_object(
     db: &mut SqliteConnection,
     (bucket, key): (&str, &str),
@@ -148,7 +148,7 @@ pub(super) async fn put_object(
     Ok((modified_us, unneeded(db, replaced).await?))
 }
 
-/// Forgets an object, if there is one. Answers the bodies that nothing needs any more.
+/// Removes an object, if it exists. Returns the bodies that are no longer needed.
 pub(super) async fn delete_object(db: &mut SqliteConnection, bucket: &str, key: &str) -> Result<Vec<String>> {
     let id: Option<i64> = sqlx::query_scalar("SELECT id FROM object WHERE bucket = $1 AND key = $2")
         .bind(bucket)
@@ -164,7 +164,7 @@ pub(super) async fn delete_object(db: &mut SqliteConnection, bucket: &str, key: 
     unneeded(db, bodies).await
 }
 
-/// Which of these bodies no record names.
+/// The given bodies that no record names.
 pub(super) async fn unneeded(db: &mut SqliteConnection, bodies: Vec<String>) -> Result<Vec<String>> {
     let mut unneeded = Vec::new();
     for body in bodies {

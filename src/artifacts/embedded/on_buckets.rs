@@ -1,4 +1,4 @@
-//! Operations on buckets and their listings.
+//! The S3 operations on buckets and their listings. Touches the database of names, and bodies through [`Service`].
 
 use s3s::{
     S3Error, S3ErrorCode, S3Request,
@@ -18,7 +18,7 @@ use super::{
     service::Service,
 };
 
-/// The region that Amazon's protocol spells as "no constraint".
+/// The region that Amazon's protocol expresses as "no constraint".
 const UNCONSTRAINED: &str = "us-east-1";
 
 impl Service {
@@ -187,7 +187,7 @@ impl Service {
     }
 }
 
-/// How keys are spelled in an answer.
+/// The encoding of keys in an answer.
 pub(super) fn spelling(encoding: Option<&EncodingType>) -> impl Fn(&str) -> String + use<> {
     let url = encoding.is_some_and(|encoding| encoding.as_str() == EncodingType::URL);
     move |text| if url { url_encoded(text) } else { text.to_owned() }

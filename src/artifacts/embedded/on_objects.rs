@@ -1,4 +1,4 @@
-//! Operations on whole objects.
+//! The S3 operations on whole objects. Touches the database of names, and bodies through [`Service`].
 
 use std::{io, ops::Range};
 
@@ -23,10 +23,10 @@ use super::{
     service::Service,
 };
 
-/// How often a read begins anew because the object was replaced between its record and its body.
+/// How often a read is restarted because the object was replaced between the reading of its record and of its body.
 const OPEN_ATTEMPTS: usize = 3;
 
-/// The longest key, in bytes.
+/// The length of the longest key, in bytes.
 const MAX_KEY: usize = 1024;
 
 /// The most objects that one request deletes.
@@ -181,13 +181,13 @@ impl Service {
         })
     }
 
-    /// Takes in a request's body.
+    /// Receives a request's body.
     pub(super) async fn receive(&self, body: Option<StreamingBlob>, expected: Expected) -> Result<Received> {
         let body = body.unwrap_or_else(|| StreamingBlob::wrap(futures::stream::empty::<io::Result<Bytes>>()));
         self.bodies().receive(body, expected).await
     }
 
-    /// An object, the bytes of it that `select` chooses, and these as a stream.
+    /// An object, the range of it that `select` chooses, and that range as a stream.
     pub(super) async fn open(
         &self,
         bucket: &str,
@@ -233,7 +233,7 @@ pub(super) fn check_key(key: &str) -> Result<()> {
     }
 }
 
-/// Bucket and key that a copy reads.
+/// Bucket and key of a copy's source.
 pub(super) fn copy_source(source: &CopySource) -> Result<(String, String)> {
     match source {
         CopySource::Bucket {
@@ -254,6 +254,6 @@ fn select_range(range: Option<s3s::dto::Range>, size: u64) -> Result<Range<u64>>
 }
 
 fn content_range(range: &Range<u64>, size: u64) -> String {
-    // A range that was asked for is never empty.
+    // A requested range is never empty.
     format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1))
 }

@@ -1,4 +1,4 @@
-//! Operations on multipart uploads.
+//! The S3 operations on multipart uploads. Touches the database of names, and bodies through [`Service`].
 
 use futures::StreamExt;
 use s3s::{
@@ -104,7 +104,7 @@ impl Service {
                 })
             })
             .await?;
-        // The bytes go by once anyway, for the part's MD5.
+        // The bytes have to be read anyway, for the part's MD5.
         let stream = stream.map(|chunk| chunk.map_err(|error| Box::new(error) as StdError));
         let received = self.bodies().receive(stream, Expected::default()).await?;
         let etag = hex::encode(received.body.md5);
@@ -204,7 +204,7 @@ impl Service {
         let max = listing::limit(input.max_uploads)?;
         let prefix = input.prefix.unwrap_or_default();
         let key_marker = input.key_marker.unwrap_or_default();
-        // Without an id, all uploads of the marker's key are passed over. No id sorts after `~`.
+        // Without an id, all uploads of the marker's key are skipped. No id sorts after `~`.
         let id_marker = input.upload_id_marker.clone().filter(|id| !id.is_empty());
         let after = (key_marker.as_str(), id_marker.as_deref().unwrap_or("~"));
         let mut db = self.database().read().await?;
@@ -245,7 +245,7 @@ impl Service {
     }
 }
 
-/// Shortens a list that was fetched with one more than wanted. Says whether there is more.
+/// Truncates a list that was fetched with one extra entry. Returns whether there is more.
 fn cut<T>(list: &mut Vec<T>, max: i32) -> bool {
     let max = max.unsigned_abs() as usize;
     let more = list.len() > max && max > 0;

@@ -1,4 +1,5 @@
-//! The S3 operations, each joined to the function that does it.
+//! Maps each S3 operation to the function that implements it, and commits changes. Touches the database of names and
+//! the files of bodies.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ struct Inner {
 }
 
 impl Service {
-    /// `tasks` gets the writes that have to run to their end.
+    /// `tasks` tracks the writes that must run to completion.
     pub(super) fn new(database: Database, bodies: Bodies, region: &'static str, tasks: TaskTracker) -> Self {
         let inner = Inner {
             database,
@@ -53,11 +54,11 @@ impl Service {
         self.inner.region
     }
 
-    /// Keeps what was received, changes records in one transaction, and removes the bodies that `change` says nothing
-    /// needs any more.
+    /// Keeps a received body, changes records in one transaction, and removes the bodies that `change` returns as no
+    /// longer needed.
     ///
-    /// This runs to its end even if the client hangs up meanwhile: otherwise a body could be dropped while the
-    /// database takes up its record, or be kept without one. When nothing was changed, `received` is removed too.
+    /// This runs to completion even if the client hangs up: otherwise a body could be dropped while the database
+    /// stores its record, or be kept without one. If nothing was changed, `received` is removed too.
     pub(super) async fn change<T: Send + 'static>(
         &self,
         received: Option<Received>,

@@ -1,4 +1,4 @@
-//! Records of multipart uploads.
+//! Records of multipart uploads. Touches the database of names only.
 
 use md5::{Digest, Md5};
 use s3s::{
@@ -16,13 +16,13 @@ use super::{
     names::{Content, NewObject, put_object, require_bucket, unneeded},
 };
 
-/// Every part but the last has at least this size, in bytes (5 MiB).
+/// The smallest size of every part except the last, in bytes (5 MiB).
 const MIN_PART: i64 = 5 * 1024 * 1024;
 
-/// How long a completed upload is remembered, in microseconds (a day).
+/// How long a completed upload is remembered, in microseconds (one day).
 const REMEMBERED_US: i64 = 24 * 3600 * 1_000_000;
 
-/// Names one upload: all three must fit.
+/// Identifies one upload: bucket, key and id must all match.
 #[derive(Debug, Clone)]
 pub(super) struct UploadName {
     pub(super) bucket: String,
@@ -39,7 +39,7 @@ pub(super) struct PartRecord {
     pub(super) modified_us: i64,
 }
 
-/// An open upload in a listing.
+/// An open upload, as listed.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub(super) struct OpenUpload {
     pub(super) key: Vec<u8>,
@@ -61,7 +61,7 @@ pub(super) async fn create(db: &mut SqliteConnection, name: &UploadName, attribu
     Ok(())
 }
 
-/// Fails with `NoSuchUpload` unless the upload is there and neither completed nor aborted.
+/// Fails with `NoSuchUpload` unless the upload exists and is neither completed nor aborted.
 pub(super) async fn require_open(db: &mut SqliteConnection, name: &UploadName) -> Result<Attributes> {
     match find(db, name).await? {
         (_, Some(_)) => Err(S3ErrorCode::NoSuchUpload.into()),
@@ -69,7 +69,7 @@ pub(super) async fn require_open(db: &mut SqliteConnection, name: &UploadName) -
     }
 }
 
-/// Attributes of the object to be and, once completed, its entity tag.
+/// Attributes of the future object and, once completed, its entity tag.
 async fn find(db: &mut SqliteConnection, name: &UploadName) -> Result<(Attributes, Option<String>)> {
     require_bucket(db, &name.bucket).await?;
     let row: Option<(String, Option<String>)> =
@@ -83,7 +83,8 @@ async fn find(db: &mut SqliteConnection, name: &UploadName) -> Result<(Attribute
     Ok((serde_json::from_str(&attributes)?, etag))
 }
 
-/// Records a part, in place of an older one with its number. Answers its time and the bodies nothing needs any more.
+/// Records a part, replacing an earlier one of the same number. Returns its time and the bodies that are no longer
+/// needed.
 pub(super) async fn put_part(
     db: &mut SqliteConnection,
     name: &UploadName,
@@ -109,7 +110,7 @@ pub(super) async fn put_part(
     Ok((modified_us, unneeded(db, replaced).await?))
 }
 
-/// Parts with numbers above `after`, at most `limit`.
+/// Up to `limit` parts with numbers above `after`.
 pub(super) async fn parts(db: &mut SqliteConnection, upload: &str, after: i32, limit: i64) -> Result<Vec<PartRecord>> {
     let parts = sqlx::query_as(
         "SELECT number, size, etag, modified_us FROM part WHERE upload = $1 AND number > $2 ORDER BY number LIMIT $3",
@@ -117,8 +118,8 @@ pub(super) async fn parts(db: &mut SqliteConnection, upload: &str, after: i32, l
     Ok(parts.bind(upload).bind(after).bind(limit).fetch_all(db).await?)
 }
 
-/// Turns the named parts into the object, without touching their bytes. Answers its entity tag and the bodies that
-/// nothing needs any more. Once done, doing it again answers the same.
+/// Turns the named parts into the object, without touching their bytes. Returns its entity tag and the bodies that are
+/// no longer needed. Repeating a completed call returns the same.
 pub(super) async fn complete(
     db: &mut SqliteConnection,
     name: &UploadName,
@@ -165,7 +166,7 @@ pub(super) async fn complete(
     Ok((etag, unneeded(db, dropped).await?))
 }
 
-/// Forgets an upload and its parts. Answers the bodies that nothing needs any more.
+/// Removes an upload and its parts. Returns the bodies that are no longer needed.
 pub(super) async fn abort(db: &mut SqliteConnection, name: &UploadName) -> Result<Vec<String>> {
     require_open(db, name).await?;
     let bodies = sqlx::query_scalar("DELETE FROM part WHERE upload = $1 RETURNING body")
@@ -179,7 +180,7 @@ pub(super) async fn abort(db: &mut SqliteConnection, name: &UploadName) -> Resul
     unneeded(db, bodies).await
 }
 
-/// Open uploads of a bucket after a key and an id, in the order of both.
+/// Open uploads of a bucket after a key and an id, sorted by both.
 pub(super) async fn open_uploads(
     db: &mut SqliteConnection,
     bucket: &str,
@@ -202,7 +203,7 @@ pub(super) async fn open_uploads(
     Ok(uploads.fetch_all(db).await?)
 }
 
-/// Forgets uploads that were completed long ago.
+/// Removes the records of uploads that were completed long ago.
 pub(super) async fn forget_completed(db: &mut SqliteConnection) -> Result<()> {
     sqlx::query("DELETE FROM upload WHERE completed_us < $1")
         .bind(now_us() - REMEMBERED_US)
@@ -211,7 +212,7 @@ pub(super) async fn forget_completed(db: &mut SqliteConnection) -> Result<()> {
     Ok(())
 }
 
-/// The parts that the client wants, checked against those that are there.
+/// The parts that the client names, checked against those that exist.
 fn choose(present: &[PartRecord], wanted: &[CompletedPart]) -> Result<Vec<PartRecord>> {
     if wanted.is_empty() {
         return Err(S3Error::with_message(S3ErrorCode::MalformedXML, "no part is named").into());
@@ -239,7 +240,7 @@ fn choose(present: &[PartRecord], wanted: &[CompletedPart]) -> Result<Vec<PartRe
     Ok(chosen)
 }
 
-/// MD5 of the parts' MD5s, and how many there are.
+/// The MD5 of the parts' MD5s, followed by their number.
 fn multipart_etag(parts: &[PartRecord]) -> Result<String> {
     let mut md5 = Md5::new();
     for part in parts {

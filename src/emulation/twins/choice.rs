@@ -1,4 +1,4 @@
-//! Which twins can run now, given all files of both architectures that are known.
+//! Decides which twins can run now, given all known files of both architectures. Pure: no I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -7,77 +7,77 @@ use std::{
 
 use super::elf::Kind;
 
-/// Names an [`Item`].
+/// Identifies an [`Item`].
 pub type Id = u64;
 
 /// A native file that could be published.
 #[derive(Debug)]
 pub struct Item {
-    /// The package that it belongs to.
+    /// The package that contains it.
     pub package: String,
-    /// Where its counterpart is in the root: several paths when the package links one file to several names.
+    /// Paths of its counterpart in the root; several when the package links one file under several names.
     pub paths: Vec<String>,
-    /// Where it is in the host's package.
+    /// Path in the host's package.
     pub origin: String,
-    /// The key of the file in the root. None when only the host's package has the file.
+    /// The key of the file in the root; `None` when only the host's package has the file.
     pub key: Option<String>,
-    /// Whether it is started or loaded.
+    /// Whether it is executed or loaded.
     pub kind: Kind,
-    /// What files that were linked with it ask for. None when it is no shared library.
+    /// How linked files refer to it; `None` unless it is a shared library.
     pub library: Option<Library>,
-    /// The libraries that it asks for.
+    /// The libraries that it needs.
     pub needed: Vec<String>,
-    /// What is known of its answers.
+    /// The state of its trial.
     pub verdict: Verdict,
 }
 
 /// A shared library.
 #[derive(Debug)]
 pub struct Library {
-    /// The name that is asked for.
+    /// The name by which it is needed.
     pub name: String,
-    /// Whether it is in a directory that the loader searches by itself.
+    /// Whether it is in a directory that the loader searches by default.
     pub is_public: bool,
 }
 
-/// Whether a file may be used. Later ones outweigh earlier ones.
+/// Whether a file may be used. Later variants outweigh earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Nobody needs to ask it anything.
+    /// No trial is needed.
     Fine,
-    /// Its answers must be compared with those of the emulated program.
+    /// Its answers have yet to be compared with those of the emulated program.
     Untried,
-    /// Its answers were equal.
+    /// Its answers are equal.
     Accepted,
     /// The table forbids it, or its answers differ.
     Refused,
 }
 
-/// Where interpreters have modules, and what the names of those interpreters begin with.
+/// Directories of interpreters' modules, each with the beginning of the interpreter's name.
 const INTERPRETERS: [(&str, &str); 3] = [("/perl", "perl"), ("/python", "python"), ("/ruby", "ruby")];
 
-/// Whether a file at `path` is something that an interpreter loads.
+/// Whether the file at `path` is a module that an interpreter loads.
 pub fn is_interpreters(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|end| end == "so") && INTERPRETERS.iter().any(|(dir, _)| path.contains(dir))
 }
 
-/// What is to be in the directory of twins.
+/// The intended content of the directory of twins.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Programs and modules by key.
     pub bin: BTreeMap<String, Id>,
     /// Shared libraries by name.
     pub lib: BTreeMap<String, Id>,
-    /// Programs by key that are yet to be tried.
+    /// Programs whose trial is due, by key.
     pub trial: BTreeMap<String, Id>,
-    /// Names of libraries that are asked for and that nobody has.
+    /// Names of libraries that are needed and that no package provides.
     pub missing: BTreeSet<String>,
-    /// Interpreters that are emulated because a module has no twin, each with one such module.
+    /// Interpreters that stay emulated because a module has no twin, each with one such module.
     pub held: BTreeMap<String, String>,
 }
 
 impl Item {
-    /// One of its paths, and the module that keeps it back.
+    /// One of its paths and the module that keeps it emulated, if there is one.
     fn held_back<'a>(&self, lacking: &BTreeMap<&str, &'a str>) -> Option<(&str, &'a str)> {
         if self.kind != Kind::Program {
             return None;
@@ -93,10 +93,10 @@ impl Item {
 }
 
 impl Choice {
-    /// Takes every file all of whose libraries are there, and theirs.
+    /// Chooses every file whose libraries are all available, and those libraries.
     ///
-    /// `loader` is the name of the dynamic loader, without which nothing can run. `orphans` are modules of the root that
-    /// have no native build: an emulated interpreter could load them, a native one cannot.
+    /// `loader` is the name of the dynamic loader; without it nothing can run. `orphans` are modules of the root
+    /// without a native build: an emulated interpreter can load them, a native one cannot.
     pub fn among<'a>(items: &'a BTreeMap<Id, Item>, orphans: impl Iterator<Item = &'a str>, loader: &str) -> Self {
         let libraries = libraries_of(items);
         let mut choice = Self::default();
@@ -132,7 +132,7 @@ impl Choice {
                 published.entry(key.clone()).or_insert(*id);
             }
         }
-        // One file can have several names, of which one is forbidden.
+        // One file can have several names, one of which is forbidden.
         for key in refused {
             choice.bin.remove(key);
             choice.trial.remove(key);
@@ -140,7 +140,7 @@ impl Choice {
         choice
     }
 
-    /// The items none of whose libraries is missing, directly or further down. Libraries may need each other.
+    /// The items whose libraries are all available, directly and indirectly. Libraries may need each other.
     fn complete(&mut self, items: &BTreeMap<Id, Item>, libraries: &HashMap<&str, Id>) -> HashSet<Id> {
         let mut complete: HashSet<Id> = items.keys().copied().collect();
         let mut users: HashMap<Id, Vec<Id>> = HashMap::new();
@@ -164,7 +164,7 @@ impl Choice {
     }
 }
 
-/// What the names of interpreters begin with whose modules these are, each with one of them.
+/// The beginnings of the names of the interpreters that these modules belong to, each with one module.
 fn interpreters_of<'a>(modules: impl Iterator<Item = &'a str>) -> BTreeMap<&'static str, &'a str> {
     modules
         .filter(|path| is_interpreters(path))
@@ -174,8 +174,8 @@ fn interpreters_of<'a>(modules: impl Iterator<Item = &'a str>) -> BTreeMap<&'sta
         .collect()
 }
 
-/// The library that each name means. Public ones come first; among others of one name nobody could tell which a
-/// program wants, so it means none of them.
+/// The library that each name refers to. Public libraries take precedence; among several private ones of a name it is
+/// impossible to tell which one a program needs, so the name refers to none.
 fn libraries_of(items: &BTreeMap<Id, Item>) -> HashMap<&str, Id> {
     let mut candidates: HashMap<&str, (bool, Vec<Id>)> = HashMap::new();
     for (id, item) in items {

@@ -1,13 +1,13 @@
-//! How often programs were started as twins and under the emulator.
+//! Reads how many programs were started as twins and how many under the emulator. Reads one file.
 
 use std::path::Path;
 
-/// Reads the two counters that `kiln-exec` adds to, see [`layout::COUNTS`](super::layout::COUNTS): execs of twins, and
-/// execs under the emulator. What is started meanwhile may or may not be counted.
+/// Reads the two counters that `kiln-exec` increments, see [`layout::COUNTS`](super::layout::COUNTS): execs of twins,
+/// and execs under the emulator. Programs started during the call may be missing.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or is no file of counters.
+/// The file cannot be read, or is not a file of counters.
 pub fn read(file: &Path) -> std::io::Result<(u64, u64)> {
     let bytes = fs_err::read(file)?;
     let (counters, rest) = bytes.as_chunks::<8>();

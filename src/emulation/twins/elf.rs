@@ -1,4 +1,5 @@
-//! What the directory of twins must know of an ELF file: whether it is started or loaded, its name, what it needs.
+//! Reads the properties of an ELF file that matter for twins: whether it is executed or loaded, its name and its
+//! libraries. Reads from the given file only, which may be hostile.
 
 use std::io::{Read, Seek};
 
@@ -13,40 +14,40 @@ type Header = FileHeader64<LittleEndian>;
 /// Why an ELF file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// Its structure is wrong.
+    /// The structure is wrong.
     #[error("{0}")]
     Structure(#[from] object::Error),
-    /// It names something in bytes that are no UTF-8.
+    /// A name in it is not UTF-8.
     #[error("a name in it is no text")]
     Name,
 }
 
-/// How a dynamically linked file comes to run.
+/// How a dynamically linked file is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The kernel starts it: it names a loader.
     Program,
-    /// Programs load it.
+    /// Other programs load it.
     Shared,
 }
 
 /// A dynamically linked file of the host's architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
-    /// Whether it is started or loaded.
+    /// Whether it is executed or loaded.
     pub kind: Kind,
-    /// The name that files which were linked with it ask for (`DT_SONAME`).
+    /// The name by which linked files refer to it (`DT_SONAME`).
     pub soname: Option<String>,
-    /// The names of the libraries that it asks for (`DT_NEEDED`).
+    /// The names of the libraries that it needs (`DT_NEEDED`).
     pub needed: Vec<String>,
 }
 
 impl Elf {
-    /// Reads what `file` says of itself. None when it is no ELF file of `machine`, or linked statically.
+    /// Reads the headers of `file`. `None` unless it is a dynamically linked ELF file of `machine`.
     ///
     /// # Errors
     ///
-    /// When it begins as such a file and is broken further on.
+    /// The file begins as such an ELF file and is malformed further on.
     pub fn read(file: impl Read + Seek, machine: u16) -> Result<Option<Self>, Broken> {
         let cache = ReadCache::new(file);
         let Some(header) = header_of(&cache, machine) else {
@@ -67,7 +68,7 @@ impl Elf {
                 _ => {}
             }
         }
-        // libc names a loader, since it can be started to tell its version, and is a library all the same.
+        // libc names a loader, since it can be started to print its version, and is still a library.
         let kind = if has_loader && soname.is_none() {
             Kind::Program
         } else {
@@ -81,16 +82,16 @@ impl Elf {
     }
 }
 
-/// Whether the file whose first bytes are `head` is a dynamically linked one of `machine`.
+/// Whether `head`, the first bytes of a file, belongs to a dynamically linked file of `machine`.
 pub fn is_dynamic(head: &[u8], machine: u16) -> bool {
     header_of(head, machine).is_some_and(|header| matches!(has_loader(header, head), Ok(Some(_))))
 }
 
-/// Whether `file` defines `symbol` for others.
+/// Whether `file` defines `symbol` for other files.
 ///
 /// # Errors
 ///
-/// When the file is broken.
+/// The file is malformed.
 pub fn defines(file: impl Read + Seek, symbol: &str) -> Result<bool, Broken> {
     let cache = ReadCache::new(file);
     let elf = ElfFile::<Header, _>::parse(&cache)?;
@@ -99,14 +100,14 @@ pub fn defines(file: impl Read + Seek, symbol: &str) -> Result<bool, Broken> {
         .any(|found| found.is_definition() && found.name_bytes() == Ok(symbol.as_bytes())))
 }
 
-/// The header, when it is one of a 64-bit little-endian program or library of `machine`.
+/// The header of a 64-bit little-endian program or library of `machine`; `None` for any other file.
 fn header_of<'data>(data: impl ReadRef<'data>, machine: u16) -> Option<&'data Header> {
     let header = Header::parse(data).ok()?;
     let is_linked = [elf::ET_EXEC, elf::ET_DYN].contains(&header.e_type(LittleEndian));
     (header.is_little_endian() && is_linked && header.e_machine(LittleEndian).0 == machine).then_some(header)
 }
 
-/// Whether the kernel finds the name of a loader in the file. None when the file is not linked dynamically.
+/// Whether the file names a loader for the kernel. `None` when it is not linked dynamically.
 fn has_loader<'data>(header: &'data Header, data: impl ReadRef<'data>) -> object::Result<Option<bool>> {
     let segments = header.program_headers(LittleEndian, data)?;
     let has = |kind| segments.iter().any(|segment| segment.p_type(LittleEndian) == kind);
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
     use crate::{arch::Arch, emulation::probe::tiny_program};
 
-    /// A program that every system has, as its linker made it.
+    /// A program that every system has, unchanged.
     static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| fs_err::read("/bin/true").unwrap());
 
     fn machine() -> u16 {
@@ -141,7 +142,7 @@ mod tests {
         Elf::read(Cursor::new(bytes), machine())
     }
 
-    /// Looks at bytes in every way there is.
+    /// Runs every function of this module on the bytes.
     fn survive(bytes: &[u8]) {
         let start = Instant::now();
         let _ = read(bytes);
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_number_of_the_headers_may_be_a_lie() {
-        // The header, and the table of segments behind it.
+        // The header, and the table of segments after it.
         for at in 16..64 + 13 * 56 {
             for lie in [0, 1, 0x7f, 0xff] {
                 let mut bytes = PROGRAM.clone();

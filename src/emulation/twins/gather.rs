@@ -1,4 +1,5 @@
-//! What a pair of packages has for the directory of twins: files that both builds have, and the host's libraries.
+//! Collects the files of a package for the directory of twins: those that both builds have, and the host's libraries.
+//! Reads the root and unpacked packages; writes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -20,48 +21,48 @@ use super::{
 };
 use crate::{arch::Arch, records::TwinLevel};
 
-/// Larger files are not made to say anything: the target's file may be anything.
+/// Larger files are not rewritten: the target's file may be anything.
 const LARGEST_TOLD: u64 = 256 << 20;
 
-/// Tells which files of packages are to be published.
+/// Decides which files of packages are published.
 #[derive(Debug)]
 pub struct Gatherer {
     /// The image's root.
     pub root: Root,
-    /// The architecture of twins.
+    /// The architecture of the twins.
     pub host: Arch,
     /// The architecture of the image.
     pub target: Arch,
-    /// Which programs may have twins.
+    /// The programs that may have twins.
     pub table: Table,
-    /// Up to which level.
+    /// The highest level allowed.
     pub level: TwinLevel,
 }
 
-/// What one package has.
+/// The result for one package.
 #[derive(Debug, Default)]
 pub struct Gathered {
     /// Native files.
     pub items: Vec<Found>,
-    /// Other files that native libraries read: name in the directory of twins, content.
+    /// Other files that native libraries read: name in the directory of twins, and content.
     pub data: Vec<(String, Vec<u8>)>,
-    /// Paths in the root of modules for interpreters that have no native build.
+    /// Paths in the root of interpreters' modules without a native build.
     pub orphans: Vec<String>,
 }
 
 /// A native file.
 #[derive(Debug)]
 pub struct Found {
-    /// What is known of it.
+    /// Its description.
     pub item: Item,
-    /// Its bytes, when they are not those of the host's package.
+    /// Its content, unless that of the host's package is used unchanged.
     pub content: Option<Vec<u8>>,
 }
 
-/// Files of the host's package by path, and why some are no use.
+/// Files of the host's package by path, or why they cannot be used.
 type Natives = BTreeMap<String, Result<Elf, String>>;
 
-/// A file of the root, under all its names, and its counterpart.
+/// A file of the root with all its names, and its counterpart.
 struct Pair<'a> {
     elf: &'a Elf,
     original: File,
@@ -70,11 +71,11 @@ struct Pair<'a> {
 }
 
 impl Gatherer {
-    /// Reads both builds of `package`. Files that cannot be twins though both builds have them are `refused`.
+    /// Reads both builds of `package`. Files of both builds that cannot be twins are added to `refused`.
     ///
     /// # Errors
     ///
-    /// When the host's package cannot be read. The root's files are somebody else's: what cannot be read has no twin.
+    /// The host's package cannot be read. The root is not trusted: a file of it that cannot be read just has no twin.
     pub fn gather(&self, package: &Package, refused: &mut Vec<Refused>) -> io::Result<Gathered> {
         let mut gathered = Gathered::default();
         let mut natives = Natives::new();
@@ -83,7 +84,7 @@ impl Gatherer {
             if let Some(name) = data_name(&origin) {
                 gathered.data.push((name, moved_data(&origin, fs_err::read(place)?)));
             } else if !origin.contains("/glibc-hwcaps/") {
-                // Variants for newer processors would only take the name of the one that runs everywhere.
+                // Variants for newer processors would only take the name of the variant that runs everywhere.
                 let native = self.native(&origin, &place)?;
                 natives.extend(native.map(|native| (origin, native)));
             }
@@ -96,7 +97,7 @@ impl Gatherer {
             gathered.items.extend(self.paired(package, key, pair, refused)?);
         }
         for origin in alone {
-            // What would have to be changed waits for the file that says how.
+            // Files that have to be rewritten wait for the target's file, which has the new text.
             if let Some(Ok(elf)) = natives.get(origin)
                 && elf.soname.is_some()
                 && !truth::concerns(&self.counterpart(origin))
@@ -112,7 +113,7 @@ impl Gatherer {
         Ok(gathered)
     }
 
-    /// Those of `files` that interpreters load.
+    /// The paths of `files` that interpreters load.
     pub fn modules(&self, files: &[PathBuf]) -> impl Iterator<Item = String> {
         files
             .iter()
@@ -121,12 +122,12 @@ impl Gatherer {
             .map(str::to_owned)
     }
 
-    /// Where the target's package has the file that the host's has at `origin`.
+    /// The path in the target's package of the host's file at `origin`.
     fn counterpart(&self, origin: &str) -> String {
         format!("/{}", origin.replace(self.host.multiarch(), self.target.multiarch()))
     }
 
-    /// What a file of the host's package is. None when it is nothing that is linked dynamically.
+    /// The headers of a file of the host's package. `None` unless it is linked dynamically.
     fn native(&self, origin: &str, place: &Path) -> io::Result<Option<Result<Elf, String>>> {
         let (file, _) = fs_err::File::open(place)?.into_parts();
         let mut elf = match Elf::read(&file, self.host.elf_machine()) {
@@ -183,7 +184,7 @@ impl Gatherer {
         pairs
     }
 
-    /// Opens a file of the root and reads its beginning. None when it is nothing that is linked dynamically.
+    /// Opens a file of the root and reads its beginning. `None` unless it is linked dynamically.
     fn original(&self, path: &str) -> io::Result<Option<(File, Vec<u8>, Metadata)>> {
         let Some((file, status)) = self.root.file(Path::new(path))? else {
             return Ok(None);
@@ -193,7 +194,7 @@ impl Gatherer {
         Ok(elf::is_dynamic(&head, self.target.elf_machine()).then_some((file, head, status)))
     }
 
-    /// A file that both builds have. None when it cannot be made to say what the original says.
+    /// The twin of a file that both builds have. `None` when its answers cannot be made those of the original.
     fn paired(
         &self,
         package: &Package,
@@ -223,13 +224,13 @@ impl Gatherer {
                 }
             }
         }
-        // The loader itself is no twin: who runs it by its name asks about programs of the target.
+        // The loader itself has no twin: a caller that runs it by name asks about programs of the target.
         found.item.key = (elf.soname.as_deref() != Some(loader_name(self.host))).then_some(key);
         found.item.paths = paths;
         Ok(Some(found))
     }
 
-    /// A file of the host's package as it is.
+    /// A file of the host's package, unchanged.
     fn alone(&self, package: &Package, origin: &str, elf: &Elf) -> Found {
         let library = elf.soname.as_ref().map(|name| Library {
             name: name.clone(),
@@ -256,7 +257,7 @@ impl Gatherer {
             } => paths
                 .iter()
                 .all(|path| level_of(path).is_some_and(|level| level <= self.level)),
-            // Modules belong to whatever loads them, at every level.
+            // A module belongs to the program that loads it, at every level.
             Elf { soname: None, .. } => paths.iter().all(|path| level_of(path).is_some()),
             _ => true,
         };
@@ -268,7 +269,7 @@ impl Gatherer {
         }
     }
 
-    /// Makes `twin` say what `original`, the file at `path`, says. Returns how many answers were changed.
+    /// Rewrites the answers in `twin` to those of `original`, the file at `path`. Returns how many were changed.
     fn tell(&self, path: &str, twin: &mut Vec<u8>, original: File) -> Result<usize, String> {
         let mut bytes = Vec::new();
         let size = original.take(LARGEST_TOLD).read_to_end(&mut bytes);
@@ -279,16 +280,16 @@ impl Gatherer {
     }
 }
 
-/// The key of the file that begins with `head`, has so many bytes and was last `modified` then, in seconds since 1970.
-/// None when it has no build-id.
+/// The key of a file from its first bytes `head`, its size and its modification time in seconds since 1970. `None`
+/// when it has no build-id.
 pub fn key_of(head: &[u8], size: u64, modified: i64) -> Option<String> {
     let mut key = [0; key::LONGEST_KEY];
     let length = key::write_key(&mut key, key::build_id(head)?, size, modified)?;
     Some(String::from_utf8_lossy(key.get(..length)?).into_owned())
 }
 
-/// Whether the C library `file` is glibc 2.34 or newer. Its loader takes what twins are started with, and `answers.so`
-/// finds everything that it calls without a further library.
+/// Checks that the C library `file` is glibc 2.34 or newer. Its loader accepts the options with which twins are
+/// started, and `answers.so` finds every function it calls without a further library.
 fn is_new_enough(file: &File) -> Result<(), String> {
     match elf::defines(file, "dlsym") {
         Ok(true) => Ok(()),
@@ -297,7 +298,7 @@ fn is_new_enough(file: &File) -> Result<(), String> {
     }
 }
 
-/// The regular files in `top` and below, as paths relative to it. Names that are no text are left out.
+/// The regular files below `top`, as relative paths. Names that are not UTF-8 are skipped.
 fn files_below(top: &Path) -> io::Result<Vec<String>> {
     let mut files = Vec::new();
     let mut dirs = vec![PathBuf::new()];

@@ -1,12 +1,12 @@
-//! Putting `kiln-exec` in front of the emulator: one file that `binfmt_misc` starts, and that decides before the
-//! emulator begins.
+//! Joins `kiln-exec` and the emulator into one file, which `binfmt_misc` starts and which decides before the emulator
+//! begins. Reads both files and writes the joined one.
 //!
-//! A separate program that executes the emulator would do the same at a higher price: a second exec for every emulated
-//! program, an emulator that must be found in every nested root, and credentials, names and deleted files to be handed
-//! on. Here all of that stays as it is, since to the kernel it is one program.
+//! A separate program that executes the emulator would cost more: a second exec for every emulated program, an
+//! emulator that must be found in every nested root, and credentials, names and deleted files to pass on. A joined
+//! file keeps all of that, since the kernel sees one program.
 //!
 //! The emulator's file is copied, not changed: `kiln-exec` is appended as one more segment, described by the program
-//! header of a note that nobody needs, and the entry point becomes its own.
+//! header of a note that is not needed, and becomes the entry point.
 
 use std::{
     io::Read,
@@ -24,11 +24,11 @@ use crate::records::Failure;
 /// The name of the program that goes in front: beside the agent on the host, in `/run` inside a sandbox.
 pub const PRELUDE: &str = "kiln-exec";
 
-/// What of the emulator is read: its headers.
+/// How much of the emulator is read: its headers.
 const HEAD: usize = 4096;
 
-/// The place in `kiln-exec`, behind its entry point, of the distance to the emulator's entry point, and what is there
-/// until it is known.
+/// The place in `kiln-exec`, after its entry point, for the distance to the emulator's entry point, and the
+/// placeholder stored there by the build.
 const DISTANCE_BEHIND_ENTRY: usize = 8;
 const NO_DISTANCE: &[u8; 8] = b"KILNEXEC";
 
@@ -37,14 +37,14 @@ const LITTLE: LittleEndian = LittleEndian;
 type FileHeader = elf::FileHeader64<LittleEndian>;
 type ProgramHeader = elf::ProgramHeader64<LittleEndian>;
 
-/// Where joined files are inside a sandbox: on its disk, since memory is scarcer.
+/// The directory of joined files inside a sandbox: on its disk, since memory is scarcer.
 const JOINED: &str = "/usr/libexec/kiln";
 
-/// Does [`join`] inside a sandbox, with the emulator at the path `interpreter`. Returns the joined file's path.
+/// Runs [`join`] inside a sandbox, with the emulator at the path `interpreter`. Returns the joined file's path.
 ///
 /// # Errors
 ///
-/// Those of [`join`], and `twins_join` on a host for which there is no `kiln-exec`.
+/// The errors of [`join`], and `twins_join` on a host without `kiln-exec`.
 pub fn join_in_sandbox(interpreter: &str) -> Result<String, Failure> {
     let emulator = Path::new(interpreter);
     let prelude = Path::new("/run").join(PRELUDE);
@@ -58,12 +58,12 @@ pub fn join_in_sandbox(interpreter: &str) -> Result<String, Failure> {
     Ok(joined.display().to_string())
 }
 
-/// Makes the file `joined` of the `emulator` and `prelude`, which is `kiln-exec`.
+/// Writes the file `joined` from the `emulator` and `prelude`, which is `kiln-exec`.
 ///
 /// # Errors
 ///
-/// `twins_join` when a file is not what it must be: a static position-independent program of this machine with a note
-/// behind its segments, and `kiln-exec` as Kiln's Makefile builds it.
+/// `twins_join` unless the emulator is a static position-independent program of this machine with a note after its
+/// segments, and the prelude is `kiln-exec` as Kiln's Makefile builds it.
 pub fn join(emulator: &Path, prelude: &Path, joined: &Path) -> Result<(), Failure> {
     let io = |error: std::io::Error| Failure::io("cannot put kiln-exec in front of the emulator", &error);
     let refused = |path: &Path, why: &str| {
@@ -94,10 +94,10 @@ pub fn join(emulator: &Path, prelude: &Path, joined: &Path) -> Result<(), Failur
     file.file().write_all_at(&image.bytes, offset).map_err(io)
 }
 
-/// `kiln-exec` as it is in memory.
+/// `kiln-exec` as mapped in memory.
 struct Image {
     bytes: Vec<u8>,
-    /// Its entry point, from the beginning.
+    /// Offset of its entry point.
     entry: usize,
     machine: elf::Machine,
 }
@@ -112,7 +112,7 @@ impl Image {
         for segment in segments {
             let content = segment.data(LITTLE, program).map_err(|()| "a segment is not there")?;
             match segment.p_type(LITTLE) {
-                // What is writable can only be the dynamic section, which a program without relocations does not need.
+                // The only writable part is the dynamic section, which a program without relocations does not need.
                 elf::PT_LOAD if !segment.p_flags(LITTLE).contains(elf::PF_W) => {
                     let begin = usize::try_from(segment.p_vaddr(LITTLE)).map_err(|_| "it is too large")?;
                     if begin < bytes.len() || segment.p_memsz(LITTLE) != segment.p_filesz(LITTLE) {
@@ -135,7 +135,7 @@ impl Image {
         }
     }
 
-    /// Where the distance to the emulator's entry point goes.
+    /// The place for the distance to the emulator's entry point.
     fn distance(&mut self) -> Option<&mut [u8]> {
         let begin = self.entry.checked_add(DISTANCE_BEHIND_ENTRY)?;
         self.bytes.get_mut(begin..begin.checked_add(NO_DISTANCE.len())?)
@@ -168,8 +168,8 @@ fn has_relocations(dynamic_section: &[u8]) -> bool {
     })
 }
 
-/// Changes the emulator's headers, so that `image` is its last segment and begins first, and notes in `image` where to
-/// go on. Returns where in the file the image belongs.
+/// Changes the emulator's headers so that `image` is its last segment and the entry point, and stores in `image` where
+/// the emulator begins. Returns the offset of the image in the file.
 fn extend(head: &mut [u8], size: u64, image: &mut Image) -> Result<u64, &'static str> {
     let header = *header_of(head)?;
     let segments = header
@@ -239,7 +239,7 @@ fn extend(head: &mut [u8], size: u64, image: &mut Image) -> Result<u64, &'static
     Ok(offset)
 }
 
-/// Replaces a structure that was read from the same place.
+/// Replaces a structure that was read from the same offset.
 fn put<T: pod::Pod>(head: &mut [u8], at: usize, value: &T) {
     let bytes = pod::bytes_of(value);
     if let Some(place) = head.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {

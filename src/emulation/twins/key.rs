@@ -1,25 +1,25 @@
-//! What a twin is found by: the target file's GNU build-id, size and time of modification.
+//! The key by which a twin is found: the target file's GNU build-id, size and modification time. Pure: no I/O.
 //!
-//! The build-id says which program the linker made, so an upgraded package has other keys and finds no twin that is
-//! not its own. Size and time say that nobody edited the file since its package put it there. There are no rules about
-//! paths: a renamed or moved file is still the same program.
+//! The build-id identifies the program that the linker made, so an upgraded package has other keys and never finds a
+//! twin of another version. Size and time show that the file is as its package installed it. Paths play no role: a
+//! renamed or moved file is still the same program.
 //!
-//! `kiln-exec` computes keys in processes that are about to become another program, so this file needs `core` only,
-//! allocates nothing, and cannot panic.
+//! `kiln-exec` computes keys in processes that are about to become another program, so this file needs only `core`,
+//! allocates nothing and cannot panic.
 
-/// Bytes at the beginning of a file among which the build-id is looked for.
+/// How many bytes at the beginning of a file are searched for the build-id.
 pub const HEAD: usize = 4096;
 
 /// The longest key.
 pub const LONGEST_KEY: usize = 2 * LONGEST_BUILD_ID + 2 + 32;
 
-/// SHA-1 ids have 20 bytes, those made from SHA-256 have 32.
+/// SHA-1 ids have 20 bytes, SHA-256 ids have 32.
 const LONGEST_BUILD_ID: usize = 32;
 
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// The build-id of a 64-bit little-endian ELF file whose first bytes are `head`. None when it has none there.
+/// The build-id of a 64-bit little-endian ELF file whose first bytes are `head`. `None` if it is not in them.
 #[must_use]
 pub fn build_id(head: &[u8]) -> Option<&[u8]> {
     if head.get(..6)? != b"\x7fELF\x02\x01" {
@@ -38,7 +38,7 @@ pub fn build_id(head: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Notes are aligned to four bytes; those that are to eight hold no build-id.
+/// Notes are aligned to four bytes; those aligned to eight contain no build-id.
 fn id_among_notes(mut notes: &[u8]) -> Option<&[u8]> {
     loop {
         let name_size = usize::try_from(u32_at(notes, 0)?).ok()?;
@@ -54,7 +54,7 @@ fn id_among_notes(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Writes a key, `BUILD_ID-SIZE-MTIME` in hexadecimal, to `out`. Returns its length; none when `out` is too short.
+/// Writes a key, `BUILD_ID-SIZE-MTIME` in hexadecimal, to `out`. Returns its length; `None` when `out` is too short.
 ///
 /// `size` is in bytes, `modified` in seconds since 1970.
 #[must_use]

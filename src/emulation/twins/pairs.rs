@@ -1,15 +1,15 @@
-//! Which file of the host's package is the counterpart of a file of the target's.
+//! Finds the counterpart of a file of the target's package in the host's package. Pure: no I/O.
 
 use super::layout;
 use crate::arch::Arch;
 
-/// Directories that distributions moved below `/usr`, or not yet.
+/// Directories that some distributions have moved below `/usr`.
 const MERGED: [&str; 4] = ["bin/", "lib/", "lib64/", "sbin/"];
 
-/// Where the host's package may have the file that the target's has at `path`, the likeliest first.
+/// Where the host's package may have the target's file at `path`, likeliest first.
 ///
-/// `path` is absolute; the answers are relative to the top of the package. Packages of two architectures differ in the
-/// names of directories for libraries and in the names of modules (`_ssl.cpython-311-aarch64-linux-gnu.so`).
+/// `path` is absolute; the results are relative to the top of the package. Packages of two architectures differ in the
+/// names of library directories and of modules (`_ssl.cpython-311-aarch64-linux-gnu.so`).
 pub fn counterparts(path: &str, target: Arch, host: Arch) -> impl Iterator<Item = String> {
     let path = path.trim_start_matches('/');
     let renamed = path.replace(target.multiarch(), host.multiarch());
@@ -28,7 +28,7 @@ fn other_side_of_the_merge(path: &str) -> Option<String> {
     }
 }
 
-/// Whether the loader looks for libraries in the directory of `path`, a path of the host's package, by itself.
+/// Whether the loader searches the directory of `path`, a path of the host's package, by default.
 pub fn is_in_library_directory(path: &str, host: Arch) -> bool {
     let path = path.strip_prefix("usr/").unwrap_or(path);
     let Some((dir, _)) = path.rsplit_once('/') else {
@@ -48,16 +48,16 @@ pub const fn loader_name(arch: Arch) -> &'static str {
     }
 }
 
-/// Where the C library's tables and modules of character sets go in the directory of twins. None for other files.
+/// The place in the directory of twins for tables and modules of character sets. `None` for other files.
 ///
-/// The C library loads them from a path of its own, not by name, and reads lists of them that are no programs.
+/// The C library loads them from a fixed path, not by name, and reads lists of them that are not programs.
 pub fn data_name(path: &str) -> Option<String> {
     let (_, name) = path.rsplit_once("/gconv/")?;
     let is_plain = !name.strip_prefix("gconv-modules.d/").unwrap_or(name).contains('/');
     is_plain.then(|| format!("lib/gconv/{name}"))
 }
 
-/// The content of the file `path`, which [`data_name`] has moved: directories in it are named anew, in the same length.
+/// The content of the file `path`, which [`data_name`] has moved: directories in it are replaced, in the same length.
 pub fn moved_data(path: &str, mut content: Vec<u8>) -> Vec<u8> {
     let Some((dir, "gconv-modules.cache")) = path.rsplit_once('/') else {
         return content;

@@ -1,4 +1,5 @@
-//! Reading files of a root that is built or changed, which is somebody else's: programs in it change it meanwhile.
+//! Reads files of a root, which is not trusted: its programs may change it at any time. Opens regular files for
+//! reading only.
 
 use std::{
     ffi::OsString,
@@ -25,29 +26,29 @@ impl Root {
         Ok(Self(open(path, flags, Mode::empty())?))
     }
 
-    /// Opens the regular file at `path`, as a process in the root would find it. None when something else is there, a
-    /// symbolic link included.
+    /// Opens the regular file at `path`, as a process in the root would find it. `None` for anything else, including a
+    /// symbolic link.
     ///
-    /// No link leads out of the root, and nothing but a regular file is ever opened: opening a FIFO would wait for
-    /// its other end, and opening a device can do anything.
+    /// Links cannot lead out of the root, and only regular files are ever opened: opening a FIFO would wait for its
+    /// other end, and opening a device can have any effect.
     pub fn file(&self, path: &Path) -> io::Result<Option<(File, Metadata)>> {
         Self::opened(&self.place(path, OFlag::O_NOFOLLOW)?)
     }
 
-    /// Opens what was found, if it is a regular file.
+    /// Opens a found file, if it is a regular one.
     fn opened(place: &File) -> io::Result<Option<(File, Metadata)>> {
         if !place.metadata()?.is_file() {
             return Ok(None);
         }
-        // A file that is open by its place only can be opened for reading without looking up its name again.
+        // A descriptor that refers to a path only can be reopened for reading without another lookup of the name.
         let by_number = format!("/proc/self/fd/{}", place.as_raw_fd());
         let (file, _) = fs_err::File::open(by_number)?.into_parts();
         let metadata = file.metadata()?;
         Ok(Some((file, metadata)))
     }
 
-    /// The content of the regular file at `path`, through links in the root. None when there is none, or it has more than
-    /// `most` bytes.
+    /// The content of the regular file at `path`, following links within the root. `None` if it does not exist or has
+    /// more than `most` bytes.
     pub fn content(&self, path: &Path, most: u64) -> Option<Vec<u8>> {
         let (file, _) = Self::opened(&self.place(path, OFlag::empty()).ok()?).ok()??;
         let mut bytes = Vec::new();
@@ -55,13 +56,13 @@ impl Root {
         (read <= most).then_some(bytes)
     }
 
-    /// [`Root::content`] as text; what is no UTF-8 in it is replaced.
+    /// [`Root::content`] as text; invalid UTF-8 is replaced.
     pub fn text(&self, path: &Path, most: u64) -> Option<String> {
         let bytes = self.content(path, most)?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The names in the directory at `path`, through links in the root, sorted; none of them when there is no such directory.
+    /// The names in the directory at `path`, following links within the root, sorted; empty if it does not exist.
     pub fn names(&self, path: &Path) -> Vec<OsString> {
         let listed = self
             .place(path, OFlag::empty())
@@ -76,12 +77,12 @@ impl Root {
         names
     }
 
-    /// When what is at `path` was last modified; a directory is when a name in it is.
+    /// The modification time of `path`; a directory changes with the names in it.
     pub fn modified(&self, path: &Path) -> io::Result<SystemTime> {
         self.place(path, OFlag::O_NOFOLLOW)?.metadata()?.modified()
     }
 
-    /// What is at `path`, of whatever kind, opened by its place only.
+    /// A file of any kind at `path`, opened as a reference only.
     fn place(&self, path: &Path, links: OFlag) -> io::Result<File> {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | links | OFlag::O_CLOEXEC)

@@ -1,4 +1,5 @@
-//! Files on the way into the directory of twins: kept aside first, then published in one step each.
+//! Stores files for the directory of twins: first aside, then published in one step each. Touches the two directories
+//! of the shelf only.
 
 use std::{
     fs::Permissions,
@@ -9,7 +10,7 @@ use std::{
 
 use super::choice::Id;
 
-/// A directory that is mounted into the root, and one beside it, on the same file system, that is not.
+/// A directory that is mounted into the root, and another on the same file system that is not.
 #[derive(Debug)]
 pub struct Shelf {
     mounted: PathBuf,
@@ -28,19 +29,19 @@ impl Shelf {
         Ok(shelf)
     }
 
-    /// The directory that is mounted.
+    /// The mounted directory.
     pub fn mounted(&self) -> &Path {
         &self.mounted
     }
 
-    /// Makes a directory that everybody may read.
+    /// Makes a directory that all users may read.
     pub fn make_dir(&self, name: &str) -> io::Result<()> {
         let dir = self.mounted.join(name);
         fs_err::create_dir(&dir)?;
         set_mode(&dir, 0o755)
     }
 
-    /// Keeps `file` as it is. It is linked, not copied, where that can be done.
+    /// Stores `file` unchanged. It is linked, not copied, where possible.
     pub fn keep(&self, id: Id, file: &Path, mode: u32) -> io::Result<()> {
         let kept = self.kept(id);
         if fs_err::hard_link(file, &kept).is_err() {
@@ -49,28 +50,28 @@ impl Shelf {
         set_mode(&kept, mode)
     }
 
-    /// Keeps a file that has these bytes.
+    /// Stores a file with these bytes.
     pub fn keep_bytes(&self, id: Id, bytes: &[u8], mode: u32) -> io::Result<()> {
         let kept = self.kept(id);
         fs_err::write(&kept, bytes)?;
         set_mode(&kept, mode)
     }
 
-    /// Forgets a file that was kept. Where it is published, it stays.
+    /// Removes a stored file. A published link to it stays.
     pub fn discard(&self, id: Id) -> io::Result<()> {
         gone(&self.kept(id))
     }
 
-    /// Shows a file that is kept under `name`, in place of what had the name before.
+    /// Publishes a stored file under `name`, replacing any other file of that name.
     pub fn publish(&self, id: Id, name: &str) -> io::Result<()> {
         let new = self.store.join("new");
-        // Left behind when `name` was a link to this very file: renaming does nothing then.
+        // Left over when `name` was a link to this very file: renaming does nothing then.
         gone(&new)?;
         fs_err::hard_link(self.kept(id), &new)?;
         fs_err::rename(new, self.mounted.join(name))
     }
 
-    /// Shows a file that has these bytes under `name`.
+    /// Publishes a file with these bytes under `name`.
     pub fn publish_bytes(&self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
         let new = self.store.join("new");
         gone(&new)?;
@@ -79,7 +80,7 @@ impl Shelf {
         fs_err::rename(new, self.mounted.join(name))
     }
 
-    /// Shows `name` no longer.
+    /// Removes `name` from the mounted directory.
     pub fn withdraw(&self, name: &str) -> io::Result<()> {
         gone(&self.mounted.join(name))
     }

@@ -1,4 +1,5 @@
-//! Which programs may run as twins, from which level on, and how their answers are tried: `qemu/twins.toml`.
+//! The rules of `qemu/twins.toml`: which programs may run as twins, from which level on, and how they are tried. Pure:
+//! the table is compiled in.
 
 use serde::Deserialize;
 
@@ -7,7 +8,7 @@ use crate::records::{Failure, TwinLevel};
 /// The table compiled into this program.
 const TABLE: &str = include_str!("../../../qemu/twins.toml");
 
-/// Which programs may run as twins.
+/// The programs that may run as twins.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -17,11 +18,11 @@ pub struct Table {
     probes: Vec<Probe>,
 }
 
-/// One decision and its reason. The first rule that names a program holds.
+/// One decision and its reason. The first rule that matches a program applies.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
-    /// None is never.
+    /// `None` means never.
     from: From,
     why: String,
     #[serde(default)]
@@ -39,7 +40,7 @@ enum From {
     Full,
 }
 
-/// Questions that a twin must answer as the emulated program does.
+/// Questions that a twin must answer like the emulated program.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Probe {
@@ -52,15 +53,14 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// `twins_table` when it is broken; a test keeps it whole.
+    /// `twins_table` when the table is malformed; a test checks it.
     pub fn built_in() -> Result<Self, Failure> {
         toml::from_str(TABLE).map_err(|error| Failure::new("twins_table", format!("qemu/twins.toml: {error}")))
     }
 
-    /// The lowest level at which the program or module at `path` of `package` runs as a twin. None is never.
+    /// The lowest level at which the program or module at `path` of `package` runs as a twin. `None` means never.
     ///
-    /// `path` is absolute, in the root. Shared libraries are not asked about: they belong to the programs that load
-    /// them.
+    /// `path` is absolute, in the root. Shared libraries have no rules: they belong to the programs that load them.
     pub fn level_of(&self, path: &str, package: &str) -> Option<TwinLevel> {
         match self.rule(path, package)?.from {
             From::Never => None,
@@ -70,15 +70,15 @@ impl Table {
         }
     }
 
-    /// Why the table decides about `path` as it does. None when no rule names it, which means never.
+    /// The reason for the table's decision about `path`. `None` when no rule matches, which means never.
     pub fn why(&self, path: &str, package: &str) -> Option<&str> {
         self.rule(path, package).map(|rule| rule.why.as_str())
     }
 
-    /// Questions to put to the twin of `path` and to the emulated program, in the same root and environment: the
+    /// Questions for the twin of `path` and for the emulated program, run in the same root and environment: the
     /// arguments of each run. Exit status, output and errors must be equal, or the program has no twin.
     ///
-    /// No program is harmed when a question makes no sense to its version: both then fail in the same way.
+    /// A question that makes no sense to a version of a program does no harm: both builds fail in the same way.
     pub fn probes(&self, path: &str) -> impl Iterator<Item = &[String]> {
         let name = base_name(path);
         let probes = self
@@ -100,14 +100,14 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Patterns with a slash name paths, others base names.
+/// Patterns with a slash match paths, others match base names.
 fn is_among(name: &str, path: &str, patterns: &[String]) -> bool {
     patterns
         .iter()
         .any(|pattern| matches(pattern, if pattern.contains('/') { path } else { name }))
 }
 
-/// Whether `text` is `pattern`, in which `*` stands for anything.
+/// Whether `text` matches `pattern`, in which `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

@@ -1,7 +1,8 @@
-//! The directory of twins: made while the root grows, from pairs of packages.
+//! The directory of twins of a root, filled from pairs of packages while the root grows. Reads the root and packages;
+//! writes only the directory of twins.
 //!
-//! A twin is published when every library that it needs is there, and taken away when one goes. Publishing is a rename,
-//! so that programs which start meanwhile see a file wholly or not at all.
+//! A twin is published when every library it needs is available, and removed when one goes. Publishing is a rename, so
+//! programs that start meanwhile see either all of a file or nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -31,24 +32,24 @@ mod trials;
 pub struct Package {
     /// Its name.
     pub name: String,
-    /// Its version, which both builds have.
+    /// Its version, the same in both builds.
     pub version: String,
-    /// Files of the target's build: absolute paths in the root, where the files are as the package brought them.
+    /// Files of the target's build: absolute paths in the root, unchanged since the package installed them.
     pub files: Vec<PathBuf>,
-    /// The directory into which the host's build was unpacked. Files are linked from there where that can be done.
+    /// The directory with the unpacked host's build. Files are linked from there where possible.
     pub host: PathBuf,
 }
 
-/// What came of adding packages.
+/// The result of adding packages.
 #[derive(Debug, Default)]
 pub struct Added {
-    /// Programs to be compared with the emulated ones before they are used.
+    /// Programs to compare with the emulated ones before they are used.
     pub trials: Vec<Trial>,
-    /// Files that cannot be twins though both builds have them.
+    /// Files that both builds have but that cannot be twins.
     pub refused: Vec<Refused>,
 }
 
-/// A program that has something to say of itself. It is published by [`World::accept`].
+/// A program whose answers have to be tried. [`World::accept`] publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
     /// Its key.
@@ -61,12 +62,12 @@ pub struct Trial {
     pub twin: PathBuf,
 }
 
-/// A file that has no twin, and why.
+/// A file that has no twin, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Its path in the root.
     pub path: String,
-    /// The cause, in one line.
+    /// The reason, in one line.
     pub why: String,
 }
 
@@ -79,7 +80,7 @@ impl Refused {
     }
 }
 
-/// How many files there are of each sort.
+/// The number of files of each sort.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
     /// Programs that run as twins.
@@ -88,7 +89,7 @@ pub struct Census {
     pub modules: usize,
     /// Shared libraries.
     pub libraries: usize,
-    /// Programs that are yet to be tried.
+    /// Programs whose trial is due.
     pub trials: usize,
 }
 
@@ -100,15 +101,15 @@ pub struct World {
     loader: &'static str,
     versions: HashMap<String, String>,
     items: BTreeMap<Id, Item>,
-    /// What is published.
+    /// The published files.
     shown: Choice,
-    /// Tables of character sets and the like below `lib/`, with their packages.
+    /// Tables of character sets and other data below `lib/`, with their packages.
     data: BTreeMap<String, String>,
-    /// Modules that have no native build, by package.
+    /// Modules without a native build, by package.
     orphans: HashMap<String, BTreeSet<String>>,
-    /// Keys of programs that are going to be tried once they are in the root, by package.
+    /// Keys of programs to be tried once they are in the root, by package.
     expected: HashMap<String, Vec<String>>,
-    /// Libraries that nothing asks for any more. They go with the next change, so that programs which are just being
+    /// Libraries that are no longer needed. They are removed with the next change, so that programs that are being
     /// started still find them.
     stale: Vec<String>,
     next: Id,
@@ -122,8 +123,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// `no_twins` when programs of `host` cannot stand for those of `target`: caches that tools write in their own word
-    /// order and size would be wrong.
+    /// `no_twins` when programs of `host` cannot replace those of `target`: caches that tools write in their own byte
+    /// order and word size would be wrong.
     pub fn open(
         dir: &Path,
         root: &Path,
@@ -146,7 +147,7 @@ impl World {
         let files: [(&str, &[u8], u32); 3] = [
             (layout::ANSWERS, &answers, 0o644),
             (layout::TARGET, facts.as_bytes(), 0o644),
-            // Every user counts.
+            // Programs of every user count.
             (layout::COUNTS, &[0; 16], 0o666),
         ];
         for (name, bytes, mode) in files {
@@ -178,18 +179,18 @@ impl World {
         self.shelf.mounted()
     }
 
-    /// What programs are to read in place of the host's `/proc/cpuinfo`.
+    /// Publishes the text that programs read in place of the host's `/proc/cpuinfo`.
     pub fn put_cpuinfo(&self, text: &[u8]) -> Result<(), Failure> {
         let written = self.shelf.publish_bytes(below_mount(layout::CPUINFO), text, 0o644);
         written.map_err(|error| Failure::io("cannot write the target's cpuinfo", &error))
     }
 
-    /// Adds packages, or further files of packages that were added before. A package of another version replaces the
-    /// one that there was, without a moment in which its libraries are missing.
+    /// Adds packages, or more files of packages that were added before. A package replaces an earlier version of
+    /// itself without a moment in which its libraries are missing.
     ///
     /// # Errors
     ///
-    /// When the directory of twins cannot be written. Broken files are refused instead.
+    /// The directory of twins cannot be written. Malformed files are refused instead.
     pub fn add(&mut self, packages: &[Package]) -> Result<Added, Failure> {
         let mut added = Added::default();
         for package in packages {
@@ -203,22 +204,22 @@ impl World {
         Ok(added)
     }
 
-    /// Tells of a package that has no build for the host in its version, or of further files of it. Nothing of it is
-    /// published, and interpreters that have modules in it are emulated.
+    /// Adds a package, or more files of one, that has no build for the host in its version. Nothing of it is
+    /// published, and interpreters with modules in it stay emulated.
     pub fn add_emulated(&mut self, package: &str, files: &[PathBuf]) -> Result<(), Failure> {
         let modules = self.gatherer.modules(files).collect::<Vec<_>>();
         self.orphans.entry(package.to_owned()).or_default().extend(modules);
         self.publish(&mut Vec::new())
     }
 
-    /// Forgets a package that is no longer in the root, and takes away whatever needs its libraries.
+    /// Removes a package that is no longer in the root, with every twin that needs its libraries.
     pub fn remove(&mut self, package: &str) -> Result<(), Failure> {
         let forget = self.forget(package, &HashSet::new());
         forget.map_err(|error| Failure::io(format!("cannot remove the twins of {package}"), &error))?;
         self.publish(&mut Vec::new())
     }
 
-    /// What is published.
+    /// Counts the published files.
     pub fn census(&self) -> Census {
         let is_program = |id: &&Id| self.items.get(*id).is_some_and(|item| item.kind == Kind::Program);
         let programs = self.shown.bin.values().filter(is_program).count();
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    /// Names of libraries that files wait for.
+    /// Names of libraries for which files wait.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         self.shown.missing.iter().map(String::as_str)
     }
@@ -251,7 +252,7 @@ impl World {
             self.forget(&package.name, &data)?;
             self.versions.insert(package.name.clone(), package.version.clone());
         }
-        // Files of which the native build came later are none any more.
+        // A file whose native build arrived later is no longer an orphan.
         let orphans = self.orphans.entry(package.name.clone()).or_default();
         orphans.retain(|path| !found.items.iter().any(|found| found.item.paths.contains(path)));
         orphans.extend(found.orphans);
@@ -273,7 +274,7 @@ impl World {
             }
             let id = self.next;
             self.next += 1;
-            // Only what has an x bit is ever started.
+            // Only files with an x bit are ever started.
             let is_loader = item.library.as_ref().is_some_and(|library| library.name == self.loader);
             let mode = if item.kind == Kind::Program || is_loader {
                 0o755
@@ -298,7 +299,7 @@ impl World {
         items.map(|(id, item)| (item.origin.clone(), *id)).collect()
     }
 
-    /// Forgets a package but for the data that is going to be replaced.
+    /// Removes a package, except for the data that is about to be replaced.
     fn forget(&mut self, package: &str, replaced: &HashSet<&str>) -> io::Result<()> {
         self.versions.remove(package);
         self.orphans.remove(package);
@@ -314,7 +315,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes the directory show what can run now.
+    /// Updates the directory to the files that can run now.
     fn publish(&mut self, trials: &mut Vec<Trial>) -> Result<(), Failure> {
         let orphans = self.orphans.values().flatten().map(String::as_str);
         let wanted = Choice::among(&self.items, orphans, self.loader);
@@ -342,7 +343,7 @@ impl World {
                 self.shelf.withdraw(&in_lib(&name))?;
             }
         }
-        // Programs go before their libraries, and come after them.
+        // Programs are removed before their libraries, and published after them.
         let programs = [
             (layout::BIN, &self.shown.bin, &wanted.bin),
             (layout::TRIAL, &self.shown.trial, &wanted.trial),
@@ -364,7 +365,7 @@ impl World {
                 self.shelf.publish(*id, &in_dir(dir, key))?;
             }
         }
-        // Who waits for the end of a trial then looks for the twin.
+        // A program that waits for the end of a trial looks for the twin next.
         let (dir, shown, goes_on) = trials;
         for key in shown.keys().filter(|key| !goes_on.contains_key(*key)) {
             self.shelf.withdraw(&in_dir(dir, key))?;

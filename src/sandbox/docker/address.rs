@@ -1,29 +1,29 @@
-//! Where a container engine is.
+//! The addresses of container engines. Pure: no I/O.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::{records::Failure, remote_nodes::RemoteNodeSettings};
 
-/// How an engine is reached.
+/// How to reach an engine.
 #[derive(Debug, Clone)]
 pub enum EngineAddress {
-    /// A socket of this host: the engine can mount what lies on this host's disk.
+    /// A socket of this host: the engine can mount files of this host's disk.
     Socket(PathBuf),
-    /// A port of any host, with TLS. Without it whoever gets to the port owns the host, so that it is not offered.
+    /// A port of any host, with TLS. Plain TCP is not offered: anyone who reached the port would own the host.
     Tls {
         /// Host and port.
         host: String,
-        /// The client's key and certificate and the authority, PEM files as `docker` itself wants them: `key.pem`,
-        /// `cert.pem` and `ca.pem` in this directory.
+        /// A directory with the client's key and certificate and the authority, as PEM files that `docker` itself
+        /// expects: `key.pem`, `cert.pem` and `ca.pem`.
         certificates: PathBuf,
     },
-    /// The engine's socket on another host, through SSH.
+    /// The engine's socket on another host, over SSH.
     Ssh {
         /// The host, as the SSH client knows it.
         host: String,
         /// The engine's socket there.
         socket: PathBuf,
-        /// How it is logged in to.
+        /// How to log in there.
         login: RemoteNodeSettings,
     },
 }
@@ -31,7 +31,7 @@ pub enum EngineAddress {
 /// The engine's usual socket.
 pub const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 
-/// The written form, as in `DOCKER_HOST`.
+/// The text form, as in `DOCKER_HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineUrl {
     /// `unix://PATH`.
@@ -74,7 +74,7 @@ impl FromStr for EngineUrl {
                     Some((user, host)) => (Some(user.to_owned()), host),
                     None => (None, host),
                 };
-                // What begins with a dash would be an option of the SSH client.
+                // A host that begins with a dash would be an option of the SSH client.
                 if host.is_empty() || host.starts_with('-') || user.as_deref() == Some("") {
                     return Err(bad());
                 }

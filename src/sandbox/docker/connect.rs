@@ -1,5 +1,5 @@
-//! The line to an engine. Every request has a connection of its own, so that an engine that was restarted is simply there
-//! again; only what leads through SSH is kept open.
+//! Connects to an engine over a socket, TLS or SSH. Every request opens a connection of its own, so that a restarted
+//! engine is found again; only the tunnel over SSH is kept open.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use super::{
 };
 use crate::records::Failure;
 
-/// Seconds until an engine must have begun to answer. The longest thing that is asked of it is to take a toolbox in.
+/// Seconds until an engine must have begun to answer. The longest request is the upload of a toolbox.
 const TIMEOUT_S: u64 = 600;
 
-/// An engine, and how it is reached.
+/// An engine and the way to it.
 #[derive(Debug)]
 pub(super) struct Engine {
     address: EngineAddress,
     open: Mutex<Option<Open>>,
 }
 
-/// An open line.
+/// An open way to the engine.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) client: Docker,
-    /// The way through SSH, where the engine is behind one.
+    /// The tunnel, if the engine is behind SSH.
     pub(super) tunnel: Option<Arc<Tunnel>>,
 }
 
@@ -43,7 +43,7 @@ impl Engine {
         &self.address
     }
 
-    /// The line. Connects when nobody has, or when the way through SSH is gone.
+    /// The way to the engine. Connects if there is no connection yet, or if the tunnel is gone.
     ///
     /// # Errors
     ///

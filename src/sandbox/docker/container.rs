@@ -1,4 +1,4 @@
-//! What a sandbox's container is, as the engine is told: nothing of it is decided elsewhere.
+//! Describes a sandbox's container for the engine; nothing about it is decided elsewhere. Pure: no I/O.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -12,46 +12,46 @@ use crate::{
     },
 };
 
-/// Labels of everything of ours at an engine: which installation made it, and for which job.
+/// Labels of everything that Kiln makes at an engine: the installation that made it, and its job.
 pub(super) const INSTALLATION: &str = "kiln.installation";
 pub(super) const JOB: &str = "kiln.job";
 
-/// The directory with the server's sockets, on the server's host.
+/// The label with the directory of the server's sockets on the server's host.
 pub(super) const DOORS_HERE: &str = "kiln.doors";
 
-/// Set when something was asked for that the place cannot give.
+/// The label with a warning, set when the place could not give something that was asked for.
 pub(super) const WARNING: &str = "kiln.warning";
 
-/// The first process's own, beside those of the job.
+/// Processes of the container's first process itself, in addition to the job's.
 const OWN_PIDS: u32 = 8;
 
-/// Docker's default for `/dev/shm`, which builds are used to.
+/// Docker's default for `/dev/shm`, which builds expect.
 const SHM_BYTES: i64 = 64 << 20;
 
-/// What differs from container to container.
+/// The properties in which containers differ.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) job: JobId,
     pub(super) labels: HashMap<String, String>,
     pub(super) image: &'a str,
     pub(super) kernel: Kernel,
-    /// The runtime with virtual machines, where that is asked for.
+    /// The runtime with virtual machines, if one is asked for.
     pub(super) runtime: Option<&'a str>,
     pub(super) limits: Limits,
-    /// The volume with the agent and the disk space, if it has any.
+    /// The volume with the agent and the disk space, if the container has one.
     pub(super) volume: Option<&'a str>,
     /// The directory with the server's sockets, on the engine's host.
     pub(super) doors: Option<PathBuf>,
     pub(super) network: &'a str,
-    /// Whether the first process sets routes.
+    /// Whether the first process sets up routes.
     pub(super) sets_routes: bool,
-    /// Options that this engine's security modules make necessary.
+    /// Options required by the engine's security modules.
     pub(super) security: Vec<String>,
-    /// What the first process is told as arguments, after its subcommand.
+    /// Arguments of the first process, after its subcommand.
     pub(super) arguments: Vec<String>,
 }
 
-/// The container.
+/// The description of a container.
 pub(super) fn body(wanted: &Wanted<'_>) -> ContainerCreateBody {
     let hostname = wanted.job.to_string();
     let entrance = match wanted.volume {
@@ -63,7 +63,7 @@ pub(super) fn body(wanted: &Wanted<'_>) -> ContainerCreateBody {
     ContainerCreateBody {
         hostname: Some(format!("kiln-{}", &hostname[..8])),
         user: Some("0:0".to_owned()),
-        // The order comes there, once; who is not told what to do ends.
+        // The order arrives there, once; a first process without an order ends.
         open_stdin: Some(true),
         stdin_once: Some(true),
         attach_stdin: Some(true),
@@ -97,15 +97,15 @@ fn host(wanted: &Wanted<'_>) -> HostConfig {
         mounts: Some(volume.into_iter().chain(doors).collect()),
         network_mode: Some(wanted.network.to_owned()),
         readonly_rootfs: Some(true),
-        // Where a sandbox is put together.
+        // The sandbox is assembled there.
         tmpfs: Some([("/tmp".to_owned(), "size=1m,mode=755".to_owned())].into()),
         memory,
-        // As much memory as memory and swap together: no swap.
+        // The limit of memory and swap together equals that of memory: no swap.
         memory_swap: memory,
         nano_cpus: limits.cpus.map(|cpus| i64::from(cpus) * 1_000_000_000),
         pids_limit: Some(i64::from(limits.pids + OWN_PIDS)),
-        // A user namespace cannot mount its own /proc beside one with parts covered. Nobody but the first process is in
-        // this one.
+        // A user namespace cannot mount its own /proc beside one with covered parts. Only the first process sees this
+        // /proc.
         masked_paths: Some(Vec::new()),
         readonly_paths: Some(Vec::new()),
         privileged: Some(false),
@@ -128,8 +128,8 @@ fn host(wanted: &Wanted<'_>) -> HostConfig {
             security_opt: Some(security_of_shared(&wanted.security)),
             ..common
         },
-        // All rights, over the machine's own kernel only. Never `privileged`: the engine would hand in every device of
-        // the host.
+        // All rights, but only over the machine's own kernel. Never `privileged`: the engine would pass in every
+        // device of the host.
         Kernel::Own => HostConfig {
             runtime: wanted.runtime.map(str::to_owned),
             cap_add: Some(vec!["ALL".to_owned()]),
@@ -142,7 +142,7 @@ fn host(wanted: &Wanted<'_>) -> HostConfig {
     }
 }
 
-/// To map ids, and to set routes before anything else runs.
+/// The rights to map ids, and to set up routes before anything else runs.
 fn capabilities(sets_routes: bool) -> Vec<String> {
     let mut names = vec!["SETUID".to_owned(), "SETGID".to_owned()];
     if sets_routes {
@@ -160,7 +160,8 @@ fn security_of_shared(of_engine: &[String]) -> Vec<String> {
     options
 }
 
-/// What the engine's security modules forbid by default to root of a user namespace, too: any mount.
+/// Options against the defaults of the engine's security modules, which forbid every mount even to root of a user
+/// namespace.
 pub(super) fn security_of_engine(modules: &[String]) -> Vec<String> {
     let has = |name: &str| modules.iter().any(|module| module.starts_with(name));
     let mut options = Vec::new();

@@ -1,4 +1,5 @@
-//! Sandboxes in containers, as a server has them: found again by name and label, and ended without a trace.
+//! Implements [`Driver`] with containers: sandboxes are found again by name and label, and removed without a trace.
+//! Talks to the engine only.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,19 +30,19 @@ use crate::{
     },
 };
 
-/// After the name of a sandbox's container when only its disk space is kept.
+/// The suffix of a container's name when only its disk space is kept.
 pub(super) const KEPT: &str = "-kept";
 
-/// After it when it makes disk space safe to be kept.
+/// The suffix of the container that syncs disk space before it is kept.
 const SYNCING: &str = "-sync";
 
-/// Seconds that a sandbox has to end by itself.
+/// Seconds that a sandbox gets to end by itself.
 const STOP_S: i32 = 10;
 
 /// How long an engine may take to end a container for good.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether it has.
+/// Pause between checks whether the container is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[async_trait]
@@ -92,7 +93,7 @@ impl Driver for DockerDriver {
             self.remove_container(&engine, container.id.as_deref().unwrap_or_default())
                 .await?;
         }
-        // A start that was cut short may have left one that no container has.
+        // An interrupted start may have left a volume without a container.
         volumes.extend(
             self.idle_volumes(&engine)
                 .await?
@@ -103,7 +104,7 @@ impl Driver for DockerDriver {
         for volume in volumes {
             match engine.remove_volume(&volume, None::<RemoveVolumeOptions>).await {
                 Ok(()) => {}
-                // Another job goes on with it.
+                // Another job continues with it.
                 Err(error) if is_missing(&error) || is_conflict(&error) => {}
                 Err(error) => return Err(failure("cannot remove the sandbox's disk space", &error)),
             }
@@ -171,7 +172,7 @@ impl Driver for DockerDriver {
 }
 
 impl DockerDriver {
-    /// Our containers, of one job or all.
+    /// Kiln's containers, of one job or all.
     pub(super) async fn containers(
         &self,
         engine: &Docker,
@@ -188,7 +189,7 @@ impl DockerDriver {
         found.map_err(|error| failure("cannot list the sandboxes", &error))
     }
 
-    /// Our volumes that no container has, and the jobs that they were made for.
+    /// Kiln's volumes without a container, and the jobs they were made for.
     async fn idle_volumes(&self, engine: &Docker) -> Result<Vec<(String, JobId)>, Failure> {
         let filters = HashMap::from([
             ("label", vec![format!("{INSTALLATION}={}", self.settings.installation)]),
@@ -203,7 +204,7 @@ impl DockerDriver {
             .collect())
     }
 
-    /// Removes a container and all that runs in it. Its volume stays.
+    /// Removes a container with everything that runs in it. Its volume stays.
     pub(super) async fn remove_container(&self, engine: &Docker, container: &str) -> Result<(), Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -211,7 +212,7 @@ impl DockerDriver {
             match engine.remove_container(container, Some(options)).await {
                 Ok(()) => return Ok(()),
                 Err(error) if is_missing(&error) => return Ok(()),
-                // Somebody else is at it, too.
+                // Another process is removing it too.
                 Err(error) if is_conflict(&error) && Instant::now() < until => sleep(LOOK_EVERY).await,
                 Err(error @ Error::DockerResponseServerError { .. }) => {
                     let detail = format!("the engine cannot remove the container of a sandbox: {error}");
@@ -223,7 +224,7 @@ impl DockerDriver {
         }
     }
 
-    /// The volume of a sandbox whose disk space was kept.
+    /// The volume with a sandbox's kept disk space.
     pub(super) async fn kept_volume(&self, engine: &Docker, from: JobId) -> Result<String, Failure> {
         let name = format!("{}{KEPT}", self.name_of(from));
         let kept = inspect(engine, &name).await?;
@@ -234,7 +235,7 @@ impl DockerDriver {
             .ok_or_else(|| Failure::new("no_scratch", format!("the disk space of job {from} is gone")))
     }
 
-    /// Ends a sandbox and keeps its container as the mark, and the holder, of its disk space. Whether it is kept.
+    /// Ends a sandbox and keeps its container, which marks and holds the disk space. Returns whether it is kept.
     async fn keep(&self, engine: &Docker, job: JobId) -> Result<bool, Failure> {
         let name = self.name_of(job);
         let kept = format!("{name}{KEPT}");
@@ -249,7 +250,7 @@ impl DockerDriver {
         if !self.sync(engine, job, &found).await? {
             return Ok(false);
         }
-        // One that it went on from itself.
+        // The container of an earlier attempt that this sandbox continued.
         self.remove_container(engine, &kept).await?;
         let options = RenameContainerOptionsBuilder::default().name(&kept).build();
         engine
@@ -259,8 +260,8 @@ impl DockerDriver {
         Ok(true)
     }
 
-    /// Makes the disk space stand a crash of the engine's host, which nothing that a sandbox writes does by itself. Whether
-    /// it does.
+    /// Makes the disk space safe against a crash of the engine's host, since a sandbox does not sync its own writes.
+    /// Returns whether that succeeded.
     async fn sync(&self, engine: &Docker, job: JobId, found: &ContainerInspectResponse) -> Result<bool, Failure> {
         let started = found.state.as_ref().and_then(|state| state.started_at.as_deref());
         let started = started.and_then(|text| text.parse::<jiff::Timestamp>().ok());
@@ -298,7 +299,7 @@ impl DockerDriver {
     }
 }
 
-/// Runs a container that needs nobody. Its exit code.
+/// Runs a container to its end. Returns its exit code.
 pub(super) async fn run_to_the_end(engine: &Docker, name: &str, wanted: &Wanted<'_>) -> Result<i64, Failure> {
     let failed = |error| failure("cannot run a container", &error);
     let options = CreateContainerOptionsBuilder::default().name(name).build();
@@ -342,8 +343,8 @@ fn volumes_of(container: &ContainerSummary) -> Vec<String> {
     mounts.filter_map(|mount| mount.name.clone()).collect()
 }
 
-/// What is left to say. A sandbox without a last line did not end by itself: its engine went down, it was killed, or it
-/// never came up.
+/// The evidence from a container that has ended. Without a final line the sandbox did not end by itself: its engine
+/// stopped, it was killed, or it never started.
 fn evidence(
     found: &ContainerInspectResponse,
     state: &ContainerState,
@@ -370,7 +371,7 @@ fn evidence(
         oom_kills: end.as_ref().map_or(oom, |end| end.usage.oom_kills),
         failure: match end {
             Some(end) => end.failure,
-            // Without memory for its first process it cannot have said anything.
+            // A first process that ran out of memory cannot have reported anything.
             None if oom > 0 => None,
             None => Some(lost()),
         },

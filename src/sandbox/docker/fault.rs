@@ -1,22 +1,23 @@
-//! What engines refuse, as failures that say what to do.
+//! Turns errors of engines into failures with advice. Pure: no I/O.
 
 use bollard::errors::Error;
 
 use crate::records::Failure;
 
-/// Whether the engine says that there is no such thing.
+/// Whether the engine answered that the object does not exist.
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
 }
 
-/// Whether the engine says that something is in the way: the name is taken, the thing in use or just going.
+/// Whether the engine answered with a conflict: the name is taken, or the object is in use or being removed.
 pub(super) fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
 }
 
-/// The failure that an engine's error is; `what` could not be done.
+/// The failure for an engine's error; `what` describes the attempt.
 ///
-/// `engine_gone` when nobody answers, `image_missing`, `runtime_unknown`, and `engine_refused` for all else that it says.
+/// `engine_gone` when there is no answer, `image_missing`, `runtime_unknown`, and `engine_refused` for every other
+/// error.
 pub(super) fn failure(what: &str, error: &Error) -> Failure {
     let Error::DockerResponseServerError { message, .. } = error else {
         return gone(format!("{what}: {}", chain(error)));
@@ -34,19 +35,19 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
     }
 }
 
-/// That the engine has not the runtime that it is to have.
+/// The failure for a configured runtime that the engine does not have.
 pub(super) fn runtime_unknown(detail: impl std::fmt::Display) -> Failure {
     Failure::new("runtime_unknown", detail).hint(
         "name the runtime in the engine's daemon.json and have it read that again; docs/docker.md shows the lines",
     )
 }
 
-/// That no engine answers.
+/// The failure for an engine that does not answer.
 pub(super) fn gone(detail: impl std::fmt::Display) -> Failure {
     Failure::new("engine_gone", detail).hint("see that the container engine runs and that its address is right")
 }
 
-/// An error with its causes: the outermost alone says only that something went wrong.
+/// An error with its causes: the outermost one alone only says that something failed.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,5 @@
-//! The toolbox as an image of the engine: taken in once, by its digest, and never again while it is there.
+//! Loads the toolbox into the engine as an image, once per digest. Runs the host's tar in a namespace sandbox, and
+//! talks to the engine.
 
 use std::process::Stdio;
 
@@ -19,22 +20,22 @@ use crate::{
 /// The image's repository; its tag is the toolbox's digest.
 const REPOSITORY: &str = "kiln-toolbox";
 
-/// Packs the directory `tree` with each id moved by what is asked for. It runs with the ids of sandboxes, to whom the
-/// files belong, and with a `/tmp` of its own.
+/// Packs the directory `tree` with each id shifted by the given base. It runs with the ids of sandboxes, which own the
+/// files, and with its own `/tmp`.
 const PACK: &str = r#"
 map() { awk -v base="$1" 'BEGIN { for (id = 0; id < 65536; id++) printf "+%d kiln:%.0f\n", id, base + id }'; }
 map "$1" > /tmp/users && map "$2" > /tmp/groups &&
     exec tar --create --format=gnu --numeric-owner --owner-map=/tmp/users --group-map=/tmp/groups -C /tmp/kiln tree
 "#;
 
-/// Where the host's tools are.
+/// The search path for the host's tools.
 const PATH: [(&str, &str); 2] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("LC_ALL", "C"),
 ];
 
-/// The name of a toolbox's image. Files in it belong to `ids`, if there are any: to the root of a user namespace the
-/// host's own root is nobody, and so would be all that belongs to it.
+/// The name of a toolbox's image. Its files belong to `ids`, if given: root of a user namespace has no rights over
+/// files of the host's root.
 pub(super) fn name(toolbox: &Toolbox, ids: Option<IdMap>) -> String {
     let owner = ids.map_or_else(|| "0".to_owned(), |ids| ids.uid_base.to_string());
     format!("{REPOSITORY}:{}-{owner}", toolbox.facts.sha256)
@@ -44,7 +45,7 @@ pub(super) fn name(toolbox: &Toolbox, ids: Option<IdMap>) -> String {
 ///
 /// # Errors
 ///
-/// `engine_gone`, or what the engine says; `toolbox_image` when the toolbox cannot be packed.
+/// `engine_gone`, or another error of the engine; `toolbox_image` when the toolbox cannot be packed.
 pub(super) async fn ensure(
     engine: &Docker,
     packer: &NamespaceDriver,
@@ -86,11 +87,11 @@ pub(super) async fn ensure(
         .find(|status| status.starts_with("sha256:"));
     let id = id.ok_or_else(|| unpackable("the engine does not say which image it made".to_owned()))?;
     if report.exit_code != 0 {
-        // What was taken in is not all of it.
+        // The loaded image is incomplete.
         let _ = engine.remove_image(&id, None::<RemoveImageOptions>, None).await;
         return Err(unpackable(format!("tar failed with code {}", report.exit_code)));
     }
-    // It gets its name last: what has it is whole.
+    // The name is set last, so an image with the name is complete.
     let (repository, tag) = name.split_once(':').unwrap_or((&name, "latest"));
     let tag = TagImageOptionsBuilder::default().repo(repository).tag(tag).build();
     engine

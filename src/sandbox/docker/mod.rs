@@ -1,15 +1,16 @@
-//! The docker driver: sandboxes in containers of an engine, on this host or another one.
+//! The docker driver: sandboxes in containers of an engine, on this host or another one. Talks to the engine; keeps
+//! nothing on disk.
 //!
 //! ```text
-//!  image kiln-toolbox:<digest>       the toolbox in /tree, taken in once
-//!  container kiln-<us>-<job>         the agent's entrance (`agent::container`), which makes the sandbox in it
-//!  volume kiln-<us>-<id>             the agent and the disk space; goes on with another container when that is kept
-//!  network kiln                      a bridge on which no sandbox reaches another
+//!  image kiln-toolbox:<digest>       the toolbox in /tree, loaded once
+//!  container kiln-<us>-<job>         the agent as entrance (`agent::container`), which makes the sandbox inside
+//!  volume kiln-<us>-<id>             the agent and the disk space; passed on to another container if that is kept
+//!  network kiln                      a bridge on which sandboxes cannot reach each other
 //! ```
 //!
-//! On the engine's own kernel a sandbox has no right there: the container has none but to map ids, and the build runs in a
-//! user namespace inside it. With a runtime that gives each container a virtual machine (Kata) it has all rights, over the
-//! machine. Nothing about a sandbox is kept here: everything is found again by its labels.
+//! On the engine's own kernel a sandbox has no rights there: the container may only map ids, and the build runs in a
+//! user namespace inside it. With a runtime that gives each container a virtual machine (Kata), it has all rights over
+//! the machine. No state of a sandbox is kept here: everything is found again by its labels.
 
 use std::{
     collections::HashMap,
@@ -57,25 +58,25 @@ mod programs;
 mod said;
 mod tunnel;
 
-/// Where the ids of sandboxes begin on engines' hosts, as where Kiln runs as root.
+/// The first host id of sandboxes on engines' hosts, the same as where Kiln runs as root.
 const IDS: IdMap = IdMap {
     uid_base: 0x7000_0000,
     gid_base: 0x7000_0000,
     rootless: false,
 };
 
-/// What a docker driver is made from.
+/// The parts of a docker driver.
 #[derive(Debug)]
 pub struct DockerSettings {
     /// The engine.
     pub engine: EngineAddress,
-    /// Names this installation of Kiln among those that use the same engine; letters, digits and dashes.
+    /// Identifies this installation of Kiln among those that use the same engine; letters, digits and dashes.
     pub installation: String,
-    /// The static agents: that for the engine's host is the first process of containers.
+    /// The static agents: the one for the engine's host is the first process of containers.
     pub agents: Agents,
-    /// Packs toolboxes: their files belong to ids of sandboxes.
+    /// Packs toolboxes, whose files belong to ids of sandboxes.
     pub packer: NamespaceDriver,
-    /// The engine's runtime with a virtual machine for each container, if it has one.
+    /// The engine's runtime that gives each container a virtual machine, if it has one.
     pub vm_runtime: Option<String>,
 }
 
@@ -85,12 +86,12 @@ pub struct DockerDriver {
     settings: DockerSettings,
     engine: Engine,
     probes: Probes,
-    // One at a time: a toolbox that two jobs need is taken in once.
+    // One at a time: a toolbox that two jobs need is loaded once.
     taking_in: Mutex<()>,
 }
 
 impl DockerDriver {
-    /// A driver for an engine, which is not asked yet.
+    /// A driver for an engine, which is not contacted yet.
     pub fn new(settings: DockerSettings) -> Self {
         Self {
             engine: Engine::at(settings.engine.clone()),
@@ -104,8 +105,8 @@ impl DockerDriver {
         format!("kiln-{}-{job}", self.settings.installation)
     }
 
-    /// A client of the engine. A new way through SSH carries the doors of the sandboxes that are there already, whoever
-    /// started them.
+    /// A client of the engine. A new SSH tunnel carries the doors of all running sandboxes, including those started by
+    /// an earlier server.
     async fn client(&self) -> Result<Docker, Failure> {
         let Open { client, tunnel } = self.engine.open().await?;
         if let Some(tunnel) = tunnel.filter(|tunnel| tunnel.is_fresh()) {
@@ -119,7 +120,7 @@ impl DockerDriver {
         Ok(client)
     }
 
-    /// Where the doors of a directory are on another host.
+    /// The place of a directory's doors on another host.
     fn doors_there(&self, doors: &Path) -> PathBuf {
         let digest = hex::encode(Sha256::digest(doors.as_os_str().as_encoded_bytes()));
         PathBuf::from(format!(
@@ -136,7 +137,7 @@ impl DockerDriver {
         ])
     }
 
-    /// Makes the container and starts it. Whatever is made before an error is found by its labels.
+    /// Creates and starts the container. Objects created before an error are found by their labels.
     async fn make(&self, engine: &Docker, sandbox: &SandboxSpec) -> Result<(), Failure> {
         let name = self.name_of(sandbox.job);
         if inspect(engine, &name).await?.is_some() {
@@ -192,7 +193,7 @@ impl DockerDriver {
                 }
             })?;
         if let Some(from) = sandbox.scratch_from {
-            // From here on the disk space belongs to this sandbox, and goes with it.
+            // From here on the disk space belongs to this sandbox and is removed with it.
             self.remove_container(engine, &format!("{}{}", self.name_of(from), detached::KEPT))
                 .await?;
         }
@@ -205,13 +206,13 @@ impl DockerDriver {
         give_order(engine, &name, &order).await
     }
 
-    /// The runtime that gives this kernel.
+    /// The runtime for this kind of kernel.
     fn runtime_for(&self, kernel: Kernel, engine: &SystemInfo) -> Result<Option<&str>, Failure> {
         match (kernel, self.settings.vm_runtime.as_deref()) {
             (Kernel::Shared, _) => Ok(None),
             (Kernel::Own, None) => Err(no_vm_runtime()),
             (Kernel::Own, Some(runtime)) => {
-                // Shims of containerd need not be named in the engine's configuration.
+                // Shims of containerd need not be in the engine's configuration.
                 let is_known = engine.runtimes.as_ref().is_none_or(|known| known.contains_key(runtime));
                 if is_known || runtime.starts_with("io.containerd.") || runtime.starts_with('/') {
                     Ok(Some(runtime))
@@ -224,7 +225,7 @@ impl DockerDriver {
         }
     }
 
-    /// What the agent is told of its server, and the directory with the server's sockets on the engine's host.
+    /// The agent's facts about its server, and the directory with the server's sockets on the engine's host.
     async fn way_to_the_server(&self, sandbox: &SandboxSpec) -> Result<(AgentFacts, Option<PathBuf>), Failure> {
         let mut facts = sandbox.facts.clone();
         let doors = match (sandbox.kernel, self.engine.address()) {
@@ -239,7 +240,7 @@ impl DockerDriver {
             _ => None,
         };
         if doors.is_none() {
-            // A virtual machine shares files with its host, and no sockets.
+            // A virtual machine shares files with its host, but no sockets.
             let url = sandbox.server_url.clone().ok_or_else(no_server_url)?;
             facts.gateway = Some(address_of(&url).await?);
             facts.server = url;
@@ -247,7 +248,7 @@ impl DockerDriver {
         Ok((facts, doors))
     }
 
-    /// Disk space of the asked size where the engine can do that, else without one, and a warning.
+    /// Disk space of the requested size where the engine supports that; otherwise without a limit, and with a warning.
     async fn new_volume(
         &self,
         engine: &Docker,
@@ -261,7 +262,7 @@ impl DockerDriver {
             driver_opts: size.map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
             ..Default::default()
         };
-        // In a virtual machine it is a file that has the size.
+        // In a virtual machine, a file of that size holds the disk space.
         let size = sandbox
             .limits
             .disk
@@ -296,13 +297,13 @@ impl DockerDriver {
 /// How long an engine may take to pass on one line.
 const ORDER_TIME: Duration = Duration::from_secs(30);
 
-/// Starts the container and tells its first process what it is for. Not by any other way: what is in an argument, the
-/// environment or a label is there for everybody who may ask the engine.
+/// Starts the container and sends its first process the order. No other way is safe: arguments, the environment and
+/// labels are visible to everyone who may query the engine.
 async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Failure> {
     let failed = |error| failure("cannot start the sandbox's container", &error);
     let mut line = serde_json::to_string(order).map_err(|error| Failure::new("sandbox_start", error))?;
     line.push('\n');
-    // Before it starts, so that not even its first read finds nobody.
+    // Attached before the start, so that the first read already finds a writer.
     let options = AttachContainerOptionsBuilder::default()
         .stdin(true)
         .stream(true)
@@ -325,7 +326,7 @@ async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Fa
         })
 }
 
-/// What the first process is told.
+/// The order for the first process.
 fn order(sandbox: &SandboxSpec, facts: AgentFacts, ids: Option<IdMap>, neighbours: Vec<ipnet::IpNet>) -> Order {
     let (allow, mut deny) = match &sandbox.network {
         Network::Isolated(reach) => (reach.allow.clone(), reach.deny.clone()),
@@ -342,7 +343,7 @@ fn order(sandbox: &SandboxSpec, facts: AgentFacts, ids: Option<IdMap>, neighbour
     }
 }
 
-/// A container, if it is there.
+/// A container, if it exists.
 async fn inspect(engine: &Docker, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
     match engine.inspect_container(name, None::<InspectContainerOptions>).await {
         Ok(found) => Ok(Some(found)),

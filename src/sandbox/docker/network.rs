@@ -1,4 +1,5 @@
-//! The network that sandboxes are in: a bridge on which none reaches another.
+//! Creates the network of sandboxes at the engine: a bridge on which they cannot reach each other. Talks to the engine
+//! only.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,18 +9,19 @@ use ipnet::IpNet;
 use super::fault::{failure, is_missing};
 use crate::records::Failure;
 
-/// Its name; all installations share it.
+/// The network's name; all installations share it.
 pub(super) const NAME: &str = "kiln";
 
-/// How often it is tried to make it, and the pause before each further try.
+/// The most attempts to create it, and the pause between them.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes it unless it is there. Returns its own addresses: other sandboxes', and the host's on it.
+/// Creates the network unless it exists. Returns its subnets, which contain other sandboxes and the host's address on
+/// it.
 ///
 /// # Errors
 ///
-/// `engine_gone`, or what the engine says.
+/// `engine_gone`, or another error of the engine.
 pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
     let failed = |error| failure("cannot make the network of sandboxes", &error);
     let mut tries = 0;
@@ -49,7 +51,7 @@ pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
         };
         match engine.create_network(wanted).await {
             Ok(_) => {}
-            // Somebody else was at it, too: engines say so in several ways.
+            // Another process was creating it too: engines report that in several ways.
             Err(Error::DockerResponseServerError { .. }) if tries < TRIES => {
                 tries += 1;
                 tokio::time::sleep(PAUSE).await;
@@ -59,7 +61,7 @@ pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
     }
 }
 
-/// What is out of reach on the sandbox's own network: everything, but the server if it is there.
+/// The parts of the sandbox's own network that are out of reach: all of it, except the server if it is there.
 pub(super) fn neighbours(own: Vec<IpNet>, server: Option<IpAddr>) -> Vec<IpNet> {
     let has_server = |net: &IpNet| server.is_some_and(|server| net.contains(&server));
     own.into_iter().filter(|net| !has_server(net)).collect()

@@ -1,4 +1,5 @@
-//! What an engine offers, tried out: a tiny container says on which kernel it runs and whether a sandbox can be made there.
+//! Finds out by trial what an engine offers: a tiny container reports its kernel and whether a sandbox can be made
+//! there. Talks to the engine only.
 
 use std::{
     path::Path,
@@ -30,26 +31,26 @@ use crate::{
     },
 };
 
-/// How long an answer is good for.
+/// How long a positive result is valid.
 const GOOD_FOR: Duration = Duration::from_mins(5);
 
-/// The same for one that says no: what is missing may just have been installed.
+/// How long a negative result is valid: the missing part may just have been installed.
 const BAD_FOR: Duration = Duration::from_secs(30);
 
-/// How long a measured disk is believed.
+/// How long a disk measurement is valid.
 const DISK_FOR: Duration = Duration::from_secs(20);
 
 /// The image's repository; its tag is the digest of the program in it.
 const REPOSITORY: &str = "kiln-probe";
 
-/// What was found, and when.
+/// The latest results, with their times.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     offers: Mutex<Option<(Instant, Offers)>>,
     disk: Mutex<Option<(Instant, Probe)>>,
 }
 
-/// What an engine can do.
+/// The abilities of an engine.
 #[derive(Debug, Clone)]
 pub(super) struct Offers {
     pub(super) arch: Result<Arch, Failure>,
@@ -58,7 +59,7 @@ pub(super) struct Offers {
 }
 
 impl DockerDriver {
-    /// What the engine can do, as it was found some minutes ago at most.
+    /// The abilities of the engine, at most a few minutes old.
     pub(super) async fn offers(&self) -> Offers {
         let mut known = self.probes.offers.lock().await;
         if let Some((when, offers)) = known.as_ref() {
@@ -86,7 +87,7 @@ impl DockerDriver {
         let arch = arch_of(&info)?;
         let entrance = match self.settings.agents.of(arch) {
             Ok(entrance) => entrance,
-            // What the CPU is, is known all the same.
+            // The CPU is known all the same.
             Err(failure) => {
                 return Ok(Offers {
                     arch: Ok(arch),
@@ -110,7 +111,7 @@ impl DockerDriver {
         })
     }
 
-    /// How full the disk is on which containers are kept.
+    /// The usage of the disk that holds containers.
     pub(super) async fn probe_disk(&self, engine: &Docker) -> Result<Probe, Failure> {
         let mut known = self.probes.disk.lock().await;
         if let Some((when, probe)) = known.as_ref()
@@ -144,7 +145,7 @@ impl DockerDriver {
         let name = format!("kiln-{}-probe-{}", self.settings.installation, Uuid::new_v4());
         let wanted = Wanted {
             job,
-            // Without the job: whoever lists sandboxes does not see it.
+            // Without a job label: lists of sandboxes leave it out.
             labels: [(super::INSTALLATION.to_owned(), self.settings.installation.clone())].into(),
             image: &image,
             kernel,
@@ -211,7 +212,7 @@ impl DockerDriver {
 ///
 /// # Errors
 ///
-/// `engine_arch` when no toolbox can be for it.
+/// `engine_arch` when there are no toolboxes for it.
 pub(super) fn arch_of(engine: &SystemInfo) -> Result<Arch, Failure> {
     let machine = engine.architecture.as_deref().unwrap_or_default();
     let arch = Arch::ALL
@@ -225,7 +226,8 @@ pub(super) fn arch_of(engine: &SystemInfo) -> Result<Arch, Failure> {
     })
 }
 
-/// That a runtime really gives another kernel than the host's: a name in the engine's configuration proves nothing.
+/// Checks that a runtime really provides another kernel than the host's: a name in the engine's configuration proves
+/// nothing.
 fn own_kernel(runtime: &str, found: &Probe, of_host: Option<&str>) -> Result<Machine, Failure> {
     if Some(found.kernel.as_str()) == of_host {
         let detail = format!(

@@ -1,4 +1,5 @@
-//! What goes into a sandbox's volume before it starts: the agent, as the sandbox may run it and not read it.
+//! Packs the programs for a sandbox's volume; the sandbox can run the agent but not read it. Reads the programs'
+//! files; the archive stays in memory.
 
 use std::path::Path;
 
@@ -12,20 +13,21 @@ use crate::{
     },
 };
 
-/// The archive that the engine unpacks into the volume. [`ENTRANCE`] becomes the container's first process, [`AGENT`] that of
-/// the sandbox.
+/// The archive that the engine unpacks into the volume. [`ENTRANCE`] becomes the container's first process, [`AGENT`]
+/// the sandbox's.
 ///
 /// # Errors
 ///
-/// When one of them cannot be read.
+/// One of the programs cannot be read.
 pub(super) fn archive(entrance: &Path, agent: &Path) -> Result<Vec<u8>, Failure> {
     let pack = || -> std::io::Result<Vec<u8>> {
         let mut tar = Builder::new(Vec::new());
         directory(&mut tar, PROGRAMS, 0o755)?;
         directory(&mut tar, NO_DOORS, 0o755)?;
-        // Open to the sandbox's ids, which are not those of the volume.
+        // Open to the sandbox's ids, which differ from those of the volume.
         directory(&mut tar, DISK, 0o777)?;
-        // Readable by its owner only, who is nobody inside: the kernel then shields the processes that run it.
+        // Readable by its owner only, whose id does not exist inside: the kernel then protects the processes that run
+        // it.
         program(&mut tar, ENTRANCE, entrance, 0o711)?;
         program(&mut tar, AGENT, agent, 0o711)?;
         for (name, path) in companions(agent) {
@@ -61,11 +63,11 @@ fn program(tar: &mut Builder<Vec<u8>>, name: &str, path: &Path, mode: u32) -> st
     tar.append_data(&mut header, format!("{PROGRAMS}/{name}"), bytes.as_slice())
 }
 
-/// The image of [`probe`](super::probe): the first process and the empty directories that a container needs.
+/// The image of [`probe`](super::probe): the first process, and the empty directories that a container needs.
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// The program cannot be read.
 pub(super) fn probe_image(entrance: &Path) -> Result<Vec<u8>, Failure> {
     let pack = || -> std::io::Result<Vec<u8>> {
         let mut tar = Builder::new(Vec::new());

@@ -1,4 +1,4 @@
-//! What a container said: the engine keeps it, also after the end.
+//! Reads the output of a container, which the engine keeps even after the end. Talks to the engine only.
 
 use bollard::{Docker, container::LogOutput, query_parameters::LogsOptionsBuilder};
 use futures::StreamExt;
@@ -6,17 +6,17 @@ use futures::StreamExt;
 use super::fault::failure;
 use crate::{records::Failure, sandbox::room::order::Said};
 
-/// How many lines of standard error are evidence, and how long one may be.
+/// The most lines of standard error kept as evidence, and the longest line.
 const LAST_WORDS: usize = 40;
 const LONGEST: usize = 4096;
 
-/// The last line on standard output.
+/// The last line on standard output, parsed.
 pub(super) async fn last_said(engine: &Docker, container: &str) -> Result<Option<Said>, Failure> {
     let line = last_line(engine, container).await?;
     Ok(line.and_then(|line| serde_json::from_str(&line).ok()))
 }
 
-/// The same, as it is.
+/// The last line on standard output, as text.
 pub(super) async fn last_line(engine: &Docker, container: &str) -> Result<Option<String>, Failure> {
     Ok(lines(engine, container, 1, true).await?.pop())
 }
@@ -35,7 +35,7 @@ async fn lines(engine: &Docker, container: &str, count: usize, is_stdout: bool) 
         .tail(&count.to_string())
         .build();
     let mut frames = engine.logs(container, Some(options));
-    // Frames are no lines: long ones come in pieces.
+    // Frames are not lines: long lines come in pieces.
     let mut text = Vec::new();
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|error| failure("cannot read what the sandbox said", &error))?;

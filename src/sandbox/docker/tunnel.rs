@@ -1,7 +1,8 @@
-//! The way to an engine on another host: one SSH connection that carries the engine's socket here and our doors there.
+//! The tunnel to an engine on another host: one SSH connection that carries the engine's socket here and the server's
+//! doors there. Runs OpenSSH's client, and shell commands on the other host.
 //!
-//! Host keys are always checked against what is known, and logging in is that of remote build nodes. OpenSSH's own client
-//! holds the connection; it is ended when this is dropped.
+//! Host keys are always checked against the known ones, and the login is that of remote build nodes. The connection
+//! ends when this is dropped.
 
 use std::{
     collections::BTreeSet,
@@ -20,10 +21,10 @@ use crate::{
     remote_nodes::{RemoteNodeSettings, describe},
 };
 
-/// How long a connection may be silent before the client asks whether the host is there.
+/// How long a connection may be silent before the client checks that the host is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// The connection.
+/// An SSH connection.
 #[derive(Debug)]
 pub(super) struct Tunnel {
     session: Session,
@@ -34,11 +35,11 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Connects to `host` and brings the socket of its engine here.
+    /// Connects to `host` and forwards the socket of its engine to this host.
     ///
     /// # Errors
     ///
-    /// `engine_gone` with what the SSH client said.
+    /// `engine_gone` with the SSH client's message.
     pub(super) async fn open(host: &str, engine: &Path, login: &RemoteNodeSettings) -> Result<Self, Failure> {
         let failed = |why: String| gone(format!("cannot reach the container engine on {host}: {why}"));
         let mut builder = login.session();
@@ -61,23 +62,23 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// The engine's socket, here.
+    /// The engine's socket on this host.
     pub(super) fn socket(&self) -> PathBuf {
         self.dir.path().join("engine.sock")
     }
 
-    /// Whether the connection is there.
+    /// Whether the connection is alive.
     pub(super) async fn is_open(&self) -> bool {
         self.session.check().await.is_ok()
     }
 
-    /// Whether this is asked for the first time: nothing was carried through this connection yet.
+    /// Whether this is the first call: nothing has been carried through this connection yet.
     pub(super) fn is_fresh(&self) -> bool {
         !self.used.swap(true, Ordering::Relaxed)
     }
 
-    /// Makes the sockets in `doors` those of the directory `there` on the other host, whose engine can mount that. Each is
-    /// carried once; what an earlier connection left of it is replaced.
+    /// Forwards the sockets in `doors` to the directory `there` on the other host, where the engine can mount them.
+    /// Each is forwarded once; leftovers of an earlier connection are replaced.
     ///
     /// # Errors
     ///
@@ -97,14 +98,14 @@ impl Tunnel {
                 .request_port_forward(ForwardType::Remote, unix(&remote), unix(&door))
                 .await
                 .map_err(|error| no_door(&describe(&error)))?;
-            // Who gets to it at all is decided by what is mounted where; the sandbox's ids are others than the login's.
+            // Access is controlled by what is mounted where; the sandbox's ids differ from the login's.
             self.run("chmod 666 \"$1\"", &[&socket]).await?;
             carried.insert(door);
         }
         Ok(())
     }
 
-    /// Runs a shell script there.
+    /// Runs a shell script on the other host.
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<(), Failure> {
         let mut command = self.session.command("sh");
         command.args(["-c", script, "sh"]).args(arguments);

@@ -1,4 +1,4 @@
-//! What every machine of a toolbox boots with: made once, and kept beside the toolbox.
+//! Prepares the files with which every machine of a toolbox boots. Writes them once, beside the toolbox.
 
 use std::{
     io::{BufWriter, Write},
@@ -11,23 +11,23 @@ use sha2::{Digest, Sha256};
 use super::{initrd, kernel, modules};
 use crate::{records::Failure, sandbox::toolbox::Toolbox};
 
-/// A kernel and its first root.
+/// A kernel and its initrd.
 #[derive(Debug, Clone)]
 pub(crate) struct BootFiles {
     pub(crate) kernel: PathBuf,
     pub(crate) initrd: PathBuf,
 }
 
-/// What the names of first roots begin with; the rest is the digest of the program in it.
+/// The prefix of initrds' names; the rest is the digest of the program inside.
 const INITRD: &str = "initrd-";
 
 impl BootFiles {
-    /// Those of the machines that have this toolbox, and the program `init` as their first process. Blocks for a second
-    /// the first time.
+    /// The boot files of machines with this toolbox and the program `init` as first process. Blocks for a second the
+    /// first time.
     ///
     /// # Errors
     ///
-    /// `no_vm` when the toolbox has no kernel, `vm_kernel` when that one will not do.
+    /// `no_vm` when the toolbox has no kernel, `vm_kernel` when that kernel is unsuitable.
     pub(crate) fn of(toolbox: &Toolbox, init: &Path) -> Result<Self, Failure> {
         if !toolbox.vm.exists() {
             return Err(Failure::new(
@@ -60,10 +60,10 @@ impl BootFiles {
     }
 }
 
-/// Removes the first roots in a toolbox's directory, of which each agent has left one. The next machine makes its own.
+/// Removes the initrds in a toolbox's directory, one per agent that was used. The next machine makes its own.
 pub(crate) fn prune(dir: &Path) -> std::io::Result<()> {
     let Ok(entries) = fs_err::read_dir(dir) else {
-        // No toolbox was built yet.
+        // No toolbox has been built yet.
         return Ok(());
     };
     for entry in entries {
@@ -75,7 +75,7 @@ pub(crate) fn prune(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes a file that is there whole or not at all, for everybody to read: the ids of sandboxes are strangers.
+/// Makes a file atomically and readable by everyone: the ids of sandboxes own nothing here.
 fn make(
     dir: &Path,
     path: &Path,

@@ -1,7 +1,7 @@
-//! The first root of a machine: one archive that is the same for every job, and one with the job's agent behind it. The
-//! kernel unpacks one after the other.
+//! Writes a machine's initrd: one archive that is the same for every job, followed by one with the job's agent. The
+//! kernel unpacks one after the other. Reads the programs and writes to the given output.
 //!
-//! Nothing secret is in either: what the agent is told comes through the control port.
+//! Neither contains a secret: the agent's facts come through the control port.
 
 use std::{
     io::{Seek, Write},
@@ -21,11 +21,11 @@ struct Archive<W: Write> {
     entries: u32,
 }
 
-/// Writes the archive that all machines share: the program `init`, and the modules.
+/// Writes the archive that all machines share: the program `init` and the modules.
 pub(super) fn write_base<W: Write + Seek>(out: W, init: &[u8], modules: &[Module]) -> std::io::Result<()> {
     let mut archive = Archive { out, entries: 0 };
     archive.dir("dev")?;
-    // The kernel opens it for process 1 before anybody could make it.
+    // The kernel opens it for process 1, before any process could make it.
     let console = Builder::new("dev/console").mode(0o600).rdev_major(5).rdev_minor(1);
     archive.add(console.set_mode_file_type(ModeFileType::Char), &[])?;
     archive.file("init", init)?;
@@ -37,7 +37,7 @@ pub(super) fn write_base<W: Write + Seek>(out: W, init: &[u8], modules: &[Module
     archive.finish()
 }
 
-/// Appends the archive of one job: its agent, and what lies beside that.
+/// Appends the archive of one job: its agent and the programs beside it.
 pub(crate) fn append_programs<W: Write + Seek>(out: W, programs: &[(&str, PathBuf)]) -> std::io::Result<()> {
     let mut archive = Archive { out, entries: 0 };
     for (name, path) in programs {
@@ -57,7 +57,7 @@ impl<W: Write + Seek> Archive<W> {
         self.add(file.set_mode_file_type(ModeFileType::Regular), content)
     }
 
-    /// Times and owners are 0, so that the same files make the same archive.
+    /// Times and owners are 0, so that equal files make equal archives.
     fn add(&mut self, entry: Builder, content: &[u8]) -> std::io::Result<()> {
         let size = u32::try_from(content.len()).map_err(std::io::Error::other)?;
         self.entries += 1;

@@ -1,15 +1,14 @@
-//! The kernel as QEMU starts it quickest: unpacked, since under emulation a kernel that unpacks itself takes a second for
-//! it.
+//! Unpacks a kernel image, since under emulation a kernel that unpacks itself takes a second for it. Pure: no I/O.
 
 use std::io::Read;
 
-/// Where the header of a kernel for x86 says so (`Documentation/arch/x86/boot.rst`).
+/// The signature in the header of an x86 kernel (`Documentation/arch/x86/boot.rst`).
 const MAGIC: (usize, &[u8]) = (0x202, b"HdrS");
 
-/// The first bytes of what zstd packed.
+/// The first bytes of zstd data.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What is packed in a kernel for x86; none if it is another kernel, or packed otherwise, which QEMU takes as it is.
+/// The packed part of an x86 kernel, unpacked; `None` for other kernels and formats, which QEMU takes unchanged.
 pub(super) fn unpacked(image: &[u8]) -> Option<Vec<u8>> {
     let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
     image.get(MAGIC.0..)?.starts_with(MAGIC.1).then_some(())?;
@@ -19,7 +18,7 @@ pub(super) fn unpacked(image: &[u8]) -> Option<Vec<u8>> {
     let packed = image.get(setup + offset..setup.checked_add(offset)?.checked_add(length)?)?;
     packed.starts_with(&ZSTD).then_some(())?;
     let mut kernel = Vec::new();
-    // Behind it comes its unpacked size, which is no frame.
+    // The unpacked size follows it, which is not a frame.
     let mut reader = zstd::Decoder::with_buffer(packed).ok()?.single_frame();
     reader.read_to_end(&mut kernel).ok()?;
     kernel.starts_with(b"\x7fELF").then_some(kernel)

@@ -1,4 +1,5 @@
-//! The kernel modules that a machine needs, in the order in which they can be loaded.
+//! Collects the kernel modules that a machine needs, in an order in which they can be loaded. Reads the given
+//! directory only.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +9,7 @@ use std::{
 
 use crate::records::Failure;
 
-/// What our machines are made of, and what builds use. Some of it is built into some kernels.
+/// Modules for the devices of Kiln's machines, and for builds. Some kernels have some of them built in.
 const WANTED: [&str; 8] = [
     "virtio_pci",
     "virtio_blk",
@@ -20,18 +21,18 @@ const WANTED: [&str; 8] = [
     "binfmt_misc",
 ];
 
-/// A module, unpacked.
+/// An unpacked module.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: String,
     pub(super) content: Vec<u8>,
 }
 
-/// The modules of the kernel whose modules are in `dir`, each after those that it needs.
+/// The modules that a machine needs, from the kernel's directory `dir`, each after its dependencies.
 ///
 /// # Errors
 ///
-/// `vm_kernel` when one is neither there nor built in.
+/// `vm_kernel` when a module is neither there nor built in.
 pub(super) fn needed(dir: &Path) -> Result<Vec<Module>, Failure> {
     let failed =
         |error: std::io::Error| Failure::new("vm_kernel", format!("cannot read the kernel's modules: {error}"));
@@ -73,7 +74,7 @@ impl Search {
     }
 }
 
-/// Every module below `dir`, by its name.
+/// Collects every module below `dir` by name.
 fn find(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> std::io::Result<()> {
     for entry in fs_err::read_dir(dir)? {
         let entry = entry?;
@@ -86,7 +87,7 @@ fn find(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> std::io::Result<()
     Ok(())
 }
 
-/// `virtio_rng` of `…/virtio-rng.ko.xz`: the kernel makes no difference between the two marks.
+/// `virtio_rng` for `…/virtio-rng.ko.xz`: the kernel treats dashes and underscores alike.
 fn name_of(path: &Path) -> Option<String> {
     let (name, _) = path.file_name()?.to_str()?.split_once(".ko")?;
     Some(name.replace('-', "_"))
@@ -103,8 +104,8 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What a module says that it needs: `depends=a,b` among the texts of its section `.modinfo`, each with a zero behind
-/// it. The package has no `modules.dep`, which is made where it is installed.
+/// The dependencies of a module: `depends=a,b` among the NUL-terminated texts of its section `.modinfo`. The package
+/// has no `modules.dep`, which is only made during installation.
 fn depends(module: &[u8]) -> Vec<String> {
     let texts = module.split(|byte| *byte == 0);
     let found = texts

@@ -1,4 +1,4 @@
-//! QEMU's command line.
+//! Finds QEMU and builds its command line. Looks at the host's files, and runs `--version`.
 
 use std::{
     os::fd::RawFd,
@@ -14,27 +14,27 @@ use crate::{
     },
 };
 
-/// Where the kernel is in QEMU's root.
+/// The kernel's path in QEMU's root.
 pub(crate) const KERNEL: &str = "/vm/kernel";
 
-/// Where the first root is.
+/// The initrd's path in QEMU's root.
 pub(crate) const INITRD: &str = "/vm/initrd";
 
-/// The address at which a machine finds the doors of its sandbox (QEMU's user-mode network).
+/// The address at which a machine reaches its sandbox's doors (QEMU's user-mode network).
 pub(crate) const GATEWAY: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 2, 2);
 
 /// Open files that QEMU inherits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wires {
-    /// A socket: the errand in, news out.
+    /// A socket: the errand in, messages out.
     pub(crate) control: RawFd,
-    /// Takes the words of console and agent; open for writing only.
+    /// Takes the output of console and agent; open for writing only.
     pub(crate) words: RawFd,
-    /// The toolbox and the job's disk; none when the machine is only to boot.
+    /// The toolbox and the job's disk; `None` when the machine only has to boot.
     pub(crate) disks: Option<(RawFd, RawFd)>,
 }
 
-/// How machines of an architecture are called.
+/// QEMU's names for machines of an architecture.
 struct Model {
     program: &'static str,
     machine: &'static str,
@@ -43,7 +43,7 @@ struct Model {
 
 fn model(arch: Arch) -> Option<Model> {
     match arch {
-        // Without what no guest of ours looks for.
+        // Without devices that Kiln's guests never use.
         Arch::X86_64 => Some(Model {
             program: "qemu-system-x86_64",
             machine: "q35,vmport=off,hpet=off,sata=off,smbus=off,usb=off",
@@ -58,11 +58,11 @@ fn model(arch: Arch) -> Option<Model> {
     }
 }
 
-/// Finds the emulator for machines of the host's own architecture.
+/// Finds the emulator for machines of the host's architecture.
 ///
 /// # Errors
 ///
-/// `no_vm` when it is not installed, or not where sandboxes see it.
+/// `no_vm` when it is not installed, or not in a place that sandboxes see.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let arch = Arch::host();
     let Some(Model { program, .. }) = model(arch) else {
@@ -91,7 +91,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Everything behind the program's name.
+/// The arguments of the program.
 pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<String> {
     let Some(model) = model(arch) else { return Vec::new() };
     let mut arguments = Vec::new();
@@ -100,7 +100,7 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
         add(option, String::new());
     }
     add("-display", "none".to_owned());
-    // Whoever breaks out of the machine finds a process that may start none and change no user.
+    // A guest that breaks out of the machine is in a process that may start no other and cannot change its user.
     let sandbox = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
     add("-sandbox", sandbox.to_owned());
     add("-machine", model.machine.to_owned());
@@ -114,15 +114,15 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
     add("-m", format!("{}M", machine.memory.div_ceil(MIB)));
     add("-kernel", KERNEL.to_owned());
     add("-initrd", INITRD.to_owned());
-    // A machine is one job's own: what guards its processes from each other only takes time. `panic=-1` ends it at
-    // once, with the kernel's last words on the console.
+    // A machine belongs to one job, so protection of its processes from each other only costs time. `panic=-1` ends it
+    // at once, with the kernel's last messages on the console.
     let console = model.console;
     add(
         "-append",
         format!("console={console} quiet loglevel=1 panic=-1 random.trust_cpu=on mitigations=off"),
     );
 
-    // Words go into a pipe, which cannot be truncated: `append`.
+    // The output goes into a pipe, which cannot be truncated: `append`.
     let file = |number: usize, fd: RawFd| format!("fd={fd},set={number}");
     add("-add-fd", file(1, wires.words));
     add("-add-fd", file(2, wires.words));
@@ -144,7 +144,7 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
             format!("virtio-blk-pci,drive={TOOLBOX_DISK},serial={TOOLBOX_DISK}"),
         );
         add("-add-fd", file(4, scratch));
-        // Nothing in a sandbox outlives a crash of the host, so nothing is synced; what is deleted is given back.
+        // Nothing in a sandbox survives a crash of the host, so nothing is synced; deleted space is returned.
         add(
             "-blockdev",
             format!(
@@ -156,14 +156,14 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
             format!("virtio-blk-pci,drive={SCRATCH_DISK},serial={SCRATCH_DISK}"),
         );
         add("-netdev", "user,id=net,ipv6=off".to_owned());
-        // It boots from no network.
+        // It does not boot from the network.
         add("-device", "virtio-net-pci,netdev=net,romfile=".to_owned());
     }
     arguments.retain(|argument| !argument.is_empty());
     arguments
 }
 
-/// What people are told of an emulator: `QEMU 7.2.22`.
+/// The emulator's version for users: `QEMU 7.2.22`.
 pub(crate) async fn version(program: &Path) -> Result<String, Failure> {
     let output = tokio::process::Command::new(program).arg("--version").output().await;
     let output = output.map_err(|error| Failure::new("no_vm", format!("cannot run {}: {error}", program.display())))?;

@@ -1,4 +1,5 @@
-//! The namespace driver as `kiln build` uses it: sandboxes that end with the process that started them.
+//! The namespace driver for `kiln build`: sandboxes that end with the process that started them. Starts supervisors,
+//! and touches files of sandboxes.
 
 use std::{path::Path, process::Stdio};
 
@@ -24,36 +25,36 @@ use crate::{
 /// The mark of [`NamespaceDriver::mark_kept`].
 const KEEP_MARK: &str = "keep";
 
-/// What a sandbox for one job is made from.
+/// The parts of a sandbox for one job.
 #[derive(Debug)]
 pub struct JobSandbox<'a> {
-    /// The job; it names the sandbox.
+    /// The job, which names the sandbox.
     pub job: JobId,
     /// The unpacked toolbox.
     pub toolbox: &'a Path,
     /// The static agent.
     pub agent: &'a Path,
-    /// Holds the sockets of the server; [`DOORS`](super::DOORS) inside.
+    /// The directory with the server's sockets; [`DOORS`](super::DOORS) inside.
     pub doors_dir: &'a Path,
-    /// What the agent hears on its standard input.
+    /// The line that the agent reads on its standard input.
     pub facts: AgentFacts,
-    /// What it may use.
+    /// The most that it may use.
     pub limits: Limits,
-    /// What it can reach.
+    /// The networks that it can reach.
     pub network: Network,
-    /// Leave the job's files on disk at the end.
+    /// Whether to leave the job's files on disk at the end.
     pub keep: bool,
 }
 
-/// A sandbox that was started. Dropping it kills the sandbox.
+/// A started sandbox. Dropping it kills the sandbox.
 #[derive(Debug)]
 pub struct Running {
-    /// What the agent and the supervisor say on standard error: evidence when the agent dies.
+    /// Standard error of the agent and the supervisor: evidence when the agent dies.
     pub stderr: ChildStderr,
     handle: Handle,
 }
 
-/// Our hold on the supervisor of an attached sandbox.
+/// The connection to the supervisor of an attached sandbox.
 #[derive(Debug)]
 pub struct Handle {
     pub(super) child: Child,
@@ -62,22 +63,22 @@ pub struct Handle {
 }
 
 impl Running {
-    /// Splits off standard error, which is read by somebody else.
+    /// Splits off standard error for another reader.
     pub fn split(self) -> (ChildStderr, Handle) {
         (self.stderr, self.handle)
     }
 }
 
 impl Handle {
-    /// Asks the supervisor to kill the sandbox. [`Handle::wait`] tells when it is gone.
+    /// Asks the supervisor to kill the sandbox. [`Handle::wait`] returns when it is gone.
     pub async fn kill(&mut self) {
         if let Some(mut lifeline) = self.lifeline.take() {
-            // An error means that the supervisor has ended already.
+            // An error means that the supervisor has already ended.
             let _ = lifeline.shutdown().await;
         }
     }
 
-    /// Waits until the sandbox is gone and everything of it cleaned up.
+    /// Waits until the sandbox is gone and all of it is cleaned up.
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ impl Handle {
 }
 
 impl NamespaceDriver {
-    /// Starts a sandbox with the agent in it, which ends when what is returned is dropped.
+    /// Starts a sandbox with the agent in it, which ends when the returned value is dropped.
     pub async fn start_attached(&self, request: JobSandbox<'_>) -> Result<Running, Failure> {
         let dir = self.dir_of(request.job);
         make_shared_dir(&dir)?;
@@ -127,25 +128,25 @@ impl NamespaceDriver {
         Ok(Running { stderr, handle })
     }
 
-    /// Removes what is left of a job's sandbox, whoever of it died.
+    /// Removes the remains of a job's sandbox, however it ended.
     pub async fn destroy_attached(&self, job: JobId) -> Result<(), Failure> {
         // The lock is free only when every process of the sandbox is gone.
         let files = self.files(job);
         let gone = tokio::task::spawn_blocking(move || files.lock().map(drop)).await;
         gone.map_err(|error| Failure::new("sandbox_lost", error))??;
-        // The directory goes last, since leftovers are found by it.
+        // The directory is removed last, since leftovers are found by it.
         remove_groups(job).await?;
         self.remove_dir(&self.dir_of(job)).await
     }
 
-    /// Removes what sandboxes left that died together with their supervisor. Returns the jobs they belonged to.
+    /// Removes the remains of sandboxes that died together with their supervisor. Returns their jobs.
     ///
-    /// Sandboxes that somebody will ask about are passed by. `is_live` says of a job whether somebody runs it; its sandbox
-    /// may be about to start, or to be marked as kept.
+    /// Detached sandboxes are skipped. `is_live` tells whether a job is being run; its sandbox may be about to start,
+    /// or to be marked as kept.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be read; a leftover that resists is left for the next sweep.
+    /// The directory cannot be read. A leftover that cannot be removed waits for the next sweep.
     pub async fn sweep(&self, is_live: impl Fn(JobId) -> bool) -> Result<Vec<JobId>, Failure> {
         let mut swept = Vec::new();
         let entries = fs_err::read_dir(&self.sandboxes).map_err(|error| Failure::io("cannot sweep", &error))?;
@@ -177,7 +178,7 @@ impl NamespaceDriver {
             .collect())
     }
 
-    /// Marks a job's directory as one that the user wants to look at; sweeps pass it by.
+    /// Marks a job's directory as kept for the user; sweeps skip it.
     pub fn mark_kept(&self, job: JobId) -> Result<(), Failure> {
         fs_err::write(self.dir_of(job).join(KEEP_MARK), "")
             .map_err(|error| Failure::io("cannot keep the sandbox", &error))

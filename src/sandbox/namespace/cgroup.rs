@@ -1,6 +1,7 @@
-//! Limits through control groups, version 1 or 2, where the host lets us make groups.
+//! Limits a sandbox through control groups, version 1 or 2, where the host lets Kiln make groups. Touches
+//! `/sys/fs/cgroup` only.
 //!
-//! Without that right (an ordinary user without delegation) a sandbox runs unlimited, and the log says so.
+//! Without that right (an ordinary user without delegation) a sandbox runs without limits, and the log says so.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +18,7 @@ use crate::{
     sandbox::{Limits, room::Counters},
 };
 
-/// Where control groups are mounted everywhere.
+/// The usual mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
 
 /// The groups of one sandbox: one directory on version 2, one per controller on version 1.
@@ -53,7 +54,7 @@ fn plan_v1(mount: &Path, name: &str, limits: &Limits) -> Plan {
     let memory = limits.memory.map(|bytes| ("memory.limit_in_bytes", bytes.to_string()));
     let mut plan = vec![
         (group("pids"), vec![("pids.max", limits.pids.to_string())]),
-        // Without a limit too, since they count.
+        // Made even without a limit, since they count usage.
         (group("memory"), memory.into_iter().collect()),
         (group("cpuacct"), Vec::new()),
     ];
@@ -66,7 +67,7 @@ fn plan_v1(mount: &Path, name: &str, limits: &Limits) -> Plan {
     plan
 }
 
-/// The directory of our own group on version 2, below which an ordinary user may have been given rights.
+/// Kiln's own group on version 2; an ordinary user may have rights delegated below it.
 fn own_v2_group(mount: &Path) -> Option<PathBuf> {
     let text = fs_err::read_to_string("/proc/self/cgroup").ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -78,7 +79,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// `cgroup_unavailable` with the reason; nothing is left of what was begun.
+    /// `cgroup_unavailable` with the reason; nothing is left behind.
     pub(super) fn create(name: &str, limits: &Limits) -> Result<Self, Failure> {
         let mount = Path::new(MOUNT);
         let plan = if mount.join("cgroup.controllers").exists() {
@@ -95,7 +96,7 @@ impl Cgroup {
                     .iter()
                     .try_for_each(|(file, value)| fs_err::write(dir.join(file), value))
             });
-            // A controller that would only count may be absent.
+            // A controller that would only count may be missing.
             if made.is_err() && files.is_empty() {
                 continue;
             }
@@ -110,7 +111,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Moves a process, and with it all that it starts, into the groups.
+    /// Moves a process, and everything it starts from now on, into the groups.
     pub(super) fn admit(&self, pid: Pid) -> Result<(), Failure> {
         self.dirs.iter().try_for_each(|dir| {
             fs_err::write(dir.join("cgroup.procs"), pid.to_string())
@@ -118,7 +119,7 @@ impl Cgroup {
         })
     }
 
-    /// What the groups count.
+    /// The counters of the groups.
     pub(super) fn counters(&self) -> Counters {
         Counters::of(self.dirs.clone())
     }
@@ -129,7 +130,7 @@ impl Cgroup {
     }
 }
 
-/// Removes the groups of a sandbox whose supervisor died. Blocks for a moment while its processes go.
+/// Removes the groups of a sandbox whose supervisor died. Blocks for a moment while its processes end.
 pub(super) fn remove_by_name(name: &str) {
     for (parent, prefix) in parents() {
         remove_group(&parent.join(format!("{prefix}{name}")));
@@ -140,20 +141,20 @@ pub(super) fn remove_by_name(name: &str) {
 pub(super) fn kill_by_name(name: &str) {
     for (parent, prefix) in parents() {
         let dir = parent.join(format!("{prefix}{name}"));
-        // Version 2 has a file for it. Where neither is there is no group.
+        // Version 2 has a file for this. If neither file exists, there is no group.
         if dir.join("cgroup.kill").exists() {
             let _ = fs_err::write(dir.join("cgroup.kill"), "1");
             continue;
         }
         let pids = fs_err::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         for pid in pids.lines().filter_map(|line| line.parse().ok()) {
-            // An error means that it has just ended.
+            // An error means that the process has just ended.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }
 
-/// Where groups of sandboxes are, on either version, and what their names begin with.
+/// The parents of sandboxes' groups, on either version, and the prefixes of their names.
 fn parents() -> Vec<(PathBuf, &'static str)> {
     let mount = Path::new(MOUNT);
     let controllers = ["pids", "memory", "cpuacct", "cpu"];
@@ -165,8 +166,8 @@ fn parents() -> Vec<(PathBuf, &'static str)> {
     parents
 }
 
-/// Makes a group, and the one above it that all sandboxes share. Elsewhere than among control groups it would only be a
-/// directory, which limits nobody.
+/// Makes a group, and its parent that all sandboxes share. Outside the control group file system it would be a plain
+/// directory, which limits nothing.
 fn make_group(dir: &Path) -> std::io::Result<()> {
     let above = dir.ancestors().find(|dir| dir.exists());
     if above.is_some_and(|dir| dir.join("cgroup.procs").exists()) {
@@ -176,8 +177,8 @@ fn make_group(dir: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(std::io::ErrorKind::NotFound, detail))
 }
 
-/// A group is busy until the last of its processes was reaped, which is up to the host's init when a supervisor was
-/// killed. What stays longer than this stays: an empty group limits nobody.
+/// A group is busy until its last process has been reaped, by the host's init if a supervisor was killed. A group that
+/// stays longer is left: an empty group limits nothing.
 fn remove_group(dir: &Path) {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {

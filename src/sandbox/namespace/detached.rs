@@ -1,4 +1,5 @@
-//! The namespace driver as a server uses it: sandboxes that outlive it.
+//! The namespace driver for a server: sandboxes that outlive it. Starts and kills supervisors, and touches files of
+//! sandboxes.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -23,10 +24,10 @@ use crate::{
     },
 };
 
-/// How long a supervisor may take to end its sandbox before it is killed, and then how long that may take.
+/// How long a supervisor may take to end its sandbox before it is killed, and how long that may take in turn.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often it is looked whether it has.
+/// Pause between checks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 #[async_trait]
@@ -52,7 +53,7 @@ impl Driver for NamespaceDriver {
             .open(files.stderr())
             .map_err(failed)?;
         make_shared_dir(files.dir())?;
-        // From here on the disk space belongs to this sandbox, and goes with it.
+        // From here on the disk space belongs to this sandbox and is removed with it.
         files::remove_file(&files.keep())?;
 
         let mut line = serde_json::to_string(&plan).map_err(|error| Failure::new("sandbox_start", error))?;
@@ -60,7 +61,7 @@ impl Driver for NamespaceDriver {
         let (mut control, theirs) = socket_pair()?;
         Command::new(&self.program)
             .arg(SUPERVISOR_COMMAND)
-            // It must not keep anything of the host busy.
+            // The supervisor must not keep any directory of the host busy.
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::from(lock.into_file()))
@@ -72,7 +73,7 @@ impl Driver for NamespaceDriver {
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
         let files = self.files(job);
-        // The order matters: who lets go of the lock has written the report.
+        // The order matters: the report is written before the lock is released.
         if files.is_alive() {
             return Ok(SandboxState::Running);
         }
@@ -127,7 +128,7 @@ impl Driver for NamespaceDriver {
         jobs.dedup();
         let ours = |job: &JobId| {
             let files = self.files(*job);
-            // Without a directory, a lock that nobody holds is the last trace of a sandbox of either kind.
+            // Without a directory, a free lock file is the last trace of a sandbox of either kind.
             files.is_detached() || (!files.dir().exists() && files.lock_path().exists() && !files.is_alive())
         };
         jobs.retain(ours);
@@ -209,7 +210,7 @@ impl NamespaceDriver {
         })
     }
 
-    /// Removes a directory and all that is in it.
+    /// Removes a directory and its content.
     async fn empty(&self, dir: &Path) -> Result<(), Failure> {
         if dir.exists() {
             self.remove_dir(dir).await?;
@@ -217,7 +218,7 @@ impl NamespaceDriver {
         Ok(())
     }
 
-    /// Makes the disk space that the sandbox of `from` left that of `to`. Right also when it was begun before.
+    /// Passes the disk space of the sandbox of `from` on to that of `to`. Also completes an interrupted move.
     fn move_scratch(&self, from: JobId, to: &Files) -> Result<(), Failure> {
         let failed = |error: std::io::Error| Failure::io("cannot go on with a sandbox's disk space", &error);
         let from_files = self.files(from);
@@ -225,7 +226,7 @@ impl NamespaceDriver {
             if from_files.is_alive() {
                 return Err(exists(from));
             }
-            // The mark moves last: it says that there is something to move.
+            // The mark moves last: it means that there is something to move.
             for (old, new) in [
                 (from_files.dir().to_owned(), to.dir().to_owned()),
                 (from_files.disk(), to.disk()),
@@ -243,7 +244,7 @@ impl NamespaceDriver {
     }
 }
 
-/// What `/etc/resolv.conf` says in a sandbox with this network.
+/// The content of `/etc/resolv.conf` in a sandbox with this network.
 pub(super) fn resolv_conf(network: &Network) -> String {
     let of_host = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
     match network {
@@ -252,14 +253,14 @@ pub(super) fn resolv_conf(network: &Network) -> String {
     }
 }
 
-/// Marks the disk space as kept, unless there is none, or the machine went down with it and it may lack what was written
-/// last. Whether it is kept.
+/// Marks the disk space as kept, if it exists and was written during this boot; the last writes of an earlier boot may
+/// be lost. Returns whether it is kept.
 fn keep_scratch(files: &Files) -> Result<bool, Failure> {
     let there = files.disk().exists() || files.dir().join("scratch").exists();
     if !there || !files.is_of_this_boot() {
         return Ok(false);
     }
-    // Nothing that a sandbox writes is synced. From now on it must stand a crash of the machine.
+    // A sandbox's writes are not synced. From now on they must survive a crash of the machine.
     let failed = |error: std::io::Error| Failure::io("cannot keep a sandbox's disk space", &error);
     let synced = if files.disk().exists() {
         files.disk()
@@ -277,7 +278,7 @@ async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
     if has_ended(files, Duration::ZERO).await {
         return Ok(());
     }
-    // Without room for the file there is the other way.
+    // If there is no room for the file, the supervisor is killed below.
     let asked = fs_err::write(files.stop(), "");
     if asked.is_ok() && has_ended(files, PATIENCE).await {
         return Ok(());
@@ -291,7 +292,7 @@ async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
     Err(Failure::new("sandbox_stuck", detail).hint("a process of it waits for the kernel, perhaps for a disk"))
 }
 
-/// Waits until no process holds the sandbox's lock. Whether that came to pass.
+/// Waits until no process holds the sandbox's lock. Returns whether it was released in time.
 async fn has_ended(files: &Files, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while files.is_alive() {

@@ -1,7 +1,8 @@
-//! Disk space of a fixed size: a file system in a sparse file, mounted where nobody else sees it.
+//! Disk space of a fixed size: a file system in a sparse file, mounted where no other process sees it. Makes the file,
+//! a loop device and a mount.
 //!
-//! The mount is in the supervisor's own mount namespace and the loop device lets go of the file with the last mount.
-//! Whoever is killed, the kernel cleans up, and what is left is one file.
+//! The mount is in the supervisor's own mount namespace, and the loop device releases the file with the last mount. If
+//! any of the processes is killed, the kernel cleans up, and only one file is left.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
@@ -20,19 +21,19 @@ use crate::{
     sandbox::{DiskLimit, Kernel, room::IdMap},
 };
 
-/// An inode of ext4 on disk.
+/// The size of an ext4 inode on disk.
 const INODE_BYTES: u64 = 256;
 
 /// A block of the file system, and of the loop device below it.
 const BLOCK_BYTES: u32 = 4096;
 
-/// What the file system needs for its own books: one part in this many.
+/// The share of the size that the file system needs for its own structures: one part in this many.
 const BOOKS: u64 = 64;
 
-/// The least that it needs, whatever its size.
+/// The least space for them, whatever the size.
 const LEAST: u64 = 4 << 20;
 
-/// Whose disk space it is: its files belong to other ids for the one than for the other.
+/// The kind of sandbox that the disk space is for: the owners of its files depend on it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum For {
     /// A sandbox on this kernel, with these ids.
@@ -41,7 +42,7 @@ pub(super) enum For {
     Machine,
 }
 
-/// What is written into a file system that is a machine's.
+/// The label of a machine's file system.
 const MACHINES_LABEL: &[u8; 16] = b"kiln-machine\0\0\0\0";
 
 /// Makes a file system of this size in `file`.
@@ -62,7 +63,8 @@ pub(super) fn make(file: &Path, size: DiskLimit, whose: For) -> Result<(), Failu
     let output = Command::new("mkfs.ext4")
         .args(["-q", "-F", "-m", "0"])
         .args(["-b", &BLOCK_BYTES.to_string(), "-I", &INODE_BYTES.to_string()])
-        // Nothing in a sandbox outlives a crash of the machine: no journal. The tables stay holes until they are used.
+        // Nothing in a sandbox survives a crash of the machine, so there is no journal. The tables stay holes until
+        // they are used.
         .args(["-O", "^has_journal,^resize_inode", "-N", &size.inodes.to_string()])
         .args(["-E", &format!("lazy_itable_init=1,nodiscard,root_owner={uid}:{gid}")])
         .args(["-L", label.trim_end_matches('\0')])
@@ -77,14 +79,14 @@ pub(super) fn make(file: &Path, size: DiskLimit, whose: For) -> Result<(), Failu
     Err(refused(String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Whether a sandbox of this kind can go on with the disk space in `file`: that of the other kind has other owners, and
-/// that of a machine that did not unmount it may lack what was written last.
+/// Checks that a sandbox of this kind can continue with the disk space in `file`: that of the other kind has other
+/// owners, and that of a machine that did not unmount it may lack the last writes.
 ///
 /// # Errors
 ///
 /// `no_scratch` with the reason.
 pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
-    // `struct ext4_super_block`: its place, and those of `s_state` and `s_volume_name` in it.
+    // Offsets in `struct ext4_super_block`: its own, and those of `s_state` and `s_volume_name` in it.
     const SUPERBLOCK: u64 = 1024;
     const STATE: std::ops::Range<usize> = 0x3a..0x3c;
     const LABEL: std::ops::Range<usize> = 0x78..0x88;
@@ -107,20 +109,20 @@ pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
     ))
 }
 
-/// Mounts the file system in `file` on `dir`, in a mount namespace of this process's own.
+/// Mounts the file system in `file` on `dir`, in a mount namespace of this process alone.
 ///
 /// # Errors
 ///
-/// `sandbox_disk` where this process may not, or there are no loop devices.
+/// `sandbox_disk` when this process lacks the right, or there are no loop devices.
 pub(super) fn mount_privately(file: &Path, dir: &Path) -> Result<(), Failure> {
     let failed = |errno: Errno| refused(errno);
     unshare(CloneFlags::CLONE_NEWNS).map_err(failed)?;
-    // What the host unmounts goes away here too, or it would stay busy; what is mounted here does not show there.
+    // What the host unmounts disappears here too, or it would stay busy; mounts made here do not show on the host.
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(failed)?;
     let (device, _attached) = attach(file)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
-    // With `discard` the file gives back what the sandbox deletes.
+    // With `discard`, space that the sandbox frees is returned to the host.
     mount(Some(&device), dir, Some("ext4"), flags, Some("discard,noinit_itable")).map_err(failed)
 }
 
@@ -154,7 +156,7 @@ struct LoopInfo {
     init: [u64; 2],
 }
 
-/// Let go of the file when nobody uses the device any more.
+/// Release the file when the device is no longer used.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
 mod ioctls {
@@ -162,9 +164,9 @@ mod ioctls {
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, super::LoopConfig);
 }
 
-/// Attaches a file to a free loop device. It stays attached as long as the descriptor is open or the device mounted.
+/// Attaches a file to a free loop device. It stays attached while the descriptor is open or the device is mounted.
 fn attach(file: &Path) -> Result<(PathBuf, OwnedFd), Failure> {
-    // Somebody else may take the free device first.
+    // Another process may take the free device first.
     const TRIES: u32 = 50;
     let open = |path: &Path| fs_err::OpenOptions::new().read(true).write(true).open(path);
     let failed = |error: std::io::Error| refused(&error);
@@ -201,7 +203,7 @@ fn get_free(control: RawFd) -> nix::Result<i32> {
 }
 
 fn configure(device: RawFd, config: &LoopConfig) -> nix::Result<()> {
-    // SAFETY: the descriptor is open, and the structure is the kernel's.
+    // SAFETY: the descriptor is open, and the structure has the kernel's layout.
     #[expect(unsafe_code, reason = "ioctls have no safe form")]
     unsafe { ioctls::configure(device, config) }.map(drop)
 }

@@ -1,4 +1,5 @@
-//! The process between the supervisor and process 1 of a sandbox: enters the new namespaces and becomes root of them.
+//! The process between the supervisor and process 1 of a sandbox: enters new namespaces, becomes root in them, and
+//! forks.
 
 use std::{
     io::{Read, Write},
@@ -23,16 +24,16 @@ use crate::{
     sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
 };
 
-/// Where what is inside says something to the supervisor, apart from its exit code.
+/// Descriptors through which the inside reports to the supervisor, apart from its exit code.
 #[derive(Debug)]
 pub(super) struct Outlets {
-    /// Takes the words of the agent.
+    /// Takes the agent's standard error.
     pub(super) stderr: Option<OwnedFd>,
     /// QEMU's end of the control port.
     pub(super) control: Option<OwnedFd>,
 }
 
-/// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
+/// Makes the namespaces, becomes root in them, starts process 1 and passes on its exit code.
 pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -> Result<i32, Failure> {
     die_with_parent();
     let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
@@ -47,28 +48,28 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -
     supervisor.write_all(&[1]).map_err(lost)?;
     let mut go = [0];
     supervisor.read_exact(&mut go).map_err(lost)?;
-    // Now, in the sandbox's own groups, so that these are the root of what it sees.
+    // Now, while in the sandbox's own groups, so that these are the root of the group tree inside.
     unshare(CloneFlags::CLONE_NEWCGROUP).map_err(user_namespace_failure)?;
 
-    // Paths are opened while we still are the user who may walk to them; as root inside we may not.
+    // Paths are opened while this process is still the user who may walk to them; root inside may not.
     let opened = init::open_sources(plan)?;
     let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot become root of the sandbox: {errno}"));
     setgroups(&[]).map_err(system)?;
     setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).map_err(system)?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).map_err(system)?;
-    // The change of user cleared it (prctl(2)). If the supervisor died in between, its socket is closed.
+    // The change of user cleared the setting (prctl(2)). If the supervisor died in between, its socket is closed.
     die_with_parent();
     supervisor.set_nonblocking(true).map_err(lost)?;
     if supervisor.read(&mut go).is_ok_and(|count| count == 0) {
         return Ok(1);
     }
 
-    // Whoever comes later has no right to change it.
+    // Processes that start later have no right to change it.
     if let Some(reach) = plan.reach() {
         routes::restrict(&reach.allow, &reach.deny)?;
     }
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
-    // Open as long as this process lives.
+    // Stays open as long as this process lives.
     let (lifeline_out, lifeline_in) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(system)?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
@@ -76,7 +77,7 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -
         ForkResult::Child => {
             drop((failure_out, lifeline_in));
             die_with_parent();
-            // If the entrance died before that, no signal will come.
+            // If the entrance died earlier, no signal will come.
             let is_orphan = nix::unistd::read(&lifeline_out, &mut [0]) == Ok(0);
             let code = if is_orphan {
                 1

@@ -1,16 +1,17 @@
-//! What a sandbox has on disk, beside each other in the driver's directory, and who may touch it when.
+//! The files of a sandbox, side by side in the driver's directory, and the rules for using them. Touches these files,
+//! and kills supervisors.
 //!
 //! ```text
 //! JOB/         the disk space, or where it is mounted
 //! JOB.disk     the disk space as one file, when it has a size
-//! JOB.agent    the agent, as the sandbox may run it and not read it; or a machine's first root, with the agent in it
-//! JOB.kvm      /dev/kvm as a machine may use it
-//! JOB.lock     held as long as the supervisor, or a process that it forked, lives; says who it is
-//! JOB.stderr   what the agent and the supervisor said; there from the first moment of a detached sandbox to the last
-//! JOB.usage    what it uses, written every second
-//! JOB.report   how it ended
-//! JOB.stop     asks the supervisor to end it
-//! JOB.keep     the disk space stays though the sandbox is gone
+//! JOB.agent    the agent, which the sandbox can run but not read; or a machine's initrd with the agent in it
+//! JOB.kvm      /dev/kvm for a machine
+//! JOB.lock     held while the supervisor or a process that it forked lives; identifies the supervisor
+//! JOB.stderr   standard error of agent and supervisor; exists as long as a detached sandbox does
+//! JOB.usage    current usage, written every second
+//! JOB.report   how the sandbox ended
+//! JOB.stop     asks the supervisor to end the sandbox
+//! JOB.keep     the disk space is kept although the sandbox is gone
 //! ```
 
 use std::{
@@ -37,21 +38,21 @@ pub(super) struct Files {
     dir: PathBuf,
 }
 
-/// Which process supervises a sandbox. A bare number would soon be another process's.
+/// Identifies a sandbox's supervisor. A process number alone would soon be another process's.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Supervisor {
     pid: i32,
-    /// When it started, in the kernel's ticks since the boot.
+    /// Its start time, in the kernel's ticks since boot.
     started: u64,
-    /// Which boot that was.
+    /// The boot during which it started.
     boot: String,
 }
 
-/// Room for a report is taken when the sandbox starts, so that a full disk does not hide how it ended.
+/// Space for a report is reserved at the start, so that a full disk does not hide how the sandbox ended.
 const REPORT_ROOM: usize = 4096;
 
 impl Files {
-    /// Those of the sandbox whose directory is `dir`.
+    /// The files of the sandbox whose directory is `dir`.
     pub(super) fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -77,12 +78,12 @@ impl Files {
         self.with("disk")
     }
 
-    /// The copy of the agent that the sandbox runs. Its name is not needed once the sandbox has it.
+    /// The copy of the agent that the sandbox runs. Its name is no longer needed once the sandbox has opened it.
     pub(super) fn agent(&self) -> PathBuf {
         self.with("agent")
     }
 
-    /// The device that runs guests on the CPU, as the sandbox's own.
+    /// The device for running guests on the CPU, owned by the sandbox's root.
     pub(super) fn kvm(&self) -> PathBuf {
         self.with("kvm")
     }
@@ -95,7 +96,7 @@ impl Files {
         self.with("stop")
     }
 
-    /// Whether a live sandbox is to end. One whose files somebody removed could never be asked to.
+    /// Whether a live sandbox has to end, also because its files were removed: such a sandbox could never be asked to.
     pub(super) fn is_to_end(&self) -> bool {
         self.stop().exists() || !self.lock_path().exists()
     }
@@ -104,23 +105,23 @@ impl Files {
         self.with("keep")
     }
 
-    /// Whether this is, or was, a sandbox that lives on without the process that started it.
+    /// Whether this is, or was, a detached sandbox.
     pub(super) fn is_detached(&self) -> bool {
         self.stderr().exists() || self.keep().exists()
     }
 
-    /// Whether there is anything at all.
+    /// Whether any file of the sandbox exists.
     pub(super) fn is_anything(&self) -> bool {
         self.is_detached() || self.dir.exists() || self.disk().exists() || self.lock_path().exists()
     }
 
     /// Whether a supervisor holds the lock.
     pub(super) fn is_alive(&self) -> bool {
-        // A shared lock, since others may look at the same moment.
+        // A shared lock, since other processes may check at the same moment.
         fs_err::File::open(self.lock_path()).is_ok_and(|lock| lock.file().try_lock_shared().is_err())
     }
 
-    /// Takes the lock, waiting for whoever has it.
+    /// Takes the lock, waiting for its holder.
     pub(super) fn lock(&self) -> Result<fs_err::File, Failure> {
         let failed = |error: std::io::Error| Failure::io("cannot lock the sandbox", &error);
         loop {
@@ -132,9 +133,9 @@ impl Files {
         }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     pub(super) fn try_lock(&self) -> Result<Option<fs_err::File>, Failure> {
-        // Others may be looking, for a moment.
+        // Other processes may be checking it for a moment.
         const TRIES: u32 = 10;
         let failed = |error: std::io::Error| Failure::io("cannot lock the sandbox", &error);
         for _ in 0..TRIES {
@@ -156,14 +157,14 @@ impl Files {
             .open(self.lock_path())
     }
 
-    /// Whether the locked file still has its name: who removes a sandbox removes its lock too.
+    /// Whether the locked file still has its name: the lock file is removed together with its sandbox.
     fn is_current(&self, lock: &fs_err::File) -> bool {
         use std::os::unix::fs::MetadataExt;
         let named = fs_err::metadata(self.lock_path());
         matches!((lock.metadata(), named), (Ok(ours), Ok(named)) if ours.ino() == named.ino())
     }
 
-    /// Says in the lock that this process is the supervisor.
+    /// Records in the lock file that this process is the supervisor.
     pub(super) fn sign(mut lock: &std::fs::File) -> std::io::Result<()> {
         let pid = std::process::id().cast_signed();
         let me = Supervisor {
@@ -176,7 +177,7 @@ impl Files {
         lock.write_all(serde_json::to_string(&me)?.as_bytes())
     }
 
-    /// Kills the supervisor, which takes the whole sandbox along.
+    /// Kills the supervisor, and with it the whole sandbox.
     pub(super) fn kill_supervisor(&self) {
         if let Some(them) = read_json::<Supervisor>(&self.lock_path())
             && boot_id().is_ok_and(|boot| boot == them.boot)
@@ -187,21 +188,21 @@ impl Files {
         }
     }
 
-    /// Whether the sandbox ran since the machine was started. What an earlier boot wrote without syncing may be lost.
+    /// Whether the sandbox ran during this boot. Unsynced writes of an earlier boot may be lost.
     pub(super) fn is_of_this_boot(&self) -> bool {
         let signed = read_json::<Supervisor>(&self.lock_path());
         signed.is_some_and(|them| boot_id().is_ok_and(|boot| boot == them.boot))
     }
 
-    /// Takes the room for the report.
+    /// Reserves the space for the report.
     pub(super) fn reserve_report(&self) -> std::io::Result<()> {
         fs_err::write(self.with("report.new"), [b' '; REPORT_ROOM])
     }
 
-    /// Writes the report so that it is there whole or not at all, whatever ends when.
+    /// Writes the report atomically, even if processes end at any point.
     pub(super) fn write_report(&self, report: &Report) -> std::io::Result<()> {
         let mut text = serde_json::to_string(report)?;
-        // Blanks after the text are no part of it.
+        // Trailing blanks do not matter to the parser.
         text.extend(std::iter::repeat_n(' ', REPORT_ROOM.saturating_sub(text.len())));
         let path = self.with("report.new");
         let mut file = fs_err::OpenOptions::new()
@@ -215,30 +216,30 @@ impl Files {
         fs_err::File::open(self.dir.parent().unwrap_or(Path::new("/")))?.sync_all()
     }
 
-    /// How it ended, if it has.
+    /// The report, if the sandbox has ended.
     pub(super) fn report(&self) -> Option<Report> {
         read_json(&self.with("report"))
     }
 
-    /// Notes what it uses. Readers see the note before or after, never half of it.
+    /// Records the usage. A reader sees the old record or the new one, never a part.
     pub(super) fn write_usage(&self, usage: &Usage) -> std::io::Result<()> {
         let path = self.with("usage.new");
         fs_err::write(&path, serde_json::to_string(usage)?)?;
         fs_err::rename(path, self.with("usage"))
     }
 
-    /// What it used when that was last noted.
+    /// The usage recorded last.
     pub(super) fn usage(&self) -> Option<Usage> {
         read_json(&self.with("usage"))
     }
 
-    /// The last lines of what was said.
+    /// The last lines of standard error.
     pub(super) fn last_words(&self) -> Vec<String> {
         const LINES: usize = 20;
         const LONGEST: usize = 1000;
         let mut said = Vec::new();
         if let Ok(mut file) = fs_err::File::open(self.stderr()) {
-            // It is bounded by its writer.
+            // The writer bounds its size.
             let _ = file.read_to_end(&mut said);
         }
         let text = String::from_utf8_lossy(&said);
@@ -247,7 +248,7 @@ impl Files {
         last.iter().map(|line| line.chars().take(LONGEST).collect()).collect()
     }
 
-    /// Removes everything but the disk space and the lock. What makes it a detached sandbox goes last.
+    /// Removes everything except the disk space and the lock. The mark of a detached sandbox goes last.
     pub(super) fn remove_notes(&self) -> Result<(), Failure> {
         for extension in [
             "agent",
@@ -265,7 +266,7 @@ impl Files {
     }
 }
 
-/// Removes a file that may be gone already.
+/// Removes a file if it exists.
 pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     match fs_err::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::io("cannot remove a sandbox", &error)),
@@ -283,7 +284,8 @@ fn boot_id() -> std::io::Result<String> {
         .to_owned())
 }
 
-/// When a process started: field 22 of `/proc/PID/stat`. Field 2, the name, is in parentheses and may hold anything.
+/// The start time of a process: field 22 of `/proc/PID/stat`. Field 2, the name, is in parentheses and may contain
+/// anything.
 fn start_time(pid: i32) -> std::io::Result<u64> {
     let stat = fs_err::read_to_string(format!("/proc/{pid}/stat"))?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

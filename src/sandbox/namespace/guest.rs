@@ -1,4 +1,4 @@
-//! The supervisor's end of a virtual machine's control port.
+//! The supervisor's end of a virtual machine's control port. Reads and writes one socket, and trusts nothing it reads.
 
 use std::{
     io::{Read, Write},
@@ -13,22 +13,22 @@ use crate::records::{
     guest::{Errand, GuestReport, News},
 };
 
-/// No honest line is longer. The guest may be anybody's by now.
+/// Longer lines are not genuine. The guest may be under hostile control by now.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// A machine that was given its errand, and is listened to.
+/// A machine with an errand, and what it has reported.
 #[derive(Debug)]
 pub(super) struct Guest {
     socket: UnixStream,
     is_open: bool,
     heard: Vec<u8>,
-    /// Files, directories and links on its disk, at first and now.
+    /// Files, directories and links on its disk: at first, and now.
     inodes: Option<(u64, u64)>,
     report: Option<GuestReport>,
 }
 
 impl Guest {
-    /// Leaves the errand at the port, where it waits until the machine is up.
+    /// Writes the errand to the port, where it waits until the machine is up.
     pub(super) fn new(mut socket: UnixStream, errand: &Errand) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::io("cannot give the machine its errand", &error);
         let mut line = serde_json::to_string(errand).map_err(|error| failed(error.into()))?;
@@ -44,12 +44,12 @@ impl Guest {
         })
     }
 
-    /// What to wait on, as long as the machine may say something.
+    /// The descriptor to poll while the machine may still send something.
     pub(super) fn source(&self) -> Option<BorrowedFd<'_>> {
         self.is_open.then(|| self.socket.as_fd())
     }
 
-    /// Listens, for as long as there is something. Whether there was anything.
+    /// Reads everything available. Returns whether there was anything.
     pub(super) fn listen(&mut self) -> bool {
         let mut buffer = [0; 4096];
         match self.socket.read(&mut buffer) {
@@ -62,7 +62,7 @@ impl Guest {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
-            // The machine is gone, or talks nonsense.
+            // The machine is gone, or sends garbage.
             _ => {
                 self.is_open = false;
                 false
@@ -81,13 +81,13 @@ impl Guest {
         }
     }
 
-    /// How many files, directories and links came to its disk since it was first heard of, and are there in all.
+    /// How many files, directories and links its disk gained since the first message, and has in all.
     pub(super) fn inodes(&self) -> (u64, u64) {
         self.inodes
             .map_or((0, 0), |(first, now)| (now.saturating_sub(first), now))
     }
 
-    /// How its errand went, if it came to an end.
+    /// The report on its errand, if it has finished.
     pub(super) fn report(&mut self) -> Option<GuestReport> {
         while self.is_open && self.listen() {}
         self.report.take()

@@ -1,4 +1,5 @@
-//! Process 1 of a sandbox: furnishes it, starts the one program it is for, and reaps whatever that leaves.
+//! Process 1 of a sandbox: sets up its mounts, starts its one program, and reaps orphans. Mounts in its namespace, and
+//! touches the plan's directory.
 
 use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -34,7 +35,7 @@ use crate::{
     },
 };
 
-/// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
+/// Descriptors of the paths that a plan names, opened before this process loses the right to walk to them.
 #[derive(Debug)]
 pub(super) struct Opened {
     dir: OwnedFd,
@@ -50,7 +51,7 @@ struct OpenedSources {
     doors: OwnedFd,
 }
 
-/// Opens what the plan names. Must run inside the new mount namespace, since only its mounts can be bound in it.
+/// Opens the paths of the plan. Must run inside the new mount namespace, since only its mounts can be bound in it.
 pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     let handle = |path: &Path| {
         open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
@@ -80,14 +81,14 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
 }
 
 pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
-    // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
+    // Process 1 has its own /proc only after the mounts; the old one has the same self link for it.
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
-/// Does the plan's task. Returns the exit code of its program.
+/// Performs the plan's task. Returns the exit code of its program.
 pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
-    // The directories made here become the sandbox's own; a user's stricter mask would lock others out of `/`.
+    // The directories made here become the sandbox's own; a user's stricter umask would lock other ids out of `/`.
     umask(Mode::from_bits_truncate(0o022));
     if let (Some(machine), Some(opened), Some(control)) = (plan.machine(), &opened.machine, &outlets.control) {
         let command = machine::prepare(&mut Linux, plan, machine, opened, control, outlets.stderr)?;
@@ -139,7 +140,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
     }
 }
 
-/// Shows a host program its own process table and, at a path that everybody can walk to, its directory.
+/// Gives a host program its own process table, and its directory at a path that every user can walk to.
 fn show_only_work_dir(dir: &OwnedFd) -> Result<(), Failure> {
     let kernel = &mut Linux;
     let work = Path::new(HOST_COMMAND_DIR);

@@ -1,10 +1,10 @@
-//! Process 1 of a sandbox whose program is QEMU: its root, its relays, its start.
+//! Process 1 of a sandbox that runs QEMU: sets up its root and its relays, and starts it.
 //!
 //! ```text
 //! /usr /lib* /bin …   the host's, read-only: QEMU and its libraries
-//! /etc                only what finds libraries, and the resolver of the sandbox
-//! /dev                null zero urandom, and kvm where it is used
-//! /vm                 the kernel and the first root
+//! /etc                only the files for finding libraries, and the sandbox's resolver
+//! /dev                null zero urandom, and kvm if it is used
+//! /vm                 the kernel and the initrd
 //! /run/kiln           the server's sockets
 //! ```
 
@@ -31,19 +31,19 @@ use crate::{
     sandbox::room::{kernel::Kernel, mounts::companions},
 };
 
-/// Where the root is put together; see `mounts`.
+/// Where the root is assembled; see `mounts`.
 const STAGE: &str = "/tmp";
 
-/// Where the host has programs and libraries, all of them links to or directories beside `/usr`.
+/// Directories of programs and libraries on the host; each is `/usr`, or a link to or a directory beside it.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// What finds libraries, where it is there.
+/// Files below `/etc` for finding libraries, where they exist.
 const LIBRARY_PATHS: [&str; 3] = ["ld.so.cache", "ld.so.conf", "alternatives"];
 
-/// Devices of the host that QEMU opens.
+/// Host devices that QEMU opens.
 const DEVICES: [&str; 3] = ["null", "zero", "urandom"];
 
-/// What a machine is made from, opened before we lose the right to walk to it.
+/// The parts of a machine, opened before this process loses the right to walk to them.
 #[derive(Debug)]
 pub(super) struct OpenedMachine {
     kernel: OwnedFd,
@@ -53,7 +53,7 @@ pub(super) struct OpenedMachine {
     doors: Option<OwnedFd>,
 }
 
-/// Opens what the machine of a plan is made from, and puts its first root together.
+/// Opens the parts of a plan's machine, and assembles its initrd.
 pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachine, Failure> {
     let files = Files::of(&plan.dir);
     let open = |path: &Path, flags: OFlag| {
@@ -89,10 +89,10 @@ pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachin
     })
 }
 
-/// The device that runs guests on the CPU itself.
+/// The device for running guests on the CPU itself.
 pub(super) const KVM: &str = "/dev/kvm";
 
-/// Copies the first root that all machines share, and appends what is this job's.
+/// Copies the shared initrd, and appends the job's part.
 fn first_root(base: &Path, programs: &[(&str, PathBuf)], to: &Path) -> std::io::Result<()> {
     fs_err::copy(base, to)?;
     let mut out = std::io::BufWriter::new(fs_err::File::options().append(true).open(to)?);
@@ -101,14 +101,14 @@ fn first_root(base: &Path, programs: &[(&str, PathBuf)], to: &Path) -> std::io::
     std::io::Write::flush(&mut out)
 }
 
-/// What QEMU's root is made from, as paths that this process can open.
+/// The parts of QEMU's root, as paths that this process can open.
 #[derive(Debug)]
 struct Sources {
     kernel: PathBuf,
     initrd: PathBuf,
     kvm: Option<PathBuf>,
     doors: Option<PathBuf>,
-    /// Links of the host's root to where they lead, and directories.
+    /// Entries of the host's root: links with their targets, and directories.
     programs: Vec<(&'static str, Option<String>)>,
     library_paths: Vec<(&'static str, bool)>,
 }
@@ -135,7 +135,7 @@ impl Sources {
     }
 }
 
-/// Puts QEMU's root together and enters it.
+/// Assembles QEMU's root and enters it.
 fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str) -> Result<(), Failure> {
     let root = Path::new(STAGE).join("root");
     let inside = |path: &str| root.join(path.trim_start_matches('/'));
@@ -153,7 +153,7 @@ fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str) -> Result<
     os.mount("", Path::new("/"), "", MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
     os.mount("kiln", Path::new(STAGE), "tmpfs", safe, "mode=0755,size=1m")?;
     os.mkdir(&root)?;
-    // What becomes the root must be a mount.
+    // Only a mount can become the root.
     os.mount("kiln", &root, "tmpfs", safe, "mode=0755,size=1m")?;
     for (name, link) in &sources.programs {
         match link {
@@ -185,8 +185,8 @@ fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str) -> Result<
     os.enter_root(&root)
 }
 
-/// Enters QEMU's root, opens the relays and returns QEMU, ready to start. Its words go to `words`, or where this
-/// process's go.
+/// Enters QEMU's root, opens the relays and returns QEMU, ready to start. Its output goes to `words`, or to this
+/// process's standard error.
 pub(super) fn prepare(
     os: &mut dyn Kernel,
     plan: &Plan,
@@ -225,7 +225,7 @@ pub(super) fn prepare(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::from(words.try_clone().map_err(system)?));
-    // It stays open under its number until QEMU has it, which is as long as this process lives.
+    // The number must stay open until QEMU inherits it, which is as long as this process lives.
     std::mem::forget(words);
     Ok(command)
 }

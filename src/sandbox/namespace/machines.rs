@@ -1,4 +1,5 @@
-//! What the driver knows of virtual machines: what they are made from, and whether they boot here.
+//! Offers virtual machines in the namespace driver: finds their parts, and tests whether they boot here. Starts test
+//! sandboxes.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,30 +30,31 @@ use crate::{
     },
 };
 
-/// Where the driver finds what machines are made from.
+/// Where the driver finds the parts of machines.
 #[derive(Debug, Clone)]
 pub(super) struct MachineParts {
     toolboxes: PathBuf,
-    /// The program of their process 1: the agent, under another name.
+    /// The program of their process 1: the agent under another name.
     init: PathBuf,
 }
 
-/// How long a machine may take to boot. A CPU that runs guests does it in less than a second; emulation in three, on a
-/// host that has nothing else to do.
+/// How long a machine may take to boot. A CPU that runs guests needs less than a second, emulation three on an
+/// otherwise idle host.
 const PATIENCE: [(Accelerator, Duration); 2] = [
     (Accelerator::Kvm, Duration::from_secs(10)),
     (Accelerator::Tcg, Duration::from_secs(90)),
 ];
 
-/// How long it is believed that no machine boots here.
+/// How long a negative result is valid.
 const DISBELIEF: Duration = Duration::from_mins(5);
 
-/// What was tried in this process. It does not change while the host runs, and takes seconds.
+/// The result of the test in this process. A positive one does not change while the host runs, and the test takes
+/// seconds.
 static TRIED: Mutex<Option<(Instant, Result<Accelerator, Failure>)>> = Mutex::const_new(None);
 
 impl NamespaceDriver {
-    /// Offers virtual machines too. They boot with the kernel of the toolbox in `toolboxes`, and `agent` is the program of
-    /// their process 1.
+    /// Adds virtual machines to the driver. They boot with the kernel of the toolbox in `toolboxes`, and `agent` is
+    /// the program of their process 1.
     #[must_use]
     pub fn with_machines(self, toolboxes: &Path, agent: &Path) -> Self {
         let parts = MachineParts {
@@ -65,7 +67,7 @@ impl NamespaceDriver {
         }
     }
 
-    /// The machines that can be had; tried out.
+    /// The machines available here, found by trial.
     pub(super) async fn machines_here(&self) -> Result<Machine, Failure> {
         let qemu = qemu::find()?;
         let parts = self.parts()?;
@@ -88,11 +90,11 @@ impl NamespaceDriver {
         })
     }
 
-    /// The machine of a sandbox, and what its agent is told.
+    /// The machine of a sandbox, and its agent's facts.
     ///
     /// # Errors
     ///
-    /// `no_vm` when there are none here, `vm_network` when it is to have the host's network, which no machine can have.
+    /// `no_vm` when none are available, `vm_network` when the host's network is asked for, which no machine can have.
     pub(super) async fn machine_of(&self, sandbox: &SandboxSpec) -> Result<(VmSpec, AgentFacts), Failure> {
         if sandbox.network == Network::Host {
             return Err(Failure::new(
@@ -129,7 +131,7 @@ impl NamespaceDriver {
         made.map_err(|error| Failure::new("vm_kernel", error))?
     }
 
-    /// The best accelerator with which a machine boots here. Others wait for who tries it.
+    /// The best accelerator with which a machine boots here. Concurrent calls wait for the one that tests it.
     async fn accelerator(&self, qemu: &Path, boot_files: &BootFiles) -> Result<Accelerator, Failure> {
         let mut tried = TRIED.lock().await;
         match &*tried {
@@ -180,7 +182,7 @@ impl NamespaceDriver {
             Ok(Ok(report)) => report.failure.map_or(Ok(()), Err),
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
-                // Its end is what matters, not what it says of it.
+                // The end of the machine matters, not its report.
                 let _ = handle.wait().await;
                 let detail = format!("a virtual machine did not boot within {} s", patience.as_secs());
                 Err(Failure::new("vm_boot", detail))
@@ -199,7 +201,8 @@ impl NamespaceDriver {
         })
     }
 
-    /// Makes a `/dev/kvm` that belongs to the sandbox's root. An ordinary user cannot, and needs one that is everybody's.
+    /// Makes a `/dev/kvm` that belongs to the sandbox's root. An ordinary user cannot, and needs one that is open to
+    /// all users.
     fn lend_kvm(&self, files: &Files) -> Result<(), Failure> {
         if self.ids.rootless {
             return Ok(());

@@ -1,8 +1,9 @@
-//! The namespace driver: a sandbox made of Linux namespaces, without root and without a daemon.
+//! The namespace driver: sandboxes made of Linux namespaces, without root and without a daemon. Starts supervisors,
+//! and touches the directory of sandboxes.
 //!
-//! User, mount, pid, ipc, uts and cgroup namespaces are the sandbox's own, and so may be the network (`network`). Ids
-//! inside are mapped to ids that are nobody outside ([`IdMap`]). What the file systems look like is in [`room::mounts`](super::room::mounts), what is
-//! on disk beside them in `files`.
+//! User, mount, pid, ipc, uts and cgroup namespaces are the sandbox's own, and the network may be (`network`). Ids
+//! inside are mapped to host ids without an owner ([`IdMap`]). The file systems are described in
+//! [`room::mounts`](super::room::mounts), the files beside them in `files`.
 //!
 //! A sandbox is attached to the process that started it (`attached`), or lives on without it (`detached`).
 
@@ -48,10 +49,10 @@ pub mod supervisor;
 mod watch;
 mod words;
 
-/// Where a host command of [`NamespaceDriver::run_host_command`] finds its directory.
+/// The directory of a host command, as [`NamespaceDriver::run_host_command`] presents it.
 pub const HOST_COMMAND_DIR: &str = "/tmp/kiln";
 
-/// The hidden subcommand that makes this program the supervisor of one sandbox.
+/// The hidden subcommand that turns this program into the supervisor of one sandbox.
 pub const SUPERVISOR_COMMAND: &str = "sandbox-supervisor";
 
 /// Makes sandboxes below one directory.
@@ -73,7 +74,7 @@ impl NamespaceDriver {
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or this user has no ids for a sandbox.
+    /// The directory cannot be made, or this user has no ids for a sandbox.
     pub fn new(sandboxes: &Path, program: &Path) -> Result<Self, Failure> {
         make_private_dir(sandboxes)?;
         Ok(Self {
@@ -84,18 +85,18 @@ impl NamespaceDriver {
         })
     }
 
-    /// The directory of a job's sandbox. What the job leaves under [`SCRATCH`] is in `scratch` below it.
+    /// The directory of a job's sandbox. Its `scratch` has the files that the job leaves under [`SCRATCH`].
     pub fn dir_of(&self, job: JobId) -> PathBuf {
         self.sandboxes.join(job.to_string())
     }
 
-    /// Runs a program of the host as root of a user namespace of its own, with `dir` at [`HOST_COMMAND_DIR`]. Every
-    /// line of its output goes to `say`. With an `emulator` below that directory, programs of another architecture run
-    /// there, and nowhere else on the host.
+    /// Runs a host program as root of its own user namespace, with `dir` at [`HOST_COMMAND_DIR`]. Every line of its
+    /// output goes to `say`. With an `emulator` below that directory, programs of another architecture run there, and
+    /// nowhere else on the host.
     ///
     /// # Errors
     ///
-    /// When it cannot be started; how it ended is in the report.
+    /// The program cannot be started; its exit code is in the report.
     pub async fn run_host_command(
         &self,
         dir: &Path,
@@ -123,8 +124,8 @@ impl NamespaceDriver {
         }
     }
 
-    /// As [`NamespaceDriver::run_host_command`], for a program whose output is somebody's input. What it says on standard
-    /// error is nobody's.
+    /// Like [`NamespaceDriver::run_host_command`], for a program whose output is read by the caller. Its standard
+    /// error is discarded.
     pub(in crate::sandbox) async fn start_host_command(
         &self,
         dir: &Path,
@@ -164,7 +165,7 @@ impl NamespaceDriver {
                 return Err(failure);
             }
             match fs_err::remove_dir(dir) {
-                // Somebody else was at it, too.
+                // Another process was removing it too.
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Failure::io("cannot remove a directory", &error));
                 }
@@ -219,8 +220,8 @@ pub(crate) fn make_private_dir(dir: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::io(format!("cannot make {}", dir.display()), &error))
 }
 
-/// Makes a directory that the ids of sandboxes may write to. Who may reach it at all is decided by its parent, which
-/// only this user may enter.
+/// Makes a directory that the ids of sandboxes may write to. Its parent, which only this user may enter, controls
+/// access.
 pub(crate) fn make_shared_dir(dir: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt;
     fs_err::create_dir_all(dir)

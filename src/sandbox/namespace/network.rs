@@ -1,5 +1,5 @@
-//! A sandbox's way out: slirp4netns, which passes on what the sandbox sends as if it were an ordinary program of the
-//! host. It needs no right, changes nothing on the host, and refuses the host's loopback.
+//! Connects a sandbox's network through slirp4netns, which sends the sandbox's traffic like an ordinary program of the
+//! host. It needs no right, changes nothing on the host, and refuses the host's loopback. Runs that program.
 
 use std::{
     io::Read,
@@ -19,30 +19,30 @@ use nix::{
 
 use crate::records::Failure;
 
-/// The program.
+/// The program's name.
 const SLIRP: &str = "slirp4netns";
 
-/// The largest frame that it takes: fewer of them cost less CPU, and none of them is ever on a real wire.
+/// The largest frame: fewer frames cost less CPU, and none of them is ever on a real wire.
 const MTU: u32 = 65_520;
 
-/// Where it answers questions about names, by asking the host's resolver.
+/// The address at which it resolves names, by asking the host's resolver.
 const RESOLVER: &str = "10.0.2.3";
 
-/// It is ready within milliseconds.
+/// The program is ready within milliseconds.
 const PATIENCE_MS: u16 = 10_000;
 
-/// A sandbox's network. Dropping it takes the network away.
+/// A sandbox's network. Dropping it removes the network.
 #[derive(Debug)]
 pub(super) struct Slirp {
     child: Child,
 }
 
 impl Slirp {
-    /// Gives the network namespace of `inside` a way out, and waits until it works.
+    /// Connects the network namespace of `inside`, and waits until the connection works.
     ///
     /// # Errors
     ///
-    /// `no_network` with what the program said.
+    /// `no_network` with the program's message.
     pub(super) fn start(inside: Pid) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new("no_network", format!("cannot start {SLIRP}: {error}"));
         let (ready_out, ready_in) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
@@ -67,7 +67,7 @@ impl Slirp {
         unsafe {
             command.pre_exec(move || {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // The supervisor may have died before that.
+                // The supervisor may have died before the call.
                 if getppid() == supervisor {
                     Ok(())
                 } else {
@@ -91,7 +91,7 @@ impl Slirp {
         if is_ready { Ok(slirp) } else { Err(slirp.refused()) }
     }
 
-    /// Ends it, and makes a failure of its last words.
+    /// Ends the program, and makes a failure of its last output.
     fn refused(&mut self) -> Failure {
         self.end();
         let mut said = String::new();
@@ -113,7 +113,7 @@ impl Slirp {
         }
     }
 
-    /// Whether the network went away by itself.
+    /// The failure, if the network ended by itself.
     pub(super) fn is_lost(&mut self) -> Option<Failure> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(Failure::new(
@@ -123,7 +123,7 @@ impl Slirp {
     }
 
     fn end(&mut self) {
-        // Errors mean that it has ended already.
+        // Errors mean that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -135,8 +135,8 @@ impl Drop for Slirp {
     }
 }
 
-/// `/etc/resolv.conf` of a sandbox with a network of its own: the host's search domains and options, but the resolver
-/// that its network has, since the host's may be on its loopback.
+/// `/etc/resolv.conf` for a sandbox with its own network: the host's search domains and options, but the resolver of
+/// that network, since the host's may be on its loopback.
 pub(super) fn resolv_conf(of_host: &str) -> String {
     let stays = |line: &&str| !line.trim_start().starts_with("nameserver");
     let mut text: String = of_host.lines().filter(stays).flat_map(|line| [line, "\n"]).collect();

@@ -1,4 +1,4 @@
-//! What Kiln tells the supervisor of a sandbox, and what it hears back: one JSON line each way.
+//! The messages between Kiln and the supervisor of a sandbox: one JSON line each way. Pure: no I/O.
 
 use std::path::PathBuf;
 
@@ -13,32 +13,32 @@ use crate::{
     sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec, room::IdMap},
 };
 
-/// One errand of a supervisor.
+/// The task of one supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     /// The host ids behind the ids inside.
     pub(super) ids: IdMap,
-    /// The directory it is about. Files in it belong to the ids inside.
+    /// The directory that the task is about. Its files belong to the ids inside.
     pub(super) dir: PathBuf,
-    /// What to do.
+    /// The task.
     pub(super) task: Task,
 }
 
-/// What to do.
+/// The tasks of a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Task {
     /// Run the agent in a sandbox whose disk space is `dir`.
     RunAgent(Box<AgentTask>),
-    /// See whether this machine boots.
+    /// Test whether this machine boots.
     TryMachine(Box<VmSpec>),
-    /// Run a program of the host as root of a user namespace; `dir` is at [`super::HOST_COMMAND_DIR`].
+    /// Run a host program as root of a user namespace; `dir` is at [`super::HOST_COMMAND_DIR`].
     RunHostCommand {
         /// The program and its arguments.
         argv: Vec<String>,
         /// Its whole environment.
         env: Vec<(String, String)>,
-        /// What runs programs of another architecture that it starts; a path below [`super::HOST_COMMAND_DIR`].
+        /// Emulator for programs of another architecture; a path below [`super::HOST_COMMAND_DIR`].
         emulator: Option<BinfmtEntry>,
     },
     /// Remove everything in `dir`, but not `dir` itself.
@@ -48,30 +48,30 @@ pub(super) enum Task {
 /// A sandbox with an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AgentTask {
-    /// Names the control groups and the host inside.
+    /// Names the control groups, and the host inside.
     pub(super) name: String,
     /// The unpacked toolbox.
     pub(super) toolbox: PathBuf,
     /// The agent's file.
     pub(super) agent: PathBuf,
-    /// Holds the server's sockets.
+    /// The directory with the server's sockets.
     pub(super) doors: PathBuf,
-    /// What the agent hears on its standard input.
+    /// The line that the agent reads on its standard input.
     pub(super) facts: AgentFacts,
     /// Content of `/etc/resolv.conf`.
     pub(super) resolv_conf: String,
-    /// What the sandbox may use.
+    /// The most that the sandbox may use.
     pub(super) limits: Limits,
-    /// What it can reach.
+    /// The networks that it can reach.
     pub(super) network: Network,
-    /// The machine that it runs in, if it has one of its own.
+    /// The virtual machine that it runs in, if any.
     pub(super) machine: Option<VmSpec>,
-    /// Whose it is.
+    /// How long the sandbox lives.
     pub(super) life: Life,
 }
 
 impl AgentTask {
-    /// What the sandbox calls itself.
+    /// The host name inside.
     pub(super) fn hostname(&self) -> String {
         format!("kiln-{}", self.name.get(..8).unwrap_or(&self.name))
     }
@@ -83,15 +83,15 @@ impl AgentTask {
 pub(super) enum Life {
     /// As long as the process that started it.
     Attached {
-        /// Leave the directory as it is at the end; otherwise it is removed.
+        /// Whether to leave the directory at the end.
         keep: bool,
     },
-    /// Until its agent ends, or its stop file appears. What is left of it is somebody else's to remove.
+    /// Until its agent ends or its stop file appears. The server removes its remains.
     Detached,
 }
 
 impl Plan {
-    /// The sandbox with an agent, if it is that.
+    /// The agent's task, if this is one.
     pub(super) fn agent(&self) -> Option<&AgentTask> {
         match &self.task {
             Task::RunAgent(agent) => Some(agent),
@@ -108,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// What the machine is to do.
+    /// The machine's errand.
     pub(super) fn errand(&self) -> Errand {
         match self.agent() {
             Some(agent) => Errand::Agent(GuestJob {
@@ -121,12 +121,12 @@ impl Plan {
         }
     }
 
-    /// Whether the sandbox lives on when the process that started it ends.
+    /// Whether the sandbox outlives the process that started it.
     pub(super) fn is_detached(&self) -> bool {
         self.agent().is_some_and(|agent| matches!(agent.life, Life::Detached))
     }
 
-    /// Where the way out of the sandbox's own network leads, if it has one.
+    /// The destinations of the sandbox's own network, if it has one.
     pub(super) fn reach(&self) -> Option<&Reach> {
         match &self.agent()?.network {
             Network::Isolated(reach) => Some(reach),
@@ -135,24 +135,24 @@ impl Plan {
     }
 }
 
-/// How it went.
+/// The result of a plan.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// The exit code, or 128 plus the signal's number.
     pub exit_code: i32,
     /// Set when the sandbox could not be made.
     pub failure: Option<Failure>,
-    /// How often the kernel killed a process inside for want of memory.
+    /// How often the kernel killed a process inside because memory ran out.
     pub oom_kills: u64,
-    /// Set when limits could not be had.
+    /// Set when limits could not be applied.
     pub warning: Option<String>,
-    /// What it used in all.
+    /// Its total usage.
     #[serde(default)]
     pub usage: Usage,
 }
 
 impl Report {
-    /// The report on a sandbox that was not made.
+    /// The report on a sandbox that could not be made.
     pub(super) fn of_failure(failure: Failure) -> Self {
         Self {
             exit_code: 1,
@@ -161,7 +161,7 @@ impl Report {
         }
     }
 
-    /// Adds a warning to those there are.
+    /// Adds a warning to those already there.
     pub(super) fn warn(&mut self, text: String) {
         self.warning = Some(match self.warning.take() {
             Some(before) => format!("{before}; {text}"),

@@ -1,5 +1,5 @@
-//! Ports of a sandbox's own loopback that lead to the server's sockets: how a virtual machine gets to them, whose
-//! network reaches this loopback and no file.
+//! Relays from ports of a sandbox's own loopback to the server's sockets, for a virtual machine, whose network reaches
+//! this loopback but no file. Listens on 127.0.0.1 inside the sandbox.
 
 use std::{
     net::{Ipv4Addr, TcpListener as StdTcpListener},
@@ -15,17 +15,18 @@ use tokio::{
 use super::DOORS;
 use crate::{records::Failure, sandbox::microvm::Relay};
 
-/// How long a connection waits for a server that is being restarted: tools in the machine give up at the first refusal.
+/// How long a connection waits for a server that is being restarted: tools in the machine give up at the first
+/// refusal.
 const RESTART: Duration = Duration::from_mins(1);
 
-/// How often it is seen whether the server is back, or descriptors are to be had.
+/// Pause between attempts to reach the server, or to get a descriptor.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Opens the relays, for as long as this process lives.
 ///
 /// # Errors
 ///
-/// `no_door` when a port cannot be listened on.
+/// `no_door` when a port cannot be opened.
 pub(super) fn open(relays: &[Relay]) -> Result<(), Failure> {
     if relays.is_empty() {
         return Ok(());
@@ -69,7 +70,7 @@ async fn relay(mut from_machine: TcpStream, socket: PathBuf) {
     let until = Instant::now() + RESTART;
     loop {
         if let Ok(mut server) = UnixStream::connect(&socket).await {
-            // An error is one side's going away, which the other one hears of.
+            // An error means that one side closed, which the other side sees.
             let _ = tokio::io::copy_bidirectional(&mut from_machine, &mut server).await;
             return;
         }

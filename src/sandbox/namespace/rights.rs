@@ -1,15 +1,15 @@
-//! Rights that process 1 of a sandbox gives up for good, for itself and for whatever it starts.
+//! Drops rights of process 1 of a sandbox for good, for itself and everything it starts.
 
 use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 
 use crate::records::Failure;
 
-/// Gives up what would undo the network's limits: changing routes, and sending past them.
+/// Drops the rights that could undo the network's limits: changing routes, and sending past them.
 pub(super) fn drop_network() -> Result<(), Failure> {
     drop_rights(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW)
 }
 
-/// Gives up everything that root of a sandbox may do and others may not.
+/// Drops all rights of a sandbox's root.
 pub(super) fn drop_all() -> Result<(), Failure> {
     drop_rights(CapabilitySet::all())
 }
@@ -18,7 +18,7 @@ fn drop_rights(dropped: CapabilitySet) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::io("cannot give up rights", &error.into());
     for one in dropped.iter() {
         match remove_capability_from_bounding_set(one) {
-            // A right that this kernel does not know.
+            // This kernel does not know the right.
             Err(rustix::io::Errno::INVAL) => {}
             done => done.map_err(failed)?,
         }

@@ -1,13 +1,14 @@
-//! The process beside a sandbox: makes its namespaces, outlives it, and leaves nothing of it behind.
+//! The supervisor, a process beside a sandbox: makes its namespaces, outlives it, and leaves nothing of it behind.
+//! Forks, and touches the sandbox's files and control groups.
 //!
 //! ```text
 //!  kiln ── socket (stdin) ──▶ supervisor ── fork ──▶ entrance ── fork ──▶ init (pid 1 inside) ── exec ──▶ agent
 //!                             host namespaces        user namespace       all namespaces
 //! ```
 //!
-//! Whoever dies takes what is right of it along: the others by the parent-death signal, pid 1 by the kernel's own rule.
-//! `kiln` takes an attached sandbox along, by the end of its socket, and no detached one, which is ended by a file. The
-//! supervisor is single-threaded, so that forking is safe.
+//! A process that dies takes the right others along: by the parent-death signal, and for pid 1 by the kernel's own
+//! rule. `kiln` takes an attached sandbox along, by the end of its socket, but not a detached one, which a file ends.
+//! The supervisor is single-threaded, so that forking is safe.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -57,7 +58,7 @@ pub fn main() -> i32 {
     };
     let mut socket = UnixStream::from(socket);
     let mut line = String::new();
-    // The buffer may hold nothing beyond the one line: kiln sends nothing more.
+    // The buffer cannot hold more than this line: kiln sends nothing else.
     if BufReader::new(&mut socket).read_line(&mut line).is_err() {
         return 1;
     }
@@ -68,14 +69,15 @@ pub fn main() -> i32 {
     // A key press that ends kiln must not also reach the sandbox: kiln ends it in order.
     let _ = setsid();
     let _ = prctl::set_name(c"kiln-supervisor");
-    // Process 1 of a sandbox whose entrance was killed becomes our child, so that we know when it is gone.
+    // Process 1 of a sandbox whose entrance was killed becomes a child of this process, which can then wait for its
+    // end.
     let _ = prctl::set_child_subreaper(true);
 
     if plan.is_detached() {
         supervise_detached(&plan, &socket)
     } else {
         let report = supervise_attached(&plan, &socket).unwrap_or_else(Report::of_failure);
-        // Nobody listens when kiln was killed; the clean-up is done all the same.
+        // If kiln was killed, the report has no reader; the clean-up is done all the same.
         if let Ok(text) = serde_json::to_string(&report) {
             let _ = writeln!(socket, "{text}");
         }
@@ -83,7 +85,7 @@ pub fn main() -> i32 {
     }
 }
 
-/// Closes what this process inherited by accident, from whoever started kiln, to the programs that it starts.
+/// Keeps descriptors that were inherited by accident from the starter of kiln away from child processes.
 fn keep_from_children() {
     for entry in fs_err::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
@@ -100,8 +102,8 @@ fn keep_from_children() {
 
 fn supervise_attached(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let files = Files::of(&plan.dir);
-    // Held until this process ends, by whatever cause: a directory whose lock is free has no live sandbox. The commands
-    // of the host that build a toolbox are guarded by the toolbox's own lock.
+    // Held until this process ends for any reason: a directory whose lock is free has no live sandbox. Host commands
+    // that build a toolbox are guarded by the toolbox's own lock.
     let _lock = match plan.task {
         Task::RunHostCommand { .. } => None,
         Task::RunAgent(_) | Task::TryMachine(_) | Task::Empty => Some(files.lock()?),
@@ -116,7 +118,7 @@ fn supervise_attached(plan: &Plan, socket: &UnixStream) -> Result<Report, Failur
         };
         let emptied = run(&empty, socket)?;
         report.failure = report.failure.or(emptied.failure);
-        // What resists is found by the next sweep, because the directory is still there.
+        // Leftovers are found by the next sweep, because the directory is still there.
         if fs_err::remove_dir(&plan.dir).is_ok() {
             let _ = fs_err::remove_file(files.lock_path());
         }
@@ -124,8 +126,8 @@ fn supervise_attached(plan: &Plan, socket: &UnixStream) -> Result<Report, Failur
     Ok(report)
 }
 
-/// A sandbox whose end somebody will ask for, not necessarily the process that started it. The lock comes locked, as
-/// standard output.
+/// Runs a sandbox whose report may be read by another process than the one that started it. Standard output is the
+/// lock, already held.
 fn supervise_detached(plan: &Plan, socket: &UnixStream) -> i32 {
     let files = Files::of(&plan.dir);
     let Ok(lock) = lock_from_stdout() else {
@@ -139,21 +141,21 @@ fn supervise_detached(plan: &Plan, socket: &UnixStream) -> i32 {
     match files.write_report(&report) {
         Ok(()) => 0,
         Err(error) => {
-            // It goes where the last words are.
+            // The message goes to the file of last words.
             let _ = writeln!(std::io::stderr(), "the report cannot be written: {error}");
             1
         }
     }
 }
 
-/// Moves the lock away from where the agent would inherit it.
+/// Moves the lock to a descriptor that the agent does not inherit.
 fn lock_from_stdout() -> std::io::Result<std::fs::File> {
     let lock = std::io::stdout().as_fd().try_clone_to_owned()?;
     dup2_stdout(fs_err::File::options().write(true).open("/dev/null")?)?;
     Ok(lock.into())
 }
 
-/// Runs one task in fresh namespaces and waits for its end.
+/// Runs one task in new namespaces and waits for its end.
 fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let mut report = Report::default();
     let gauge = match plan.agent() {
@@ -209,9 +211,9 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     report.exit_code = exit_code;
     report.usage = watch.meter.read(&cgroup.counters());
     let machine = watch.end_of_machine(exit_code);
-    // Its helpers end here, so that only processes of the sandbox are waited for.
+    // The helpers end here, so that only processes of the sandbox are waited for.
     drop(watch);
-    // What resists goes with the sandbox's other files.
+    // A leftover is removed with the sandbox's other files.
     let _ = remove_file(&Files::of(&plan.dir).agent());
     let _ = remove_file(&Files::of(&plan.dir).kvm());
     while waitpid(None, None).is_ok() {}
@@ -229,13 +231,13 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// What the control groups are to enforce.
+/// The limits that the control groups enforce.
 fn host_limits(agent: &AgentTask) -> Limits {
     let machine = agent.machine.as_ref();
     machine.map_or(agent.limits, |machine| machine.host_limits(&agent.limits))
 }
 
-/// Makes the disk space of the asked size where that can be had, and says how to measure it.
+/// Makes disk space of the requested size where possible, and returns how to measure it.
 fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<DiskGauge, Failure> {
     let file = Files::of(&plan.dir).disk();
     if let Some(machine) = &agent.machine {
@@ -247,7 +249,7 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
     let Some(size) = agent.limits.disk else {
         return Ok(DiskGauge::None);
     };
-    // Disk space that a sandbox left is gone on with as what it is.
+    // Disk space left by an earlier sandbox is continued in its own form.
     let (has_file, has_layers) = (file.exists(), plan.dir.join("scratch").exists());
     if !has_layers {
         let made = if has_file {
@@ -267,9 +269,10 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
     Walker::start(&plan.dir, plan.ids).map(DiskGauge::Directory)
 }
 
-/// Makes the disk of a machine, unless there is one to go on with. Without a size it is as large as what is free.
+/// Makes the disk of a machine, unless there is one to continue with. Without a limit it is as large as the free
+/// space.
 fn machines_disk(plan: &Plan, agent: &AgentTask, file: &Path) -> Result<DiskGauge, Failure> {
-    /// ext4's own habit.
+    /// ext4's own default.
     const BYTES_PER_INODE: u64 = 16 * 1024;
     let is_new = !file.exists();
     if is_new {
@@ -284,7 +287,7 @@ fn machines_disk(plan: &Plan, agent: &AgentTask, file: &Path) -> Result<DiskGaug
     Ok(DiskGauge::of_machine(file, is_new))
 }
 
-/// The ends of a machine's control port: the supervisor's, with the errand in it, and QEMU's.
+/// The ends of a machine's control port: the supervisor's, which carries the errand, and QEMU's.
 fn guest_of(plan: &Plan) -> Result<Option<(Guest, OwnedFd)>, Failure> {
     if plan.machine().is_none() {
         return Ok(None);
@@ -293,7 +296,7 @@ fn guest_of(plan: &Plan) -> Result<Option<(Guest, OwnedFd)>, Failure> {
     Ok(Some((Guest::new(ours, &plan.errand())?, theirs.into())))
 }
 
-/// The reader and the writer of what a detached agent says.
+/// The reader and the writer of a detached agent's standard error.
 fn words_of(plan: &Plan) -> Result<Option<(Words, OwnedFd)>, Failure> {
     if !plan.is_detached() {
         return Ok(None);
@@ -308,7 +311,7 @@ fn words_of(plan: &Plan) -> Result<Option<(Words, OwnedFd)>, Failure> {
 /// Gives the entrance its ids, limits and network, once it is in its namespaces.
 fn hand_over(socket: &mut UnixStream, plan: &Plan, entrance: Pid, cgroup: &Cgroup) -> Result<Option<Slirp>, Failure> {
     let mut ready = [0];
-    // No byte: the entrance could not make its namespaces and says why through the failure pipe.
+    // No byte: the entrance could not make its namespaces, and the failure pipe has the reason.
     if socket.read_exact(&mut ready).is_err() {
         return Ok(None);
     }

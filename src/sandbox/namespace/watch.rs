@@ -1,4 +1,4 @@
-//! What a supervisor does while its sandbox runs.
+//! The supervisor's loop while its sandbox runs. Polls descriptors and files, and kills the entrance.
 
 use std::os::{fd::AsFd, unix::net::UnixStream};
 
@@ -18,27 +18,27 @@ use crate::{
     sandbox::room::Meter,
 };
 
-/// How often the supervisor looks whether the sandbox has ended, or is to end, in milliseconds. Neither is announced on
-/// a descriptor that `poll` could watch together with the others, short of Linux-only process handles.
+/// Interval at which the supervisor checks whether the sandbox has ended or has to end, in milliseconds. Neither event
+/// has a descriptor that `poll` could watch together with the others, short of Linux-only process handles.
 const LOOK_EVERY_MS: u16 = 20;
 
-/// What is looked after.
+/// Everything that the loop looks after.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
-    /// Of a detached sandbox: asked for its end, told its usage.
+    /// For a detached sandbox: holds the request to end, and takes the usage.
     pub(super) files: Option<Files>,
-    /// Of an attached sandbox: its end is the sandbox's end.
+    /// For an attached sandbox: its end ends the sandbox.
     pub(super) socket: Option<&'a UnixStream>,
     pub(super) words: Option<Words>,
-    /// Of a sandbox with a machine: listened to.
+    /// For a sandbox with a machine: its messages.
     pub(super) guest: Option<Guest>,
     pub(super) slirp: Option<Slirp>,
     pub(super) meter: Meter,
 }
 
 impl Watch<'_> {
-    /// Waits for the entrance, and kills it, and so the sandbox, when it is to end. Its exit code, and what it lost that
-    /// it cannot be without.
+    /// Waits for the entrance, and kills it, and so the sandbox, when it has to end. Returns its exit code, and the
+    /// loss that ended it, if any.
     pub(super) fn until_the_end_of(&mut self, entrance: Pid, cgroup: &Cgroup) -> (i32, Option<Failure>) {
         let mut lost = None;
         let mut killed = false;
@@ -56,7 +56,7 @@ impl Watch<'_> {
             if let Some(files) = &self.files
                 && let Some(usage) = self.meter.tick(&cgroup.counters())
             {
-                // On a full disk the next note may find room.
+                // On a full disk the next record may find space.
                 let _ = files.write_usage(&usage);
             }
             lost = self.slirp.as_mut().and_then(Slirp::is_lost);
@@ -67,7 +67,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits for something to do, but not for long. Whether kiln has let go of the sandbox.
+    /// Waits briefly for events. Returns whether kiln has released the sandbox.
     fn wait(&mut self, killed: bool) -> bool {
         let socket = self.socket.filter(|_| !killed).map(AsFd::as_fd);
         let words = self.words.as_ref().and_then(Words::source);
@@ -90,7 +90,7 @@ impl Watch<'_> {
         kiln_left
     }
 
-    /// How the machine's errand went, if there was one. `exit_code` is QEMU's.
+    /// The report on the machine's errand, if it had one. `exit_code` is QEMU's.
     pub(super) fn end_of_machine(&mut self, exit_code: i32) -> Option<GuestReport> {
         let report = self.guest.as_mut()?.report();
         if let Some(guest) = &self.guest {
@@ -109,7 +109,7 @@ impl Watch<'_> {
         Some(report.unwrap_or_else(lost))
     }
 
-    /// Copies what was said last; passes on the exit code.
+    /// Copies the remaining output; returns the exit code unchanged.
     fn last_words(&mut self, code: i32) -> i32 {
         while self.words.as_mut().is_some_and(Words::copy) {}
         code

@@ -1,4 +1,4 @@
-//! What an agent says on standard error, kept for evidence without filling the disk.
+//! Copies an agent's standard error to a file of bounded size, as evidence. Reads a pipe and writes that file only.
 
 use std::{
     collections::VecDeque,
@@ -9,13 +9,13 @@ use std::{
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-/// The file is never larger than this.
+/// The largest size of the file.
 const MOST: usize = 64 * 1024;
 
-/// The end that stays when it is.
+/// How much of the end is kept when the file is full.
 const TAIL: usize = 16 * 1024;
 
-/// Copies a pipe to a file of bounded size. What is written is always the end of what was said.
+/// Copies a pipe to a file of bounded size, which always has the end of the output.
 #[derive(Debug)]
 pub(super) struct Words {
     pipe: File,
@@ -39,12 +39,12 @@ impl Words {
         })
     }
 
-    /// What to wait on, until the last writer is gone.
+    /// The descriptor to poll, until the last writer is gone.
     pub(super) fn source(&self) -> Option<BorrowedFd<'_>> {
         self.is_open.then(|| self.pipe.as_fd())
     }
 
-    /// Copies what there is, up to a limit. Whether there was anything.
+    /// Copies available data, up to a limit. Returns whether there was any.
     pub(super) fn copy(&mut self) -> bool {
         let mut buffer = [0; TAIL];
         match self.pipe.read(&mut buffer) {
@@ -62,7 +62,7 @@ impl Words {
         self.tail.extend(said);
         let excess = self.tail.len().saturating_sub(TAIL);
         self.tail.drain(..excess);
-        // A full disk loses words, not the sandbox.
+        // A full disk loses output, not the sandbox.
         if self.written + said.len() <= MOST {
             self.written += said.len();
             let _ = self.file.write_all(said);

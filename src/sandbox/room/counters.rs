@@ -1,25 +1,25 @@
-//! What the control groups of a sandbox count, on either version.
+//! Reads the counters of a sandbox's control groups, on either version. Reads files only.
 
 use std::{path::PathBuf, time::Duration};
 
-/// Groups that count: one directory on version 2, one per controller on version 1.
+/// The groups: one directory on version 2, one per controller on version 1.
 #[derive(Debug, Default, Clone)]
 pub struct Counters {
     dirs: Vec<PathBuf>,
 }
 
 impl Counters {
-    /// Those of these groups.
+    /// The counters of these groups.
     pub fn of(dirs: Vec<PathBuf>) -> Self {
         Self { dirs }
     }
 
-    /// How often the kernel killed a process of the sandbox for want of memory.
+    /// How often the kernel killed a process of the sandbox because memory ran out.
     pub fn oom_kills(&self) -> u64 {
         self.find(&["memory.events", "memory.oom_control"], "oom_kill ")
     }
 
-    /// Bytes of memory in use at most so far; 0 where nobody counts.
+    /// Peak memory in bytes so far; 0 if it is not counted.
     pub fn memory_peak(&self) -> u64 {
         self.find(&["memory.peak", "memory.max_usage_in_bytes"], "")
     }
@@ -32,7 +32,7 @@ impl Counters {
         }
     }
 
-    /// The number after `name` in the first of these files that there is, in any of the groups; 0 without.
+    /// The number after `name` in the first of these files that exists in any of the groups; 0 without one.
     fn find(&self, files: &[&str], name: &str) -> u64 {
         let paths = self.dirs.iter().flat_map(|dir| files.iter().map(|file| dir.join(file)));
         let number = |text: String| {

@@ -1,7 +1,7 @@
-//! Which host ids stand behind the ids inside a sandbox.
+//! Maps the ids inside a sandbox to host ids. Reads `/etc/subuid` and `/etc/subgid`, and writes the maps of a process.
 //!
-//! Inside, ids 0 to 65535 exist; outside they are a range that belongs to nobody else. Root inside is therefore
-//! nobody outside: it owns no host file, and no host process.
+//! Inside, ids 0 to 65535 exist; outside they are a range that no other user has. So root inside has no rights
+//! outside: it owns no host file and no host process.
 
 use std::{path::Path, process::Command};
 
@@ -13,8 +13,8 @@ use crate::records::Failure;
 /// How many ids a sandbox has; distributions use ids up to 65534 (`nobody`).
 pub const ID_COUNT: u32 = 65_536;
 
-/// Where the range starts when Kiln itself runs as root and `/etc/subuid` grants root nothing: just above the ranges
-/// that `systemd-nspawn` picks from (524288 to 1879048191, `systemd-nspawn(1)`).
+/// The start of the range when Kiln runs as root and `/etc/subuid` grants root nothing: just above the ranges that
+/// `systemd-nspawn` picks from (524288 to 1879048191, `systemd-nspawn(1)`).
 const ROOT_DEFAULT_BASE: u32 = 0x7000_0000;
 
 /// The host ids of one sandbox.
@@ -24,12 +24,12 @@ pub struct IdMap {
     pub uid_base: u32,
     /// Host group id of group 0 inside.
     pub gid_base: u32,
-    /// Whether the kernel must be asked through `newuidmap`, because we are not root.
+    /// Whether the maps must be written through `newuidmap`, because Kiln is not root.
     pub rootless: bool,
 }
 
 impl IdMap {
-    /// The range of the user who runs Kiln.
+    /// The range of the user that runs Kiln.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl IdMap {
     }
 }
 
-/// The first range in `text` (format of subuid(5)) of at least [`ID_COUNT`] ids that belongs to this user.
+/// The first range of this user in `text` (format of subuid(5)) with at least [`ID_COUNT`] ids.
 fn find_range(text: &str, name: &str, uid: u32) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut fields = line.trim().split(':');

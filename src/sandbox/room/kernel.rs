@@ -1,5 +1,5 @@
-//! The few calls that furnish a sandbox, behind a trait, so that "these mounts in this order" can be tested without
-//! root.
+//! The few system calls that set up a sandbox's mounts, behind a trait, so that the order of mounts can be tested
+//! without root. Mounts, and writes files of the new root.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::records::Failure;
 
-/// What the furnishing of a sandbox asks of the operating system. All paths are absolute.
+/// The operations for setting up a sandbox. All paths are absolute.
 pub trait Kernel {
     /// `mount(2)`.
     fn mount(&mut self, source: &str, target: &Path, kind: &str, flags: MsFlags, data: &str) -> Result<(), Failure>;
     /// Makes a directory and its parents.
     fn mkdir(&mut self, path: &Path) -> Result<(), Failure>;
-    /// Makes a file with this content, replacing what is there.
+    /// Makes a file with this content, replacing an existing one.
     fn write(&mut self, path: &Path, content: &str) -> Result<(), Failure>;
     /// Makes a symbolic link.
     fn symlink(&mut self, target: &str, path: &Path) -> Result<(), Failure>;
-    /// Makes `root` the root directory and lets go of the old one.
+    /// Makes `root` the root directory and releases the old one.
     fn enter_root(&mut self, root: &Path) -> Result<(), Failure>;
 }
 
-/// The real thing.
+/// The real operations.
 #[derive(Debug)]
 pub struct Linux;
 

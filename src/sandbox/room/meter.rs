@@ -1,4 +1,4 @@
-//! Measuring what a sandbox uses, from beside it.
+//! Measures the usage of a sandbox from outside. Reads control groups and file systems.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,52 +10,52 @@ use serde::{Deserialize, Serialize};
 
 use super::{counters::Counters, walk::Walker};
 
-/// How often a sandbox is measured.
+/// Interval between measurements.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What a sandbox uses. What cannot be measured here is 0.
+/// The usage of a sandbox. Values that cannot be measured here are 0.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Bytes of memory, at most so far; what the kernel keeps of files counts too.
+    /// Peak memory in bytes so far, including the kernel's cache of files.
     pub memory_peak: u64,
     /// CPU time so far.
     pub cpu: Duration,
-    /// Bytes on disk, at most so far.
+    /// Peak disk space in bytes so far.
     pub disk: u64,
-    /// Files, directories and links on disk, at most so far.
+    /// Peak number of files, directories and links on disk so far.
     pub inodes: u64,
-    /// How often the kernel killed a process for want of memory so far.
+    /// How often the kernel killed a process because memory ran out so far.
     pub oom_kills: u64,
 }
 
-/// How its disk space is measured.
+/// How the disk space is measured.
 #[derive(Debug)]
 pub enum DiskGauge {
     /// Not at all.
     None,
-    /// A file system of its own is mounted there; what was used of it before anything was written does not count.
+    /// By the usage of a mounted file system, less its usage when it was new.
     FileSystem {
-        /// Where.
+        /// The mount point.
         mounted_on: PathBuf,
-        /// Bytes and inodes that it used when it was new.
+        /// Bytes and inodes in use when it was new.
         empty: (u64, u64),
     },
-    /// A machine has a file for a disk, and tells what is in it.
+    /// By the size of a machine's disk file, and the machine's own reports on its content.
     Machine {
         /// The file.
         file: PathBuf,
         /// Bytes that it took when it was new.
         empty: u64,
-        /// Whether it is the machine's own from the first.
+        /// Whether the machine was the first to use it.
         is_new: bool,
-        /// Inodes, as the machine told last.
+        /// Inodes, as last reported by the machine.
         inodes: u64,
     },
-    /// A directory is walked through.
+    /// By walking a directory.
     Directory(Walker),
 }
 
-/// Measures a sandbox, and remembers the most.
+/// Measures a sandbox, and remembers the peaks.
 #[derive(Debug)]
 pub struct Meter {
     gauge: DiskGauge,
@@ -64,7 +64,7 @@ pub struct Meter {
 }
 
 impl DiskGauge {
-    /// For a file system that has just been mounted, and was `is_new`.
+    /// The gauge for a file system that has just been mounted, and was `is_new`.
     pub fn of_file_system(mounted_on: &Path, is_new: bool) -> Self {
         let empty = if is_new { used(mounted_on) } else { (0, 0) };
         Self::FileSystem {
@@ -73,7 +73,7 @@ impl DiskGauge {
         }
     }
 
-    /// For the disk of a machine, which `is_new`.
+    /// The gauge for the disk of a machine, which `is_new`.
     pub fn of_machine(file: &Path, is_new: bool) -> Self {
         Self::Machine {
             file: file.to_owned(),
@@ -99,14 +99,14 @@ impl DiskGauge {
     }
 }
 
-/// Bytes that a file has on disk; its holes do not count.
+/// Bytes that a file takes on disk, without its holes.
 fn allocated(file: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     const UNIT: u64 = 512;
     fs_err::metadata(file).map_or(0, |metadata| metadata.blocks() * UNIT)
 }
 
-/// Bytes and inodes of a file system that are in use.
+/// Bytes and inodes in use on a file system.
 fn used(path: &Path) -> (u64, u64) {
     statvfs(path).map_or((0, 0), |stat| {
         (
@@ -117,7 +117,7 @@ fn used(path: &Path) -> (u64, u64) {
 }
 
 impl Meter {
-    /// One that has measured nothing yet.
+    /// A meter without measurements yet.
     pub fn new(gauge: DiskGauge) -> Self {
         Self {
             gauge,
@@ -126,14 +126,14 @@ impl Meter {
         }
     }
 
-    /// Takes note of how many inodes a machine's disk has come to have, and has in all.
+    /// Records how many inodes a machine's disk has gained, and has in all.
     pub fn inodes_of_machine(&mut self, (new, all): (u64, u64)) {
         if let DiskGauge::Machine { is_new, inodes, .. } = &mut self.gauge {
             *inodes = if *is_new { new } else { all };
         }
     }
 
-    /// Measures, if it is time to.
+    /// Measures, if the interval has passed.
     pub fn tick(&mut self, counters: &Counters) -> Option<Usage> {
         let now = Instant::now();
         (now >= self.due).then(|| {

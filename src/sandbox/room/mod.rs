@@ -1,5 +1,5 @@
-//! What sandboxes on a shared kernel have in common, whoever makes them: the ids, the file systems, process 1, and how
-//! they are measured. Drivers use it from outside, and the agent where it is the first process in a container.
+//! The parts that all sandboxes on a shared kernel have in common: ids, file systems, process 1, and measurement.
+//! Drivers use them from outside, and the agent uses them as the first process in a container.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,20 +24,20 @@ pub mod order;
 pub mod process1;
 mod walk;
 
-/// Has this process killed when its parent dies. To be said again after each change of user, which clears it.
+/// Has this process killed when its parent dies. Must be repeated after each change of user, which clears it.
 pub fn die_with_parent() {
-    // It cannot fail with a valid signal (prctl(2)).
+    // This cannot fail with a valid signal (prctl(2)).
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
 }
 
-/// Tells a failure to whoever reads the pipe.
+/// Writes a failure to the pipe.
 pub fn report_failure(pipe: &OwnedFd, failure: &Failure) {
     if let Ok(text) = serde_json::to_string(failure) {
         let _ = nix::unistd::write(pipe.as_fd(), text.as_bytes());
     }
 }
 
-/// Why there is no user namespace, and what to do about it.
+/// The failure for a user namespace that cannot be made, with advice.
 pub fn user_namespace_failure(errno: Errno) -> Failure {
     let failure = Failure::new(
         "no_user_namespace",

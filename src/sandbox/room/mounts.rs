@@ -1,11 +1,12 @@
-//! What a sandbox's file systems look like, from the first mount to the change of root.
+//! Sets up a sandbox's file systems, from the first mount to the change of root. Mounts through the [`Kernel`] trait
+//! only.
 //!
 //! ```text
 //! /            overlay: the toolbox below, the job's own layer above
 //! /proc        of the sandbox's own process namespace
 //! /sys         empty
 //! /dev         null zero full random urandom tty, own pts and shm; nothing else
-//! /run         tmpfs; /run/agent is the agent, /run/kiln the server's sockets, and what lies beside the agent
+//! /run         tmpfs; /run/agent is the agent, /run/kiln the server's sockets, besides the agent's companions
 //! /tmp         in the job's own layer, so on disk
 //! /scratch     the job's disk space
 //! ```
@@ -17,27 +18,28 @@ use nix::mount::MsFlags;
 use super::kernel::Kernel;
 use crate::{emulation::twins::join::PRELUDE, records::Failure};
 
-/// Where the sandbox is put together before it becomes `/`. It is a tmpfs over the host's `/tmp`, seen by this
-/// namespace only; every system has that directory and everybody may enter it.
+/// Where the sandbox is assembled before it becomes `/`: a tmpfs over the host's `/tmp`, visible in this namespace
+/// only. Every system has that directory, and every user may enter it.
 const STAGE: &str = "/tmp";
 
-/// Where a job's disk space is inside its sandbox.
+/// The path of a job's disk space inside its sandbox.
 pub const SCRATCH: &str = "/scratch";
 
-/// Where the agent is inside its sandbox.
+/// The path of the agent inside its sandbox.
 pub const AGENT: &str = "/run/agent";
 
-/// Programs for the agent that lie beside it on the host; each is in `/run` under its own name. A host without native
-/// twins has none.
+/// Programs for the agent, beside it on the host; each is in `/run` under its own name. A host without native twins
+/// has none.
 pub const COMPANIONS: [&str; 2] = [PRELUDE, "answers.so"];
 
-/// Where the server's sockets are inside its sandboxes.
+/// The path of the server's sockets inside its sandboxes.
 pub const DOORS: &str = "/run/kiln";
 
-/// Directories of the disk space that hold nothing of the job's own: changes to the toolbox, and what overlays need.
+/// Directories of the disk space without content of the job's own: changes to the toolbox, and the overlays' work
+/// directories.
 pub const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
 
-/// Links that every `/dev` has, and where they lead.
+/// Links that every `/dev` has, and their targets.
 pub(crate) const DEV_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
     ("fd/0", "stdin"),
@@ -46,10 +48,10 @@ pub(crate) const DEV_LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "ptmx"),
 ];
 
-/// Device nodes that a build may have. They are bound from the host since a user namespace cannot make nodes.
+/// Device nodes that a build may use. They are bound from the host, since a user namespace cannot make nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// What the mounts are made from, as paths that this process can open (usually `/proc/self/fd/N`).
+/// The sources of the mounts, as paths that this process can open (usually `/proc/self/fd/N`).
 #[derive(Debug)]
 pub struct Sources {
     /// The unpacked toolbox.
@@ -58,14 +60,14 @@ pub struct Sources {
     pub disk: PathBuf,
     /// The agent's file.
     pub agent: PathBuf,
-    /// Those of [`COMPANIONS`] that are there, with their names.
+    /// The [`COMPANIONS`] that exist, with their names.
     pub companions: Vec<(&'static str, PathBuf)>,
-    /// The directory with the server's sockets. It is the directory that is bound, so that the sockets of a server that
-    /// was restarted are seen too.
+    /// The directory with the server's sockets. The directory is bound, not the sockets, so that the sockets of a
+    /// restarted server are visible too.
     pub doors: PathBuf,
 }
 
-/// What lies beside the agent and goes into the sandbox with it.
+/// The programs beside the agent that go into the sandbox with it.
 pub fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
     COMPANIONS
         .into_iter()
@@ -74,7 +76,7 @@ pub fn companions(agent: &Path) -> impl Iterator<Item = (&'static str, PathBuf)>
 }
 
 /// Options of an overlay. With `volatile` no fsync reaches the disk: package managers sync after every file, and
-/// nothing in a sandbox outlives the job, so there is nothing to lose.
+/// nothing in a sandbox outlives the job, so nothing can be lost.
 fn layers(lower: &Path, disk: &Path, upper: &str, work: &str) -> String {
     format!(
         "lowerdir={},upperdir={},workdir={},userxattr,volatile",
@@ -84,8 +86,8 @@ fn layers(lower: &Path, disk: &Path, upper: &str, work: &str) -> String {
     )
 }
 
-/// Puts the sandbox together and enters it. Its overlays are mounted from the source `name`, so that somebody who looks
-/// at the mounts of a process sees which sandbox it is in.
+/// Assembles the sandbox and enters it. The source of its overlays is `name`, so that the mounts of a process show
+/// which sandbox it is in.
 pub fn furnish(
     kernel: &mut dyn Kernel,
     sources: &Sources,
@@ -124,7 +126,7 @@ pub fn furnish(
     kernel.mount("proc", &inside("/proc"), "proc", safe | MsFlags::MS_NOEXEC, "")?;
     // Empty, but writable: kiwi unpacks packages that own the directory while it is mounted into the new root.
     kernel.mount("kiln", &inside("/sys"), "tmpfs", safe, "mode=0755,size=4k")?;
-    // Over nothing, only for the sake of `volatile`.
+    // Over an empty directory, only for the sake of `volatile`.
     let scratch = layers(&disk.join("empty"), &disk, "scratch", "scratch-work");
     kernel.mount(name, &inside(SCRATCH), "overlay", MsFlags::empty(), &scratch)?;
 
@@ -187,7 +189,7 @@ pub fn furnish(
 mod tests {
     use super::*;
 
-    /// Writes down what it is asked to do.
+    /// Records the calls.
     #[derive(Default)]
     struct Recorder(Vec<String>);
 

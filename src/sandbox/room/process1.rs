@@ -1,4 +1,5 @@
-//! What process 1 of a sandbox does once it is in its namespaces.
+//! The work of process 1 of a sandbox inside its namespaces: starts a program and reaps orphans. Touches the disk
+//! space of the sandbox.
 
 use std::{
     io::Write,
@@ -17,11 +18,11 @@ use nix::{
 use super::mounts::{AGENT, JOBLESS_LAYERS};
 use crate::records::{Failure, protocol::AgentFacts};
 
-/// The agent, with what it hears on its standard input, and what it says where this process says it.
+/// The agent, with its facts on standard input and this process's outputs.
 ///
 /// # Errors
 ///
-/// When there is no pipe to be had.
+/// A pipe cannot be made.
 pub fn agent(facts: &AgentFacts) -> Result<Command, Failure> {
     let input = standard_input(facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
     let mut command = Command::new(AGENT);
@@ -33,7 +34,7 @@ pub fn agent(facts: &AgentFacts) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// The environment that the agent starts with, and nothing of the host's.
+/// The environment of the agent; nothing of the host's is passed on.
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
@@ -41,7 +42,7 @@ const ENVIRONMENT: [(&str, &str); 4] = [
     ("TERM", "dumb"),
 ];
 
-/// What the agent reads: the facts, which fit into a pipe.
+/// The agent's standard input: the facts, which fit into a pipe.
 fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
     let mut text = serde_json::to_string(facts)?;
@@ -50,7 +51,7 @@ fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
     Ok(reader)
 }
 
-/// Removes what a sandbox before this one left in the disk space, except the job's own.
+/// Removes the layers that an earlier sandbox left in the disk space, but not the job's own files.
 pub fn clear_layers(disk: &Path) -> std::io::Result<()> {
     for layer in JOBLESS_LAYERS {
         let path = disk.join(layer);
@@ -61,8 +62,8 @@ pub fn clear_layers(disk: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes a copy of a program that may be run by everybody and read by its owner only, who is nobody inside. The kernel
-/// then shields the processes that run it: no root of a sandbox reads their memory, environment or descriptors
+/// Makes a copy of a program that every user may run but only its owner may read, whose id does not exist inside. The
+/// kernel then protects the processes that run it: no root of a sandbox reads their memory, environment or descriptors
 /// (`would_dump` in the kernel's `fs/exec.c`).
 pub fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
     let mut file = fs_err::File::create(copy)?;
@@ -70,7 +71,7 @@ pub fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o711))
 }
 
-/// Starts the program and waits for it, and for every orphan that is handed to process 1 meanwhile.
+/// Starts the program and waits for it, reaping every orphan that process 1 inherits meanwhile.
 pub fn run_and_reap(mut command: Command) -> Result<i32, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let child = command

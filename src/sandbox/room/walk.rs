@@ -1,5 +1,5 @@
-//! How much a directory holds whose files belong to the ids of a sandbox: a process of its own, with just the rights
-//! of those ids, adds it up again and again.
+//! Measures a directory whose files belong to the ids of a sandbox: a separate process with just the rights of those
+//! ids adds it up again and again. Forks, and reads metadata of files.
 
 use std::{
     collections::HashSet,
@@ -31,13 +31,13 @@ use crate::records::Failure;
 /// The shortest pause between two walks.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A pause is this many times as long as the walk before it, so that walking costs less than 1 % of a CPU.
+/// A pause is this many times as long as the walk before it, so that walking takes less than 1 % of a CPU.
 const PAUSES_PER_WALK: u32 = 100;
 
-/// One result on the socket: bytes, then inodes.
+/// The size of one result on the socket: bytes, then inodes.
 const RESULT: usize = 16;
 
-/// The process that walks. Dropping it ends it.
+/// The walking process. Dropping this ends it.
 #[derive(Debug)]
 pub struct Walker {
     child: Pid,
@@ -46,11 +46,11 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Starts walking through `dir`, with the rights of `ids`. The calling process must have one thread.
+    /// Starts to walk `dir` with the rights of `ids`. The calling process must be single-threaded.
     ///
     /// # Errors
     ///
-    /// When the process or its user namespace cannot be made.
+    /// The process or its user namespace cannot be made.
     pub fn start(dir: &Path, ids: IdMap) -> Result<Self, Failure> {
         let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot measure the disk: {errno}"));
         let socket = |error: std::io::Error| Failure::io("cannot measure the disk", &error);
@@ -61,7 +61,7 @@ impl Walker {
         let child = match unsafe { fork() }.map_err(system)? {
             ForkResult::Child => {
                 drop(results);
-                // It ends with an error when nobody listens any more.
+                // It ends with an error when the socket is closed.
                 let _ = walk_for_ever(&dir, theirs);
                 std::process::exit(0);
             }
@@ -95,7 +95,7 @@ impl Walker {
 
 impl Drop for Walker {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // The process may have been killed already.
         let _ = kill(self.child, Signal::SIGKILL);
         let _ = waitpid(self.child, None);
     }
@@ -110,7 +110,8 @@ fn walk_for_ever(dir: &OwnedFd, mut results: UnixStream) -> std::io::Result<()> 
     setgroups(&[])?;
     setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))?;
-    // The change of user cleared it (prctl(2)). If the supervisor died in between, the next result finds nobody.
+    // The change of user cleared the setting (prctl(2)). If the supervisor died in between, writing the next result
+    // fails.
     die_with_parent();
     let path = PathBuf::from(format!("/proc/self/fd/{}/.", dir.as_raw_fd()));
     loop {
@@ -124,7 +125,7 @@ fn walk_for_ever(dir: &OwnedFd, mut results: UnixStream) -> std::io::Result<()> 
     }
 }
 
-/// Bytes on disk and inodes below a directory. What vanishes meanwhile does not count.
+/// Bytes on disk and inodes below a directory. Files that vanish meanwhile do not count.
 fn add_up(dir: &Path) -> (u64, u64) {
     let (mut bytes, mut inodes) = (0, 0);
     let mut linked = HashSet::new();
@@ -137,7 +138,7 @@ fn add_up(dir: &Path) -> (u64, u64) {
             } else if metadata.nlink() > 1 && !linked.insert(metadata.ino()) {
                 continue;
             }
-            // Blocks are of 512 bytes here, whatever the file system's are (stat(2)).
+            // These blocks have 512 bytes, whatever the file system's size is (stat(2)).
             bytes += metadata.blocks() * 512;
             inodes += 1;
         }

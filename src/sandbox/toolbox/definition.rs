@@ -1,4 +1,4 @@
-//! What the toolbox is made of: the files of `kata/toolbox/` and `qemu/`, compiled into this program.
+//! The description of the toolbox: the files of `kata/toolbox/` and `qemu/`, compiled into this program. Pure: no I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{arch::Arch, records::Failure};
 
-/// The files of the description, by name. Together they are the toolbox's identity.
+/// The files of the description, by name. Together they identify the toolbox.
 pub(super) const FILES: [(&str, &str); 8] = [
     ("toolbox.toml", include_str!("../../../kata/toolbox/toolbox.toml")),
     ("customize.sh", include_str!("../../../kata/toolbox/customize.sh")),
@@ -33,7 +33,7 @@ pub(super) struct Definition {
     pub(super) suite: String,
     /// Components of the archive.
     pub(super) components: Vec<String>,
-    /// Version prefixes that packages must have.
+    /// Required version prefixes, by package.
     pub(super) pins: BTreeMap<String, String>,
     /// Packages by purpose.
     pub(super) packages: BTreeMap<String, Vec<String>>,
@@ -47,7 +47,7 @@ impl Definition {
             .map_err(|error| Failure::new("toolbox_definition", format!("kata/toolbox/{name}: {error}")))
     }
 
-    /// Every package once.
+    /// All packages, without duplicates.
     pub(super) fn packages(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.packages.values().flatten().map(String::as_str).collect();
         names.sort_unstable();
@@ -55,7 +55,7 @@ impl Definition {
         names
     }
 
-    /// Compares what was installed (`name version` lines) with the pins.
+    /// Checks the installed packages (`name version` lines) against the pins.
     pub(super) fn check_pins(&self, installed: &str) -> Result<(), Failure> {
         let versions: BTreeMap<&str, &str> = installed.lines().filter_map(|line| line.split_once(' ')).collect();
         for (package, wanted) in &self.pins {
@@ -74,7 +74,7 @@ impl Definition {
     }
 }
 
-/// SHA-256 over the description and the toolbox's architecture, hexadecimal.
+/// SHA-256 of the description and the toolbox's architecture, in hexadecimal.
 pub(super) fn digest(arch: Arch) -> String {
     let mut hash = Sha256::new();
     hash.update(arch.name());

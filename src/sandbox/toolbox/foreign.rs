@@ -1,5 +1,5 @@
-//! Toolboxes for other architectures than this host's: what runs in the new root while it is made, the packages' own
-//! scripts and kiwi's installation, runs under an emulator. That one comes out of this host's toolbox.
+//! Prepares toolboxes for other architectures than this host's: programs that run in the new root while it is made,
+//! the packages' scripts and kiwi's installation, run under an emulator from this host's toolbox. Copies one file.
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
@@ -11,14 +11,14 @@ use crate::{
     sandbox::namespace::HOST_COMMAND_DIR,
 };
 
-/// The emulator's name beside the description.
+/// The emulator's file name beside the description.
 const EMULATOR: &str = "emulator";
 
-/// mmdebstrap looks for an emulator at the places where Debian registers one. Ours is somewhere else, and only here.
+/// mmdebstrap looks for an emulator where Debian registers one. Kiln's is elsewhere, and registered only here.
 pub(super) const MMDEBSTRAP_OPTION: &str = "--skip=check/qemu";
 
-/// Copies the emulator of `arch` into `input`, where programs of the host can open it that are no more than a sandbox's
-/// root. Returns how it is to be registered.
+/// Copies the emulator of `arch` into `input`, where host programs can open it that have only the rights of a
+/// sandbox's root. Returns how to register it.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub(super) fn bring_emulator(own: &Toolbox, arch: Arch, input: &Path) -> Result<
     Ok(emulation)
 }
 
-/// There is no toolbox yet that the emulator could come from.
+/// The failure when there is no toolbox yet to take the emulator from.
 pub(super) fn no_emulator() -> Failure {
     Failure::new(
         "no_toolbox",

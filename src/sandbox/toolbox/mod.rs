@@ -1,15 +1,18 @@
-//! The toolbox: the root file system that the agent runs in.
+//! The toolbox: the root file system in which the agent runs. Builds it with host programs, and touches the directory
+//! of toolboxes.
 //!
 //! ```text
-//! toolboxes/<digest of the description>/toolbox.squashfs   what other machines and VMs get
+//! toolboxes/<digest of the description>/toolbox.squashfs   for other machines and VMs
 //! toolboxes/<digest of the description>/tree               the same, unpacked: the lower layer of every sandbox here
 //! toolboxes/<digest of the description>/vm                 kernel and modules of virtual machines, beside the root
 //! toolboxes/<digest of the description>/facts.json         its digest, and every package with its version
 //! ```
 //!
-//! It is unpacked because a user namespace cannot mount a squashfs without FUSE, which would tax every file access.
+//! The tree is unpacked because a user namespace cannot mount a squashfs without FUSE, which would slow down every
+//! file access.
 //!
-//! One is for one architecture. Those of others than this host's are for build nodes, and are made under the emulator.
+//! Each toolbox is for one architecture. Those for other architectures than this host's are for build nodes, and are
+//! made under the emulator.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +33,7 @@ mod foreign;
 /// A toolbox that is ready for use.
 #[derive(Debug, Clone)]
 pub struct Toolbox {
-    /// Digest of its description: its name.
+    /// Digest of its description, which is its name.
     pub name: String,
     /// The squashfs.
     pub squashfs: PathBuf,
@@ -38,11 +41,11 @@ pub struct Toolbox {
     pub tree: PathBuf,
     /// Holds `vmlinuz` and `modules` for virtual machines, where Debian has a kernel for them.
     pub vm: PathBuf,
-    /// What is in it.
+    /// Its digest, age and packages.
     pub facts: Facts,
 }
 
-/// What a toolbox is, for people and for provenance.
+/// The facts about a toolbox, for users and for provenance.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     /// SHA-256 of the squashfs, hexadecimal.
@@ -68,7 +71,7 @@ pub struct Toolboxes {
 }
 
 impl Toolboxes {
-    /// Toolboxes kept in `dir`; `driver` runs the programs that make them.
+    /// The toolboxes in `dir`; `driver` runs the programs that make them.
     pub fn new(dir: &Path, driver: NamespaceDriver) -> Result<Self, Failure> {
         make_private_dir(dir)?;
         Ok(Self {
@@ -77,16 +80,16 @@ impl Toolboxes {
         })
     }
 
-    /// The toolbox of the built-in description for hosts of this architecture, if it was built.
+    /// The toolbox of the built-in description for hosts of this architecture, if it has been built.
     pub fn find(&self, arch: Arch) -> Option<Toolbox> {
         self.read(definition::digest(arch))
     }
 
-    /// All that were built, of whichever description, in the order of their names; and whether each is of the built-in one.
+    /// All built toolboxes of any description, by name; and whether each has the built-in one.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be read.
+    /// The directory cannot be read.
     pub fn list(&self) -> Result<Vec<(Toolbox, bool)>, Failure> {
         let mut names = self.names()?;
         names.sort_unstable();
@@ -98,7 +101,7 @@ impl Toolboxes {
         Ok(names.into_iter().filter_map(read).collect())
     }
 
-    /// The names of the directories that there are.
+    /// The names of the existing directories.
     fn names(&self) -> Result<Vec<String>, Failure> {
         let failed = |error: std::io::Error| Failure::io("cannot look through the toolboxes", &error);
         let mut names = Vec::new();
@@ -123,15 +126,15 @@ impl Toolboxes {
         })
     }
 
-    /// The toolbox of the built-in description for hosts of this architecture; builds it unless it is there.
+    /// The toolbox of the built-in description for hosts of this architecture; built if necessary.
     ///
-    /// Only one process builds at a time; others wait and find it made. An interrupted build is thrown away by the
-    /// next one. `say` gets every line of the tools' output.
+    /// Only one process builds at a time; others wait for its result. The next build discards an interrupted one.
+    /// `say` gets every line of the tools' output.
     ///
     /// # Errors
     ///
-    /// `toolbox_*` failures that name the tool and its last words; `no_toolbox` when one for another architecture is asked
-    /// for before this host's own, which has the emulator for it.
+    /// `toolbox_*` failures that name the tool and its last output; `no_toolbox` when one for another architecture is
+    /// asked for before this host's own, which has the emulator for it.
     pub async fn ensure(
         &self,
         arch: Arch,
@@ -164,14 +167,14 @@ impl Toolboxes {
             self.driver.remove_dir(&work).await?;
             return Err(failure);
         }
-        // The files in it belong to the sandbox's ids, but the directory is ours: the rename needs no other right.
+        // The files in it belong to the sandbox's ids, but the directory is Kiln's: the rename needs no other right.
         fs_err::rename(&work, self.dir.join(name)).map_err(|error| Failure::io("cannot keep the toolbox", &error))?;
         self.find(arch)
             .ok_or_else(|| Failure::new("toolbox_lost", "the toolbox that was just built is not there"))
     }
 
-    /// Removes every toolbox that is not of the built-in description, and what machines of earlier agents booted with.
-    /// Returns the toolboxes' names.
+    /// Removes every toolbox of another description, and the boot files of machines with earlier agents. Returns the
+    /// toolboxes' names.
     pub async fn prune(&self) -> Result<Vec<String>, Failure> {
         let (known, mut removed) = (current(), Vec::new());
         for name in self.names()? {
@@ -295,12 +298,12 @@ impl Toolboxes {
     }
 }
 
-/// The names of toolboxes of the built-in description.
+/// The names of the toolboxes of the built-in description.
 fn current() -> [String; Arch::ALL.len()] {
     Arch::ALL.map(definition::digest)
 }
 
-/// What every root of mmdebstrap's gets that nobody will read manuals in.
+/// Options of mmdebstrap that leave out manuals and other files that a toolbox does not need.
 const MMDEBSTRAP_OPTIONS: [&str; 9] = [
     "--aptopt=APT::Install-Recommends \"false\"",
     "--aptopt=Acquire::Languages \"none\"",
@@ -363,7 +366,7 @@ async fn sha256_of(path: &Path) -> Result<String, Failure> {
 pub(crate) mod tests {
     use super::*;
 
-    /// One that is nowhere.
+    /// A toolbox that does not exist on disk.
     pub(crate) fn toolbox(arch: Arch) -> Toolbox {
         Toolbox {
             name: format!("toolbox-{arch}"),

@@ -1,4 +1,4 @@
-//! Records in a PostgreSQL database, which several servers may share.
+//! Stores records in a PostgreSQL database, which several servers may share. Touches that database only.
 
 #[expect(clippy::duplicate_mod, reason = "compiled for each database")]
 #[path = "../sql/mod.rs"]
@@ -14,33 +14,33 @@ use sqlx::{
 
 use super::{Lock, Result, StoreError, fault};
 
-/// How long to wait for the server, or for one of the connections.
+/// How long to wait for the server, or for a free connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connections at most.
+/// The most connections.
 const CONNECTIONS: u32 = 16;
 
-/// When a connection that nobody uses is closed: each is a process of the server.
+/// How long an idle connection is kept: each is a process of the server.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// What every connection begins with. No statement here takes long, so one that does is stuck. A server may be set to
-/// answer before a write is durable; what is stricter than `on` stays.
+/// The first statements on each connection. No statement of Kiln takes long, so a slow one is stuck. A server may be
+/// configured to answer before a write is durable; settings stricter than `on` are kept.
 const SESSION: &str = "SET statement_timeout = '30s'; SET lock_timeout = '10s'; \
     SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed'; \
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')";
 
-// Transactions that add or move references share a lock, those that look for objects without any take it alone. With
-// row locks only, one could doom an object that the other has just begun to refer to.
+// Transactions that add or move references share a lock, and those that look for objects without references take it
+// exclusively. With row locks only, the latter could doom an object that the former has just begun to refer to.
 const BEGIN_SHARED: &str = "BEGIN; SELECT pg_advisory_xact_lock_shared(7740398493674204011)";
 const BEGIN_ALONE: &str = "BEGIN; SELECT pg_advisory_xact_lock(7740398493674204011)";
 
-/// What [`sql`] is compiled for.
+/// The database that [`sql`] is compiled for.
 type Db = Postgres;
 
-/// See [`sql`].
+/// The store that [`sql`] is compiled for.
 type ThisStore = PostgresStore;
 
-/// For what only reads: any connection will do.
+/// Connections for reading: any of the pool.
 struct Readers(Pool<Postgres>);
 
 impl Readers {
@@ -60,7 +60,7 @@ impl Readers {
     }
 }
 
-/// The function that tells the larger of two numbers.
+/// The SQL function for the larger of two numbers.
 const LATEST: &str = "greatest";
 
 /// Records in a PostgreSQL database.
@@ -75,8 +75,8 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] when the server cannot be reached or lets nobody in, or when the database is that of
-    /// a newer Kiln.
+    /// [`StoreError::Unavailable`] when the server cannot be reached or refuses the login, or when the database
+    /// belongs to a newer Kiln.
     pub async fn connect(url: &str) -> Result<Self> {
         let mut options = PgConnectOptions::from_str(url)
             .map_err(|error| StoreError::Unavailable(format!("not a PostgreSQL URL: {error}")))?
@@ -86,7 +86,7 @@ impl PostgresStore {
         }
         let place = place(&options);
         let unreachable = |error: &dyn fmt::Display| StoreError::Unavailable(format!("{place}: {error}"));
-        // Not from the pool, which tries again for as long as it may and then only says that it took too long.
+        // Not from the pool, which keeps trying until its timeout and then reports only the timeout.
         let mut connection = match tokio::time::timeout(PATIENCE, options.connect()).await {
             Ok(connection) => connection.map_err(|error| unreachable(&error))?,
             Err(_) => return Err(unreachable(&format_args!("no answer within {} s", PATIENCE.as_secs()))),
@@ -111,7 +111,7 @@ impl PostgresStore {
         Ok(Self { place, pool, readers })
     }
 
-    /// Writes something in one transaction.
+    /// Runs `work` in one transaction.
     async fn write<T, W>(&self, lock: Lock, work: W) -> Result<T>
     where
         W: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T>>,
@@ -128,17 +128,17 @@ impl PostgresStore {
         Ok(answer)
     }
 
-    /// Says one thing that writes. Answers how many rows it changed.
+    /// Runs one statement that writes. Returns the number of changed rows.
     async fn write_one(&self, mut statement: sqlx::QueryBuilder<Postgres>) -> Result<u64> {
         Ok(statement.build().execute(&self.pool).await?.rows_affected())
     }
 
-    /// For what only reads.
+    /// Connections for reading.
     fn readers(&self) -> &Readers {
         &self.readers
     }
 
-    /// Finishes what is under way.
+    /// Waits for running operations.
     async fn finish(&self) {
         self.pool.close().await;
     }

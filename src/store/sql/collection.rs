@@ -1,4 +1,4 @@
-//! Records with a live and a deleted side.
+//! Implements [`Collection`]: records with a live and a deleted side. Touches the store's database only.
 
 use async_trait::async_trait;
 use sqlx::Executor;
@@ -33,7 +33,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
             })
             .await;
         match done {
-            // A record that was added before collides twice, and databases differ in which they report.
+            // A record that was added before violates two constraints, and databases differ in which one they report.
             Err(StoreError::LinkInUse(_)) if self.has::<R>(id).await? => Err(StoreError::Exists),
             done => done,
         }
@@ -122,8 +122,8 @@ impl<R: TwoSided> Collection<R> for ThisStore {
 
     async fn purge(&self, side: Side, id: Option<R::Id>, keep_objects: bool) -> Result<u64> {
         let chosen = chosen::<R>(side, id);
-        // Alone, so that no record comes to refer to an object between the look and the doom, and none joins or leaves
-        // those chosen between one statement and the next.
+        // Exclusive, so that no record comes to refer to an object between the check and the doom, and the chosen set
+        // stays the same from one statement to the next.
         self.write(Lock::Alone, move |db| {
             Box::pin(async move {
                 if !keep_objects {
@@ -140,7 +140,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
 }
 
 impl ThisStore {
-    /// Whether there is such a record, on either side.
+    /// Whether the record exists, on either side.
     async fn has<R: TwoSided>(&self, id: R::Id) -> Result<bool> {
         let mut statement = Statement::new(format!("SELECT id FROM {} WHERE id = ", R::NAME));
         statement.push_bind(id.to_string());
@@ -156,7 +156,7 @@ fn chosen<R: TwoSided>(side: Side, id: Option<R::Id>) -> Chosen {
     }
 }
 
-/// The rest of a statement that appends all live records to the deleted ones, in their order.
+/// The rest of a statement that appends all live records to the deleted ones, in order.
 fn push_whole_list(statement: &mut Statement, table: &str) {
     statement.push("moved.position FROM (SELECT id, row_number() OVER (ORDER BY position, id) - 1 + ");
     push_end_of_list(statement, table, Some(Side::Deleted));
@@ -165,10 +165,10 @@ fn push_whole_list(statement: &mut Statement, table: &str) {
     ));
 }
 
-/// What a row collides with.
+/// The error for a row that violates a constraint.
 fn conflict<R: TwoSided>(error: sqlx::Error, record: &R) -> StoreError {
     match (error.as_database_error(), record.link()) {
-        // PostgreSQL names the index, SQLite only writes which column it is on.
+        // PostgreSQL names the index; SQLite only names its column.
         (Some(found), Some(link))
             if found.is_unique_violation() && found.constraint().unwrap_or(found.message()).contains("link_path") =>
         {

@@ -1,30 +1,30 @@
-//! Conditions of a statement, joined by AND.
+//! Builds the WHERE clause of a statement. Pure: no I/O.
 
 use std::fmt::Display;
 
 use super::Statement;
 use crate::store::JobFilter;
 
-/// A statement that gets conditions.
+/// A statement and the conditions added to it, joined by AND.
 pub(super) struct Conditions<'s> {
     statement: &'s mut Statement,
     any: bool,
 }
 
 impl<'s> Conditions<'s> {
-    /// For a statement that has none yet.
+    /// Starts with a statement that has no conditions yet.
     pub(super) fn of(statement: &'s mut Statement) -> Self {
         Self { statement, any: false }
     }
 
-    /// Begins another condition. What is bound to it is pushed to the statement that comes back.
+    /// Begins another condition. The caller binds its values on the returned statement.
     pub(super) fn and(&mut self, sql: impl Display) -> &mut Statement {
         self.statement.push(if self.any { " AND " } else { " WHERE " });
         self.any = true;
         self.statement.push(sql)
     }
 
-    /// Takes only jobs that the filter takes.
+    /// Adds the conditions of a filter of jobs.
     pub(super) fn and_job(&mut self, filter: &JobFilter) {
         if !filter.statuses.is_empty() {
             let mut statuses = self.and("status IN (").separated(", ");

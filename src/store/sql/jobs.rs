@@ -1,4 +1,4 @@
-//! Jobs.
+//! Implements [`Jobs`]. Touches the store's database only.
 
 use async_trait::async_trait;
 
@@ -49,7 +49,7 @@ impl Jobs for ThisStore {
     }
 
     async fn delete_jobs(&self, filter: &JobFilter) -> Result<Vec<JobId>> {
-        // Alone, since two that meet the same rows in another order would wait for each other.
+        // Exclusive, since two deletions that lock the same rows in different orders would deadlock.
         runs::delete(self, Lock::Alone, None, filter).await
     }
 }

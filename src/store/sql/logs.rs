@@ -1,6 +1,7 @@
-//! Logs of jobs.
+//! Implements [`JobLogs`]: logs of jobs. Touches the store's database only.
 //!
-//! The row of `job_pulses` is taken first, by whatever adds to a log or removes from it, so that these wait for each other.
+//! Every operation that adds to a log or removes from it takes the row of `job_pulses` first, so that they run in
+//! turn.
 
 use std::borrow::Cow;
 
@@ -14,7 +15,7 @@ use crate::{
     store::{Appended, JobLogs, Lock, Pulse, Result, StoreError},
 };
 
-/// So many lines at most in one statement: databases take no more than some ten thousand values.
+/// The most lines in one statement: databases take no more than some ten thousand values.
 const CHUNK: usize = 1000;
 
 #[async_trait]
@@ -123,7 +124,7 @@ impl JobLogs for ThisStore {
     }
 }
 
-/// Notes that an agent was heard. Gives the number of the log's next line and that of the agent's next event. No row
+/// Records that an agent was heard. Returns the numbers of the log's next line and of the agent's next event. No row
 /// means that a later attempt was heard.
 pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
     let mut statement =
@@ -144,7 +145,7 @@ pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
     statement
 }
 
-/// Counts lines and an agent's events, and notes that the job got on.
+/// Counts lines and an agent's events, and records progress of the job.
 pub(super) fn advance(job: JobId, lines: usize, events: usize, progressed: Option<Moment>) -> Statement {
     let mut statement = Statement::new(format!(
         "UPDATE job_pulses SET next = next + {lines}, agent_next = agent_next + {events}"
@@ -156,8 +157,8 @@ pub(super) fn advance(job: JobId, lines: usize, events: usize, progressed: Optio
     statement
 }
 
-/// Takes the numbers of so many lines, and keeps others from the log until the end of the transaction. Gives the number
-/// behind them.
+/// Reserves the numbers of `lines` lines, and locks the log until the end of the transaction. Returns the number after
+/// them.
 pub(super) fn make_room(job: JobId, lines: usize) -> Statement {
     let mut statement = Statement::new("INSERT INTO job_pulses (job, next, attempt, agent_next) VALUES (");
     statement.push_bind(job.to_string());
@@ -167,7 +168,7 @@ pub(super) fn make_room(job: JobId, lines: usize) -> Statement {
     statement
 }
 
-/// Adds lines whose numbers begin with `seq`.
+/// Adds lines, numbered from `seq`.
 async fn add(db: &mut Connection, job: JobId, seq: u64, lines: &[&LogLine], now: Moment) -> Result<()> {
     let job = job.to_string();
     let mut seq = i64::try_from(seq).map_err(|_| damaged("next"))?;
@@ -180,25 +181,25 @@ async fn add(db: &mut Connection, job: JobId, seq: u64, lines: &[&LogLine], now:
             row.push_bind(storable(&line.text).into_owned());
             seq += 1;
         });
-        // Its text differs with the number of lines: not one to keep prepared.
+        // The text differs with the number of lines, so a prepared statement would not be used again.
         db.execute(statement.build().persistent(false)).await?;
     }
     Ok(())
 }
 
-/// Lines of a log; nothing when none can have such a number.
+/// Lines of a log; `None` if the numbers asked for cannot exist.
 pub(super) fn page(job: JobId, after: Option<u64>, limit: u32) -> Option<Statement> {
     let mut statement = Statement::new("SELECT seq, time, agent_time, step, stream, text FROM job_log WHERE job = ");
     statement.push_bind(job.to_string());
     if let Some(after) = after {
         statement.push(" AND seq > ").push_bind(i64::try_from(after).ok()?);
     }
-    // Not bound: SQLite plans a statement anew whenever a value is bound to its LIMIT.
+    // Not bound: SQLite plans a statement again whenever a value is bound to its LIMIT.
     statement.push(format_args!(" ORDER BY seq LIMIT {limit}"));
     Some(statement)
 }
 
-/// Removes so many lines from the beginning of a log.
+/// Removes up to `limit` lines from the beginning of a log.
 pub(super) fn remove(job: JobId, limit: u32) -> Statement {
     let mut statement = Statement::new("DELETE FROM job_log WHERE job = ");
     statement.push_bind(job.to_string());
@@ -225,7 +226,7 @@ fn read(row: &Row) -> Result<LogRow> {
     })
 }
 
-/// Not `Timestamp::from_microsecond`, which takes less than `as_microsecond` gives: none of the last second.
+/// Not `Timestamp::from_microsecond`: it rejects values of the last second that `as_microsecond` can return.
 fn moment(micros: i64) -> Result<Timestamp> {
     let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).map_err(|_| damaged("agent_time"))?;
     Timestamp::new(micros.div_euclid(1_000_000), nanos).map_err(|_| damaged("agent_time"))
@@ -244,7 +245,7 @@ fn damaged(what: &str) -> StoreError {
     StoreError::Damaged(format!("log of a job: {what}"))
 }
 
-/// A line as it is kept: see [`JobLogs`].
+/// A line in the form in which it is stored: see [`JobLogs`].
 fn storable(text: &str) -> Cow<'_, str> {
     let picture = |c: char| match c {
         '\0' => '␀',

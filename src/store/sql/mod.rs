@@ -1,5 +1,6 @@
-//! What a store says to its database. Written once and compiled for each: `super` says for which, opens its connections
-//! and runs its transactions. Both understand the same text but for the few words that `super` names.
+//! The statements of a store, written once and compiled for each database. The parent module names the database, opens
+//! its connections and runs its transactions; these modules touch nothing else. Both databases understand the same
+//! text except for the few words that the parent defines.
 
 mod collection;
 mod conditions;
@@ -44,7 +45,7 @@ impl Store for ThisStore {
     }
 }
 
-/// Now, in microseconds since 1970.
+/// The current time, in microseconds since 1970.
 fn now() -> i64 {
     Moment::now().micros()
 }

@@ -1,4 +1,4 @@
-//! Remote build nodes.
+//! Implements [`RemoteBuildNodes`]. Touches the store's database only.
 
 use async_trait::async_trait;
 use sqlx::{Executor, Row as _};
@@ -28,7 +28,7 @@ impl RemoteBuildNodes for ThisStore {
     }
 
     async fn node(&self, xname: &str) -> Result<Option<RemoteBuildNode>> {
-        // PostgreSQL refuses to look for such a text.
+        // PostgreSQL refuses such a text in a query.
         if xname.contains('\0') {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Which objects records refer to, and those that none does any more.
+//! Tracks the objects that records refer to, and those without any reference left. Touches the store's database only.
 
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
@@ -6,10 +6,10 @@ use uuid::Uuid;
 use super::{Connection, Readers, Statement, ThisStore, now, statements::Chosen};
 use crate::store::{Result, StoreError};
 
-/// So many values at most in one statement: both databases have a limit.
+/// The most values in one statement: both databases have a limit.
 const CHUNK: usize = 1000;
 
-/// Notes that a record refers to these objects, beside those that it did before.
+/// Adds references of a record to these objects.
 pub(super) async fn refer(db: &mut Connection, kind: &'static str, owner: Uuid, paths: &[String]) -> Result<()> {
     for paths in paths.chunks(CHUNK) {
         if let Some(row) = db.fetch_optional(doomed_among(paths).build()).await? {
@@ -46,14 +46,14 @@ pub(super) fn doom(chosen: Chosen) -> Statement {
     statement
 }
 
-/// Forgets what these records refer to.
+/// Removes all references of these records.
 pub(super) fn forget_refs(chosen: Chosen) -> Statement {
     let mut statement = Statement::new("DELETE FROM object_refs WHERE ");
     push_owned(&mut statement, chosen);
     statement
 }
 
-/// Forgets some of what one record refers to, and dooms those that nobody else does.
+/// Removes some references of one record, and dooms the objects that have no other.
 pub(super) async fn forget_some_refs(
     db: &mut Connection,
     kind: &'static str,
@@ -94,7 +94,7 @@ pub(super) fn oldest_doomed(limit: u32) -> Statement {
     statement
 }
 
-/// These objects are gone.
+/// Records that these objects are gone.
 pub(super) async fn forget_doomed(store: &ThisStore, paths: &[String]) -> Result<()> {
     for paths in paths.chunks(CHUNK) {
         let mut statement = Statement::new("DELETE FROM doomed_objects WHERE path IN (");
@@ -104,7 +104,7 @@ pub(super) async fn forget_doomed(store: &ThisStore, paths: &[String]) -> Result
     Ok(())
 }
 
-/// References of these records.
+/// The condition for references of these records.
 fn push_owned(statement: &mut Statement, chosen: Chosen) {
     push_owned_as(statement, "object_refs", chosen);
 }

@@ -1,4 +1,4 @@
-//! Lists, page by page.
+//! Reads lists, page by page. Touches the store's database only.
 
 use sqlx::Row as _;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::store::{PageText, Query, Result, Side, Sort, Stored, table::Document};
 
-/// The records that the query asks for. Filters of jobs are for tables without sides.
+/// The records that the query asks for. Filters of jobs apply only to tables without sides.
 pub(super) async fn page<R: Document>(readers: &Readers, side: Option<Side>, query: &Query) -> Result<Vec<Stored<R>>> {
     let Some(mut statement) = finish(select_stored::<R>(), side, query) else {
         return Ok(Vec::new());
@@ -19,14 +19,14 @@ pub(super) async fn page<R: Document>(readers: &Readers, side: Option<Side>, que
     rows.iter().map(read_stored).collect()
 }
 
-/// The documents that the query asks for, as they lie in the database and joined there, so that one row is read instead
-/// of many. Not for deleted records: when they were deleted is not in their documents.
+/// The documents that the query asks for, joined by the database, so that one row is read instead of many. Not for
+/// deleted records: their documents lack the time of deletion.
 pub(super) async fn page_text<R: Document>(
     readers: &Readers,
     side: Option<Side>,
     query: &Query,
 ) -> Result<PageText<R>> {
-    // One more than asked for tells whether the list goes on.
+    // One more than asked for shows whether the list continues.
     let one_more = Query {
         limit: query.limit.saturating_add(1),
         ..query.clone()
@@ -58,10 +58,10 @@ pub(super) async fn page_text<R: Document>(
     })
 }
 
-/// What stands between two documents. None has a line break in it: JSON writes them in another way.
+/// Separates two documents. No document contains a line break: JSON escapes them.
 const SEPARATOR: &str = ",\n";
 
-/// Begins to join documents.
+/// Starts a statement that joins documents.
 pub(super) fn select_text<R: Document>() -> Statement {
     let table = R::NAME;
     Statement::new(format!(
@@ -70,9 +70,9 @@ pub(super) fn select_text<R: Document>() -> Statement {
     ))
 }
 
-/// Ends a statement with what the query asks for; nothing when no record can be meant.
+/// Completes a statement from the query; `None` if no record can match.
 pub(super) fn finish(mut statement: Statement, side: Option<Side>, query: &Query) -> Option<Statement> {
-    // No text in the database has such a character, and PostgreSQL refuses to look for it.
+    // No text in the database contains a null character, and PostgreSQL refuses it in a query.
     let texts = [&query.name, &query.id_prefix].into_iter().flatten();
     let places = query.after.iter().flat_map(|after| [&after.key, &after.id]);
     if texts.chain(places).any(|text| text.contains('\0')) {
@@ -88,7 +88,7 @@ pub(super) fn finish(mut statement: Statement, side: Option<Side>, query: &Query
     }
     if let Some(prefix) = &query.id_prefix {
         conditions.and("id >= ").push_bind(prefix.clone());
-        // Comes after every character that an id has.
+        // `~` sorts after every character of an id.
         conditions.and("id < ").push_bind(format!("{prefix}~"));
     }
     if let Some(arch) = query.arch {
@@ -102,13 +102,13 @@ pub(super) fn finish(mut statement: Statement, side: Option<Side>, query: &Query
     if let Some(after) = &query.after {
         let place = conditions.and(format_args!("({key}, id) {beyond} ("));
         match query.sort {
-            // Nothing comes after what is no position.
+            // Nothing follows a text that is not a position.
             Sort::Position => place.push_bind(after.key.parse::<i64>().ok()?),
             Sort::Name => place.push_bind(after.key.clone()),
         };
         place.push(", ").push_bind(after.id.clone()).push(")");
     }
-    // Not bound: SQLite plans a statement anew whenever a value is bound to its LIMIT.
+    // Not bound: SQLite plans a statement again whenever a value is bound to its LIMIT.
     let limit = query.limit;
     statement.push(format_args!(
         " ORDER BY {key} {direction}, id {direction} LIMIT {limit}"

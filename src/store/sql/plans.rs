@@ -1,4 +1,4 @@
-//! The statements that have to stay quick when there are many records, for a test to ask how they would be run.
+//! The statements that must stay fast with many records, listed for a test of their query plans. Pure: no I/O.
 
 #![allow(
     dead_code,
@@ -21,14 +21,14 @@ use crate::{
     store::{After, JobFilter, Query, Side, Sort, table::Table},
 };
 
-/// A statement, what it is, and whether it has to give its rows in order without sorting them.
+/// A statement, its description, and whether it must return its rows in order without sorting them.
 pub(in crate::store) struct Planned {
     pub(in crate::store) what: String,
     pub(in crate::store) sql: String,
     pub(in crate::store) in_order: bool,
 }
 
-/// All of them.
+/// All such statements.
 pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     let mut planned = Vec::new();
     let mut add = |what: &str, statement: &Statement, in_order| {
@@ -73,7 +73,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
             ..Query::default()
         };
         if let Some(statement) = page::finish(select_stored::<Job>(), None, &query) {
-            // Old jobs are the first of the list, so looking along it is as good as any other way.
+            // Old jobs come first in the list, so a scan of the list is as good as any index.
             let only_age = filter.statuses.is_empty() && filter.job_type.is_none();
             add(&format!("{filter:?}"), &statement, only_age);
         }

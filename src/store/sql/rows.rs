@@ -1,4 +1,4 @@
-//! Rows to records and back.
+//! Converts rows to records and back. Pure: no I/O.
 
 use std::{fmt, str::FromStr};
 
@@ -16,7 +16,7 @@ use crate::{
 /// The columns that [`read_stored`] reads.
 pub(super) const STORED: &str = "record, revision, position";
 
-/// The record in a row, and what the store adds to it. A fourth column is when it was deleted.
+/// The record in a row, with the store's own columns. A fourth column is the time of deletion.
 pub(super) fn read_stored<R: Document>(row: &Row) -> Result<Stored<R>> {
     let text: &str = row.try_get(0)?;
     let mut record: R = serde_json::from_str(text).map_err(|error| damaged::<R>(text, &error))?;
@@ -31,7 +31,7 @@ pub(super) fn read_stored<R: Document>(row: &Row) -> Result<Stored<R>> {
     })
 }
 
-/// A document that cannot be read. Whose it is can often be seen at its beginning.
+/// The error for an unreadable document. The beginning of the text often shows whose it is.
 pub(super) fn damaged<R: Document>(text: &str, error: &serde_json::Error) -> StoreError {
     let beginning: String = text.chars().take(80).collect();
     StoreError::Damaged(format!("{}: {error}: {beginning}", R::NAME))

@@ -1,4 +1,4 @@
-//! How jobs are carried out.
+//! Implements [`Runs`]: the state of jobs that Kiln runs. Touches the store's database only.
 
 use async_trait::async_trait;
 use sqlx::{Executor, Row as _};
@@ -87,7 +87,7 @@ impl Runs for ThisStore {
     }
 }
 
-/// Forgets jobs, and keeps what is to be cleared away of those that Kiln carried out.
+/// Removes jobs, and keeps a note of what is to be cleaned up after those that Kiln ran.
 pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, filter: &JobFilter) -> Result<Vec<JobId>> {
     let mut delete = Statement::new("DELETE FROM jobs");
     let mut conditions = Conditions::of(&mut delete);
@@ -111,10 +111,10 @@ pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, fil
         .await
 }
 
-/// Rows in one statement: databases take some 30 000 values at once.
+/// The most rows in one statement: databases take some 30 000 values at once.
 const ROWS_AT_ONCE: usize = 1000;
 
-/// Keeps what is to be cleared away of deleted rows, if anything is.
+/// Records the cleanup of deleted rows, if any is needed.
 fn keep(rows: &[Row]) -> Result<Option<Statement>> {
     let mut kept: Vec<(&str, i64, i64, &str, &str)> = Vec::new();
     for row in rows {
@@ -133,7 +133,7 @@ fn keep(rows: &[Row]) -> Result<Option<Statement>> {
     Ok(Some(statement))
 }
 
-/// What the store itself looks for of a run, and the run.
+/// The columns of a run by which the store searches, and the run itself.
 fn columns(run: &Run) -> Result<Vec<(&'static str, Value)>> {
     let text = serde_json::to_string(run).map_err(|error| StoreError::Damaged(format!("a run: {error}")))?;
     Ok(vec![

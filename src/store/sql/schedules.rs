@@ -1,4 +1,4 @@
-//! Schedules and their ticks.
+//! Implements [`Schedules`]: schedules and their ticks. Touches the store's database only.
 
 use async_trait::async_trait;
 use sqlx::{Executor, Row as _};
@@ -17,7 +17,7 @@ use crate::{
     store::{Lock, PageText, Query, Result, Schedules, StoreError, Stored, table::Value},
 };
 
-/// Ticks that are kept of each schedule, beside those that are open.
+/// The settled ticks kept for each schedule, in addition to open ones.
 const KEPT_TICKS: u32 = 1_000;
 
 #[async_trait]
@@ -67,7 +67,7 @@ impl Schedules for ThisStore {
         ticks.push_bind(id.to_string());
         self.write(Lock::Shared, move |db| {
             Box::pin(async move {
-                // The schedule first: whoever adds ticks to it meanwhile has its row, and is waited for.
+                // The schedule first: a transaction that adds ticks to it holds its row, so this one waits.
                 let was_there = db.execute(schedule.build()).await?.rows_affected() > 0;
                 db.execute(ticks.build()).await?;
                 Ok(was_there)
@@ -117,7 +117,7 @@ impl Schedules for ThisStore {
 }
 
 impl ThisStore {
-    /// Schedules whose next run compares so with a moment, the soonest first.
+    /// Schedules whose next run compares with a moment as given, soonest first.
     async fn by_next_run(&self, than: &'static str, moment: Moment, limit: u32) -> Result<Vec<Stored<Schedule>>> {
         let mut statement = select_stored::<Schedule>();
         statement.push(format_args!(" WHERE next_run {than} "));
@@ -141,7 +141,7 @@ fn insert_tick(tick: &Tick) -> Result<Statement> {
     Ok(statement)
 }
 
-/// Forgets what is too long ago.
+/// Removes old ticks.
 fn prune(schedule: ScheduleId) -> Statement {
     let mut statement = Statement::new("DELETE FROM schedule_ticks WHERE is_open IS NULL AND schedule = ");
     statement.push_bind(schedule.to_string());

@@ -1,4 +1,4 @@
-//! Statements that are the same for all tables.
+//! Builds the statements that all tables have in common. Pure: no I/O.
 
 use uuid::Uuid;
 
@@ -12,7 +12,7 @@ use crate::store::{
     table::{Table, Value},
 };
 
-/// One record of one side, or all of it.
+/// One record of one side, or the whole side.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     pub(super) table: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// Adds the condition.
+    /// Adds the condition for these rows.
     pub(super) fn push(self, statement: &mut Statement) {
         statement.push(" WHERE ").push(condition(self.side));
         if let Some(id) = self.id {
@@ -30,12 +30,12 @@ impl Chosen {
     }
 }
 
-/// Begins to read rows as they are.
+/// Starts a statement that reads all columns of a table.
 pub(super) fn select<T: Table>() -> Statement {
     Statement::new(format!("SELECT {} FROM {}", T::COLUMNS.join(", "), T::NAME))
 }
 
-/// Begins to read records.
+/// Starts a statement that reads records.
 pub(super) fn select_stored<T: Table>() -> Statement {
     let deleted = if T::COLUMNS.contains(&"deleted") {
         ", deleted"
@@ -45,7 +45,7 @@ pub(super) fn select_stored<T: Table>() -> Statement {
     Statement::new(format!("SELECT {STORED}{deleted} FROM {}", T::NAME))
 }
 
-/// Adds a row at the end of the list, with more columns of the store's own.
+/// Adds a row at the end of the list, with additional columns of the store's own.
 pub(super) fn insert<T: Table>(record: &T, side: Option<Side>, more: Vec<(&'static str, Value)>) -> Statement {
     let mut statement = Statement::new(format!("INSERT INTO {} (position", T::NAME));
     for column in T::COLUMNS.iter().chain(more.iter().map(|(column, _)| column)) {
@@ -65,8 +65,8 @@ pub(super) fn insert<T: Table>(record: &T, side: Option<Side>, more: Vec<(&'stat
     statement
 }
 
-/// Replaces what a row says, with more columns of the store's own, if its revision is still this one. Which side it is on
-/// does not change.
+/// Replaces a row, including additional columns of the store's own, if its revision is still this one. The side does
+/// not change.
 pub(super) fn update<T: Table>(record: &T, more: Vec<(&'static str, Value)>, revision: i64) -> Statement {
     let mut statement = Statement::new(format!("UPDATE {} SET revision = revision + 1", T::NAME));
     let mut values = T::COLUMNS.iter().zip(record.values());
@@ -87,7 +87,7 @@ pub(super) fn update<T: Table>(record: &T, more: Vec<(&'static str, Value)>, rev
     statement
 }
 
-/// The next place in a list: now, or right after the last when the clock was set back.
+/// The next place in a list: now, or right after the last row if the clock was set back.
 pub(super) fn push_end_of_list(statement: &mut Statement, table: &str, side: Option<Side>) {
     statement.push(LATEST).push("(").push_bind(now());
     statement.push(format_args!(", (SELECT coalesce(max(position), 0) + 1 FROM {table}"));
@@ -97,7 +97,7 @@ pub(super) fn push_end_of_list(statement: &mut Statement, table: &str, side: Opt
     statement.push("))");
 }
 
-/// What rows of one side have in common. The text has to be that of the partial indexes.
+/// The condition for rows of one side. The text must equal that of the partial indexes.
 pub(super) const fn condition(side: Side) -> &'static str {
     match side {
         Side::Live => "deleted IS NULL",

@@ -1,4 +1,4 @@
-//! API tokens.
+//! Implements [`Tokens`]: API tokens. Touches the store's database only.
 
 use async_trait::async_trait;
 

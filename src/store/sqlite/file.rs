@@ -1,4 +1,5 @@
-//! The file of an SQLite database: where it may be, and who may read it.
+//! Checks and creates the file of an SQLite database: its place, and the permission to read it. Touches this file and
+//! those beside it only.
 
 use std::{
     ffi::OsString,
@@ -14,9 +15,9 @@ use nix::sys::statfs::{FsType, statfs};
 
 use crate::store::{Result, StoreError};
 
-/// File systems that other hosts may have mounted too. SQLite's index of the log is shared memory, which they do not
-/// share, and locks are often not what they say. The numbers are those of Linux's `magic.h` and of the file systems
-/// that are not in it.
+/// File systems that other hosts may have mounted too. SQLite's index of the log is shared memory, which does not
+/// reach across hosts, and locks there are often unreliable. The numbers are those of Linux's `magic.h` and of the
+/// file systems that are not in it.
 const NETWORK_FILE_SYSTEMS: [(u32, &str); 9] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -29,12 +30,12 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 9] = [
     (0x1983_0326, "BeeGFS"),
 ];
 
-/// A file that is on a local disk and readable by nobody else.
+/// A file on a local disk that only its owner can read.
 #[derive(Debug)]
 pub(super) struct DatabaseFile(PathBuf);
 
 impl DatabaseFile {
-    /// The file there; made if it is not there yet.
+    /// The file at `path`, created if necessary.
     pub(super) async fn at(path: &Path) -> Result<Self> {
         let file = Self(path.to_owned());
         file.blocking(|path| {
@@ -43,8 +44,8 @@ impl DatabaseFile {
                 _ => Path::new("."),
             };
             refuse_network(directory)?;
-            // Only an open that makes the file may be closed again: closing any other would take away the locks that
-            // SQLite has on the file elsewhere in this process.
+            // Only an open that creates the file may be closed again: closing any other would release the locks that
+            // SQLite holds on the file elsewhere in this process.
             let made = fs_err::OpenOptions::new()
                 .write(true)
                 .create_new(true)
@@ -54,7 +55,7 @@ impl DatabaseFile {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
-            // It holds digests of tokens.
+            // The database holds digests of tokens.
             for file in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
                 keep_private(&file)?;
             }
@@ -64,7 +65,7 @@ impl DatabaseFile {
         Ok(file)
     }
 
-    /// Waits until no other process is changing the tables. Dropping the file lets the next one in.
+    /// Waits until no other process is changing the tables. Dropping the file releases the lock.
     pub(super) async fn lock(&self) -> Result<fs_err::File> {
         self.blocking(|path| {
             let lock = fs_err::OpenOptions::new()
@@ -79,12 +80,12 @@ impl DatabaseFile {
         .await
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Why the file is of no use.
+    /// The error for a file that cannot be used.
     pub(super) fn fault(&self, error: impl fmt::Display) -> StoreError {
         StoreError::Unavailable(format!("{self}: {error}"))
     }
@@ -112,7 +113,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Closes a file to all but its owner, if it is there.
+/// Restricts a file to its owner, if it exists.
 fn keep_private(path: &Path) -> io::Result<()> {
     let mode = match fs_err::metadata(path) {
         Ok(metadata) => metadata.permissions().mode(),
@@ -134,7 +135,7 @@ fn refuse_network(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// The name of a network file system.
+/// The name of a network file system; `None` for a local one.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn network_file_systems_are_told_from_local_ones() {
         assert_eq!(network_file_system(nix::sys::statfs::NFS_SUPER_MAGIC), Some("NFS"));
-        // The kernel reports this one with its sign extended on some architectures.
+        // On some architectures the kernel reports this one with its sign extended.
         assert_eq!(network_file_system(FsType(-0x00ac_b2be)), Some("CIFS"));
         assert_eq!(network_file_system(nix::sys::statfs::EXT4_SUPER_MAGIC), None);
         assert_eq!(network_file_system(nix::sys::statfs::TMPFS_MAGIC), None);

@@ -1,4 +1,5 @@
-//! Records in an SQLite file. Several processes may have it open: SQLite's own locks keep them apart.
+//! Stores records in an SQLite file. Several processes may have it open: SQLite's own locks keep them apart. Touches
+//! that file and those beside it only.
 
 mod file;
 #[expect(clippy::duplicate_mod, reason = "compiled for each database")]
@@ -21,16 +22,16 @@ use super::{Lock, Result, fault};
 /// How long a statement waits for another process to finish writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What [`sql`] is compiled for.
+/// The database that [`sql`] is compiled for.
 type Db = Sqlite;
 
-/// See [`sql`].
+/// The store that [`sql`] is compiled for.
 type ThisStore = SqliteStore;
 
-/// What reads.
+/// The connections that [`sql`] reads with.
 type Readers = readers::Readers;
 
-/// The function that tells the larger of two numbers.
+/// The SQL function for the larger of two numbers.
 const LATEST: &str = "max";
 
 /// Records in an SQLite file.
@@ -41,12 +42,12 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, or makes it, and brings its tables up to date.
+    /// Opens the file, creating it if necessary, and brings its tables up to date.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](super::StoreError::Unavailable) when the file cannot be used: it is no database or that of a
-    /// newer Kiln, or it is on a network file system, where SQLite's locks do not hold.
+    /// [`Unavailable`](super::StoreError::Unavailable) when the file cannot be used: it is not a database, it belongs
+    /// to a newer Kiln, or it is on a network file system, where SQLite's locks do not hold.
     pub async fn open(path: &Path) -> Result<Self> {
         let file = file::DatabaseFile::at(path).await?;
         let options = SqliteConnectOptions::new()
@@ -56,7 +57,7 @@ impl SqliteStore {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT)
             .disable_statement_logging();
-        // Two processes would both find the tables missing and both make them.
+        // Otherwise two processes would both find the tables missing and create them.
         let lock = file.lock().await?;
         let mut connection = options.connect().await.map_err(|error| file.fault(error))?;
         sqlx::migrate!("migrations/records-sqlite")
@@ -69,7 +70,7 @@ impl SqliteStore {
         Ok(Self { file, writer, readers })
     }
 
-    /// Writes something in one transaction. There is one writer, so it is always alone.
+    /// Runs `work` in one transaction. There is one writer, so every transaction is exclusive.
     async fn write<T, W>(&self, _: Lock, work: W) -> Result<T>
     where
         T: Send + 'static,
@@ -78,19 +79,19 @@ impl SqliteStore {
         self.writer.write(work).await
     }
 
-    /// Says one thing that writes. Answers how many rows it changed.
+    /// Runs one statement that writes. Returns the number of changed rows.
     async fn write_one(&self, mut statement: sqlx::QueryBuilder<Sqlite>) -> Result<u64> {
         self.writer
             .write(|db| Box::pin(async move { Ok(statement.build().execute(db).await?.rows_affected()) }))
             .await
     }
 
-    /// For what only reads.
+    /// Connections for reading.
     fn readers(&self) -> &Readers {
         &self.readers
     }
 
-    /// Finishes what is under way.
+    /// Waits for running operations.
     async fn finish(&self) {
         self.writer.close().await;
         self.readers.close().await;

@@ -1,6 +1,7 @@
-//! Connections that read.
+//! A small pool of connections that read the database.
 //!
-//! Not sqlx's own pool: that hands each connection back through a task of its own, which costs more than finding a record.
+//! Not sqlx's own pool: that returns each connection through a task of its own, which costs more than finding a
+//! record.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,21 +11,21 @@ use sqlx::{
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// So many read at the same time.
+/// The number of connections, and so of concurrent reads.
 const COUNT: u32 = 2;
 
-/// A few connections, each lent to one caller at a time.
+/// Connections, each lent to one caller at a time.
 pub(super) struct Readers {
-    /// One for each connection that nobody has.
+    /// One permit for each idle connection.
     permits: Semaphore,
     idle: Mutex<Vec<SqliteConnection>>,
 }
 
-/// A connection that comes back when it is dropped.
+/// A connection that returns to the pool when dropped.
 struct Lent<'r> {
     readers: &'r Readers,
     connection: Option<SqliteConnection>,
-    // Dropped last, so that the connection is back before somebody else may have it.
+    // Dropped last, so that the connection is back before the next caller gets the permit.
     _permit: SemaphorePermit<'r>,
 }
 
@@ -35,7 +36,7 @@ impl Drop for Lent<'_> {
 }
 
 impl Readers {
-    /// Opens them.
+    /// Opens all connections.
     pub(super) async fn open(options: &SqliteConnectOptions) -> sqlx::Result<Self> {
         let mut idle = Vec::new();
         for _ in 0..COUNT {
@@ -69,7 +70,7 @@ impl Readers {
         self.fetch_optional(query).await?.ok_or(sqlx::Error::RowNotFound)
     }
 
-    /// Waits until all are back, and closes them.
+    /// Waits until all connections are back, and closes them.
     pub(super) async fn close(&self) {
         let Ok(_all) = self.permits.acquire_many(COUNT).await else {
             return;
@@ -93,7 +94,7 @@ impl Readers {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<SqliteConnection>> {
-        // A list of connections is whole at any moment.
+        // A list of connections is consistent at every moment, so poisoning does not matter.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -35,9 +35,9 @@ async fn every_query_finds_its_rows_by_an_index() {
         let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", planned.sql));
         let rows = store.readers().fetch_all(sqlx::query(explain)).await.unwrap();
         let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
-        // A list may be read along an index, as far as its limit.
+        // A list may be read along an index, up to its limit.
         let scans = |step: &String| {
-            // `page` is what was found already, row by row.
+            // `page` holds the rows found already.
             step.starts_with("SCAN") && step != "SCAN page" && !(planned.in_order && step.contains("USING"))
         };
         let sorts = |step: &String| planned.in_order && step.contains("TEMP B-TREE");
@@ -95,7 +95,7 @@ async fn nobody_is_told_of_success_when_the_disk_is_full() {
         let found: Option<Stored<Image>> = store.get(Side::Live, record.id).await.unwrap();
         assert_eq!(found.is_some(), outcome.is_ok());
     }
-    // The limit was the connection's, which the failure ended: there is space again.
+    // The limit belonged to the connection that failed, so there is space again.
     assert!(outcomes.last().unwrap().is_ok());
 }
 

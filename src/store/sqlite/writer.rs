@@ -1,7 +1,7 @@
-//! The one connection that writes.
+//! The one connection that writes to the database, and the task that owns it.
 //!
-//! A commit waits for the disk, so writes that come in meanwhile are put into one transaction and committed together,
-//! each in a savepoint of its own: what one of them is refused does not touch the others.
+//! A commit waits for the disk, so writes that arrive meanwhile are put into one transaction and committed together,
+//! each in its own savepoint: the failure of one does not affect the others.
 
 use futures::future::BoxFuture;
 use sqlx::{ConnectOptions, Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -9,10 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::store::{Result, StoreError};
 
-/// Writes at most that one commit holds: what comes after them waits for it.
+/// The most writes in one commit; further ones wait for the next.
 const BATCH: usize = 64;
 
-/// Hands writes to the connection.
+/// Passes writes to the task that owns the connection.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: mpsc::UnboundedSender<Message>,
@@ -24,7 +24,7 @@ enum Message {
 }
 
 impl Writer {
-    /// Writes on this connection, and on new ones made so when it fails.
+    /// Starts the task with this connection. After a failure, it opens new connections with `options`.
     pub(super) fn start(connection: SqliteConnection, options: SqliteConnectOptions) -> Self {
         let (queue, messages) = mpsc::unbounded_channel();
         let task = Task {
@@ -36,7 +36,7 @@ impl Writer {
         Self { queue }
     }
 
-    /// Does the work in a transaction, whether or not the caller stays to see it. What it answers is durable.
+    /// Does the work in a transaction, even if the caller goes away. The result is durable.
     pub(super) async fn write<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
@@ -48,12 +48,12 @@ impl Writer {
             result: None,
             caller,
         }));
-        // Either fails when the task is gone.
+        // One of the two calls fails when the task is gone.
         let _ = self.queue.send(write);
         answer.await.map_err(|_| closed())?
     }
 
-    /// Finishes what came before, and closes.
+    /// Finishes earlier writes and closes the connection.
     pub(super) async fn close(&self) {
         let (caller, closed) = oneshot::channel();
         let _ = self.queue.send(Message::Close(caller));
@@ -61,21 +61,21 @@ impl Writer {
     }
 }
 
-/// A write, whatever it answers.
+/// A write, with its result type hidden.
 trait Write: Send {
-    /// Does it.
+    /// Does the work.
     fn run<'c>(&'c mut self, db: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome>;
-    /// Tells the caller, now that it is durable or never will be.
+    /// Answers the caller, once the write is durable or has failed for good.
     fn answer(self: Box<Self>, committed: Result<()>);
 }
 
-/// What came of a write.
+/// The outcome of a write.
 enum Outcome {
-    /// It is to be kept.
+    /// The write is to be kept.
     Done,
-    /// It is to be undone.
+    /// The write is to be rolled back.
     Refused,
-    /// The database failed, so that nobody knows what became of the transaction.
+    /// The database failed, so the state of the transaction is unknown.
     Failed(String),
 }
 
@@ -105,7 +105,7 @@ where
 
     fn answer(self: Box<Self>, committed: Result<()>) {
         let result = self.result.unwrap_or_else(|| Err(closed()));
-        // The caller need not be there any more.
+        // The caller may be gone by now.
         let _ = self.caller.send(committed.and(result));
     }
 }
@@ -135,7 +135,7 @@ impl Task {
         }
     }
 
-    /// Runs a write and those that wait behind it, and commits them.
+    /// Runs a write and those queued behind it, and commits them.
     async fn commit_together(&mut self, first: Box<dyn Write>) -> Option<oneshot::Sender<()>> {
         let mut batch = vec![first];
         let mut closing = None;
@@ -155,8 +155,8 @@ impl Task {
         closing: &mut Option<oneshot::Sender<()>>,
     ) -> std::result::Result<(), String> {
         let text = |error: sqlx::Error| error.to_string();
-        // Takes the write lock at once: a transaction that begins by reading cannot be made to wait for another
-        // process later, it fails.
+        // Takes the write lock at once: a transaction that begins by reading and writes later cannot wait for another
+        // process; it fails.
         self.connection.execute("BEGIN IMMEDIATE").await.map_err(text)?;
         let mut next = batch.first_mut();
         while let Some(write) = next {
@@ -185,8 +185,8 @@ impl Task {
         Ok(())
     }
 
-    /// Leaves nothing of a transaction that failed. SQLite may have ended it by itself, as it does when the disk is
-    /// full, so that asking it to is no use; a new connection is in no transaction for certain.
+    /// Discards a failed transaction. SQLite may have ended it already, as it does when the disk is full, so a
+    /// rollback is not enough; a new connection is certain to be in no transaction.
     async fn begin_anew(&mut self) {
         let _ = self.connection.execute("ROLLBACK").await;
         match self.options.connect().await {

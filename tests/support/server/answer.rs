@@ -1,9 +1,9 @@
-//! What a server answers, and what tests see of it at once.
+//! An answer of the server, with the usual checks.
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-/// What a server answered.
+/// An answer of the server.
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
@@ -41,7 +41,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Sees that it is a problem of this status as IMS's clients read them, and returns it.
+    /// Checks that it is a problem of this status in the form that IMS's clients read. Returns it.
     #[track_caller]
     pub fn problem(self, status: u16) -> Value {
         let answer = self.is(status);
@@ -62,7 +62,7 @@ impl Answer {
         problem
     }
 
-    /// Sees that it is 422 with errors field by field, and returns these.
+    /// Checks that it is a 422 with errors per field. Returns these.
     #[track_caller]
     pub fn errors(self) -> Value {
         let text = format!("{self:?}");
@@ -71,7 +71,7 @@ impl Answer {
         problem["errors"].clone()
     }
 
-    /// Sees that it is an answer of IMS's web framework itself: a message, and no problem.
+    /// Checks that it is an answer of IMS's web framework itself: a message, not a problem.
     #[track_caller]
     pub fn message(self, status: u16) {
         let answer = self.is(status);
@@ -80,7 +80,7 @@ impl Answer {
         assert_eq!(answer.json().as_object().unwrap().len(), 1, "{answer:?}");
     }
 
-    /// Sees that it is 204 without a body.
+    /// Checks that it is a 204 without a body.
     #[track_caller]
     pub fn done(self) {
         let answer = self.is(204);

@@ -1,4 +1,4 @@
-//! Records and objects that tests need in order to test something else.
+//! Makes records and objects that tests need in order to test something else.
 
 use aws_sdk_s3::primitives::ByteStream;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ pub const RECIPES: &str = "ims";
 pub const IMAGES: &str = "boot-images";
 /// The media type of a root file system.
 pub const ROOTFS: &str = "application/vnd.cray.image.rootfs.squashfs";
-/// An id that nothing has.
+/// An id without a record.
 pub const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
 impl Server {
@@ -26,7 +26,7 @@ impl Server {
         self.get(path).await.is(200).json()
     }
 
-    /// The records at an address, and their ids.
+    /// The ids of the records at an address.
     pub async fn ids(&self, path: &str) -> Vec<String> {
         let list = self.read(path).await;
         let ids = list
@@ -37,13 +37,13 @@ impl Server {
         ids.map(str::to_owned).collect()
     }
 
-    /// A public key; its id.
+    /// Makes a public key. Returns its id.
     pub async fn key(&self) -> String {
         let key = json!({"name": unique("key"), "public_key": "ssh-ed25519 AAAA me@here\n"});
         id_of(&self.make("/v3/public-keys", key).await)
     }
 
-    /// A recipe with an archive, with these members in place of the usual ones.
+    /// Makes a recipe with an archive, with these members replacing the usual ones.
     pub async fn recipe(&self, members: Value) -> Value {
         let path = self.object(RECIPES, "recipe", b"an archive").await;
         let mut body = json!({
@@ -54,7 +54,7 @@ impl Server {
         self.make("/v3/recipes", body).await
     }
 
-    /// An image with a root file system and a kernel, with these members in place of the usual ones.
+    /// Makes an image with a root file system and a kernel, with these members replacing the usual ones.
     pub async fn image(&self, members: Value) -> Value {
         let link = self.manifest().await;
         let mut body = json!({"name": unique("image"), "link": link});
@@ -62,7 +62,7 @@ impl Server {
         self.make("/v3/images", body).await
     }
 
-    /// A manifest with a root file system and a kernel, all in S3; the link to it.
+    /// Makes a manifest with a root file system and a kernel, all in S3. Returns the link to it.
     pub async fn manifest(&self) -> Value {
         let mut artifacts = Vec::new();
         for kind in [ROOTFS, "application/vnd.cray.image.kernel"] {
@@ -73,39 +73,39 @@ impl Server {
             .await
     }
 
-    /// A manifest of this content; the link to it.
+    /// Makes a manifest with this content. Returns the link to it.
     pub async fn manifest_of(&self, manifest: &Value) -> Value {
         self.manifest_text(manifest.to_string().into_bytes()).await
     }
 
-    /// A manifest of this text; the link to it.
+    /// Makes a manifest with this text. Returns the link to it.
     pub async fn manifest_text(&self, text: impl Into<Vec<u8>>) -> Value {
         let key = format!("{}/manifest.json", Uuid::new_v4());
         let etag = self.put(IMAGES, &key, text).await;
         json!({"path": format!("s3://{IMAGES}/{key}"), "etag": etag, "type": "s3"})
     }
 
-    /// An object that no other test uses; its path.
+    /// Makes an object for one test alone. Returns its path.
     pub async fn object(&self, bucket: &str, name: &str, body: &[u8]) -> String {
         let key = format!("{}/{name}", Uuid::new_v4());
         self.put(bucket, &key, body).await;
         format!("s3://{bucket}/{key}")
     }
 
-    /// Writes an object; its etag.
+    /// Writes an object. Returns its entity tag.
     pub async fn put(&self, bucket: &str, key: &str, body: impl Into<Vec<u8>>) -> String {
         let put = self.s3.put_object().bucket(bucket).key(key);
         let answer = put.body(ByteStream::from(body.into())).send().await.unwrap();
         answer.e_tag().unwrap().trim_matches('"').to_owned()
     }
 
-    /// Whether the object that a path names is there.
+    /// Whether the object at a path exists.
     pub async fn exists(&self, path: &str) -> bool {
         let (bucket, key) = path.strip_prefix("s3://").unwrap().split_once('/').unwrap();
         self.s3.head_object().bucket(bucket).key(key).send().await.is_ok()
     }
 
-    /// Removes the object that a path names.
+    /// Removes the object at a path.
     pub async fn remove(&self, path: &str) {
         let (bucket, key) = path.strip_prefix("s3://").unwrap().split_once('/').unwrap();
         self.s3.delete_object().bucket(bucket).key(key).send().await.unwrap();
@@ -117,7 +117,7 @@ pub fn artifact(kind: &str, path: &str) -> Value {
     json!({"type": kind, "md5": "d41d8cd98f00b204e9800998ecf8427e", "link": {"path": path, "etag": "", "type": "s3"}})
 }
 
-/// A name that no other test gives.
+/// A name that no other test uses.
 pub fn unique(what: &str) -> String {
     format!("{what}-{}", Uuid::new_v4())
 }
@@ -131,7 +131,7 @@ pub fn id_of(record: &Value) -> String {
         .to_owned()
 }
 
-/// Puts members in place of others.
+/// Replaces members.
 pub fn merge(body: &mut Value, members: &Value) {
     for (name, value) in members.as_object().unwrap().clone() {
         body[name] = value;

@@ -1,4 +1,4 @@
-//! The parts of an ELF file that can hold strings and what points to them.
+//! Locates the parts of an ELF file that can contain strings and references to them. Works on bytes in memory: no I/O.
 
 use std::ops::Range;
 
@@ -18,13 +18,13 @@ const PAGE: u64 = 4096;
 /// A section that is mapped when the program runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Where it is mapped.
+    /// Address at which it is mapped.
     pub address: u64,
-    /// Where it is in the file.
+    /// Its range in the file.
     pub bytes: Range<usize>,
 }
 
-/// Where what is in a file.
+/// The relevant parts of a file.
 #[derive(Debug)]
 pub(super) struct Image {
     /// Constants.
@@ -33,7 +33,7 @@ pub(super) struct Image {
     pub code: Vec<Part>,
     /// Variables and tables of pointers.
     pub data: Vec<Part>,
-    /// Offsets in the file of relocations with addends, 24 bytes each.
+    /// File ranges of relocations with addends, 24 bytes each.
     pub relocations: Vec<Range<usize>>,
     /// Whether the file has fixed addresses, so that instructions and data may hold them.
     pub fixed: bool,
@@ -88,9 +88,9 @@ fn range_in(file: &[u8], offset: u64, size: u64) -> Option<Range<usize>> {
     (end <= file.len()).then_some(begin..end)
 }
 
-/// Appends `content` to `file` as a read-only segment, and returns the address at which it is mapped.
+/// Appends `content` to `file` as a read-only segment. Returns the address at which it is mapped.
 ///
-/// The program header comes from a note, which no program needs to run. Headers of loaded segments are ordered by
+/// The program header is taken from a note, which no program needs to run. Headers of loaded segments are sorted by
 /// address, as loaders demand.
 pub(super) fn append_segment(file: &mut Vec<u8>, content: &[u8]) -> Result<u64, Untold> {
     let broken = |error: object::read::Error| Untold::new(format!("not a whole ELF file: {error}"));

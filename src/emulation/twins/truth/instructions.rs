@@ -1,4 +1,5 @@
-//! x86_64 code: where strings are pointed to, how long the compiler knew them to be, and names that became operands.
+//! Rewrites x86_64 code: references to strings, the lengths that the compiler knew, and names used as operands. Works
+//! on bytes in memory: no I/O.
 
 use std::collections::VecDeque;
 
@@ -11,11 +12,11 @@ use super::{
 };
 use crate::arch::Arch;
 
-/// Between the instruction that takes a string's address and the one that takes its length lie at most this many:
-/// both are arguments of the same call.
+/// The most instructions between the one that loads a string's address and the one that loads its length: both are
+/// arguments of the same call.
 const WINDOW: usize = 6;
 
-/// An instruction and where it is.
+/// An instruction and its place.
 struct Decoded {
     instruction: Instruction,
     offsets: ConstantOffsets,
@@ -24,7 +25,7 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Where the file has `length`, if this instruction puts it into a register.
+    /// The offset of `length` in the file, if this instruction loads it into a register.
     fn length_at(&self, length: u64) -> Option<usize> {
         let is_length =
             self.instruction.code() == Code::Mov_r32_imm32 && u64::from(self.instruction.immediate32()) == length;
@@ -32,7 +33,7 @@ impl Decoded {
     }
 }
 
-/// Calls `each` with all instructions of `part` in turn.
+/// Calls `each` with every instruction of `part` in order.
 fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded)) {
     let code = &file[part.bytes.clone()];
     let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
@@ -49,20 +50,21 @@ fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded)) {
     }
 }
 
-/// What an instruction has to do with one of the strings.
+/// How an instruction uses one of the strings.
 enum Use {
-    /// It takes the address, which the file has at `at`.
+    /// It loads the address, which the file has at `at`.
     Pointer { index: usize, address: u64, at: usize },
-    /// It reads text, up to an address.
+    /// It reads the text, up to an address.
     Read { index: usize, until: u64 },
 }
 
-/// Turns the instructions that point to the strings of `moves`, with the lengths beside them, and adds to `uses`.
+/// Redirects the instructions that refer to the strings of `moves`, adjusts the lengths beside them, and adds to
+/// `uses`.
 pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move], uses: &mut [Uses]) {
     let mut edits: Vec<(usize, [u8; 4])> = Vec::new();
     for part in &image.code {
         let mut recent: VecDeque<Decoded> = VecDeque::new();
-        // Strings whose address was just taken: how many instructions ago, their length, and what it becomes.
+        // Strings whose address was loaded recently: how many instructions ago, the length, and the new length.
         let mut taken: Vec<(usize, u64, u64)> = Vec::new();
         decode(file, part, |decoded| {
             for (age, length, new) in &mut taken {
@@ -130,19 +132,19 @@ fn is_address_sized(kind: OpKind) -> bool {
     matches!(kind, OpKind::Immediate32 | OpKind::Immediate32to64)
 }
 
-/// The low 32 bits, as they stand in a file.
+/// The low 32 bits, as stored in a file.
 fn low_half(value: u64) -> [u8; 4] {
     let [a, b, c, d, ..] = value.to_le_bytes();
     [a, b, c, d]
 }
 
-/// Changes Debian's name of the host where it is an operand: compilers write a text as short as `amd64` in two moves.
+/// Replaces Debian's name of the host where it is an operand: compilers write a text as short as `amd64` in two moves.
 ///
-/// Returns how many there were. Other compilers make it a string.
+/// Returns the number of replacements. Other compilers make it a string.
 ///
 /// # Errors
 ///
-/// When there are some, and the target's name has another length.
+/// There are such operands, and the target's name has another length.
 pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
     let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
     let (Some((old, old_end)), Some((new, new_end))) = (old.split_first_chunk(), new.split_first_chunk()) else {
@@ -159,15 +161,16 @@ pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Ar
     Ok(0)
 }
 
-/// Keeps librpm from taking the x86_64 level that it finds by `CPUID` for the name of the machine. What is left is
-/// what `uname` says. Returns how many places were changed; before rpm 4.19 there are none.
+/// Keeps librpm from using the x86_64 level that it finds by `CPUID` as the name of the machine, so that only the
+/// answer of `uname` is left. Returns how many places were changed; before rpm 4.19 there are none.
 pub(super) fn hide_cpu_level(file: &mut [u8], image: &Image) -> usize {
-    // The features of level 2 in ECX: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT. No CPU has all of the others, too.
+    // The features of level 2 in ECX: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT. No CPU has all the other bits
+    // too.
     const LEVEL_2: u32 = 0x0098_2201;
     replace_operand(file, image, LEVEL_2.to_le_bytes(), [0xff; 4])
 }
 
-/// Replaces the operand `old` in all instructions that have it. Returns how many there were.
+/// Replaces the operand `old` in all instructions that have it. Returns their number.
 fn replace_operand(file: &mut [u8], image: &Image, old: [u8; 4], new: [u8; 4]) -> usize {
     let mut places = Vec::new();
     for part in &image.code {
@@ -188,7 +191,7 @@ fn replace_operand(file: &mut [u8], image: &Image, old: [u8; 4], new: [u8; 4]) -
 mod tests {
     use super::*;
 
-    /// The text is at 0x2000, has 36 characters of which the fifth is another one, and becomes one longer.
+    /// The text is at 0x2000 and has 36 characters, the fifth of which changes; the new text is one character longer.
     fn one_move() -> [Move; 1] {
         [Move {
             from: 0x2000..0x2005,

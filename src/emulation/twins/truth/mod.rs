@@ -1,13 +1,13 @@
-//! Answers that are compiled into programs: made the target's in the twin's file.
+//! Rewrites the answers that are compiled into a twin to those of the target. Works on the bytes of the files: no I/O.
 //!
-//! `bash` knows its `$MACHTYPE`, perl its `@INC`, python its `sysconfig`, dpkg the architecture of packages. All of these
-//! are strings that contain a name of the host. Which string stands in its place is read from the target's own build of
-//! the file, so distributions may name things as they like, and what both builds say, such as a table of all
-//! architectures, stays.
+//! `bash` knows its `$MACHTYPE`, perl its `@INC`, python its `sysconfig`, dpkg the architecture of packages. All of
+//! these are strings that contain a name of the host. The replacement of each string is read from the target's build
+//! of the file, so distributions may name things as they like, and strings of both builds, such as a table of all
+//! architectures, stay unchanged.
 //!
-//! A string that is not longer than the host's is written over it. A longer one goes into a segment of its own at the end
-//! of the file, and everything that points to the old one is turned to it: instructions, relocations, and the length
-//! that the compiler knew. Whether that was everything is not proved here but by asking the twin
+//! A string that is not longer than the host's is written over it. A longer one is put into a new segment at the end
+//! of the file, and every reference to the old one is redirected: instructions, relocations, and the length that the
+//! compiler knew. The proof that nothing was missed is not made here but by questions to the twin
 //! ([`Table::probes`](super::table::Table::probes)).
 
 mod image;
@@ -19,7 +19,7 @@ mod strings;
 use crate::arch::Arch;
 use {image::Image, rules::Answer, strings::Names};
 
-/// Why a program cannot be made to say what its emulated original says. It then has no twin.
+/// Why a program cannot be made to answer like its emulated original. It then has no twin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Untold(String);
@@ -30,21 +30,21 @@ impl Untold {
     }
 }
 
-/// Whether the file at `path` says something of its own that [`tell`] would change.
+/// Whether the file at `path` contains answers that [`tell`] would change.
 ///
-/// Files for which this is false can be linked into the directory of twins as they are.
+/// Other files can be linked into the directory of twins unchanged.
 pub fn concerns(path: &str) -> bool {
     !rules::answers_of(path).is_empty()
 }
 
-/// Makes `twin`, the host's build of the file at `path`, say what `original`, the target's build, says.
+/// Rewrites the answers of `twin`, the host's build of the file at `path`, to those of `original`, the target's build.
 ///
-/// `path` is absolute, in the root. Programs, modules and libraries alike are given here. Returns how many strings and
+/// `path` is absolute, in the root. The file may be a program, a module or a library. Returns how many strings and
 /// constants were changed, which is zero for most files.
 ///
 /// # Errors
 ///
-/// When an answer is not where it is expected. `twin` is then half changed and must not be used.
+/// An answer is not where it is expected. `twin` is then partly changed and must not be used.
 pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target: Arch) -> Result<usize, Untold> {
     let answers = rules::answers_of(path);
     if answers.is_empty() {
@@ -68,8 +68,8 @@ pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target:
     Ok(told)
 }
 
-/// The content of `/.kiln/target`, from which `answers.so` knows what to say: the target's machine name as `uname`
-/// gives it, the host's name of multiarch directories, and the target's, a line each.
+/// The content of `/.kiln/target`, from which `answers.so` takes its answers: the target's machine name as `uname`
+/// returns it, and the multiarch directory names of the host and of the target, one per line.
 pub fn facts(host: Arch, target: Arch) -> String {
     format!("{}\n{}\n{}\n", target.name(), host.multiarch(), target.multiarch())
 }

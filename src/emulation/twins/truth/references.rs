@@ -1,4 +1,4 @@
-//! Turning everything that points to a string to another place.
+//! Redirects every reference to a string that has moved. Works on bytes in memory: no I/O.
 
 use std::ops::Range;
 
@@ -9,52 +9,52 @@ use super::{Untold, image::Image, instructions};
 /// A string that becomes longer and therefore moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Move {
-    /// The addresses that move: from where the string begins, at the earliest, up to the first byte that is another
-    /// one. Linkers let strings with equal ends share them, and what points behind the difference can stay.
+    /// The addresses that move: from the beginning of the string, at the earliest, to the first byte that differs.
+    /// Linkers let strings share equal ends, and references past the difference can stay.
     pub from: Range<u64>,
-    /// Where the string ends: the address of its NUL.
+    /// The end of the string: the address of its NUL.
     pub end: u64,
-    /// Where `from` begins now.
+    /// The new address of the start of `from`.
     pub to: u64,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub at: usize,
-    /// What it becomes.
+    /// The new text.
     pub new: Vec<u8>,
 }
 
 impl Move {
-    /// Where `address` is now. None when it does not move.
+    /// The new address for `address`. `None` when it does not move.
     pub fn moved(&self, address: u64) -> Option<u64> {
         self.from
             .contains(&address)
             .then(|| self.to + (address - self.from.start))
     }
 
-    /// By how much the string becomes longer.
+    /// How much longer the string becomes.
     pub fn growth(&self) -> u64 {
         (self.from.start + self.new.len() as u64).saturating_sub(self.end)
     }
 
-    /// Whether something of the string, from the first byte that is another one on, is within `piece`.
+    /// Whether `piece` touches the string at or after the first byte that differs.
     pub fn is_within(&self, piece: &Range<u64>) -> bool {
         piece.start <= self.end && self.from.end <= piece.end
     }
 }
 
-/// What instructions have to do with a string.
+/// How instructions use a string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// How many places were turned to where it is now.
+    /// The number of references redirected to the new place.
     pub turned: usize,
-    /// Up to which address instructions read the text itself, in order to copy it piece by piece.
+    /// The address up to which instructions read the text itself, to copy it piece by piece.
     pub read_until: Option<u64>,
 }
 
-/// Turns what points to the strings of `moves` in `file`.
+/// Redirects the references in `file` to the strings of `moves`.
 ///
 /// # Errors
 ///
-/// When nothing points to one of them, or instructions read a text that has no room for the new one.
+/// Nothing refers to one of them, or instructions read a text that has no room for the new one.
 pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move]) -> Result<(), Untold> {
     let mut uses = vec![Uses::default(); moves.len()];
     let place_of = |address: u64| {
@@ -74,7 +74,8 @@ pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move]) -> Result<(),
             }
         }
     }
-    // Words hold addresses where relocations are packed (DT_RELR), and, constants too, where the file has fixed ones.
+    // Words hold addresses where relocations are packed (DT_RELR), and, in constants too, where the file has fixed
+    // addresses.
     let constants = image.constants.iter().filter(|_| image.fixed);
     for part in image.data.iter().chain(constants) {
         for word in file[part.bytes.clone()].as_chunks_mut::<8>().0 {
@@ -107,8 +108,8 @@ pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move]) -> Result<(),
     Ok(())
 }
 
-/// Writes a text that instructions copy over the old one. `until` is the address up to which they read: an array of
-/// characters is longer than its text, or is filled up to the size of a register.
+/// Writes a text over the old one when instructions copy it. `until` is the address up to which they read: an array of
+/// characters is longer than its text, or is padded to the size of a register.
 fn write_in_place(file: &mut [u8], one: &Move, until: u64) -> Result<(), Untold> {
     let room = file.get_mut(one.at..one.at + one.new.len() + 1);
     let Some((room, old_length)) = room.zip(usize::try_from(one.end - one.from.start).ok()) else {

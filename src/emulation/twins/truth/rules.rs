@@ -1,21 +1,21 @@
-//! Which files say something of their own, and in which form.
+//! Lists the files that contain answers of their own, and the form of these answers. Pure: no I/O.
 
-/// Something in a file that is changed.
+/// Something in a file that has to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Strings with the host's name.
+    /// Strings that contain the host's name.
     Strings,
-    /// The directory of character set converters, which are code of the host and lie beside the twins.
+    /// The directory of character set converters, which are host code and lie beside the twins.
     Converters,
     /// Debian's name of the host where the compiler made it an operand of an instruction.
     Operands,
-    /// The level of x86_64 that librpm measures.
+    /// The x86_64 level that librpm measures.
     CpuLevel,
 }
 
-/// Files of these names tell in strings what they were built for. A `*` at the end stands for anything.
+/// Files of these names contain strings with the architecture of their build. A `*` at the end stands for any text.
 const SPEAKERS: &[&str] = &[
-    // $MACHTYPE and $HOSTTYPE, and the like of other shells
+    // $MACHTYPE and $HOSTTYPE, and the equivalents of other shells
     "bash",
     "tcsh",
     "fish",
@@ -46,7 +46,7 @@ const SPEAKERS: &[&str] = &[
     "liblvm2cmd*",
 ];
 
-/// What is changed in the file at `path`. Nothing where it is used as it is.
+/// The changes to make in the file at `path`; empty if it is used unchanged.
 pub(super) fn answers_of(path: &str) -> &'static [Answer] {
     let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
     if name.starts_with("libc.so.6") || name.starts_with("libc-2.") {

@@ -1,4 +1,5 @@
-//! Strings with a name of the host in them, and what the target's build says in their place.
+//! Finds strings that contain a name of the host, and replaces them by the text of the target's build. Works on bytes
+//! in memory: no I/O.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::{arch::Arch, emulation::twins::layout};
 
-/// Strings are looked at no further than this before a name in them.
+/// How far before a name the beginning of its string is searched.
 const LONGEST_BEGINNING: usize = 1024;
 /// A triplet's vendor: `pc`, `unknown`, `redhat`.
 const LONGEST_VENDOR: usize = 32;
@@ -17,9 +18,9 @@ const LONGEST_VENDOR: usize = 32;
 /// The names that strings are searched for.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// The host's name and the target's, the most particular first.
+    /// Pairs of the host's and the target's name, the most specific first.
     pairs: Vec<(&'static str, &'static str)>,
-    /// What a triplet such as `x86_64-pc-linux-gnu` begins with, on either side.
+    /// The first part of a triplet such as `x86_64-pc-linux-gnu`, for the host and the target.
     cpu: (&'static str, &'static str),
 }
 
@@ -37,7 +38,7 @@ impl Names {
         }
     }
 
-    /// What `original` says where the host's build says `text`, which has its first name at `at`.
+    /// The text of `original` where the host's build has `text`, whose first name is at `at`.
     fn translate(&self, text: &[u8], at: usize, original: &[u8]) -> Option<Vec<u8>> {
         let known = self
             .pairs
@@ -49,7 +50,7 @@ impl Names {
             .or_else(|| self.translate_triplet(text, at, original))
     }
 
-    /// The vendor of a triplet may differ, too: `x86_64-pc-linux-gnu` is `aarch64-unknown-linux-gnu` to configure.
+    /// The vendor of a triplet may differ too: `x86_64-pc-linux-gnu` is `aarch64-unknown-linux-gnu` to configure.
     fn translate_triplet(&self, text: &[u8], at: usize, original: &[u8]) -> Option<Vec<u8>> {
         let after_cpu = text[at..].strip_prefix(self.cpu.0.as_bytes())?.strip_prefix(b"-")?;
         let system = &after_cpu[after_cpu.iter().position(|byte| *byte == b'-')?..];
@@ -66,20 +67,20 @@ impl Names {
     }
 }
 
-/// A string that is to be another one.
+/// A string and its replacement.
 #[derive(Debug)]
 pub(super) struct Change {
-    /// Where it is mapped. Bytes that look like text but belong to something else may come before it.
+    /// Address at which it is mapped. Bytes before it may look like text but belong to something else.
     address: u64,
-    /// Where it is in the file, without the NUL.
+    /// Its range in the file, without the NUL.
     bytes: Range<usize>,
-    /// Offset of the name in it.
+    /// Offset of the name in the string.
     name: usize,
-    /// What it becomes.
+    /// The new text.
     new: Vec<u8>,
 }
 
-/// The strings of `twin` that are others in `original`.
+/// The strings of `twin` that differ in `original`.
 pub(super) fn find(twin: &[u8], image: &Image, original: &[u8], names: &Names) -> Vec<Change> {
     let mut changes: Vec<Change> = Vec::new();
     for part in &image.constants {
@@ -118,7 +119,7 @@ pub(super) fn find(twin: &[u8], image: &Image, original: &[u8], names: &Names) -
     changes
 }
 
-/// Writes `changes` into `twin`. Returns how many there were.
+/// Writes `changes` into `twin`. Returns their number.
 pub(super) fn write(twin: &mut Vec<u8>, image: &Image, changes: Vec<Change>, host: Arch) -> Result<usize, Untold> {
     let count = changes.len();
     let (longer, others): (Vec<_>, Vec<_>) = changes
@@ -159,7 +160,7 @@ pub(super) fn write(twin: &mut Vec<u8>, image: &Image, changes: Vec<Change>, hos
     Ok(count)
 }
 
-/// Makes libc load character set converters from the directory of twins. The path keeps its length by slashes.
+/// Makes libc load character set converters from the directory of twins. Slashes pad the path to its old length.
 pub(super) fn move_gconv(twin: &mut [u8], image: &Image) -> Result<usize, Untold> {
     const NAME: &[u8] = b"/gconv";
     let mut moved = 0;
@@ -189,9 +190,9 @@ pub(super) fn move_gconv(twin: &mut [u8], image: &Image) -> Result<usize, Untold
     Ok(moved)
 }
 
-/// Whether `original` has `text`, too, from the name at `at` on and with the same before it.
+/// Whether `original` has `text` too, from the name at `at` on and with the same bytes before it.
 fn is_said_too(original: &[u8], text: &[u8], at: usize) -> bool {
-    // More may be no text at all, but what happens to lie before it.
+    // More of it may not be text at all, but data that happens to precede it.
     const ENOUGH: usize = 4;
     let begin = at.saturating_sub(ENOUGH);
     let tail = [&text[begin..], b"\0"].concat();

@@ -1,4 +1,4 @@
-//! Twins on trial: announced, published for the trial only, then judged.
+//! Twins on trial: announced, published for the trial only, then judged. Writes only the directory of twins.
 
 use super::{World, in_dir};
 use crate::{
@@ -7,12 +7,12 @@ use crate::{
 };
 
 impl World {
-    /// Tells that `package`, which is on its way into the root, has programs with these keys that are going to be tried.
-    /// Whoever starts one of them until then waits for the outcome.
+    /// Announces that `package`, which is being installed in the root, has programs with these keys that will be
+    /// tried. Processes that start one of them wait for the outcome.
     ///
     /// # Errors
     ///
-    /// When the directory of twins cannot be written.
+    /// The directory of twins cannot be written.
     pub fn expect(&mut self, package: &str, keys: Vec<String>) -> Result<(), Failure> {
         for key in &keys {
             if !self.shown.bin.contains_key(key) && !self.shown.trial.contains_key(key) {
@@ -24,11 +24,11 @@ impl World {
         Ok(())
     }
 
-    /// Tells that nothing more is to be waited for of what [`Self::expect`] named of `package`, but trials that go on.
+    /// Ends the wait for keys of `package` that were announced by [`Self::expect`], except for trials in progress.
     ///
     /// # Errors
     ///
-    /// When the directory of twins cannot be written.
+    /// The directory of twins cannot be written.
     pub fn settle(&mut self, package: &str) -> Result<(), Failure> {
         for key in self.expected.remove(package).into_iter().flatten() {
             if !self.shown.trial.contains_key(&key) {
@@ -39,11 +39,11 @@ impl World {
         Ok(())
     }
 
-    /// Ends all trials without a judgement: nobody waits any longer.
+    /// Ends all trials without a judgement, so that no process waits any longer.
     ///
     /// # Errors
     ///
-    /// When the directory of twins cannot be written.
+    /// The directory of twins cannot be written.
     pub fn settle_all(&mut self) -> Result<(), Failure> {
         for key in std::mem::take(&mut self.shown.trial).into_keys() {
             let withdrawn = self.shelf.withdraw(&in_dir(layout::TRIAL, &key));
@@ -53,12 +53,12 @@ impl World {
         packages.iter().try_for_each(|package| self.settle(package))
     }
 
-    /// Publishes a program whose answers are those of the emulated one.
+    /// Publishes a program whose answers equal those of the emulated one.
     pub fn accept(&mut self, key: &str) -> Result<(), Failure> {
         self.judge(key, Verdict::Accepted)
     }
 
-    /// Takes a program away for good.
+    /// Removes a program for good.
     pub fn refuse(&mut self, key: &str) -> Result<(), Failure> {
         self.judge(key, Verdict::Refused)
     }
