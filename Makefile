@@ -35,7 +35,7 @@ agent: packages answers $(COMPANIONS)
 ifeq ($(PROFILE)$(FOREIGN),debug)
 # Made of the same compiled crates as the kiln and the tests beside it, of which it needs few: only its last step links
 # it statically.
-	cargo rustc --locked --package kiln-agent --features kiln/server -- -C target-feature=+crt-static
+	cargo rustc --locked --package kiln-agent --features kiln/default -- -C target-feature=+crt-static -C strip=symbols -C panic=abort
 else
 	$(STATIC) --profile agent --package kiln-agent
 	@install -D $(TARGET_DIR)/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent

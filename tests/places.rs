@@ -15,6 +15,24 @@ fn no_qemu() -> Option<String> {
     (!is_there).then(|| format!("{program} is not installed"))
 }
 
+/// Waits until a job has made its image and everything of it is cleared away. Returns its status and its log.
+#[track_caller]
+fn succeeded(server: &Server, job: &str) -> (Value, String) {
+    let begun = Instant::now();
+    let status = loop {
+        let status = server.status(job);
+        // The log is kept when all is cleared away.
+        if status["log"].is_string() {
+            break status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{status:#}");
+        std::thread::sleep(Duration::from_secs(1));
+    };
+    let log = server.run(&["jobs", "logs", job]).ok().stdout;
+    assert_eq!(status["state"], "success", "{status:#}\n{log}");
+    (status, log)
+}
+
 /// Has a server with these variables build a small recipe for `arch` so many times at once; what the jobs' records say
 /// then, and what the recipe's script said of its kernel.
 fn builds(
@@ -38,17 +56,7 @@ fn builds(
     let begun = Instant::now();
     let jobs: Vec<_> = (0..count).map(|_| server.build(&recipe, &[])).collect();
     let ended = jobs.iter().map(|job| {
-        let status = loop {
-            let status = server.status(job);
-            // The log is kept when all is cleared away.
-            if status["log"].is_string() {
-                break status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{status:#}");
-            std::thread::sleep(Duration::from_secs(1));
-        };
-        let log = server.run(&["jobs", "logs", job]).ok().stdout;
-        assert_eq!(status["state"], "success", "{status:#}\n{log}");
+        let (status, log) = succeeded(&server, job);
         println!("a build took {:?}: {:#}", begun.elapsed(), status["steps"]);
         assert!(status["used"]["disk_bytes"].as_u64().unwrap() > 0, "{status:#}");
         let said = log.lines().find_map(|line| line.split_once("the kernel is "));
@@ -93,6 +101,66 @@ fn a_foreign_recipe_becomes_an_image_and_the_hosts_kernel_is_not_asked() {
         "{status:#}"
     );
     assert_eq!(support::host_binfmt(), before);
+}
+
+/// Builds a Debian recipe and changes its image, with what a recipe and a server have when a user sets nothing: IMS's
+/// `require_dkms`, and so a virtual machine.
+fn debian(arch: &str, how: &str) {
+    needs!(support::no_namespaces(), no_qemu());
+    let before = support::host_binfmt();
+    let repository = Repository::debian();
+    let (ports, url) = (format!("[{}]", repository.port()), repository.url());
+    let server = Server::start_in(Kiln::new(), &[("KILN__ISOLATION__LOOPBACK_PORTS", &ports)]);
+    server.make_key();
+    let recipe = Recipe::copy_of("deb-tiny");
+    let arguments = [
+        "recipes",
+        "create",
+        "--from",
+        recipe.path(),
+        "--name",
+        "debian",
+        "--arch",
+        arch,
+    ];
+    let values = [
+        "--template-dictionary-key",
+        "deb_repo",
+        "--template-dictionary-value",
+        &url,
+    ];
+    let recipe = server.make(&[&arguments[..], &["--linux-distribution", "debian"], &values].concat());
+
+    let check = |job: &str| {
+        let (status, log) = succeeded(&server, job);
+        println!("a job took {:#}", status["steps"]);
+        assert_eq!(
+            [&status["driver"], &status["isolation"], &status["how"]],
+            ["microvm", "vm", how],
+            "{status:#}"
+        );
+        (status["image"].as_str().unwrap().to_owned(), log)
+    };
+    let (image, log) = check(&server.build(&recipe, &[]));
+    let debian = if arch == "aarch64" { "arm64" } else { "amd64" };
+    assert!(log.contains(&format!("config.sh: {arch}, dpkg says {debian}")), "{log}");
+    // The script of a package ran as the image's architecture, and the image's own dpkg works when it is changed.
+    let change = format!("grep -qx {arch} /etc/tiny-installed-on; dpkg --status tiny-note; echo changed > /etc/tiny");
+    let job = server.make(&["customize", &image, "--run", &format!("set -e; {change}")]);
+    let (changed, _) = check(&job);
+    assert_eq!(server.json(&["images", "describe", &changed])["arch"], arch);
+    server.stop();
+    assert_eq!(support::host_binfmt(), before);
+}
+
+#[test]
+fn a_debian_recipe_becomes_an_image_and_is_changed_in_machines() {
+    debian(support::HOST, "native");
+}
+
+#[test]
+fn a_foreign_debian_recipe_becomes_an_image_and_is_changed_in_machines() {
+    debian(support::foreign(), "emulated");
 }
 
 #[test]

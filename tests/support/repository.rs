@@ -1,4 +1,4 @@
-//! The RPM repositories of `recipes/rpm-minimal` and `recipes/rpm-shell`, made once per test program and architecture,
+//! The repositories of `recipes/rpm-minimal`, `recipes/rpm-shell` and `recipes/deb-tiny`, made once per test program and architecture,
 //! and served over HTTP.
 
 use std::{
@@ -77,7 +77,13 @@ impl Repository {
         Self::serve(shell_dir())
     }
 
-    /// The same without the packages for the host, which are only listed; in the empty directory `dir`.
+    /// The Debian repository of `recipes/deb-tiny`, which has both architectures.
+    pub fn debian() -> Self {
+        static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("deb-tiny", ""));
+        Self::serve(&DIR)
+    }
+
+    /// As [`Repository::shell`] without the packages for the host, which are only listed; in the empty directory `dir`.
     pub fn shell_without_hosts(dir: &Path) -> Self {
         fs_err::os::unix::fs::symlink(shell_dir().join(foreign()), dir.join(foreign())).unwrap();
         fs_err::create_dir(dir.join(HOST)).unwrap();
