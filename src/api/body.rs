@@ -8,7 +8,10 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::problem::{Problem, Result};
+use super::{
+    fields::{self, Members},
+    problem::{Problem, Result},
+};
 
 /// A body as it came. Handlers read it when everything that is checked before it has been.
 #[derive(Debug)]
@@ -30,16 +33,25 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
 }
 
 impl RawBody {
-    /// The body as JSON, where one may be left out.
+    /// What the body says.
     ///
     /// # Errors
     ///
-    /// As of [`RawBody::json`], but for a body that says nothing, which is none.
-    pub(super) fn json_if_any(&self) -> std::result::Result<Option<Value>, Refusal> {
+    /// As of [`RawBody::json`], and 422 with everything that is wrong with its members.
+    pub(super) fn read<B: Members>(&self) -> Answer<B> {
+        Ok(fields::read(self.json()?)?)
+    }
+
+    /// What the body says, where one may be left out.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RawBody::read`], but for a body that says nothing, which is none.
+    pub(super) fn read_if_any<B: Members>(&self) -> Answer<Option<B>> {
         if self.bytes.is_empty() || (self.is_json && self.bytes.trim_ascii() == b"{}") {
             return Ok(None);
         }
-        self.json().map(Some)
+        self.read().map(Some)
     }
 
     /// The body as JSON that says something.

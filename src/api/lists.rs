@@ -76,10 +76,10 @@ pub(super) struct ListQuery<R> {
 #[expect(dead_code, reason = "documentation")]
 pub(super) struct ListParameters {
     /// Only records of exactly this name.
-    #[param(nullable = false)]
+    #[param(nullable = false, pattern = r"^[^\u0000]*$")]
     name: Option<String>,
     /// Only records whose id begins so.
-    #[param(nullable = false)]
+    #[param(nullable = false, pattern = r"^[^\u0000]*$")]
     id_prefix: Option<String>,
     /// What the list is sorted by; `created` is what IMS does, a hyphen turns the order around.
     #[param(nullable = false, inline)]
@@ -88,7 +88,7 @@ pub(super) struct ListParameters {
     #[param(nullable = false, minimum = 1, maximum = 10_000)]
     limit: Option<u32>,
     /// Where to go on: to be taken from the header `Link`.
-    #[param(nullable = false)]
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 

@@ -8,6 +8,7 @@ pub mod agent;
 pub mod auth;
 mod body;
 mod fields;
+mod job_options;
 mod kiln;
 pub mod limits;
 mod lists;

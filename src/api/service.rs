@@ -1,6 +1,7 @@
 //! `/healthz` and `/version`.
 
 use axum::{Json, extract::State, http::StatusCode};
+use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -15,10 +16,9 @@ use super::{
 struct Health {}
 
 /// The service's version.
-#[derive(Debug, ToSchema)]
-#[expect(dead_code, reason = "documentation")]
+#[derive(Debug, Serialize, ToSchema)]
 struct Version {
-    version: String,
+    version: &'static str,
 }
 
 /// Whether the process answers.
@@ -40,8 +40,10 @@ async fn ready(State(api): State<Api>) -> Result<Json<Value>> {
 
 /// The service's version.
 #[utoipa::path(get, path = "/version", tag = "service", responses((status = 200, body = Version)))]
-async fn version() -> Json<Value> {
-    Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
+async fn version() -> Json<Version> {
+    Json(Version {
+        version: env!("CARGO_PKG_VERSION"),
+    })
 }
 
 pub(super) fn router() -> OpenApiRouter<Api> {

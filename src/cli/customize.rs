@@ -7,16 +7,11 @@ use clap::{ArgMatches, Args, FromArgMatches};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{
-    job_progress,
-    printer::Printer,
-    session::ServerOptions,
-    values::{Body, boolean, twins},
-};
+use super::{job_options::Execution, job_progress, printer::Printer, session::ServerOptions, values::Body};
 use crate::{
     client::collection::IMAGES,
     orchestrate::recipe::pack,
-    records::{ChangeKind, Failure, TwinLevel},
+    records::{ChangeKind, Failure},
 };
 
 /// Bytes of the files beside a playbook. More are no playbook.
@@ -24,6 +19,12 @@ const MOST_BESIDE_PLAYBOOK: u64 = 64 << 20;
 
 /// Make an image from another one, without a shell.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("require_dkms", |option| option.help("Whether the job needs a kernel of its own [default: the server's]")),
+    mut_arg("twins", |option| option.help(
+        "Which tools may run as native twins if programs of the image are emulated [default: the server's]"
+    )),
+)]
 pub(super) struct CustomizeArguments {
     /// The image to start from: id, beginning of an id, or name.
     image: String,
@@ -35,13 +36,8 @@ pub(super) struct CustomizeArguments {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Whether the job needs a kernel of its own [default: the server's].
-    #[arg(long, value_name = "BOOL", value_parser = boolean)]
-    require_dkms: Option<bool>,
-
-    /// Which tools may run as native twins if programs of the image are emulated [default: the server's].
-    #[arg(long, value_name = "LEVEL", value_parser = twins())]
-    twins: Option<TwinLevel>,
+    #[command(flatten)]
+    execution: Execution,
 
     #[command(flatten)]
     options: ServerOptions,
@@ -117,9 +113,8 @@ impl CustomizeArguments {
         };
         let body = Body::default()
             .set("image_root_archive_name", Some(name))
-            .set("changes", Some(changes))
-            .set("require_dkms", self.require_dkms)
-            .set("twins", self.twins.map(TwinLevel::name));
+            .set("changes", Some(changes));
+        let body = self.execution.add_to(body);
         let address = ["kiln", "v1", "images", &image.id, "customize"];
         let made = session
             .client

@@ -6,17 +6,18 @@ use serde_json::{Value, json};
 
 use super::{
     job_logs::ShowLog,
+    job_options::{BootFiles, BuildSizes, Execution},
     job_progress,
     records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
-    values::{Body, boolean, item, job_type, same_length, step, twins},
+    values::{Body, boolean, item, job_type, same_length, step},
 };
 use crate::{
     client::{
         Data,
         collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
     },
-    records::{Failure, JobType, Step, TwinLevel},
+    records::{Failure, JobType, Step},
 };
 
 #[derive(Debug, Subcommand)]
@@ -57,6 +58,16 @@ pub(super) struct Retry {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("kernel_parameters_file_name", |option| {
+        option.help("The kernel parameters' file name in /boot; the file may be absent [default: kernel-parameters]")
+    }),
+    mut_arg("build_env_size", |option| option.help("Disk for the build, GiB [default: the server's]")),
+    mut_arg("job_mem_size", |option| option.help("Memory for the build, GiB [default: the server's]")),
+    mut_arg("twins", |option| option.help(
+        "Which tools may run as native twins if the build is emulated [default: the recipe's, else the server's]"
+    )),
+)]
 pub(super) struct CreateJob {
     /// Whether an image is made from a recipe, or from another image.
     #[arg(long, value_parser = job_type())]
@@ -74,17 +85,8 @@ pub(super) struct CreateJob {
     #[arg(long, value_name = "ID")]
     public_key_id: String,
 
-    /// The kernel's file name in /boot [default: by architecture, vmlinuz or Image].
-    #[arg(long, value_name = "NAME")]
-    kernel_file_name: Option<String>,
-
-    /// The initrd's file name in /boot.
-    #[arg(long, value_name = "NAME", default_value = "initrd")]
-    initrd_file_name: String,
-
-    /// The kernel parameters' file name in /boot; the file may be absent.
-    #[arg(long, value_name = "NAME", default_value = "kernel-parameters")]
-    kernel_parameters_file_name: String,
+    #[command(flatten)]
+    files: BootFiles,
 
     /// Names of the job's shells, with commas between them.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = item())]
@@ -98,21 +100,11 @@ pub(super) struct CreateJob {
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     enable_debug: Option<bool>,
 
-    /// Disk for the build, GiB [default: the server's].
-    #[arg(long, value_name = "GIB")]
-    build_env_size: Option<u32>,
+    #[command(flatten)]
+    sizes: BuildSizes,
 
-    /// Memory for the build, GiB [default: the server's].
-    #[arg(long, value_name = "GIB")]
-    job_mem_size: Option<u32>,
-
-    /// Whether the job needs a kernel of its own [default: the recipe's].
-    #[arg(long, value_name = "BOOL", value_parser = boolean)]
-    require_dkms: Option<bool>,
-
-    /// Which tools may run as native twins if the build is emulated [default: the recipe's, else the server's].
-    #[arg(long, value_name = "LEVEL", value_parser = twins())]
-    twins: Option<TwinLevel>,
+    #[command(flatten)]
+    execution: Execution,
 
     /// Show how the job gets on, and wait for its end.
     #[arg(long)]
@@ -136,16 +128,10 @@ impl JobsCommand {
                     .set("image_root_archive_name", Some(job.image_root_archive_name))
                     .set("artifact_id", Some(artifact.id))
                     .set("public_key_id", Some(public_key.id))
-                    .set("kernel_file_name", job.kernel_file_name)
-                    .set("initrd_file_name", Some(job.initrd_file_name))
-                    .set("kernel_parameters_file_name", Some(job.kernel_parameters_file_name))
                     .set("ssh_containers", ssh_containers)
-                    .set("enable_debug", job.enable_debug)
-                    .set("build_env_size", job.build_env_size)
-                    .set("job_mem_size", job.job_mem_size)
-                    .set("require_dkms", job.require_dkms)
-                    .set("twins", job.twins.map(TwinLevel::name));
-                let body = body.into_value();
+                    .set("enable_debug", job.enable_debug);
+                let body = job.sizes.add_to(job.files.or_usual().add_to(body));
+                let body = job.execution.add_to(body).into_value();
                 if !job.follow {
                     return create(session, &JOBS, &body).await;
                 }

@@ -21,6 +21,7 @@ mod image_files;
 mod images;
 mod ims;
 mod job_logs;
+mod job_options;
 mod job_progress;
 mod jobs;
 mod login;

@@ -8,9 +8,10 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
+    job_options::{BootFiles, BuildSizes, Execution},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
-    values::{Body, boolean, missed_runs, overlap, twins},
+    values::{Body, missed_runs, overlap},
 };
 use crate::{
     client::{
@@ -18,7 +19,7 @@ use crate::{
         collection::{PUBLIC_KEYS, RECIPES, RUNS, SCHEDULES},
     },
     records::{
-        Failure, TwinLevel,
+        Failure,
         schedule::{MOST_MISSED, MissedRuns, Overlap},
     },
 };
@@ -111,6 +112,7 @@ pub(super) struct UpdateSchedule {
 
 /// What jobs of a schedule get.
 #[derive(Debug, Args)]
+#[command(mut_arg("require_dkms", |option| option.help("Whether jobs need a kernel of their own [default: the recipe's]")))]
 struct JobArguments {
     /// What to call the images that come out. {date}, {time}, {recipe} and {arch} stand for what they say, n in braces
     /// for the number of the run.
@@ -133,33 +135,14 @@ struct JobArguments {
     #[arg(long, value_parser = overlap())]
     overlap: Option<Overlap>,
 
-    /// The kernel's file name in /boot [default: by architecture, vmlinuz or Image].
-    #[arg(long, value_name = "NAME")]
-    kernel_file_name: Option<String>,
+    #[command(flatten)]
+    files: BootFiles,
 
-    /// The initrd's file name in /boot [default: initrd].
-    #[arg(long, value_name = "NAME")]
-    initrd_file_name: Option<String>,
+    #[command(flatten)]
+    sizes: BuildSizes,
 
-    /// The kernel parameters' file name in /boot [default: kernel-parameters].
-    #[arg(long, value_name = "NAME")]
-    kernel_parameters_file_name: Option<String>,
-
-    /// Disk for each build, GiB [default: the server's].
-    #[arg(long, value_name = "GIB")]
-    build_env_size: Option<u32>,
-
-    /// Memory for each build, GiB [default: the server's].
-    #[arg(long, value_name = "GIB")]
-    job_mem_size: Option<u32>,
-
-    /// Whether jobs need a kernel of their own [default: the recipe's].
-    #[arg(long, value_name = "BOOL", value_parser = boolean)]
-    require_dkms: Option<bool>,
-
-    /// Which tools may run as native twins in emulated builds [default: the recipe's, else the server's].
-    #[arg(long, value_name = "LEVEL", value_parser = twins())]
-    twins: Option<TwinLevel>,
+    #[command(flatten)]
+    execution: Execution,
 }
 
 #[derive(Debug, Args)]
@@ -256,19 +239,14 @@ impl JobArguments {
             Some(key) => Some(session.client.find(&PUBLIC_KEYS, key).await?.id),
             None => None,
         };
-        Ok(body
+        let body = body
             .set("image_root_archive_name", self.image_root_archive_name)
             .set("public_key_id", public_key)
             .set("missed_runs", self.missed_runs.map(MissedRuns::name))
             .set("missed_runs_limit", self.missed_runs_limit)
-            .set("overlap", self.overlap.map(Overlap::name))
-            .set("kernel_file_name", self.kernel_file_name)
-            .set("initrd_file_name", self.initrd_file_name)
-            .set("kernel_parameters_file_name", self.kernel_parameters_file_name)
-            .set("build_env_size", self.build_env_size)
-            .set("job_mem_size", self.job_mem_size)
-            .set("require_dkms", self.require_dkms)
-            .set("twins", self.twins.map(TwinLevel::name)))
+            .set("overlap", self.overlap.map(Overlap::name));
+        let body = self.sizes.add_to(self.files.add_to(body));
+        Ok(self.execution.add_to(body))
     }
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 /// Where an object is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Link {
     /// `s3://bucket/key`.
     pub path: String,
@@ -23,6 +22,18 @@ pub struct Link {
 pub enum StoreType {
     /// S3.
     S3,
+}
+
+impl StoreType {
+    /// Every kind.
+    pub const ALL: [Self; 1] = [Self::S3];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+        }
+    }
 }
 
 impl Link {

@@ -116,7 +116,6 @@ impl LinuxDistribution {
 
 /// One value for a recipe's templates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct TemplateValue {
     /// The variable.
     pub key: String,

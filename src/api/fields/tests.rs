@@ -1,6 +1,12 @@
 //! What IMS takes for what.
 
+use uuid::Uuid;
+
 use super::*;
+use crate::{
+    arch::Arch,
+    records::{Link, TemplateValue},
+};
 
 #[test]
 fn booleans_are_those_of_ims() {
@@ -14,7 +20,7 @@ fn booleans_are_those_of_ims() {
         json!("YES"),
         json!("Y"),
     ] {
-        assert_eq!(boolean(&value), Ok(true), "{value}");
+        assert_eq!(bool::read(&value), Ok(true), "{value}");
     }
     for value in [
         json!(false),
@@ -26,7 +32,7 @@ fn booleans_are_those_of_ims() {
         json!("NO"),
         json!("n"),
     ] {
-        assert_eq!(boolean(&value), Ok(false), "{value}");
+        assert_eq!(bool::read(&value), Ok(false), "{value}");
     }
     for value in [
         json!(2),
@@ -37,15 +43,15 @@ fn booleans_are_those_of_ims() {
         json!("2"),
         json!(" true"),
     ] {
-        assert!(boolean(&value).is_err(), "{value}");
+        assert!(bool::read(&value).is_err(), "{value}");
     }
 }
 
 #[test]
 fn sizes_are_cut_and_bounded() {
-    assert_eq!(size(&json!(1.7)), Ok(1));
-    assert_eq!(size(&json!(" 7 ")), Ok(7));
-    assert_eq!(size(&json!("+7")), Ok(7));
+    assert_eq!(Gib::read(&json!(1.7)), Ok(1));
+    assert_eq!(Gib::read(&json!(" 7 ")), Ok(7));
+    assert_eq!(Gib::read(&json!("+7")), Ok(7));
     for value in [
         json!("1.7"),
         json!("0x10"),
@@ -56,10 +62,10 @@ fn sizes_are_cut_and_bounded() {
         json!(1e300),
         json!([]),
     ] {
-        assert!(size(&value).is_err(), "{value}");
+        assert!(Gib::read(&value).is_err(), "{value}");
     }
     assert_eq!(
-        size(&json!(18_446_744_073_709_551_615_u64)),
+        Gib::read(&json!(18_446_744_073_709_551_615_u64)),
         Err(error("Must be less than or equal to 1048576."))
     );
 }
@@ -73,7 +79,7 @@ fn every_spelling_of_a_uuid_is_one() {
         "{dc0b4bd2-7e8f-4f5e-9d2f-0a3b9bb0a7c1}",
         "urn:uuid:dc0b4bd2-7e8f-4f5e-9d2f-0a3b9bb0a7c1",
     ] {
-        assert_eq!(uuid(&json!(text)), Ok(plain), "{text}");
+        assert_eq!(Uuid::read(&json!(text)), Ok(plain), "{text}");
     }
     for value in [
         json!("x"),
@@ -81,21 +87,91 @@ fn every_spelling_of_a_uuid_is_one() {
         json!(7),
         json!("dc0b4bd2-7e8f-4f5e-9d2f-0a3b9bb0a7c1a"),
     ] {
-        assert!(uuid(&value).is_err(), "{value}");
+        assert!(Uuid::read(&value).is_err(), "{value}");
+    }
+}
+
+body! {
+    /// A body.
+    struct Given {
+        name: Name,
+        arch: Arch,
+        link: Option<Link>,
+        list: Option<List<TemplateValue>>,
+        group: Flatten<Group>,
+    }
+}
+
+members! {
+    /// Members that a body has besides.
+    struct Group {
+        /// A size.
+        size: Nullable<Gib>,
+        /// A file.
+        file: OrEmpty<FileName>,
+        /// Whether.
+        jail: OrDefault<bool>,
     }
 }
 
 #[test]
-fn every_error_is_reported_at_its_place() {
-    let mut fields = Fields::of(json!({
-        "name": 7, "link": {"path": "", "colour": 1}, "list": [{"key": "a", "value": "b"}, {"key": 1}], "odd": 1,
+fn a_body_is_what_its_members_are_read_as() {
+    let given: Given = read(json!({
+        "name": "n", "arch": "s390x", "link": {"path": "s3://boot/a", "type": "s3"},
+        "list": [{"key": "a", "value": "b"}], "size": "7", "file": "vmlinuz", "jail": "on",
     }))
     .unwrap();
-    let _ = fields.required("name", name);
-    let _ = fields.required("arch", arch);
-    let _ = fields.optional("link", link);
-    let _ = fields.optional("list", template_dictionary);
-    insta::assert_json_snapshot!(fields.finish().unwrap_err().errors, @r#"
+    assert_eq!((given.name.as_str(), given.arch), ("n", Arch::S390x));
+    assert_eq!(given.link, Some(Link::s3("boot", "a", "")));
+    assert_eq!(given.list.unwrap()[0].value, "b");
+    let group = given.group;
+    assert_eq!((group.size, group.jail), (Some(Some(7)), true));
+    assert_eq!(group.file.as_deref(), Some("vmlinuz"));
+
+    let group = |members: Value| {
+        let mut body = json!({"name": "n", "arch": "s390x"});
+        body.as_object_mut()
+            .unwrap()
+            .append(&mut members.as_object().unwrap().clone());
+        read::<Given>(body).map(|given| given.group)
+    };
+    let absent = group(json!({})).unwrap();
+    assert_eq!((absent.size, absent.file, absent.jail), (None, None, false));
+    let unsaid = group(json!({"size": null, "file": ""})).unwrap();
+    assert_eq!((unsaid.size, unsaid.file), (Some(None), None));
+    assert!(group(json!({"file": null})).is_err() && group(json!({"jail": null})).is_err());
+}
+
+#[test]
+fn a_body_is_described_as_it_is_read() {
+    let described = serde_json::to_value(<Given as utoipa::PartialSchema>::schema()).unwrap();
+    assert_eq!(described["required"], json!(["name", "arch"]));
+    assert_eq!(described["additionalProperties"], json!(false));
+    let members = &described["properties"];
+    assert_eq!(members["link"]["$ref"], "#/components/schemas/Link");
+    assert_eq!(members["size"]["oneOf"][1], json!({"type": "null"}));
+    assert_eq!(members["jail"]["description"], "Whether.");
+    let empty = members["file"]["pattern"].as_str().unwrap();
+    assert!(
+        empty.ends_with(")?$") && members["file"].get("minLength").is_none(),
+        "{empty}"
+    );
+    let mut components = Components::new();
+    <Given as Field>::components(&mut components);
+    let mut names: Vec<_> = components.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["Arch", "Boolean", "Given", "Link", "Size", "StoreType", "TemplateValue"]
+    );
+}
+
+#[test]
+fn every_error_is_reported_at_its_place() {
+    let body = json!({
+        "name": 7, "link": {"path": "", "colour": 1}, "list": [{"key": "a", "value": "b"}, {"key": 1}], "odd": 1,
+    });
+    insta::assert_json_snapshot!(read::<Given>(body).unwrap_err().errors, @r#"
     {
       "arch": [
         "Missing data for required field."
@@ -133,6 +209,6 @@ fn every_error_is_reported_at_its_place() {
 
 #[test]
 fn a_body_has_to_be_an_object() {
-    let problem = Fields::of(json!([1])).unwrap_err();
+    let problem = read::<Given>(json!([1])).unwrap_err();
     assert_eq!(problem.errors.unwrap()["_schema"], json!(["Invalid input type."]));
 }

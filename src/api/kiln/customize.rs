@@ -3,10 +3,9 @@
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use utoipa::ToSchema;
+use utoipa::openapi::{ArrayBuilder, RefOr, Schema};
 
 use crate::{
     api::{
@@ -14,7 +13,7 @@ use crate::{
         address::Path,
         auth::Principal,
         body::{Answer, RawBody},
-        fields::{self, FieldError, Fields, Parsed, checked, error, object, one_of},
+        fields::{Components, Field, FileName, Flatten, List, Name, Parsed, Text, body, error, string, text},
         problem::{Problem, Result},
         v3::{
             find, id,
@@ -22,71 +21,42 @@ use crate::{
         },
     },
     orchestrate::{NewRun, Orchestrator},
-    records::{
-        Change, ChangeKind, Image, ImageId, Job, JobId, TwinLevel,
-        names::{check_file_name, check_name},
-    },
+    records::{Change, ChangeKind, Image, ImageId, Job, JobId, job::JobOptions},
     store::Side,
 };
 
 /// Changes that one job makes at most.
 const MOST_CHANGES: usize = 100;
 
-/// How an image is to be changed.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct Customize {
-    /// The name of the image that comes out.
-    #[schema(min_length = 1, max_length = 255)]
-    image_root_archive_name: String,
-    /// What is run in the image, in this order. The first that fails ends the job.
-    #[schema(min_items = 1, max_items = 100)]
-    changes: Vec<NewChange>,
-    /// Disk for the job, GiB.
-    #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
-    build_env_size: Option<u32>,
-    /// Memory for the job, GiB.
-    #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
-    job_mem_size: Option<u32>,
-    /// The kernel's file name in `/boot`.
-    #[schema(nullable = false, max_length = 255)]
-    kernel_file_name: Option<String>,
-    /// The initial RAM disk's file name in `/boot`.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
-    initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`; it need not be there.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
-    kernel_parameters_file_name: Option<String>,
-    /// Whether the job needs a kernel of its own.
-    #[schema(nullable = false)]
-    require_dkms: Option<bool>,
-    /// Which tools may run as native twins if programs of the image are emulated.
-    #[schema(nullable = false)]
-    twins: Option<TwinLevel>,
+body! {
+    /// How an image is to be changed.
+    pub(in crate::api) struct Customize {
+        /// The name of the image that comes out.
+        image_root_archive_name: FileName,
+        /// What is run in the image, in this order. The first that fails ends the job.
+        changes: Changes,
+        options: Flatten<JobOptions>,
+    }
 }
 
-/// One change. Its content is given as `text` or as `base64`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct NewChange {
-    /// `run`: a command line for the image's `/bin/sh`. `script`: a file that is run in the image. `ansible`: a tar.gz of
-    /// playbooks and what belongs to them.
-    kind: ChangeKind,
-    /// What it is called; of a playbook, its path in the archive. A command needs none.
-    #[schema(nullable = false, max_length = 255)]
-    name: Option<String>,
-    /// What is run.
-    #[schema(nullable = false)]
-    text: Option<String>,
-    /// What is run, if it is no text.
-    #[schema(nullable = false, content_encoding = "base64")]
-    base64: Option<String>,
+body! {
+    /// One change. Its content is given as `text` or as `base64`.
+    pub(in crate::api) struct NewChange {
+        /// `run`: a command line for the image's `/bin/sh`. `script`: a file that is run in the image. `ansible`: a
+        /// tar.gz of playbooks and what belongs to them.
+        kind: ChangeKind,
+        /// What it is called; of a playbook, its path in the archive. A command needs none.
+        name: Option<Name>,
+        /// What is run.
+        text: Option<Text>,
+        /// What is run, if it is no text.
+        base64: Option<Base64>,
+    }
 }
 
 /// A change and its content.
-struct Given {
+#[derive(Debug, Clone)]
+pub(in crate::api) struct Given {
     kind: ChangeKind,
     name: String,
     content: Bytes,
@@ -106,14 +76,15 @@ pub(in crate::api) async fn create(
 ) -> Answer<(StatusCode, Json<Job>)> {
     let image: ImageId = id(&text)?;
     find::<Image>(&*api.store, Side::Live, &image.to_string()).await?;
-    let (request, changes) = read(image, body.json()?)?;
+    let given: Customize = body.read()?;
+    let request = Request::customize(image, given.image_root_archive_name, given.options);
     let orchestrator = super::jobs::orchestrator(&api)?;
     let Planned { job, mut run } = new_job::plan(&api, JobId::new(), request).await?;
     run.who = principal.map(|Extension(principal)| principal.name);
     let id = job.id;
     let made = async {
         if let Some(base) = &mut run.image {
-            base.changes = keep(&api, id, changes).await?;
+            base.changes = keep(&api, id, given.changes).await?;
         }
         accept(orchestrator, job, run).await
     };
@@ -148,55 +119,82 @@ async fn keep(api: &Api, job: JobId, changes: Vec<Given>) -> Result<Vec<Change>>
     Ok(kept)
 }
 
-fn read(image: ImageId, body: Value) -> Result<(Request, Vec<Given>)> {
-    let mut fields = Fields::of(body)?;
-    let name = fields.required("image_root_archive_name", checked(check_file_name));
-    let changes = fields.required("changes", changes);
-    let options = new_job::options(&mut fields);
-    fields.finish()?;
-    Ok((Request::customize(image, name?, options?), changes?))
-}
+/// The changes of a job, each with one content and a name.
+#[derive(Debug)]
+pub(in crate::api) enum Changes {}
 
-fn changes(value: &Value) -> Parsed<Vec<Given>> {
-    let changes = fields::list(value, change)?;
-    match changes.len() {
-        0 => Err(error("At least one change is needed.")),
-        more if more > MOST_CHANGES => Err(error("These are too many changes for one job.")),
-        _ => Ok(changes),
+impl Field for Changes {
+    type Read = Vec<Given>;
+
+    fn read(value: &Value) -> Parsed<Vec<Given>> {
+        let changes = List::<Given>::read(value)?;
+        match changes.len() {
+            0 => Err(error("At least one change is needed.")),
+            more if more > MOST_CHANGES => Err(error("These are too many changes for one job.")),
+            _ => Ok(changes),
+        }
+    }
+
+    fn schema() -> RefOr<Schema> {
+        ArrayBuilder::new()
+            .items(Given::schema())
+            .min_items(Some(1))
+            .max_items(Some(MOST_CHANGES))
+            .into()
+    }
+
+    fn components(components: &mut Components) {
+        Given::components(components);
     }
 }
 
-fn change(value: &Value) -> Parsed<Given> {
-    let (kind, name, text, base64) = object(value, |fields| {
-        let kind = fields.required("kind", one_of(&ChangeKind::ALL, ChangeKind::name));
-        let name = fields.optional("name", checked(check_name));
-        let text = fields.optional("text", fields::text);
-        let base64 = fields.optional("base64", decoded);
-        Ok((kind?, name?, text?, base64?))
-    })?;
-    let content = match (text, base64) {
-        (Some(text), None) => Bytes::from(text),
-        (None, Some(content)) => content,
-        _ => return Err(error("Give either `text` or `base64`.")),
-    };
-    let name = match (kind, name) {
-        (_, Some(name)) => name,
-        (ChangeKind::Run, None) => first_line(&content),
-        (ChangeKind::Script, None) => "script".to_owned(),
-        (ChangeKind::Ansible, None) => return Err(error("A playbook needs its `name`: the path in the archive.")),
-    };
-    if kind == ChangeKind::Ansible && !is_plain_path(&name) {
-        return Err(error("`name` has to be a path inside the archive, without `..`."));
+impl Field for Given {
+    type Read = Self;
+
+    fn read(value: &Value) -> Parsed<Self> {
+        let given = NewChange::read(value)?;
+        let content = match (given.text, given.base64) {
+            (Some(text), None) => Bytes::from(text),
+            (None, Some(content)) => content,
+            _ => return Err(error("Give either `text` or `base64`.")),
+        };
+        let name = match (given.kind, given.name) {
+            (_, Some(name)) => name,
+            (ChangeKind::Run, None) => first_line(&content),
+            (ChangeKind::Script, None) => "script".to_owned(),
+            (ChangeKind::Ansible, None) => return Err(error("A playbook needs its `name`: the path in the archive.")),
+        };
+        let kind = given.kind;
+        if kind == ChangeKind::Ansible && !is_plain_path(&name) {
+            return Err(error("`name` has to be a path inside the archive, without `..`."));
+        }
+        Ok(Self { kind, name, content })
     }
-    Ok(Given { kind, name, content })
+
+    fn schema() -> RefOr<Schema> {
+        <NewChange as Field>::schema()
+    }
+
+    fn components(components: &mut Components) {
+        <NewChange as Field>::components(components);
+    }
 }
 
-fn decoded(value: &Value) -> Parsed<Bytes> {
-    let text = fields::text(value)?;
-    let content = STANDARD
-        .decode(text)
-        .map_err(|_| -> FieldError { error("Not valid base64.") })?;
-    Ok(content.into())
+/// Bytes as base64.
+#[derive(Debug)]
+pub(in crate::api) enum Base64 {}
+
+impl Field for Base64 {
+    type Read = Bytes;
+
+    fn read(value: &Value) -> Parsed<Bytes> {
+        let content = STANDARD.decode(text(value)?);
+        Ok(content.map_err(|_| error("Not valid base64."))?.into())
+    }
+
+    fn schema() -> RefOr<Schema> {
+        string().content_encoding("base64").into()
+    }
 }
 
 /// What a command is called: its beginning.
@@ -223,11 +221,11 @@ mod tests {
 
     #[test]
     fn a_change_has_one_content_and_a_name() {
-        let given = change(&json!({"kind": "run", "text": "  apt-get update\napt-get upgrade"}))
+        let given = Given::read(&json!({"kind": "run", "text": "  apt-get update\napt-get upgrade"}))
             .ok()
             .unwrap();
         assert_eq!((given.name.as_str(), given.content.len()), ("apt-get update", 32));
-        let given = change(&json!({"kind": "ansible", "name": "site.yml", "base64": "AAE="}))
+        let given = Given::read(&json!({"kind": "ansible", "name": "site.yml", "base64": "AAE="}))
             .ok()
             .unwrap();
         assert_eq!(given.content, [0, 1][..]);
@@ -241,7 +239,7 @@ mod tests {
             json!({"kind": "magic", "text": "a"}),
             json!("run"),
         ] {
-            assert!(change(&wrong).is_err(), "{wrong}");
+            assert!(Given::read(&wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -2,8 +2,12 @@
 //! [`v3`](crate::api::v3).
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::{
+    ToSchema,
+    openapi::{RefOr, Schema},
+};
 use uuid::Uuid;
 
 use crate::{
@@ -12,7 +16,7 @@ use crate::{
         address::Path,
         auth::Principal,
         body::{Answer, RawBody},
-        fields::Fields,
+        fields::{Components, Field, Parsed, body, collect, error, reference, text},
         lists,
         problem::{Problem, Result},
         v3::id,
@@ -165,14 +169,30 @@ struct JobError {
     step: Option<Step>,
 }
 
-/// How a job is to be done again.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct JobRetry {
-    /// The step to go on from, with what those before it left; without it everything is done anew.
-    #[schema(nullable = false)]
-    from: Option<Step>,
+body! {
+    /// How a job is to be done again.
+    pub(in crate::api) struct JobRetry {
+        /// The step to go on from, with what those before it left; without it everything is done anew.
+        from: Option<Step>,
+    }
+}
+
+impl Field for Step {
+    type Read = Self;
+
+    fn read(value: &Value) -> Parsed<Self> {
+        let name = text(value)?;
+        lists::one_of("from", &name, &Self::ALL, Self::name)
+            .map_err(|problem| error(problem.detail.unwrap_or_default()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        reference::<Self>()
+    }
+
+    fn components(components: &mut Components) {
+        collect::<Self>(components);
+    }
 }
 
 impl JobProgress {
@@ -276,15 +296,7 @@ pub(in crate::api) async fn retry(
     body: RawBody,
 ) -> Answer<(StatusCode, Json<Job>)> {
     let job = id(&text)?;
-    let from = match body.json_if_any()? {
-        Some(body) => {
-            let mut fields = Fields::of(body)?;
-            let from = fields.optional("from", step);
-            fields.finish()?;
-            from?
-        }
-        None => None,
-    };
+    let from = body.read_if_any::<JobRetry>()?.and_then(|retry| retry.from);
     let stored = carried_out(&api, job).await?;
     let orchestrator = orchestrator(&api)?;
     let who = principal.map(|Extension(principal)| principal.name);
@@ -318,12 +330,6 @@ async fn judge(api: &Api, text: &str, verdict: Verdict) -> Result<Json<JobProgre
         Err(Ended::Already(_)) => Err(Problem::conflict("The job has no shell that is open.")),
         Err(Ended::Store(error)) => Err(error.into()),
     }
-}
-
-fn step(value: &serde_json::Value) -> crate::api::fields::Parsed<Step> {
-    let name = crate::api::fields::text(value)?;
-    lists::one_of("from", &name, &Step::ALL, Step::name)
-        .map_err(|problem| serde_json::json!([problem.detail.unwrap_or_default()]))
 }
 
 /// The job, if it is there and Kiln carries it out.

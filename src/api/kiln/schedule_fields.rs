@@ -1,105 +1,77 @@
-//! Reading what requests say of a schedule, and what follows from it.
+//! Schedules as requests make and change them, and what follows from that.
 
-use serde_json::Value;
 use uuid::Uuid;
 
+use super::schedule_requests::{ScheduleCreate, ScheduleUpdate, Settings};
 use crate::{
     api::{
         Api,
-        fields::{self, Fields, Parsed, checked, error, one_of, text},
+        fields::error,
         problem::{Problem, Result},
     },
     records::{
         Moment, PublicKey, PublicKeyId, Recipe, RecipeId, Schedule, ScheduleId,
         job::JobOptions,
-        names::check_file_name,
-        schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, image_name, timing::check_zone},
+        schedule::{MissedRuns, Overlap, Timing, image_name},
     },
     store::{Collection, Side},
 };
 
-/// A schedule of which nothing was said.
-pub(super) fn blank() -> Schedule {
-    Schedule {
-        id: ScheduleId::new(),
-        created: Moment::now(),
-        name: String::new(),
-        recipe_id: RecipeId(Uuid::nil()),
-        cron: String::new(),
-        timezone: "UTC".to_owned(),
-        image_root_archive_name: String::new(),
-        public_key_id: None,
-        options: JobOptions::default(),
-        missed_runs: MissedRuns::Once,
-        missed_runs_limit: 10,
-        overlap: Overlap::Forbid,
-        paused: false,
-        next_run: None,
-        last_run: None,
-        runs: 0,
+impl From<ScheduleCreate> for Schedule {
+    fn from(given: ScheduleCreate) -> Self {
+        let mut schedule = Self {
+            id: ScheduleId::new(),
+            created: Moment::now(),
+            image_root_archive_name: given.name.clone(),
+            name: given.name,
+            recipe_id: RecipeId(given.recipe_id),
+            cron: given.cron,
+            timezone: "UTC".to_owned(),
+            public_key_id: None,
+            options: JobOptions::default(),
+            missed_runs: MissedRuns::Once,
+            missed_runs_limit: 10,
+            overlap: Overlap::Forbid,
+            paused: false,
+            next_run: None,
+            last_run: None,
+            runs: 0,
+        };
+        given.settings.apply(&mut schedule);
+        schedule
     }
 }
 
-/// The schedule with what a request says of it. Of a new one some things have to be said.
-pub(super) fn with(mut schedule: Schedule, body: Value, is_new: bool) -> Result<Schedule> {
-    let mut fields = Fields::of(body)?;
-    let (name, recipe, cron) = if is_new {
-        (
-            fields.required("name", fields::name).map(Some),
-            fields.required("recipe_id", fields::uuid).map(Some),
-            fields.required("cron", cron).map(Some),
-        )
-    } else {
-        (
-            fields.optional("name", fields::name),
-            fields.optional("recipe_id", fields::uuid),
-            fields.optional("cron", cron),
-        )
-    };
-    let file = |value: &Value| checked(check_file_name)(value);
-    let timezone = fields.optional("timezone", timezone);
-    let image_name = fields.optional("image_root_archive_name", checked(|_| Ok(())));
-    let public_key = fields.nullable("public_key_id", fields::uuid);
-    let build_env_size = fields.nullable("build_env_size", fields::size);
-    let job_mem_size = fields.nullable("job_mem_size", fields::size);
-    let kernel = fields.nullable("kernel_file_name", file);
-    let initrd = fields.nullable("initrd_file_name", file);
-    let parameters = fields.nullable("kernel_parameters_file_name", file);
-    let require_dkms = fields.nullable("require_dkms", fields::boolean);
-    let twins = fields.nullable("twins", fields::twins);
-    let missed_runs = fields.optional("missed_runs", one_of(&MissedRuns::ALL, MissedRuns::name));
-    let missed_runs_limit = fields.optional("missed_runs_limit", missed_runs_limit);
-    let overlap = fields.optional("overlap", one_of(&Overlap::ALL, Overlap::name));
-    let paused = fields.optional("paused", fields::boolean);
-    fields.finish()?;
-
-    set(&mut schedule.name, name?);
-    set(&mut schedule.recipe_id, recipe?.map(RecipeId));
-    set(&mut schedule.cron, cron?);
-    set(&mut schedule.timezone, timezone?);
-    match image_name? {
-        None if is_new => schedule.image_root_archive_name.clone_from(&schedule.name),
-        given => set(&mut schedule.image_root_archive_name, given),
+impl ScheduleUpdate {
+    /// Changes the schedule as far as the request says anything of it.
+    pub(super) fn apply(&self, schedule: &mut Schedule) {
+        set(&mut schedule.name, self.name.as_ref());
+        set(&mut schedule.recipe_id, self.recipe_id.map(RecipeId).as_ref());
+        set(&mut schedule.cron, self.cron.as_ref());
+        self.settings.apply(schedule);
     }
-    set(&mut schedule.public_key_id, public_key?.map(|id| id.map(PublicKeyId)));
-    let options = &mut schedule.options;
-    set(&mut options.build_env_size, build_env_size?);
-    set(&mut options.job_mem_size, job_mem_size?);
-    set(&mut options.kernel_file_name, kernel?);
-    set(&mut options.initrd_file_name, initrd?);
-    set(&mut options.kernel_parameters_file_name, parameters?);
-    set(&mut options.require_dkms, require_dkms?);
-    set(&mut options.twins, twins?);
-    set(&mut schedule.missed_runs, missed_runs?);
-    set(&mut schedule.missed_runs_limit, missed_runs_limit?);
-    set(&mut schedule.overlap, overlap?);
-    set(&mut schedule.paused, paused?);
-    Ok(schedule)
 }
 
-fn set<T>(member: &mut T, given: Option<T>) {
+impl Settings {
+    fn apply(&self, schedule: &mut Schedule) {
+        set(&mut schedule.timezone, self.timezone.as_ref());
+        set(
+            &mut schedule.image_root_archive_name,
+            self.image_root_archive_name.as_ref(),
+        );
+        let public_key_id = self.public_key_id.map(|id| id.map(PublicKeyId));
+        set(&mut schedule.public_key_id, public_key_id.as_ref());
+        self.options.apply(&mut schedule.options);
+        set(&mut schedule.missed_runs, self.missed_runs.as_ref());
+        set(&mut schedule.missed_runs_limit, self.missed_runs_limit.as_ref());
+        set(&mut schedule.overlap, self.overlap.as_ref());
+        set(&mut schedule.paused, self.paused.as_ref());
+    }
+}
+
+fn set<T: Clone>(member: &mut T, given: Option<&T>) {
     if let Some(value) = given {
-        *member = value;
+        member.clone_from(value);
     }
 }
 
@@ -149,24 +121,6 @@ pub(super) async fn settle(api: &Api, schedule: &mut Schedule, before: Option<&S
 /// 422 when that cannot be known any more.
 pub(super) fn timing(schedule: &Schedule) -> Result<Timing> {
     Timing::parse(&schedule.cron, &schedule.timezone).map_err(|why| wrong("cron", why))
-}
-
-fn cron(value: &Value) -> Parsed<String> {
-    let line = text(value)?;
-    let zone = jiff::tz::TimeZone::UTC;
-    Timing::new(&line, zone).map_err(error)?;
-    Ok(line.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-fn timezone(value: &Value) -> Parsed<String> {
-    let zone = check_zone(&text(value)?).map_err(error)?;
-    Ok(zone.iana_name().unwrap_or("UTC").to_owned())
-}
-
-fn missed_runs_limit(value: &Value) -> Parsed<u32> {
-    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    let number = number.filter(|number| (1..=MOST_MISSED).contains(number));
-    number.ok_or_else(|| error(format!("Must be a number from 1 to {MOST_MISSED}.")))
 }
 
 fn wrong(field: &str, why: impl Into<String>) -> Problem {

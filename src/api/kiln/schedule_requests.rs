@@ -1,120 +1,111 @@
-//! What requests about schedules look like, for the API's description.
+//! The bodies of requests about schedules.
 
-use serde::Deserialize;
-use utoipa::ToSchema;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+use utoipa::openapi::{
+    ObjectBuilder, RefOr, Schema,
+    schema::{KnownFormat, SchemaFormat, Type},
+};
 use uuid::Uuid;
 
-use crate::records::{
-    TwinLevel,
-    schedule::{MissedRuns, Overlap},
+use crate::{
+    api::{
+        fields::{Field, Flatten, Name, Nullable, Parsed, body, checked, error, members, string, text, texts},
+        job_options::ScheduledJobOptions,
+    },
+    records::schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, timing::check_zone},
 };
 
-/// What makes a schedule.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(super) struct ScheduleCreate {
-    /// What people call it.
-    #[schema(min_length = 1, max_length = 1024)]
-    name: String,
-    /// The recipe that is built.
-    recipe_id: Uuid,
-    /// When it runs: minute, hour, day of the month, month, day of the week.
-    #[schema(max_length = 256, example = "0 2 * * *")]
-    cron: String,
-    /// The time zone whose clock `cron` is read by; UTC if it is not given.
-    #[schema(nullable = false, example = "Europe/Berlin")]
-    timezone: Option<String>,
-    /// The names of the images that come out, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
-    /// If it is not given, `name`.
-    #[schema(nullable = false, min_length = 1, example = "nightly-{date}")]
-    image_root_archive_name: Option<String>,
-    /// The key that jobs get.
-    public_key_id: Option<Uuid>,
-    /// Disk for the build, GiB.
-    #[schema(minimum = 1, maximum = 1_048_576)]
-    build_env_size: Option<u32>,
-    /// Memory for the build, GiB.
-    #[schema(minimum = 1, maximum = 1_048_576)]
-    job_mem_size: Option<u32>,
-    /// The kernel's file name in `/boot`.
-    #[schema(min_length = 1, max_length = 255)]
-    kernel_file_name: Option<String>,
-    /// The initial RAM disk's file name in `/boot`.
-    #[schema(min_length = 1, max_length = 255)]
-    initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`; it need not be there.
-    #[schema(min_length = 1, max_length = 255)]
-    kernel_parameters_file_name: Option<String>,
-    /// Whether jobs need a kernel of their own.
-    require_dkms: Option<bool>,
-    /// Which tools may run as native twins in emulated builds.
-    twins: Option<TwinLevel>,
-    /// What happens to runs that were missed; `once` if it is not given.
-    #[schema(nullable = false)]
-    missed_runs: Option<MissedRuns>,
-    /// How many missed runs `all` makes up for; 10 if it is not given.
-    #[schema(nullable = false, minimum = 1, maximum = 100)]
-    missed_runs_limit: Option<u32>,
-    /// What happens to a run while an earlier one has not ended; `forbid` if it is not given.
-    #[schema(nullable = false)]
-    overlap: Option<Overlap>,
-    /// Whether it stands still at first.
-    #[schema(nullable = false)]
-    paused: Option<bool>,
+body! {
+    /// What makes a schedule.
+    pub(super) struct ScheduleCreate {
+        /// What people call it.
+        name: Name,
+        /// The recipe that is built.
+        recipe_id: Uuid,
+        /// When it runs: minute, hour, day of the month, month, day of the week.
+        cron: Cron,
+        settings: Flatten<Settings>,
+    }
 }
 
-/// What can be changed of a schedule. Null takes an option of jobs back to what is usual.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(super) struct ScheduleUpdate {
-    /// What people call it.
-    #[schema(nullable = false, min_length = 1, max_length = 1024)]
-    name: Option<String>,
-    /// The recipe that is built.
-    #[schema(nullable = false)]
-    recipe_id: Option<Uuid>,
-    /// When it runs.
-    #[schema(nullable = false, max_length = 256, example = "0 2 * * *")]
-    cron: Option<String>,
-    /// The time zone whose clock `cron` is read by.
-    #[schema(nullable = false, example = "Europe/Berlin")]
-    timezone: Option<String>,
-    /// The names of the images that come out.
-    #[schema(nullable = false, min_length = 1, example = "nightly-{date}")]
-    image_root_archive_name: Option<String>,
-    /// The key that jobs get.
-    public_key_id: Option<Uuid>,
-    /// Disk for the build, GiB.
-    #[schema(minimum = 1, maximum = 1_048_576)]
-    build_env_size: Option<u32>,
-    /// Memory for the build, GiB.
-    #[schema(minimum = 1, maximum = 1_048_576)]
-    job_mem_size: Option<u32>,
-    /// The kernel's file name in `/boot`.
-    #[schema(min_length = 1, max_length = 255)]
-    kernel_file_name: Option<String>,
-    /// The initial RAM disk's file name in `/boot`.
-    #[schema(min_length = 1, max_length = 255)]
-    initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`.
-    #[schema(min_length = 1, max_length = 255)]
-    kernel_parameters_file_name: Option<String>,
-    /// Whether jobs need a kernel of their own.
-    require_dkms: Option<bool>,
-    /// Which tools may run as native twins in emulated builds.
-    twins: Option<TwinLevel>,
-    /// What happens to runs that were missed.
-    #[schema(nullable = false)]
-    missed_runs: Option<MissedRuns>,
-    /// How many missed runs `all` makes up for.
-    #[schema(nullable = false, minimum = 1, maximum = 100)]
-    missed_runs_limit: Option<u32>,
-    /// What happens to a run while an earlier one has not ended.
-    #[schema(nullable = false)]
-    overlap: Option<Overlap>,
-    /// Whether it stands still.
-    #[schema(nullable = false)]
-    paused: Option<bool>,
+body! {
+    /// What can be changed of a schedule. Null takes an option of jobs back to what is usual.
+    pub(super) struct ScheduleUpdate with at least 1 member {
+        /// What people call it.
+        name: Option<Name>,
+        /// The recipe that is built.
+        recipe_id: Option<Uuid>,
+        /// When it runs.
+        cron: Option<Cron>,
+        settings: Flatten<Settings>,
+    }
+}
+
+members! {
+    /// The members that a schedule's bodies have in common. None of them has to be there.
+    pub(super) struct Settings {
+        /// The time zone whose clock `cron` is read by; of a new schedule UTC if it is not given.
+        timezone: Option<ZoneName>,
+        /// The names of the images that come out, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and
+        /// `{n}`. Of a new schedule `name` if it is not given.
+        image_root_archive_name: Option<ImageNames>,
+        /// The key that jobs get.
+        public_key_id: Nullable<Uuid>,
+        options: Flatten<ScheduledJobOptions>,
+        /// What happens to runs that were missed; of a new schedule `once` if it is not given.
+        missed_runs: Option<MissedRuns>,
+        /// How many missed runs `all` makes up for; of a new schedule 10 if it is not given.
+        missed_runs_limit: Option<MissedRunsLimit>,
+        /// What happens to a run while an earlier one has not ended; of a new schedule `forbid` if it is not
+        /// given.
+        overlap: Option<Overlap>,
+        /// Whether it stands still.
+        paused: Option<bool>,
+    }
+}
+
+texts! {
+    /// Five fields; what they may hold is in docs/schedules.md.
+    pub(super) Cron = cron,
+        string().max_length(Some(256)).pattern(Some(r"^\s*\S+(\s+\S+){4}\s*$")).examples(["0 2 * * *"]);
+    /// The name of a time zone.
+    pub(super) ZoneName = zone_name, string().examples(["Europe/Berlin"]);
+    /// Names of images, with placeholders; what comes of them is seen later.
+    pub(super) ImageNames = |value| checked(value, |_| Ok(())),
+        string().min_length(Some(1)).examples(["nightly-{date}"]);
+}
+
+fn cron(value: &Value) -> Parsed<String> {
+    let line = text(value)?;
+    Timing::new(&line, TimeZone::UTC).map_err(error)?;
+    Ok(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn zone_name(value: &Value) -> Parsed<String> {
+    let zone = check_zone(&text(value)?).map_err(error)?;
+    Ok(zone.iana_name().unwrap_or("UTC").to_owned())
+}
+
+/// How many missed runs are made up for.
+#[derive(Debug)]
+pub(super) enum MissedRunsLimit {}
+
+impl Field for MissedRunsLimit {
+    type Read = u32;
+
+    fn read(value: &Value) -> Parsed<u32> {
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| (1..=MOST_MISSED).contains(number));
+        number.ok_or_else(|| error(format!("Must be a number from 1 to {MOST_MISSED}.")))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32)))
+            .minimum(Some(1))
+            .maximum(Some(MOST_MISSED))
+            .into()
+    }
 }

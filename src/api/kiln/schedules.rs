@@ -7,11 +7,11 @@ use axum::{
     response::Response,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{
-    schedule_fields::{blank, settle, timing, with},
+    schedule_fields::{settle, timing},
     schedule_requests::{ScheduleCreate, ScheduleUpdate},
 };
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
         Api,
         address::Path,
         body::{Answer, RawBody},
+        fields,
         lists::{self, ListParameters, ListQuery},
         problem::{Problem, Result},
         v3::id,
@@ -75,7 +76,7 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<Schedule>) -> R
 #[utoipa::path(post, path = "/schedules", tag = "schedules", request_body = ScheduleCreate,
     responses((status = 201, body = ScheduleDetails)))]
 pub(super) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<ScheduleDetails>)> {
-    let mut schedule = with(blank(), body.json()?, true)?;
+    let mut schedule = Schedule::from(body.read::<ScheduleCreate>()?);
     settle(&api, &mut schedule, None).await?;
     api.store.insert_schedule(&schedule).await?;
     api.schedule_changed.notify_one();
@@ -99,7 +100,7 @@ pub(super) async fn update(
     body: RawBody,
 ) -> Answer<Json<ScheduleDetails>> {
     let current = find(&api, &text).await?;
-    Ok(change(&api, current, &body.json()?).await?)
+    Ok(change(&api, current, &body.read()?).await?)
 }
 
 /// Forget a schedule and its history. Its jobs stay.
@@ -168,14 +169,15 @@ async fn set_paused(api: &Api, text: &str, paused: bool) -> Result<Json<Schedule
     if current.record.paused == paused {
         return details(current.record);
     }
-    change(api, current, &serde_json::json!({ "paused": paused })).await
+    change(api, current, &fields::read(json!({ "paused": paused }))?).await
 }
 
 /// Changes a schedule unless somebody was faster; then once more from what they left.
-async fn change(api: &Api, mut current: Stored<Schedule>, body: &Value) -> Result<Json<ScheduleDetails>> {
+async fn change(api: &Api, mut current: Stored<Schedule>, update: &ScheduleUpdate) -> Result<Json<ScheduleDetails>> {
     let id = current.record.id;
     for _ in 0..TRIES {
-        let mut schedule = with(current.record.clone(), body.clone(), false)?;
+        let mut schedule = current.record.clone();
+        update.apply(&mut schedule);
         settle(api, &mut schedule, Some(&current.record)).await?;
         match api.store.replace_schedule(&schedule, current.revision, &[]).await {
             Ok(()) => {

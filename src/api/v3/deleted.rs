@@ -13,7 +13,7 @@ use crate::{
         Api,
         address::Path,
         body::{Answer, RawBody},
-        fields::{self, Fields, error},
+        fields::{body, enumerations, error},
         lists::{self, ArchParameter, ListParameters, ListQuery},
         objects::{check_image, must_exist},
         orphans,
@@ -23,12 +23,11 @@ use crate::{
     store::{Collection, Query, Record, Side, Stored},
 };
 
-/// What can be done with deleted records.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct DeletedUpdate {
-    operation: DeletedOperation,
+body! {
+    /// What can be done with deleted records.
+    pub(in crate::api) struct DeletedUpdate {
+        operation: DeletedOperation,
+    }
 }
 
 /// What is done with deleted records.
@@ -39,17 +38,17 @@ pub(in crate::api) enum DeletedOperation {
     Undelete,
 }
 
-fn read_operation(body: &RawBody) -> Answer<()> {
-    let mut fields = Fields::of(body.json()?)?;
-    let operations = &[DeletedOperation::Undelete];
-    let operation = fields.required(
-        "operation",
-        fields::one_of(operations, |DeletedOperation::Undelete| "undelete"),
-    );
-    fields.finish()?;
-    operation.map_err(Problem::from)?;
-    Ok(())
+impl DeletedOperation {
+    const ALL: [Self; 1] = [Self::Undelete];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Undelete => "undelete",
+        }
+    }
 }
+
+enumerations!(DeletedOperation);
 
 /// A record that can be made ready to come back.
 trait Restorable: Record {
@@ -128,7 +127,9 @@ where
     R::Id: std::str::FromStr,
 {
     let stored = find::<R>(store, Side::Deleted, text).await?;
-    read_operation(body)?;
+    let DeletedUpdate {
+        operation: DeletedOperation::Undelete,
+    } = body.read()?;
     if restore(api, store, stored).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
@@ -144,7 +145,9 @@ async fn undelete_all<R: Restorable>(
     body: &RawBody,
 ) -> Answer<StatusCode> {
     const CHUNK: u32 = 500;
-    read_operation(body)?;
+    let DeletedUpdate {
+        operation: DeletedOperation::Undelete,
+    } = body.read()?;
     let mut failed = Map::new();
     let mut query = Query {
         limit: CHUNK,

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::{
+    ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema},
+};
 
 use super::{Change, find, id, must_have_no_link};
 use crate::{
@@ -13,7 +16,7 @@ use crate::{
         Api,
         address::Path,
         body::{Answer, RawBody},
-        fields::{self, Fields, Parsed, error, object},
+        fields::{Field, Name, Nullable, OrDefault, Parsed, Text, body, enumerations, error, text},
         lists::{ArchParameter, ListParameters, ListQuery},
         objects::check_image,
         problem::{Problem, Result},
@@ -23,55 +26,44 @@ use crate::{
     store::{Collection, Side},
 };
 
-/// What makes an image.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct ImageCreate {
-    /// What people call it.
-    #[schema(min_length = 1, max_length = 1024)]
-    name: String,
-    /// The image's manifest, if it is in S3 already.
-    link: Option<Link>,
-    /// Its architecture; `x86_64` unless said otherwise.
-    #[schema(nullable = false)]
-    arch: Option<Arch>,
-    /// Tags. An object with the member `key` is one tag: `{"key": …, "value": …}`.
-    #[schema(nullable = false)]
-    metadata: Option<BTreeMap<String, String>>,
+body! {
+    /// What makes an image.
+    pub(in crate::api) struct ImageCreate {
+        /// What people call it.
+        name: Name,
+        /// The image's manifest, if it is in S3 already.
+        link: Nullable<Link>,
+        /// Its architecture; `x86_64` unless said otherwise.
+        arch: Option<Arch>,
+        /// Tags. An object with the member `key` is one tag: `{"key": …, "value": …}`.
+        metadata: OrDefault<Tags>,
+    }
 }
 
-/// What can be changed of an image.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct ImageUpdate {
-    /// What people call it.
-    #[schema(nullable = false, min_length = 1, max_length = 1024)]
-    name: Option<String>,
-    /// The image's manifest, if it has none yet.
-    #[schema(nullable = false)]
-    link: Option<Link>,
-    /// Its architecture.
-    #[schema(nullable = false)]
-    arch: Option<Arch>,
-    /// One change to the tags.
-    #[schema(nullable = false)]
-    metadata: Option<MetadataUpdate>,
+body! {
+    /// What can be changed of an image.
+    pub(in crate::api) struct ImageUpdate with at least 1 member {
+        /// What people call it.
+        name: Option<Name>,
+        /// The image's manifest, if it has none yet.
+        link: Option<Link>,
+        /// Its architecture.
+        arch: Option<Arch>,
+        /// One change to the tags.
+        metadata: Option<MetadataUpdate>,
+    }
 }
 
-/// One change to an image's tags.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct MetadataUpdate {
-    /// What is done.
-    operation: MetadataOperation,
-    /// The tag.
-    key: String,
-    /// What it is set to; the empty text unless said otherwise.
-    #[schema(nullable = false)]
-    value: Option<String>,
+body! {
+    /// One change to an image's tags.
+    pub(in crate::api) struct MetadataUpdate {
+        /// What is done.
+        operation: MetadataOperation,
+        /// The tag.
+        key: Text,
+        /// What it is set to; the empty text unless said otherwise.
+        value: OrDefault<Text>,
+    }
 }
 
 /// What is done to a tag.
@@ -85,6 +77,8 @@ pub(in crate::api) enum MetadataOperation {
 }
 
 impl MetadataOperation {
+    const ALL: [Self; 2] = [Self::Set, Self::Remove];
+
     const fn name(self) -> &'static str {
         match self {
             MetadataOperation::Set => "set",
@@ -93,49 +87,55 @@ impl MetadataOperation {
     }
 }
 
+enumerations!(MetadataOperation);
+
 /// Tags, in either of the two forms that IMS takes.
-fn metadata(value: &Value) -> Parsed<BTreeMap<String, String>> {
-    let Value::Object(members) = value else {
-        return Err(error("Not a valid mapping type."));
-    };
-    let (mut tags, mut errors) = (BTreeMap::new(), Map::new());
-    let mut take = |key: String, name: &str, value: &Value| match fields::text(value) {
-        Ok(text) => {
-            tags.insert(key, text);
-        }
-        Err(error) => {
-            errors.insert(name.to_owned(), error);
-        }
-    };
-    match members.get("key") {
-        Some(key) => {
-            let empty = Value::String(String::new());
-            let key =
-                fields::text(key).map_err(|error| Value::Object([("key".to_owned(), error)].into_iter().collect()))?;
-            take(key, "value", members.get("value").unwrap_or(&empty));
-        }
-        None => {
-            for (key, value) in members {
-                fields::text(&Value::String(key.clone()))?;
-                take(key.clone(), key, value);
+#[derive(Debug)]
+pub(in crate::api) enum Tags {}
+
+impl Field for Tags {
+    type Read = BTreeMap<String, String>;
+
+    fn read(value: &Value) -> Parsed<Self::Read> {
+        let Value::Object(members) = value else {
+            return Err(error("Not a valid mapping type."));
+        };
+        let (mut tags, mut errors) = (BTreeMap::new(), Map::new());
+        let mut take = |key: String, name: &str, value: &Value| match text(value) {
+            Ok(text) => {
+                tags.insert(key, text);
+            }
+            Err(error) => {
+                errors.insert(name.to_owned(), error);
+            }
+        };
+        match members.get("key") {
+            Some(key) => {
+                let empty = Value::String(String::new());
+                let key =
+                    text(key).map_err(|error| Value::Object([("key".to_owned(), error)].into_iter().collect()))?;
+                take(key, "value", members.get("value").unwrap_or(&empty));
+            }
+            None => {
+                for (key, value) in members {
+                    text(&Value::String(key.clone()))?;
+                    take(key.clone(), key, value);
+                }
             }
         }
+        if errors.is_empty() {
+            Ok(tags)
+        } else {
+            Err(Value::Object(errors))
+        }
     }
-    if errors.is_empty() {
-        Ok(tags)
-    } else {
-        Err(Value::Object(errors))
-    }
-}
 
-fn metadata_update(value: &Value) -> Parsed<(MetadataOperation, String, String)> {
-    object(value, |fields| {
-        let operations = &[MetadataOperation::Set, MetadataOperation::Remove];
-        let operation = fields.required("operation", fields::one_of(operations, MetadataOperation::name));
-        let key = fields.required("key", fields::text);
-        let value = fields.optional("value", fields::text);
-        Ok((operation?, key?, value?.unwrap_or_default()))
-    })
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .property_names(Some(Text::schema()))
+            .additional_properties(Some(Text::schema()))
+            .into()
+    }
 }
 
 /// List the images.
@@ -153,20 +153,14 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Image>)
 #[utoipa::path(post, path = "/images", tag = "images", request_body = ImageCreate,
     responses((status = 201, body = Image), (status = 502, body = Problem)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<Image>)> {
-    let mut fields = Fields::of(body.json()?)?;
-    let name = fields.required("name", fields::name);
-    let link = fields.nullable("link", fields::link);
-    let arch = fields.optional("arch", fields::arch);
-    let tags = fields.optional("metadata", metadata);
-    fields.finish()?;
-
+    let given: ImageCreate = body.read()?;
     let image = Image {
         id: ImageId::new(),
         created: Moment::now(),
-        link: link?.flatten(),
-        name: name?,
-        arch: arch?.unwrap_or(Arch::X86_64),
-        metadata: tags?.unwrap_or_default(),
+        link: given.link.flatten(),
+        name: given.name,
+        arch: given.arch.unwrap_or(Arch::X86_64),
+        metadata: given.metadata,
         deleted: None,
     };
     let objects = match &image.link {
@@ -195,29 +189,11 @@ pub(in crate::api) async fn update(
     body: RawBody,
 ) -> Answer<Json<Image>> {
     let current = find::<Image>(&*api.store, Side::Live, &text).await?;
-    let mut fields = Fields::of(body.json()?)?;
-    let name = fields.optional("name", fields::name);
-    let link = fields.optional("link", fields::link);
-    let arch = fields.optional("arch", fields::arch);
-    let tag = fields.optional("metadata", metadata_update);
-    fields.finish()?;
-    let change = Changes {
-        name: name?,
-        link: link?,
-        arch: arch?,
-        tag: tag?,
-    };
+    let change: ImageUpdate = body.read()?;
     Ok(Json(super::change(&api, &*api.store, current, &change).await?))
 }
 
-struct Changes {
-    name: Option<String>,
-    link: Option<Link>,
-    arch: Option<Arch>,
-    tag: Option<(MetadataOperation, String, String)>,
-}
-
-impl Change<Image> for Changes {
+impl Change<Image> for ImageUpdate {
     async fn apply(&self, api: &Api, image: &mut Image) -> Result<Vec<String>> {
         let mut objects = Vec::new();
         if let Some(link) = self.link.as_ref().filter(|link| image.link.as_ref() != Some(link)) {
@@ -229,14 +205,11 @@ impl Change<Image> for Changes {
             image.name.clone_from(name);
         }
         image.arch = self.arch.unwrap_or(image.arch);
-        match &self.tag {
-            Some((MetadataOperation::Set, key, value)) => {
-                image.metadata.insert(key.clone(), value.clone());
-            }
-            Some((MetadataOperation::Remove, key, _)) => {
-                image.metadata.remove(key);
-            }
-            None => {}
+        if let Some(MetadataUpdate { operation, key, value }) = &self.metadata {
+            match operation {
+                MetadataOperation::Set => image.metadata.insert(key.clone(), value.clone()),
+                MetadataOperation::Remove => image.metadata.remove(key),
+            };
         }
         Ok(objects)
     }
@@ -267,7 +240,7 @@ mod tests {
 
     #[test]
     fn tags_have_two_spellings() {
-        let tags = |value: Value| metadata(&value).map(|tags| tags.into_iter().collect::<Vec<_>>());
+        let tags = |value: Value| Tags::read(&value).map(|tags| tags.into_iter().collect::<Vec<_>>());
         let pair = |key: &str, value: &str| Ok(vec![(key.to_owned(), value.to_owned())]);
         assert_eq!(tags(json!({"key": "k", "value": "v", "other": 1})), pair("k", "v"));
         assert_eq!(tags(json!({"key": "k"})), pair("k", ""));

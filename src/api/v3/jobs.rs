@@ -6,8 +6,6 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use serde::Deserialize;
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{
@@ -20,7 +18,7 @@ use crate::{
         address::Path,
         auth::Principal,
         body::{Answer, RawBody},
-        fields::{self, Fields},
+        fields::body,
         lists::{self, ArchParameter, JobListParameters, ListParameters, ListQuery},
         problem::{Problem, Result},
     },
@@ -28,17 +26,14 @@ use crate::{
     store::{JobFilter, Side, StoreError},
 };
 
-/// What can be changed of a job.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct JobUpdate {
-    /// Where it is: forward only, and nowhere from its end.
-    #[schema(nullable = false)]
-    status: Option<JobStatus>,
-    /// The image that came out; it has to exist.
-    #[schema(nullable = false)]
-    resultant_image_id: Option<Uuid>,
+body! {
+    /// What can be changed of a job.
+    pub(in crate::api) struct JobUpdate with at least 1 member {
+        /// Where it is: forward only, and nowhere from its end.
+        status: Option<JobStatus>,
+        /// The image that came out; it has to exist.
+        resultant_image_id: Option<Uuid>,
+    }
 }
 
 /// The filters of deleting jobs.
@@ -53,7 +48,12 @@ pub(in crate::api) struct JobFilterParameters {
     #[param(nullable = false)]
     job_type: Option<JobType>,
     /// Only jobs older than that: `30m`, `6h`, `1d`, `2w`, or several together (`1w2d`).
-    #[param(nullable = false, example = "1w2d")]
+    // Units may also come in another order and be written out.
+    #[param(
+        nullable = false,
+        example = "1w2d",
+        pattern = r"^([0-9]{1,6}w([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?|[0-9]{1,6}d([0-9]{1,6}h)?([0-9]{1,6}m)?|[0-9]{1,6}h([0-9]{1,6}m)?|[0-9]{1,6}m)$"
+    )]
     age: Option<String>,
 }
 
@@ -84,8 +84,8 @@ pub(in crate::api) async fn create(
     principal: Option<Extension<Principal>>,
     body: RawBody,
 ) -> Answer<(StatusCode, Json<Job>)> {
-    let request = new_job::read(body.json()?)?;
-    let Planned { mut job, mut run } = new_job::plan(&api, JobId::new(), request).await?;
+    let given: JobCreate = body.read()?;
+    let Planned { mut job, mut run } = new_job::plan(&api, JobId::new(), given.into()).await?;
     match &api.orchestrator {
         Some(orchestrator) => {
             run.who = principal.map(|Extension(principal)| principal.name);
@@ -114,11 +114,8 @@ pub(in crate::api) async fn update(
         )
         .into());
     }
-    let mut fields = Fields::of(body.json()?)?;
-    let status = fields.optional("status", fields::job_status);
-    let image = fields.optional("resultant_image_id", fields::uuid);
-    fields.finish()?;
-    let (status, image) = (status?, image?.map(ImageId));
+    let change: JobUpdate = body.read()?;
+    let (status, image) = (change.status, change.resultant_image_id.map(ImageId));
     if let Some(image) = image {
         find::<Image>(&*api.store, Side::Live, &image.to_string())
             .await

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde_json::Value;
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
     api::{
         Api, JobSettings,
-        fields::{self, Fields, Invalid, Parsed, checked, object},
+        fields::{FileName, Flatten, List, Nullable, OrDefault, Text, body},
         objects::{check_rootfs, must_exist},
         problem::{Problem, Result},
     },
@@ -18,68 +15,41 @@ use crate::{
     orchestrate::{Asked, NewRun},
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType, ShellTime, ShellWish, TwinLevel,
+        RecipeType, ShellTime, ShellWish,
         job::{Connection, JobOptions, SshContainer},
-        names::check_file_name,
         run::BaseImage,
         schedule::ScheduledJob,
     },
     store::{Collection, Side},
 };
 
-/// What makes a job.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct JobCreate {
-    /// What it does.
-    job_type: JobType,
-    /// The recipe (create) or image (customize) that it starts from.
-    artifact_id: Uuid,
-    /// The key that may log in to its shell.
-    public_key_id: Uuid,
-    /// The name of the image that comes out.
-    #[schema(min_length = 1, max_length = 255)]
-    image_root_archive_name: String,
-    /// Whether a failed build opens a shell.
-    #[schema(nullable = false)]
-    enable_debug: Option<bool>,
-    /// Disk for the build, GiB.
-    #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
-    build_env_size: Option<u32>,
-    /// Memory for the build, GiB.
-    #[schema(nullable = false, minimum = 1, maximum = 1_048_576)]
-    job_mem_size: Option<u32>,
-    /// The kernel's file name in `/boot`.
-    #[schema(nullable = false, max_length = 255)]
-    kernel_file_name: Option<String>,
-    /// The initial RAM disk's file name in `/boot`.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
-    initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`; it need not be there.
-    #[schema(nullable = false, min_length = 1, max_length = 255)]
-    kernel_parameters_file_name: Option<String>,
-    /// Shells; only for customize jobs, and at most one.
-    ssh_containers: Option<Vec<SshContainerCreate>>,
-    /// Whether the job needs a kernel of its own.
-    #[schema(nullable = false)]
-    require_dkms: Option<bool>,
-    /// Which tools may run as native twins if the build is emulated; as the recipe says, else the server, unless said.
-    #[schema(nullable = false)]
-    twins: Option<TwinLevel>,
+body! {
+    /// What makes a job.
+    pub(in crate::api) struct JobCreate {
+        /// What it does.
+        job_type: JobType,
+        /// The recipe (create) or image (customize) that it starts from.
+        artifact_id: Uuid,
+        /// The key that may log in to its shell.
+        public_key_id: Uuid,
+        /// The name of the image that comes out.
+        image_root_archive_name: FileName,
+        /// Whether a failed build opens a shell.
+        enable_debug: OrDefault<bool>,
+        /// Shells; only for customize jobs, and at most one.
+        ssh_containers: Nullable<List<SshContainerCreate>>,
+        options: Flatten<JobOptions>,
+    }
 }
 
-/// A shell that a job shall have.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct SshContainerCreate {
-    /// Its name.
-    #[schema(nullable = false)]
-    name: Option<String>,
-    /// Whether the shell is confined to the image's root.
-    #[schema(nullable = false)]
-    jail: Option<bool>,
+body! {
+    /// A shell that a job shall have.
+    pub(in crate::api) struct SshContainerCreate {
+        /// Its name.
+        name: Option<Text>,
+        /// Whether the shell is confined to the image's root.
+        jail: OrDefault<bool>,
+    }
 }
 
 /// What a request says of a job, before it is compared with anything.
@@ -94,59 +64,19 @@ pub(in crate::api) struct Request {
     options: JobOptions,
 }
 
-pub(super) fn read(body: Value) -> Result<Request> {
-    let mut fields = Fields::of(body)?;
-    let job_type = fields.required("job_type", fields::job_type);
-    let artifact_id = fields.required("artifact_id", fields::uuid);
-    let public_key_id = fields.required("public_key_id", fields::uuid);
-    let image_root_archive_name = fields.required("image_root_archive_name", checked(check_file_name));
-    let enable_debug = fields.optional("enable_debug", fields::boolean);
-    let ssh_containers = fields.nullable("ssh_containers", |value| fields::list(value, ssh_container));
-    let options = options(&mut fields);
-    fields.finish()?;
-    Ok(Request {
-        job_type: job_type?,
-        artifact_id: artifact_id?,
-        public_key_id: Some(PublicKeyId(public_key_id?)),
-        image_root_archive_name: image_root_archive_name?,
-        enable_debug: enable_debug?.unwrap_or(false),
-        ssh_containers: ssh_containers?.flatten().unwrap_or_default(),
-        options: options?,
-    })
-}
-
-/// Reads what may be said of every job.
-pub(in crate::api) fn options(fields: &mut Fields) -> std::result::Result<JobOptions, Invalid> {
-    let file = |value: &Value| checked(check_file_name)(value);
-    // IMS takes the empty text for "as usual" here, and only here.
-    let kernel = |value: &Value| match value.as_str() {
-        Some("") => Ok(String::new()),
-        _ => file(value),
-    };
-    let build_env_size = fields.optional("build_env_size", fields::size);
-    let job_mem_size = fields.optional("job_mem_size", fields::size);
-    let kernel_file_name = fields.optional("kernel_file_name", kernel);
-    let initrd_file_name = fields.optional("initrd_file_name", file);
-    let kernel_parameters_file_name = fields.optional("kernel_parameters_file_name", file);
-    let require_dkms = fields.optional("require_dkms", fields::boolean);
-    let twins = fields.optional("twins", fields::twins);
-    Ok(JobOptions {
-        build_env_size: build_env_size?,
-        job_mem_size: job_mem_size?,
-        kernel_file_name: kernel_file_name?.filter(|name| !name.is_empty()),
-        initrd_file_name: initrd_file_name?,
-        kernel_parameters_file_name: kernel_parameters_file_name?,
-        require_dkms: require_dkms?,
-        twins: twins?,
-    })
-}
-
-fn ssh_container(value: &Value) -> Parsed<(Option<String>, bool)> {
-    object(value, |fields| {
-        let name = fields.optional("name", fields::text);
-        let jail = fields.optional("jail", fields::boolean);
-        Ok((name?, jail?.unwrap_or(false)))
-    })
+impl From<JobCreate> for Request {
+    fn from(given: JobCreate) -> Self {
+        let shells = given.ssh_containers.flatten().unwrap_or_default();
+        Self {
+            job_type: given.job_type,
+            artifact_id: given.artifact_id,
+            public_key_id: Some(PublicKeyId(given.public_key_id)),
+            image_root_archive_name: given.image_root_archive_name,
+            enable_debug: given.enable_debug,
+            ssh_containers: shells.into_iter().map(|shell| (shell.name, shell.jail)).collect(),
+            options: given.options,
+        }
+    }
 }
 
 impl Request {

@@ -1,8 +1,6 @@
 //! `/public-keys`.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
-use serde::Deserialize;
-use utoipa::ToSchema;
 
 use super::{find, id};
 use crate::{
@@ -10,25 +8,22 @@ use crate::{
         Api,
         address::Path,
         body::{Answer, RawBody},
-        fields::{Fields, checked, name},
+        fields::{Name, PublicKeyText, body},
         lists::{ListParameters, ListQuery},
         problem::{Problem, Result},
     },
-    records::{Moment, PublicKey, PublicKeyId, names::check_public_key},
+    records::{Moment, PublicKey, PublicKeyId},
     store::{Collection, Side},
 };
 
-/// What makes a public key.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct PublicKeyCreate {
-    /// What people call it.
-    #[schema(min_length = 1, max_length = 1024)]
-    name: String,
-    /// One line of `authorized_keys`.
-    #[schema(min_length = 1, max_length = 16384)]
-    public_key: String,
+body! {
+    /// What makes a public key.
+    pub(in crate::api) struct PublicKeyCreate {
+        /// What people call it.
+        name: Name,
+        /// One line of `authorized_keys`.
+        public_key: PublicKeyText,
+    }
 }
 
 /// List the public keys.
@@ -46,17 +41,12 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<PublicK
 #[utoipa::path(post, path = "/public-keys", tag = "public-keys", request_body = PublicKeyCreate,
     responses((status = 201, body = PublicKey)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<PublicKey>)> {
-    let mut fields = Fields::of(body.json()?)?;
-    let (name, key) = (
-        fields.required("name", name),
-        fields.required("public_key", checked(check_public_key)),
-    );
-    fields.finish()?;
+    let PublicKeyCreate { name, public_key } = body.read()?;
     let key = PublicKey {
         id: PublicKeyId::new(),
         created: Moment::now(),
-        name: name?,
-        public_key: key?,
+        name,
+        public_key,
         deleted: None,
     };
     Collection::<PublicKey>::insert(&*api.store, &key, &[]).await?;

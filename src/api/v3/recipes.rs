@@ -1,8 +1,6 @@
 //! `/recipes`.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
-use serde::Deserialize;
-use utoipa::ToSchema;
 
 use super::{Change, find, id, must_have_no_link};
 use crate::{
@@ -10,7 +8,7 @@ use crate::{
         Api,
         address::Path,
         body::{Answer, RawBody},
-        fields::{self, Fields},
+        fields::{List, Name, Nullable, body},
         lists::{ArchParameter, ListParameters, ListQuery},
         objects::must_exist,
         problem::{Problem, Result},
@@ -20,51 +18,42 @@ use crate::{
     store::{Collection, Side},
 };
 
-/// What makes a recipe.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct RecipeCreate {
-    /// What people call it.
-    #[schema(min_length = 1, max_length = 1024)]
-    name: String,
-    /// The tool that builds it.
-    recipe_type: RecipeType,
-    /// The distribution that comes out.
-    linux_distribution: LinuxDistribution,
-    /// The recipe's archive, if it is in S3 already.
-    link: Option<Link>,
-    /// The architecture of what comes out; `x86_64` unless said otherwise.
-    #[schema(nullable = false)]
-    arch: Option<Arch>,
-    /// Whether the build loads kernel modules; true unless said otherwise.
-    #[schema(nullable = false)]
-    require_dkms: Option<bool>,
-    /// Values for the recipe's templates.
-    template_dictionary: Option<Vec<TemplateValue>>,
-    /// Which tools may run as native twins in its emulated builds; null: as the server says.
-    twins: Option<TwinLevel>,
+body! {
+    /// What makes a recipe.
+    pub(in crate::api) struct RecipeCreate {
+        /// What people call it.
+        name: Name,
+        /// The tool that builds it.
+        recipe_type: RecipeType,
+        /// The distribution that comes out.
+        linux_distribution: LinuxDistribution,
+        /// The recipe's archive, if it is in S3 already.
+        link: Nullable<Link>,
+        /// The architecture of what comes out; `x86_64` unless said otherwise.
+        arch: Option<Arch>,
+        /// Whether the build loads kernel modules; true unless said otherwise.
+        require_dkms: Option<bool>,
+        /// Values for the recipe's templates.
+        template_dictionary: Nullable<List<TemplateValue>>,
+        /// Which tools may run as native twins in its emulated builds; null: as the server says.
+        twins: Nullable<TwinLevel>,
+    }
 }
 
-/// What can be changed of a recipe.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct RecipeUpdate {
-    /// The recipe's archive, if it has none yet.
-    #[schema(nullable = false)]
-    link: Option<Link>,
-    /// The architecture of what comes out.
-    #[schema(nullable = false)]
-    arch: Option<Arch>,
-    /// Whether the build loads kernel modules.
-    #[schema(nullable = false)]
-    require_dkms: Option<bool>,
-    /// Values for the recipe's templates, in place of all it has.
-    #[schema(nullable = false)]
-    template_dictionary: Option<Vec<TemplateValue>>,
-    /// Which tools may run as native twins in its emulated builds; null: as the server says.
-    twins: Option<TwinLevel>,
+body! {
+    /// What can be changed of a recipe.
+    pub(in crate::api) struct RecipeUpdate with at least 1 member {
+        /// The recipe's archive, if it has none yet.
+        link: Option<Link>,
+        /// The architecture of what comes out.
+        arch: Option<Arch>,
+        /// Whether the build loads kernel modules.
+        require_dkms: Option<bool>,
+        /// Values for the recipe's templates, in place of all it has.
+        template_dictionary: Option<List<TemplateValue>>,
+        /// Which tools may run as native twins in its emulated builds; null: as the server says.
+        twins: Nullable<TwinLevel>,
+    }
 }
 
 /// List the recipes.
@@ -82,28 +71,18 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Recipe>
 #[utoipa::path(post, path = "/recipes", tag = "recipes", request_body = RecipeCreate,
     responses((status = 201, body = Recipe), (status = 502, body = Problem)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<Recipe>)> {
-    let mut fields = Fields::of(body.json()?)?;
-    let name = fields.required("name", fields::name);
-    let recipe_type = fields.required("recipe_type", fields::recipe_type);
-    let linux_distribution = fields.required("linux_distribution", fields::linux_distribution);
-    let link = fields.nullable("link", fields::link);
-    let arch = fields.optional("arch", fields::arch);
-    let require_dkms = fields.optional("require_dkms", fields::boolean);
-    let template_dictionary = fields.nullable("template_dictionary", fields::template_dictionary);
-    let twins = fields.nullable("twins", fields::twins);
-    fields.finish()?;
-
+    let given: RecipeCreate = body.read()?;
     let recipe = Recipe {
         id: RecipeId::new(),
         created: Moment::now(),
-        link: link?.flatten(),
-        recipe_type: recipe_type?,
-        linux_distribution: linux_distribution?,
-        name: name?,
-        arch: arch?.unwrap_or(Arch::X86_64),
-        require_dkms: require_dkms?.unwrap_or(true),
-        template_dictionary: template_dictionary?.unwrap_or_else(|| Some(Vec::new())),
-        twins: twins?.flatten(),
+        link: given.link.flatten(),
+        recipe_type: given.recipe_type,
+        linux_distribution: given.linux_distribution,
+        name: given.name,
+        arch: given.arch.unwrap_or(Arch::X86_64),
+        require_dkms: given.require_dkms.unwrap_or(true),
+        template_dictionary: given.template_dictionary.unwrap_or_else(|| Some(Vec::new())),
+        twins: given.twins.flatten(),
         deleted: None,
     };
     let mut objects = Vec::new();
@@ -133,34 +112,11 @@ pub(in crate::api) async fn update(
     body: RawBody,
 ) -> Answer<Json<Recipe>> {
     let current = find::<Recipe>(&*api.store, Side::Live, &text).await?;
-    let mut fields = Fields::of(body.json()?)?;
-    let link = fields.optional("link", fields::link);
-    let arch = fields.optional("arch", fields::arch);
-    let require_dkms = fields.optional("require_dkms", fields::boolean);
-    let template_dictionary = fields.optional("template_dictionary", fields::template_dictionary);
-    let twins = fields.nullable("twins", fields::twins);
-    fields.finish()?;
-    let change = Changes {
-        link: link?,
-        arch: arch?,
-        require_dkms: require_dkms?,
-        template_dictionary: template_dictionary?,
-        twins: twins?,
-    };
+    let change: RecipeUpdate = body.read()?;
     Ok(Json(super::change(&api, &*api.store, current, &change).await?))
 }
 
-struct Changes {
-    link: Option<Link>,
-    arch: Option<Arch>,
-    require_dkms: Option<bool>,
-    template_dictionary: Option<Vec<TemplateValue>>,
-    /// None leaves it as it is; none within forgets it.
-    #[expect(clippy::option_option, reason = "absent and null are different things here")]
-    twins: Option<Option<TwinLevel>>,
-}
-
-impl Change<Recipe> for Changes {
+impl Change<Recipe> for RecipeUpdate {
     async fn apply(&self, api: &Api, recipe: &mut Recipe) -> Result<Vec<String>> {
         let mut objects = Vec::new();
         if let Some(link) = self.link.as_ref().filter(|link| recipe.link.as_ref() != Some(link)) {

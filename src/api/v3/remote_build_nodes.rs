@@ -2,8 +2,6 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
-use serde::Deserialize;
-use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -11,7 +9,7 @@ use crate::{
         Api,
         address::Path,
         body::{Answer, RawBody},
-        fields::{Fields, checked},
+        fields::{HostName, body},
         problem::{Problem, Result},
     },
     records::{RemoteBuildNode, names::check_host_name, remote_build_node::RemoteBuildNodeStatus},
@@ -21,14 +19,12 @@ use crate::{
 /// Hosts looked at at the same time.
 const PARALLEL: usize = 16;
 
-/// What makes a remote build node.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(dead_code, reason = "documentation; fields are read by api::fields")]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct RemoteBuildNodeCreate {
-    /// The host's name.
-    #[schema(min_length = 1, max_length = 253, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    xname: String,
+body! {
+    /// What makes a remote build node.
+    pub(in crate::api) struct RemoteBuildNodeCreate {
+        /// The host's name.
+        xname: HostName,
+    }
 }
 
 /// List the remote build nodes.
@@ -42,10 +38,8 @@ async fn list_nodes(State(api): State<Api>) -> Result<Json<Vec<RemoteBuildNode>>
 #[utoipa::path(post, path = "/remote-build-nodes", tag = "remote-build-nodes", request_body = RemoteBuildNodeCreate,
     responses((status = 201, body = RemoteBuildNode)))]
 async fn create_node(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<RemoteBuildNode>)> {
-    let mut fields = Fields::of(body.json()?)?;
-    let xname = fields.required("xname", checked(check_host_name));
-    fields.finish()?;
-    let node = RemoteBuildNode { xname: xname? };
+    let RemoteBuildNodeCreate { xname } = body.read()?;
+    let node = RemoteBuildNode { xname };
     api.store.put_node(&node).await?;
     Ok((StatusCode::CREATED, Json(node)))
 }

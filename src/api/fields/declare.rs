@@ -1,0 +1,108 @@
+//! The declaration of bodies.
+
+/// Declares the body of a request, or an object in one: what is read is what is documented.
+///
+/// `struct` makes a type, `impl` describes one that is there; its fields then have the types that the members are read
+/// as. `at least 1 member` is for a body that may not be empty although every member may be absent.
+macro_rules! body {
+    (
+        $(#[doc = $about:literal])*
+        $visibility:vis struct $name:ident $(with at least $least:literal member)? {
+            $($(#[doc = $doc:literal])* $field:ident: $member:ty,)*
+        }
+    ) => {
+        $crate::api::fields::members! {
+            $(#[doc = $about])*
+            $visibility struct $name { $($(#[doc = $doc])* $field: $member,)* }
+        }
+        $crate::api::fields::body! { @schema $name [$($about)*] $($least)? }
+    };
+    (
+        $(#[doc = $about:literal])*
+        impl $name:ident { $($(#[doc = $doc:literal])* $field:ident $(as $called:literal)?: $member:ty,)* }
+    ) => {
+        $crate::api::fields::members! { impl $name { $($(#[doc = $doc])* $field $(as $called)?: $member,)* } }
+        $crate::api::fields::body! { @schema $name [$($about)*] }
+    };
+    (@schema $name:ident [$($about:literal)*] $($least:literal)?) => {
+        impl $crate::api::fields::Field for $name {
+            type Read = Self;
+
+            fn read(value: &serde_json::Value) -> $crate::api::fields::Parsed<Self> {
+                $crate::api::fields::object(value)
+            }
+
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                $crate::api::fields::reference::<Self>()
+            }
+
+            fn components(components: &mut $crate::api::fields::Components) {
+                $crate::api::fields::collect::<Self>(components);
+            }
+        }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let least: &[usize] = &[$($least)?];
+                let object = utoipa::openapi::ObjectBuilder::new()
+                    .description(Some($crate::api::fields::words(&[$($about),*])))
+                    .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::FreeForm(false)))
+                    .min_properties(least.first().copied());
+                <Self as $crate::api::fields::Members>::describe(object).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {
+            fn schemas(schemas: &mut $crate::api::fields::Components) {
+                <Self as $crate::api::fields::Members>::components(schemas);
+            }
+        }
+    };
+}
+
+/// Declares members that bodies have in common, to be used with [`Flatten`](super::Flatten). Written as [`body!`].
+macro_rules! members {
+    (
+        $(#[doc = $about:literal])*
+        $visibility:vis struct $name:ident { $($(#[doc = $doc:literal])* $field:ident: $member:ty,)* }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Debug, Clone)]
+        $visibility struct $name {
+            $($(#[doc = $doc])* pub(in crate::api) $field: <$member as $crate::api::fields::Member>::Read,)*
+        }
+
+        $crate::api::fields::members! { impl $name { $($(#[doc = $doc])* $field: $member,)* } }
+    };
+    (impl $name:ident { $($(#[doc = $doc:literal])* $field:ident $(as $called:literal)?: $member:ty,)* }) => {
+        impl $crate::api::fields::Members for $name {
+            fn take(
+                fields: &mut $crate::api::fields::Fields,
+            ) -> std::result::Result<Self, $crate::api::fields::Invalid> {
+                // All of them, so that every error is found.
+                $(let $field = <$member as $crate::api::fields::Member>::take(
+                    fields,
+                    $crate::api::fields::members!(@name $field $($called)?),
+                );)*
+                Ok(Self { $($field: $field?,)* })
+            }
+
+            fn describe(object: utoipa::openapi::ObjectBuilder) -> utoipa::openapi::ObjectBuilder {
+                $(let object = <$member as $crate::api::fields::Member>::describe(
+                    object,
+                    $crate::api::fields::members!(@name $field $($called)?),
+                    &$crate::api::fields::words(&[$($doc),*]),
+                );)*
+                object
+            }
+
+            fn components(components: &mut $crate::api::fields::Components) {
+                $(<$member as $crate::api::fields::Member>::components(components);)*
+            }
+        }
+    };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $called:literal) => { $called };
+}
+
+pub(in crate::api) use {body, members};

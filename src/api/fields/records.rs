@@ -1,0 +1,52 @@
+//! What records and bodies have in common.
+
+use super::{OrDefault, Text, body, checked, enumerations, string, texts};
+use crate::{
+    arch::Arch,
+    records::{
+        ChangeKind, JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, TwinLevel,
+        schedule::{MissedRuns, Overlap},
+    },
+};
+
+enumerations!(
+    // By its own name only: what is stored is what was sent.
+    Arch,
+    ChangeKind,
+    JobStatus,
+    JobType,
+    LinuxDistribution,
+    MissedRuns,
+    Overlap,
+    RecipeType,
+    StoreType,
+    TwinLevel,
+);
+
+texts! {
+    /// A path in S3. What is not one is refused when the object is looked for.
+    S3Path = |value| checked(value, |_| Ok(())),
+        string().pattern(Some(r"^s3://[A-Za-z0-9._-]{3,255}/[^\u0000-\u001f\u007f-\u009f]{1,1024}$"));
+}
+
+body! {
+    /// Where an object is.
+    impl Link {
+        /// `s3://bucket/key`.
+        path: S3Path,
+        /// Entity tag without quotes; informative.
+        etag: OrDefault<Text>,
+        /// The kind of store.
+        store as "type": StoreType,
+    }
+}
+
+body! {
+    /// One value for a recipe's templates.
+    impl TemplateValue {
+        /// The variable.
+        key: Text,
+        /// What it stands for.
+        value: Text,
+    }
+}

@@ -1,0 +1,47 @@
+//! The options of jobs, as bodies say them.
+
+use super::fields::{FileName, Gib, Nullable, OrEmpty, members};
+use crate::records::{TwinLevel, job::JobOptions};
+
+/// Declares the options twice: of a new job, which is read as its options, and of a schedule, where an absent option
+/// stays as it is and null takes it back to what is usual.
+macro_rules! job_options {
+    ($($(#[doc = $doc:literal])* $field:ident: $new:ty, scheduled $scheduled:ty;)*) => {
+        members! {
+            impl JobOptions { $($(#[doc = $doc])* $field: $new,)* }
+        }
+
+        members! {
+            /// What a request says of the options that a schedule's jobs have.
+            pub(super) struct ScheduledJobOptions { $($(#[doc = $doc])* $field: $scheduled,)* }
+        }
+
+        impl ScheduledJobOptions {
+            /// Changes the options as far as the request says anything of them.
+            pub(super) fn apply(&self, options: &mut JobOptions) {
+                $(if let Some(given) = &self.$field {
+                    options.$field.clone_from(given);
+                })*
+            }
+        }
+    };
+}
+
+job_options! {
+    /// Disk for the job, GiB.
+    build_env_size: Option<Gib>, scheduled Nullable<Gib>;
+    /// Memory for the job, GiB.
+    job_mem_size: Option<Gib>, scheduled Nullable<Gib>;
+    /// The kernel's file name in `/boot`.
+    // IMS takes the empty text for "as usual" here, and only here.
+    kernel_file_name: OrEmpty<FileName>, scheduled Nullable<FileName>;
+    /// The initial RAM disk's file name in `/boot`.
+    initrd_file_name: Option<FileName>, scheduled Nullable<FileName>;
+    /// The file of kernel parameters in `/boot`; it need not be there.
+    kernel_parameters_file_name: Option<FileName>, scheduled Nullable<FileName>;
+    /// Whether the job needs a kernel of its own.
+    require_dkms: Option<bool>, scheduled Nullable<bool>;
+    /// Which tools may run as native twins if programs are emulated; as the recipe says, else the server, if it is
+    /// not given.
+    twins: Option<TwinLevel>, scheduled Nullable<TwinLevel>;
+}

@@ -1,0 +1,82 @@
+//! The options of jobs, for the commands that make jobs.
+//!
+//! There are three groups, since `customize` has one of them only. A command whose words for an option are others says
+//! so with `mut_arg`.
+
+use clap::Args;
+
+use super::values::{Body, boolean, twins};
+use crate::records::TwinLevel;
+
+/// The files of an image's `/boot`.
+#[expect(clippy::struct_field_names, reason = "they name the options")]
+#[derive(Debug, Args)]
+pub(super) struct BootFiles {
+    /// The kernel's file name in /boot [default: by architecture, vmlinuz or Image].
+    #[arg(long, value_name = "NAME")]
+    kernel_file_name: Option<String>,
+
+    /// The initrd's file name in /boot [default: initrd].
+    #[arg(long, value_name = "NAME")]
+    initrd_file_name: Option<String>,
+
+    /// The kernel parameters' file name in /boot [default: kernel-parameters].
+    #[arg(long, value_name = "NAME")]
+    kernel_parameters_file_name: Option<String>,
+}
+
+/// The room that a build has.
+#[derive(Debug, Args)]
+pub(super) struct BuildSizes {
+    /// Disk for each build, GiB [default: the server's].
+    #[arg(long, value_name = "GIB")]
+    build_env_size: Option<u32>,
+
+    /// Memory for each build, GiB [default: the server's].
+    #[arg(long, value_name = "GIB")]
+    job_mem_size: Option<u32>,
+}
+
+/// How a job is carried out.
+#[derive(Debug, Args)]
+pub(super) struct Execution {
+    /// Whether the job needs a kernel of its own [default: the recipe's].
+    #[arg(long, value_name = "BOOL", value_parser = boolean)]
+    require_dkms: Option<bool>,
+
+    /// Which tools may run as native twins in emulated builds [default: the recipe's, else the server's].
+    #[arg(long, value_name = "LEVEL", value_parser = twins())]
+    twins: Option<TwinLevel>,
+}
+
+impl BootFiles {
+    /// With the names that `cray` sends when they are not given.
+    pub(super) fn or_usual(self) -> Self {
+        let or = |name: Option<String>, usual: &str| name.or_else(|| Some(usual.to_owned()));
+        Self {
+            initrd_file_name: or(self.initrd_file_name, "initrd"),
+            kernel_parameters_file_name: or(self.kernel_parameters_file_name, "kernel-parameters"),
+            ..self
+        }
+    }
+
+    pub(super) fn add_to(self, body: Body) -> Body {
+        body.set("kernel_file_name", self.kernel_file_name)
+            .set("initrd_file_name", self.initrd_file_name)
+            .set("kernel_parameters_file_name", self.kernel_parameters_file_name)
+    }
+}
+
+impl BuildSizes {
+    pub(super) fn add_to(&self, body: Body) -> Body {
+        body.set("build_env_size", self.build_env_size)
+            .set("job_mem_size", self.job_mem_size)
+    }
+}
+
+impl Execution {
+    pub(super) fn add_to(&self, body: Body) -> Body {
+        body.set("require_dkms", self.require_dkms)
+            .set("twins", self.twins.map(TwinLevel::name))
+    }
+}
