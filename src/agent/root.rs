@@ -28,7 +28,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// What is mounted over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
@@ -270,7 +270,7 @@ fn end_descendants() -> Result<(), Failure> {
         }
         if begun.elapsed() > KILLED {
             return Err(Failure::new(
-                "sandbox_stuck",
+                Code::SandboxStuck,
                 format!(
                     "{} processes that were left running in the root do not end",
                     living.len()

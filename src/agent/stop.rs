@@ -2,14 +2,14 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Returns when this process is told to end: what the job fails with, which is no fault of its own.
 pub(super) async fn asked() -> Failure {
     match signal(SignalKind::terminate()) {
         Ok(mut signals) => {
             signals.recv().await;
-            Failure::new("sandbox_lost", "the sandbox was told to end")
+            Failure::new(Code::SandboxLost, "the sandbox was told to end")
                 .hint("its container engine or host was stopped or restarted, or somebody stopped the container")
         }
         // Who cannot hear it ends at once when it comes.

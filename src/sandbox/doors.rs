@@ -23,7 +23,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Connections through one door at a time. Later ones wait: a recipe that opens many must not use up the server's
 /// descriptors.
@@ -53,8 +53,9 @@ impl Doors {
             tasks: JoinSet::new(),
         };
         for port in ports {
-            let failed =
-                |error: std::io::Error| Failure::new("no_door", format!("cannot open a door to port {port}: {error}"));
+            let failed = |error: std::io::Error| {
+                Failure::new(Code::NoDoor, format!("cannot open a door to port {port}: {error}"))
+            };
             let name = socket_name(*port);
             let listener = listen(dir, &name).and_then(UnixListener::from_std).map_err(failed)?;
             doors.sockets.push(dir.join(name));

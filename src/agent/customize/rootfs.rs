@@ -16,7 +16,7 @@ use crate::{
         process::{self, blocking},
         squashfs::{parse_devices, parse_progress},
     },
-    records::{Digests, Failure, protocol::ObjectSource},
+    records::{Code, Digests, Failure, protocol::ObjectSource},
     squashfs::{Device, Unpacked},
 };
 
@@ -33,7 +33,7 @@ pub async fn fetch(
 ) -> Result<Vec<Device>, Failure> {
     let base = outputs.base();
     let shown = AtomicU64::new(0);
-    let digests = fetch::object(http, source, &base, "image_unreachable", &|done, total| {
+    let digests = fetch::object(http, source, &base, Code::ImageUnreachable, &|done, total| {
         // Every percent is enough.
         if done * 100 / total.max(1) > shown.load(Ordering::Relaxed) {
             shown.store(done * 100 / total.max(1), Ordering::Relaxed);
@@ -60,7 +60,7 @@ fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        "image_corrupt",
+        Code::ImageCorrupt,
         format!(
             "the root file system in S3 is not the one that the image's manifest describes: {} bytes, md5 {}",
             found.size, found.md5
@@ -104,7 +104,7 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
 fn corrupt(said: &[String]) -> Failure {
     let last = cause::last_words(said).unwrap_or("it said nothing");
     Failure::new(
-        "image_corrupt",
+        Code::ImageCorrupt,
         format!("the image's root file system cannot be unpacked: {last}"),
     )
     .hint("it has to be a squashfs whose owners are below 65536")

@@ -11,7 +11,7 @@ use nix::{
     mount::{MsFlags, mount},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Where the modules are in the first root; their names begin with the number of their turn.
 const MODULES: &str = "/modules";
@@ -84,7 +84,7 @@ fn find(dir: &str, attribute: &str, value: &str) -> Result<PathBuf, Failure> {
         }
         if Instant::now() > until {
             return Err(Failure::new(
-                "vm_device",
+                Code::VmDevice,
                 format!("the machine has no {value} in {dir}"),
             ));
         }
@@ -103,5 +103,5 @@ pub(super) fn silence_console() {
 
 /// Something the machine cannot be without.
 pub(super) fn failed(what: &str, error: &std::io::Error) -> Failure {
-    Failure::new("vm_device", format!("{what}: {error}"))
+    Failure::new(Code::VmDevice, format!("{what}: {error}"))
 }

@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 
 use crate::{
     agent::twins::stand_in,
-    records::{Failure, ShellWish},
+    records::{Code, Failure, ShellWish},
 };
 
 /// Where the shell's files are, in the sandbox and in no root.
@@ -201,7 +201,7 @@ async fn check_keys(keys: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        "bad_public_key",
+        Code::BadPublicKey,
         "the job's public key is no key that ssh can read, so nobody could log in",
     )
     .hint("make the public key anew from the .pub file of your key, and the job with it"))
@@ -235,7 +235,7 @@ async fn make_key(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-    Err(Failure::new("io", format!("cannot make a key: {said}")))
+    Err(Failure::new(Code::Io, format!("cannot make a key: {said}")))
 }
 
 /// Has root of the sandbox use the shell of the image's root: sshd looks it up before it enters the image.

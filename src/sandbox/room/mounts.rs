@@ -186,6 +186,7 @@ pub fn furnish(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Code;
 
     /// Writes down what it is asked to do.
     #[derive(Default)]
@@ -244,7 +245,7 @@ mod tests {
             fn mount(&mut self, _: &str, _: &Path, _: &str, _: MsFlags, _: &str) -> Result<(), Failure> {
                 self.0 += 1;
                 if self.0 == 5 {
-                    Err(Failure::new("sandbox_mount", "no"))
+                    Err(Failure::new(Code::SandboxMount, "no"))
                 } else {
                     Ok(())
                 }
