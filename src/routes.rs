@@ -10,7 +10,7 @@ use rtnetlink::{
     packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// What a route is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ fn with_netlink<T>(work: impl AsyncFnOnce(&Handle) -> Result<T, rtnetlink::Error
         connection.abort();
         done.map_err(|error| {
             Failure::new(
-                "no_network",
+                Code::NoNetwork,
                 format!("the kernel refuses the sandbox's network: {error}"),
             )
         })

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kiln::{
     arch::Arch,
     import::{Imported, Records, import_into, read_ims, records_of, write_ims},
-    records::{Failure, Image, JobStatus, LinuxDistribution, Moment},
+    records::{Code, Failure, Image, JobStatus, LinuxDistribution, Moment},
     store::{self, Collection, SharedStore, Side},
 };
 use serde_json::Value;
@@ -28,7 +28,7 @@ async fn new_store() -> (SharedStore, TempDir) {
 /// Every image has a kernel, but one cannot be read.
 async fn artifacts(image: Image) -> Result<Vec<String>, Failure> {
     if image.name == "compute-sles15sp5.aarch64" {
-        return Err(Failure::new("s3", "no such key"));
+        return Err(Failure::new(Code::S3Missing, "no such key"));
     }
     Ok(vec![format!("s3://boot-images/{}/kernel", image.id)])
 }
@@ -222,9 +222,9 @@ async fn what_is_broken_stops_nothing_else() {
 fn a_directory_without_files_of_ims_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs_err::write(dir.path().join("package.json"), "{}").unwrap();
-    assert_eq!(read_ims(dir.path()).unwrap_err().code, "not_ims_data");
+    assert_eq!(read_ims(dir.path()).unwrap_err().code.name(), "not_ims_data");
     let missing = read_ims(&dir.path().join("missing")).unwrap_err();
-    assert_eq!(missing.code, "io");
+    assert_eq!(missing.code.name(), "io");
     assert!(missing.detail.contains("missing"), "{missing}");
 }
 

@@ -380,6 +380,31 @@ fn refusals_say_why() {
     insta::assert_snapshot!(shown);
 }
 
+/// What a Kiln server failed of has its own advice and its own exit code.
+#[test]
+fn a_failure_of_the_server_is_shown_as_such() {
+    let kiln = Kiln::bare();
+    for (code, exit) in [
+        ("s3_unreachable", 1),
+        ("store_unavailable", 1),
+        ("not_of_this_version", 2),
+    ] {
+        let server = FakeServer::start(move |_| {
+            Answer::json(
+                503,
+                &json!({ "status": 503, "title": "Service Unavailable", "detail": "no", "code": code, "hint": "start it",
+                    "type": format!("urn:kiln:failure:{code}") }),
+            )
+        });
+        let ran = kiln_at(&kiln, &server, "images list");
+        assert_eq!(ran.code, Some(exit), "{code}");
+        assert_eq!(
+            ran.stderr, "error: Service Unavailable: no\n\nhint: start it\n",
+            "{code}"
+        );
+    }
+}
+
 #[test]
 fn slips_are_recognised() {
     let kiln = Kiln::bare();

@@ -10,7 +10,7 @@ use std::{
 use super::kernel::Kernel;
 use crate::{
     arch::Arch,
-    records::{Failure, protocol::BootFiles},
+    records::{Code, Failure, protocol::BootFiles},
 };
 
 /// The most symbolic links that one path may lead through, as in Linux.
@@ -52,7 +52,7 @@ pub fn find_boot_files(root: &Path, arch: Arch, names: &BootFiles) -> Result<Opt
             "the root holds no kernel: no /boot/{} and none under its usual names",
             names.kernel
         );
-        return Err(Failure::new("kernel_missing", detail)
+        return Err(Failure::new(Code::KernelMissing, detail)
             .hint("make the recipe install a kernel package, or give the name of the kernel's file in /boot"));
     };
     let version = version_of(&kernel);
@@ -63,7 +63,7 @@ pub fn find_boot_files(root: &Path, arch: Arch, names: &BootFiles) -> Result<Opt
             names.initrd,
             version.unwrap_or_default()
         );
-        return Err(Failure::new("initrd_missing", detail).hint(
+        return Err(Failure::new(Code::InitrdMissing, detail).hint(
             "make the recipe run dracut (or mkinitrd) in config.sh, or give the name of the initrd's file in /boot",
         ));
     };

@@ -1,17 +1,17 @@
 //! Finds the first cause of a tool's failure in its output. The last line of a log usually says only that something
 //! failed; the reason is some way before it. Pure: no I/O.
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// A pattern for lines that name a cause.
 struct Known {
     /// The texts that the line must contain, all of them, in lower case.
     has: &'static [&'static str],
-    code: &'static str,
+    code: Code,
     hint: &'static str,
 }
 
-const fn known(has: &'static [&'static str], code: &'static str, hint: &'static str) -> Known {
+const fn known(has: &'static [&'static str], code: Code, hint: &'static str) -> Known {
     Known { has, code, hint }
 }
 
@@ -34,60 +34,72 @@ const SCHEMA: &str = "check config.xml against kiwi's schema; the log says where
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
 const TABLE: [Known; 46] = [
-    known(&["no space left on device"], "disk_full", DISK),
-    known(&["disk quota exceeded"], "disk_full", DISK),
-    known(&["enough free space in /var/cache/apt"], "disk_full", DISK),
-    known(&["uncaught target signal"], "emulator_fault", EMULATOR),
-    known(&["cannot allocate memory"], "out_of_memory", MEMORY),
-    known(&["memoryerror"], "out_of_memory", MEMORY),
-    known(&["exec format error"], "exec_format", FOREIGN),
-    known(&["temporary failure resolving"], "repo_unreachable", RESOLVE),
-    known(&["temporary failure in name resolution"], "repo_unreachable", RESOLVE),
-    known(&["could not resolve host"], "repo_unreachable", RESOLVE),
-    known(&["could not resolve '"], "repo_unreachable", RESOLVE),
-    known(&["certificate verification failed"], "repo_unreachable", TLS),
-    known(&["ssl certificate problem"], "repo_unreachable", TLS),
-    known(&["certificate verify failed"], "repo_unreachable", TLS),
-    known(&["hash sum mismatch"], "repo_inconsistent", MIXED),
-    known(&["file has unexpected size", "mirror sync"], "repo_inconsistent", MIXED),
-    known(&["digest verification failed"], "repo_inconsistent", MIXED),
-    known(&["does not match the expected checksum"], "repo_inconsistent", MIXED),
+    known(&["no space left on device"], Code::DiskFull, DISK),
+    known(&["disk quota exceeded"], Code::DiskFull, DISK),
+    known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
+    known(&["uncaught target signal"], Code::EmulatorFault, EMULATOR),
+    known(&["cannot allocate memory"], Code::OutOfMemory, MEMORY),
+    known(&["memoryerror"], Code::OutOfMemory, MEMORY),
+    known(&["exec format error"], Code::ExecFormat, FOREIGN),
+    known(&["temporary failure resolving"], Code::RepoUnreachable, RESOLVE),
     known(
-        &["downloading successful, but checksum doesn't match"],
-        "repo_inconsistent",
+        &["temporary failure in name resolution"],
+        Code::RepoUnreachable,
+        RESOLVE,
+    ),
+    known(&["could not resolve host"], Code::RepoUnreachable, RESOLVE),
+    known(&["could not resolve '"], Code::RepoUnreachable, RESOLVE),
+    known(&["certificate verification failed"], Code::RepoUnreachable, TLS),
+    known(&["ssl certificate problem"], Code::RepoUnreachable, TLS),
+    known(&["certificate verify failed"], Code::RepoUnreachable, TLS),
+    known(&["hash sum mismatch"], Code::RepoInconsistent, MIXED),
+    known(
+        &["file has unexpected size", "mirror sync"],
+        Code::RepoInconsistent,
         MIXED,
     ),
-    known(&["no_pubkey"], "repo_signature", KEY),
-    known(&["expkeysig"], "repo_signature", KEY),
-    known(&["is not signed"], "repo_signature", KEY),
-    known(&["signature verification failed"], "repo_signature", KEY),
-    known(&["gpg check failed"], "repo_signature", KEY),
-    known(&["public key for", "is not installed"], "repo_signature", KEY),
-    known(&["404", "not found", "http"], "repo_unreachable", GONE),
-    known(&["status code: 404"], "repo_unreachable", GONE),
-    known(&["valid metadata not found at specified url"], "repo_unreachable", GONE),
-    known(&["could not connect to"], "repo_unreachable", REACH),
-    known(&["cannot download repomd.xml"], "repo_unreachable", REACH),
-    known(&["failed to download metadata for repo"], "repo_unreachable", REACH),
-    known(&["unable to locate package"], "package_not_found", PACKAGE),
-    known(&["has no installation candidate"], "package_not_found", PACKAGE),
-    known(&["no provider of"], "package_not_found", PACKAGE),
-    known(&["no match for argument"], "package_not_found", PACKAGE),
-    known(&["package '", "' not found"], "package_not_found", PACKAGE),
-    known(&["nothing provides"], "unmet_dependency", NEEDS),
-    known(&["depends:", "but it is not"], "unmet_dependency", NEEDS),
-    known(&["depends:", "is to be installed"], "unmet_dependency", NEEDS),
-    known(&["dpkg: error processing package"], "scriptlet_failed", SCRIPTLET),
-    known(&["scriptlet failed"], "scriptlet_failed", SCRIPTLET),
-    known(&["dracut-install: error"], "initrd_failed", DRACUT),
-    known(&["dracut[e]:"], "initrd_failed", DRACUT),
+    known(&["digest verification failed"], Code::RepoInconsistent, MIXED),
+    known(&["does not match the expected checksum"], Code::RepoInconsistent, MIXED),
+    known(
+        &["downloading successful, but checksum doesn't match"],
+        Code::RepoInconsistent,
+        MIXED,
+    ),
+    known(&["no_pubkey"], Code::RepoSignature, KEY),
+    known(&["expkeysig"], Code::RepoSignature, KEY),
+    known(&["is not signed"], Code::RepoSignature, KEY),
+    known(&["signature verification failed"], Code::RepoSignature, KEY),
+    known(&["gpg check failed"], Code::RepoSignature, KEY),
+    known(&["public key for", "is not installed"], Code::RepoSignature, KEY),
+    known(&["404", "not found", "http"], Code::RepoUnreachable, GONE),
+    known(&["status code: 404"], Code::RepoUnreachable, GONE),
+    known(
+        &["valid metadata not found at specified url"],
+        Code::RepoUnreachable,
+        GONE,
+    ),
+    known(&["could not connect to"], Code::RepoUnreachable, REACH),
+    known(&["cannot download repomd.xml"], Code::RepoUnreachable, REACH),
+    known(&["failed to download metadata for repo"], Code::RepoUnreachable, REACH),
+    known(&["unable to locate package"], Code::PackageNotFound, PACKAGE),
+    known(&["has no installation candidate"], Code::PackageNotFound, PACKAGE),
+    known(&["no provider of"], Code::PackageNotFound, PACKAGE),
+    known(&["no match for argument"], Code::PackageNotFound, PACKAGE),
+    known(&["package '", "' not found"], Code::PackageNotFound, PACKAGE),
+    known(&["nothing provides"], Code::UnmetDependency, NEEDS),
+    known(&["depends:", "but it is not"], Code::UnmetDependency, NEEDS),
+    known(&["depends:", "is to be installed"], Code::UnmetDependency, NEEDS),
+    known(&["dpkg: error processing package"], Code::ScriptletFailed, SCRIPTLET),
+    known(&["scriptlet failed"], Code::ScriptletFailed, SCRIPTLET),
+    known(&["dracut-install: error"], Code::InitrdFailed, DRACUT),
+    known(&["dracut[e]:"], Code::InitrdFailed, DRACUT),
     known(
         &["dracut", "module", "cannot be found or installed"],
-        "initrd_failed",
+        Code::InitrdFailed,
         DRACUT,
     ),
-    known(&["kiwidescriptioninvalid"], "recipe_config_invalid", SCHEMA),
-    known(&["kiwischemaimporterror"], "recipe_config_invalid", SCHEMA),
+    known(&["kiwidescriptioninvalid"], Code::RecipeConfigInvalid, SCHEMA),
+    known(&["kiwischemaimporterror"], Code::RecipeConfigInvalid, SCHEMA),
 ];
 
 /// The known cause that these lines name, if any. If there are several, the first one in the table counts, with the
@@ -108,7 +120,7 @@ pub fn known_cause(lines: &[String]) -> Option<Failure> {
     };
     let killed = || {
         let line = pieces.iter().find(|(_, lower)| is_killed(lower))?;
-        Some(Failure::new("out_of_memory", line.0).hint(MEMORY))
+        Some(Failure::new(Code::OutOfMemory, line.0).hint(MEMORY))
     };
     TABLE.iter().find_map(of).or_else(killed)
 }
@@ -152,11 +164,11 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, &str, &str); 21] = [
+    const SAID: [(&str, Code, &str); 21] = [
         (
             "[ DEBUG   ]: 07:40:19 | system: E: Unable to locate package no-such-thing\n\
              [ ERROR   ]: 07:40:20 | KiwiInstallPhaseFailed: System package installation failed",
-            "package_not_found",
+            Code::PackageNotFound,
             "E: Unable to locate package no-such-thing",
         ),
         (
@@ -164,7 +176,7 @@ mod tests {
              [ DEBUG   ]: 10:01:02 | system:  cannot copy extracted data for './usr/lib/gcc' to \
              '/usr/lib/gcc.dpkg-new': failed to write (No space left on device)\n\
              [ DEBUG   ]: 10:01:03 | system: dpkg: error processing package gcc (--configure):",
-            "disk_full",
+            Code::DiskFull,
             "cannot copy extracted data for './usr/lib/gcc' to '/usr/lib/gcc.dpkg-new': failed to write (No space left \
              on device)",
         ),
@@ -172,107 +184,111 @@ mod tests {
             "[ DEBUG   ]: 10:01:02 | system: Err:1 http://deb.example.org/debian bookworm InRelease\n\
              [ DEBUG   ]: 10:01:02 | system:   Temporary failure resolving 'deb.example.org'\n\
              [ DEBUG   ]: 10:01:02 | system: E: Unable to locate package bash",
-            "repo_unreachable",
+            Code::RepoUnreachable,
             "Temporary failure resolving 'deb.example.org'",
         ),
         (
             "E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2_arm64.deb  Hash Sum mismatch\n\
              E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?",
-            "repo_inconsistent",
+            Code::RepoInconsistent,
             "E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2_arm64.deb  Hash Sum mismatch",
         ),
         (
             "W: GPG error: http://deb.example.org bookworm InRelease: The following signatures couldn't be verified \
              because the public key is not available: NO_PUBKEY 0E98404D386FA1D9\n\
              E: The repository 'http://deb.example.org bookworm InRelease' is not signed.",
-            "repo_signature",
+            Code::RepoSignature,
             "W: GPG error: http://deb.example.org bookworm InRelease: The following signatures couldn't be verified \
              because the public key is not available: NO_PUBKEY 0E98404D386FA1D9",
         ),
-        ("Error: GPG check FAILED", "repo_signature", "Error: GPG check FAILED"),
+        (
+            "Error: GPG check FAILED",
+            Code::RepoSignature,
+            "Error: GPG check FAILED",
+        ),
         (
             "Err:5 http://deb.example.org/debian bookworm/main arm64 bash arm64 5.2-1\n  404  Not Found [IP: 192.0.2.1 80]\n\
              E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2-1_arm64.deb  404  Not Found \
              [IP: 192.0.2.1 80]",
-            "repo_unreachable",
+            Code::RepoUnreachable,
             "E: Failed to fetch http://deb.example.org/debian/pool/main/b/bash/bash_5.2-1_arm64.deb  404  Not Found \
              [IP: 192.0.2.1 80]",
         ),
         (
             "Error: Failed to download metadata for repo 'base': Cannot download repomd.xml: Cannot download \
              repodata/repomd.xml: All mirrors were tried",
-            "repo_unreachable",
+            Code::RepoUnreachable,
             "Error: Failed to download metadata for repo 'base': Cannot download repomd.xml: Cannot download \
              repodata/repomd.xml: All mirrors were tried",
         ),
         (
             "Problem: nothing provides 'libfoo.so.2()(64bit)' needed by the to be installed bar-1.0-1.aarch64\n \
              Solution 1: do not install bar-1.0-1.aarch64",
-            "unmet_dependency",
+            Code::UnmetDependency,
             "Problem: nothing provides 'libfoo.so.2()(64bit)' needed by the to be installed bar-1.0-1.aarch64",
         ),
         (
             "The following packages have unmet dependencies:\n linux-image-arm64 : Depends: linux-image-6.1 but it is \
              not installable\nE: Unable to correct problems, you have held broken packages.",
-            "unmet_dependency",
+            Code::UnmetDependency,
             "linux-image-arm64 : Depends: linux-image-6.1 but it is not installable",
         ),
         (
             "No provider of 'no-such-thing' found.",
-            "package_not_found",
+            Code::PackageNotFound,
             "No provider of 'no-such-thing' found.",
         ),
         (
             "Package 'vim-huge' not found.",
-            "package_not_found",
+            Code::PackageNotFound,
             "Package 'vim-huge' not found.",
         ),
         (
             "No match for argument: no-such-thing\nError: Unable to find a match: no-such-thing",
-            "package_not_found",
+            Code::PackageNotFound,
             "No match for argument: no-such-thing",
         ),
         (
             "/bin/sh: 1: /usr/bin/helper: Exec format error\ndpkg: error processing package helper (--configure):",
-            "exec_format",
+            Code::ExecFormat,
             "/bin/sh: 1: /usr/bin/helper: Exec format error",
         ),
         (
             "qemu: uncaught target signal 11 (Segmentation fault) - core dumped\nSegmentation fault\n\
              dpkg: error processing package python3 (--configure):",
-            "emulator_fault",
+            Code::EmulatorFault,
             "qemu: uncaught target signal 11 (Segmentation fault) - core dumped",
         ),
         (
             "fork: Cannot allocate memory",
-            "out_of_memory",
+            Code::OutOfMemory,
             "fork: Cannot allocate memory",
         ),
         (
             "/image/config.sh: line 12:   431 Killed                  dracut --force",
-            "out_of_memory",
+            Code::OutOfMemory,
             "/image/config.sh: line 12:   431 Killed                  dracut --force",
         ),
         (
             "dracut-install: ERROR: installing 'multipathd'\ndracut: FAILED: dracut-install -D /var/tmp/dracut",
-            "initrd_failed",
+            Code::InitrdFailed,
             "dracut-install: ERROR: installing 'multipathd'",
         ),
         (
             "warning: %post(kernel-6.4-1.aarch64) scriptlet failed, exit status 1",
-            "scriptlet_failed",
+            Code::ScriptletFailed,
             "warning: %post(kernel-6.4-1.aarch64) scriptlet failed, exit status 1",
         ),
         (
             "[ ERROR   ]: 07:40:20 | KiwiDescriptionInvalid: Failed to validate schema and/or schematron rules",
-            "recipe_config_invalid",
+            Code::RecipeConfigInvalid,
             "KiwiDescriptionInvalid: Failed to validate schema and/or schematron rules",
         ),
         // kiwi quotes a tool's output in one line.
         (
             "[ ERROR   ]: 07:40:20 | KiwiBootStrapPhaseFailed: Bootstrap package installation failed: \
              Reading package lists...\\nE: Unable to locate package no-such-thing\\n",
-            "package_not_found",
+            Code::PackageNotFound,
             "E: Unable to locate package no-such-thing",
         ),
     ];
@@ -281,11 +297,7 @@ mod tests {
     fn the_cause_is_the_line_that_names_it() {
         for (said, code, detail) in SAID {
             let failure = known_cause(&lines(said)).unwrap_or_else(|| panic!("no cause in {said}"));
-            assert_eq!(
-                (failure.code.as_str(), failure.detail.as_str()),
-                (code, detail),
-                "{said}"
-            );
+            assert_eq!((failure.code, failure.detail.as_str()), (code, detail), "{said}");
             assert!(failure.hint.is_some());
         }
     }
@@ -314,7 +326,7 @@ mod tests {
             );
             let said = [row.has.join(" ")];
             assert_eq!(
-                known_cause(&said).map(|failure| failure.code).as_deref(),
+                known_cause(&said).map(|failure| failure.code),
                 Some(row.code),
                 "{said:?}"
             );

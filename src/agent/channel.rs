@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::fetch;
 use crate::records::{
-    Failure, Verdict,
+    Code, Failure, Verdict,
     protocol::{
         AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
         PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell,
@@ -84,7 +84,7 @@ impl Channel {
                 facts.server.trim_end_matches('/'),
             )
         };
-        let http = client.build().map_err(|error| Failure::new("protocol", error))?;
+        let http = client.build().map_err(|error| Failure::new(Code::Protocol, error))?;
         Ok(Self(Arc::new(Shared {
             http,
             address: format!("{server}/agent/v1/jobs/{}", facts.job),
@@ -119,7 +119,7 @@ impl Channel {
         let numbers = PartNumbers { numbers: vec![number] };
         let PartUrls { mut urls } = self.ask(Method::POST, &route, Some(&numbers), ANSWER).await?;
         urls.pop()
-            .ok_or_else(|| Failure::new("protocol", "the server knows no address for a part"))
+            .ok_or_else(|| Failure::new(Code::Protocol, "the server knows no address for a part"))
     }
 
     /// Reports that every part was sent.
@@ -150,7 +150,7 @@ impl Channel {
 
     /// Opens a connection for a user who logs in to the job's shell. Makes one attempt: the caller repeats it.
     pub async fn open_line(&self) -> Result<Upgraded, Failure> {
-        let lost = |error: reqwest::Error| Failure::new("server_lost", reason(&error));
+        let lost = |error: reqwest::Error| Failure::new(Code::ServerLost, reason(&error));
         let address = format!("{}/shell", self.0.address);
         let request = self.0.http.get(address).bearer_auth(&self.0.token);
         let request = request
@@ -158,7 +158,7 @@ impl Channel {
             .header(header::CONNECTION, "upgrade")
             .header(header::UPGRADE, shell::UPGRADE);
         let response = tokio::time::timeout(ANSWER, request.send()).await;
-        let response = response.map_err(|_| Failure::new("server_lost", "the server does not answer"))?;
+        let response = response.map_err(|_| Failure::new(Code::ServerLost, "the server does not answer"))?;
         response.map_err(lost)?.upgrade().await.map_err(lost)
     }
 
@@ -205,7 +205,7 @@ impl Channel {
         let answer = self.call(method, route, body, limit).await?;
         serde_json::from_slice(&answer).map_err(|error| {
             Failure::new(
-                "protocol",
+                Code::Protocol,
                 format!("the server gave an answer that does not fit: {error}"),
             )
         })
@@ -225,7 +225,7 @@ impl Channel {
         limit: Duration,
     ) -> Result<bytes::Bytes, Failure> {
         let body = body.map(serde_json::to_vec).transpose();
-        let body = body.map_err(|error| Failure::new("protocol", error))?;
+        let body = body.map_err(|error| Failure::new(Code::Protocol, error))?;
         let begun = Instant::now();
         let mut pause = PAUSE.0;
         loop {
@@ -241,7 +241,7 @@ impl Channel {
                         continue;
                     }
                     let waited = begun.elapsed().as_secs();
-                    Failure::new("server_lost", format!("no server for {waited} s: {why}"))
+                    Failure::new(Code::ServerLost, format!("no server for {waited} s: {why}"))
                 }
             };
             self.end(Ending::Dismissed(failure.clone()));
@@ -269,7 +269,7 @@ impl Channel {
             return Ok(answer);
         }
         let failure = serde_json::from_slice(&answer)
-            .unwrap_or_else(|_| Failure::new("protocol", format!("the server answered with status {status}")));
+            .unwrap_or_else(|_| Failure::new(Code::Protocol, format!("the server answered with status {status}")));
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::GONE => Trouble::Dismissed(failure),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Trouble::Passing(failure.detail),

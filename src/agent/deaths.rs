@@ -18,7 +18,7 @@ use super::{
     programs::Programs,
     watch::{self, Death, Report},
 };
-use crate::records::{Failure, protocol::Emulator};
+use crate::records::{Code, Failure, protocol::Emulator};
 
 /// The same command, run through a watcher, and the socket with the watcher's reports. Output, environment and
 /// directory stay unchanged; the program's standard input is empty.
@@ -74,7 +74,7 @@ pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
     };
     let hint = "what it was to do is not done, even if the script went on; build natively, or without that program, to \
                 tell its own fault from the emulator's";
-    Some(Failure::new("emulator_fault", detail).hint(hint))
+    Some(Failure::new(Code::EmulatorFault, detail).hint(hint))
 }
 
 fn told(death: &Death) -> String {
@@ -102,9 +102,9 @@ mod tests {
         assert_eq!(fault(&[]), None);
         let one = fault(&[death(7)]).unwrap();
         assert_eq!(
-            (one.code.as_str(), one.detail.as_str()),
+            (one.code, one.detail.as_str()),
             (
-                "emulator_fault",
+                Code::EmulatorFault,
                 "`sh crash` (/bin/busybox, process 7) was ended by SIGSEGV under the emulator"
             )
         );

@@ -8,7 +8,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The directory of the server's sockets inside a sandbox.
 const SOCKETS: &str = "/run/kiln";
@@ -28,7 +28,7 @@ pub async fn open(ports: &[u16], gateway: Option<IpAddr>) -> Result<(), Failure>
     for &port in ports {
         let listener = TcpListener::bind(("127.0.0.1", port))
             .await
-            .map_err(|error| Failure::new("no_door", format!("cannot listen on port {port}: {error}")))?;
+            .map_err(|error| Failure::new(Code::NoDoor, format!("cannot listen on port {port}: {error}")))?;
         tokio::spawn(serve(listener, port, gateway));
     }
     Ok(())

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::channel::{Channel, Ending};
 use crate::records::{
-    Failure,
+    Code, Failure,
     protocol::{Event, EventBatch, Stream, What},
 };
 
@@ -186,13 +186,13 @@ impl Sender {
         if kept.next != self.next {
             let (theirs, ours) = (kept.next, self.next);
             return Err(Failure::new(
-                "protocol",
+                Code::Protocol,
                 format!("the server waits for event {theirs}, the agent has sent all before {ours}"),
             ));
         }
         if kept.stop {
             self.channel
-                .end(Ending::Failed(Failure::new("cancelled", "the job was cancelled")));
+                .end(Ending::Failed(Failure::new(Code::Cancelled, "the job was cancelled")));
         }
         for caller in flushed {
             // The caller may have stopped waiting.

@@ -7,7 +7,7 @@ use reqwest::{Certificate, Client, ClientBuilder};
 use tokio::io::AsyncWriteExt;
 
 use crate::records::{
-    Digests, Failure,
+    Code, Digests, Failure,
     artifact::Digesting,
     protocol::{ObjectSource, RecipeSource},
 };
@@ -48,7 +48,7 @@ pub fn client(ca_bundle: Option<&str>) -> Result<ClientBuilder, Failure> {
 
 fn unusable(why: &dyn std::fmt::Display) -> Failure {
     Failure::new(
-        "ca_bundle_invalid",
+        Code::CaBundleInvalid,
         format!("the trusted certificates cannot be used: {why}"),
     )
     .hint("the CA bundle has to be a PEM file of certificates")
@@ -63,7 +63,7 @@ pub async fn object(
     http: &Client,
     source: &ObjectSource,
     to: &Path,
-    code: &str,
+    code: Code,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Digests, Failure> {
     let mut last = String::new();
@@ -103,10 +103,11 @@ pub async fn fetch(http: &Client, source: &RecipeSource, to: &Path) -> Result<()
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
     }
-    Err(
-        Failure::new("recipe_unreachable", format!("cannot get the recipe from S3: {last}"))
-            .hint("check that the S3 endpoint can be reached from the sandbox"),
+    Err(Failure::new(
+        Code::RecipeUnreachable,
+        format!("cannot get the recipe from S3: {last}"),
     )
+    .hint("check that the S3 endpoint can be reached from the sandbox"))
 }
 
 enum Attempt {

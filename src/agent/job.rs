@@ -19,7 +19,7 @@ use super::{
 use crate::{
     emulation::{binfmt, probe, twins::join},
     records::{
-        EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
+        Code, EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
         protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
     },
 };
@@ -259,7 +259,7 @@ fn better_cause(failure: Failure) -> Failure {
     let free = disk.blocks_available().saturating_mul(disk.fragment_size());
     let inodes = disk.files_available();
     let full = free < FLOOR.0 || (disk.files() > 0 && inodes < FLOOR.1);
-    if !full || failure.code == "disk_full" {
+    if !full || failure.code == Code::DiskFull {
         return failure;
     }
     Failure::disk_full(format!(

@@ -10,7 +10,10 @@ use std::{
 use fs_err::File;
 
 use crate::compression::Compression;
-use crate::{arch::Arch, records::Failure};
+use crate::{
+    arch::Arch,
+    records::{Code, Failure},
+};
 
 /// How much of a kernel is examined. The last magic number is that of IBM Z, at 64 KiB.
 const HEAD: u64 = 0x1_0010;
@@ -71,7 +74,7 @@ impl Kernel {
             Content::Other(what) => what,
         };
         let detail = format!("{} is {what}, but the image is for {arch}", path.display());
-        Err(Failure::new("kernel_wrong_arch", detail)
+        Err(Failure::new(Code::KernelWrongArch, detail)
             .hint("check the architecture of the recipe's repositories against that of the job"))
     }
 
@@ -114,7 +117,7 @@ impl Kernel {
 
 fn invalid(path: &Path, why: impl Display) -> Failure {
     Failure::new(
-        "kernel_invalid",
+        Code::KernelInvalid,
         format!("{} cannot be used as a kernel: {why}", path.display()),
     )
     .hint("give the name of the kernel's file in /boot, or make the recipe install a kernel that boot loaders take")
@@ -322,7 +325,7 @@ pub(super) mod tests {
                     assert_eq!(inspect(&packed, wanted).unwrap(), Some(plain));
                 } else {
                     let failure = inspect(&packed, wanted).unwrap_err();
-                    assert_eq!(failure.code, "kernel_wrong_arch");
+                    assert_eq!(failure.code, Code::KernelWrongArch);
                     let ends = [made_for.name(), ", but the image is for ", wanted.name()].concat();
                     assert!(failure.detail.ends_with(&ends), "{failure}");
                 }
@@ -344,7 +347,7 @@ pub(super) mod tests {
         ] {
             let image = zboot(&packing::pack(compression, &plain), name);
             assert_eq!(inspect(&image, Arch::Aarch64).unwrap().as_ref(), Some(&plain), "{name}");
-            assert_eq!(inspect(&image, Arch::X86_64).unwrap_err().code, "kernel_wrong_arch");
+            assert_eq!(inspect(&image, Arch::X86_64).unwrap_err().code, Code::KernelWrongArch);
         }
     }
 
@@ -355,19 +358,19 @@ pub(super) mod tests {
         let mut beyond = zboot(&cut, "gzip");
         beyond[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
         for (content, code) in [
-            (Vec::new(), "kernel_invalid"),
-            (b"text".to_vec(), "kernel_invalid"),
-            (b"\x7fELF".to_vec(), "kernel_invalid"),
-            (elf(183, 2, false), "kernel_invalid"),
-            (elf(62, 2, false), "kernel_wrong_arch"),
-            (elf(40, 1, false), "kernel_wrong_arch"),
-            (elf(21, 2, true), "kernel_wrong_arch"),
-            (with(200, &[(0x24, &[0x18, 0x28, 0x6f, 0x01])]), "kernel_wrong_arch"),
-            (cut[..cut.len() / 2].to_vec(), "kernel_invalid"),
-            (zboot(&cut, "lz4"), "kernel_invalid"),
-            (zboot(b"garbage", "gzip"), "kernel_invalid"),
-            (zboot(&cut, "gzip")[..60].to_vec(), "kernel_invalid"),
-            (beyond, "kernel_invalid"),
+            (Vec::new(), Code::KernelInvalid),
+            (b"text".to_vec(), Code::KernelInvalid),
+            (b"\x7fELF".to_vec(), Code::KernelInvalid),
+            (elf(183, 2, false), Code::KernelInvalid),
+            (elf(62, 2, false), Code::KernelWrongArch),
+            (elf(40, 1, false), Code::KernelWrongArch),
+            (elf(21, 2, true), Code::KernelWrongArch),
+            (with(200, &[(0x24, &[0x18, 0x28, 0x6f, 0x01])]), Code::KernelWrongArch),
+            (cut[..cut.len() / 2].to_vec(), Code::KernelInvalid),
+            (zboot(&cut, "lz4"), Code::KernelInvalid),
+            (zboot(b"garbage", "gzip"), Code::KernelInvalid),
+            (zboot(&cut, "gzip")[..60].to_vec(), Code::KernelInvalid),
+            (beyond, Code::KernelInvalid),
         ] {
             let failure = inspect(&content, Arch::Aarch64).unwrap_err();
             assert_eq!(failure.code, code, "{failure}");

@@ -11,7 +11,10 @@ use reqwest::Url;
 use roxmltree::{Document, Node};
 
 use super::template;
-use crate::{arch::Arch, records::Failure};
+use crate::{
+    arch::Arch,
+    records::{Code, Failure},
+};
 
 /// The description's usual name; kiwi also accepts a single file that ends in `.kiwi`.
 const CONFIG: &str = "config.xml";
@@ -57,7 +60,7 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
     let path = find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let invalid = |why: &dyn std::fmt::Display| {
-        Failure::new("recipe_config_invalid", format!("{name} cannot be used: {why}"))
+        Failure::new(Code::RecipeConfigInvalid, format!("{name} cannot be used: {why}"))
             .hint("it has to be a kiwi image description: XML in UTF-8, without DTD and entities")
     };
     if fs_err::metadata(&path).is_ok_and(|found| found.len() > CONFIG_BYTES) {
@@ -92,7 +95,7 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
 
 fn find(recipe: &Path) -> Result<PathBuf, Failure> {
     let missing = |what: String| {
-        Failure::new("recipe_config_missing", what)
+        Failure::new(Code::RecipeConfigMissing, what)
             .hint("a recipe is an archive with kiwi's config.xml at its top, or in its only directory")
     };
     let kiwi_file = || -> io::Result<Option<String>> {
@@ -370,20 +373,23 @@ mod tests {
             "<image name=\"&a;\"/>",
         ] {
             let failure = parse(text).unwrap_err();
-            assert_eq!(failure.code, "recipe_config_invalid", "{text}: {failure}");
+            assert_eq!(failure.code, Code::RecipeConfigInvalid, "{text}: {failure}");
             assert!(failure.hint.is_some());
         }
-        assert_eq!(parse(&"<a>".repeat(100_000)).unwrap_err().code, "recipe_config_invalid");
+        assert_eq!(
+            parse(&"<a>".repeat(100_000)).unwrap_err().code,
+            Code::RecipeConfigInvalid
+        );
     }
 
     #[test]
     fn the_description_is_found_in_the_recipe_only() {
         let recipe = tempfile::tempdir().unwrap();
         let code = || read(recipe.path(), Arch::X86_64).map_err(|failure| failure.code).err();
-        assert_eq!(code().as_deref(), Some("recipe_config_missing"));
+        assert_eq!(code(), Some(Code::RecipeConfigMissing));
         fs_err::write(recipe.path().join("appliance.kiwi"), "<image/>").unwrap();
         assert_eq!(code(), None);
         std::os::unix::fs::symlink("/etc/passwd", recipe.path().join(CONFIG)).unwrap();
-        assert_eq!(code().as_deref(), Some("recipe_config_missing"));
+        assert_eq!(code(), Some(Code::RecipeConfigMissing));
     }
 }

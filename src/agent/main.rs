@@ -14,7 +14,7 @@ use kiln::{
         twins::{probe, stand_in},
         watch,
     },
-    records::{Failure, protocol::AgentFacts},
+    records::{Code, Failure, protocol::AgentFacts},
     sandbox::room::order,
 };
 
@@ -55,7 +55,7 @@ fn run() -> Result<(), Failure> {
     read.map_err(|error| Failure::io("cannot read what the job is", &error))?;
     let facts: AgentFacts = serde_json::from_str(&line).map_err(|error| {
         Failure::new(
-            "protocol",
+            Code::Protocol,
             format_args!("the sandbox does not say what the job is: {error}"),
         )
     })?;

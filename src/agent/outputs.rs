@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    records::{ArtifactKind, Failure, JobType, Step},
+    records::{ArtifactKind, Code, Failure, JobType, Step},
     squashfs::Device,
 };
 
@@ -69,7 +69,7 @@ impl Outputs {
         }
         let missing = |what: String| {
             Failure::new(
-                "nothing_to_resume",
+                Code::NothingToResume,
                 format!("the job cannot go on from step {from}: {what}"),
             )
             .hint("start it from the beginning")
@@ -208,7 +208,7 @@ mod tests {
         outputs
     }
 
-    fn refusal(scratch: &Path, from: Step) -> String {
+    fn refusal(scratch: &Path, from: Step) -> Code {
         Outputs::of_another_attempt(scratch, JobType::Create, from)
             .unwrap_err()
             .code
@@ -244,18 +244,18 @@ mod tests {
         assert!(outputs.facts.recipe.exists());
         // The attempt crashes here.
         fs_err::create_dir(outputs.root()).unwrap();
-        assert_eq!(refusal(scratch.path(), Step::Package), "nothing_to_resume");
+        assert_eq!(refusal(scratch.path(), Step::Package), Code::NothingToResume);
         assert!(Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Build).is_ok());
     }
 
     #[test]
     fn there_is_nothing_to_resume_without_the_outputs() {
         let scratch = tempfile::tempdir().unwrap();
-        assert_eq!(refusal(scratch.path(), Step::Build), "nothing_to_resume");
+        assert_eq!(refusal(scratch.path(), Step::Build), Code::NothingToResume);
         let outputs = packaged(scratch.path());
         fs_err::remove_file(outputs.packages().0).unwrap();
-        assert_eq!(refusal(scratch.path(), Step::Upload), "nothing_to_resume");
+        assert_eq!(refusal(scratch.path(), Step::Upload), Code::NothingToResume);
         fs_err::write(scratch.path().join(FILE), "{").unwrap();
-        assert_eq!(refusal(scratch.path(), Step::Package), "nothing_to_resume");
+        assert_eq!(refusal(scratch.path(), Step::Package), Code::NothingToResume);
     }
 }

@@ -15,7 +15,7 @@ use super::{
     upload::Uploader,
 };
 use crate::{
-    records::{ArtifactKind, Failure, JobType, protocol::JobDescription},
+    records::{ArtifactKind, Code, Failure, JobType, protocol::JobDescription},
     squashfs::{Options, Outcome, Unpacked, rebase},
 };
 
@@ -102,7 +102,7 @@ async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, event
     finished.check(|tool| {
         cause::known_cause(&tool.tail).unwrap_or_else(|| {
             let last = cause::last_words(&tool.tail).unwrap_or("it said nothing");
-            Failure::new("squashfs_failed", format!("mksquashfs failed: {last}"))
+            Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
         })
     })
 }

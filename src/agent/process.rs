@@ -18,7 +18,7 @@ use super::{
     watch::Death,
 };
 use crate::records::{
-    Failure,
+    Code, Failure,
     protocol::{Emulator, Stream},
 };
 
@@ -68,7 +68,7 @@ pub async fn run(
     mut look: impl FnMut(&str) -> bool,
 ) -> Result<Finished, Failure> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
-    let missing = |error: std::io::Error| Failure::new("tool_missing", format!("cannot run {program}: {error}"));
+    let missing = |error: std::io::Error| Failure::new(Code::ToolMissing, format!("cannot run {program}: {error}"));
     events.say(shown(&command)).await;
     let mut reports = None;
     if let Some(emulator) = emulator {
@@ -126,7 +126,7 @@ pub async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| Failure::new("agent_panic", error))?
+        .map_err(|error| Failure::new(Code::AgentPanic, error))?
 }
 
 /// The next line; at the end of the stream the source becomes `None`. Never returns for a source that is `None`.

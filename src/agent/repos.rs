@@ -8,7 +8,7 @@ use reqwest::{Client, Method, StatusCode, Url};
 use tokio::time::Instant;
 
 use super::kiwi_config::{KiwiConfig, Plan, Repository};
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ fn unreachable(troubles: &[(&Repository, Trouble)], waited: Duration) -> Failure
     } else {
         "check the addresses in the recipe, and that the network of the build reaches them"
     };
-    Failure::new("repo_unreachable", detail).hint(hint)
+    Failure::new(Code::RepoUnreachable, detail).hint(hint)
 }
 
 /// An error and its causes, without the address, which may contain a password.
@@ -289,7 +289,7 @@ mod tests {
         let repositories = rpm(&format!("{server}/a")) + &rpm(&format!("http://{closed}/b"));
         let (result, _) = wait_for(&repositories, 300).await;
         let failure = result.unwrap_err();
-        assert_eq!(failure.code, "repo_unreachable");
+        assert_eq!(failure.code, Code::RepoUnreachable);
         for part in [&format!("{server}/a"), "404", &format!("http://{closed}/b"), "refused"] {
             assert!(failure.detail.contains(part), "{part} in {failure}");
         }
@@ -315,7 +315,7 @@ mod tests {
         ] {
             assert_eq!(
                 crate::agent::fetch::http_client(Some(bundle)).unwrap_err().code,
-                "ca_bundle_invalid",
+                Code::CaBundleInvalid,
                 "{bundle}"
             );
         }

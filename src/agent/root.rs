@@ -29,7 +29,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The mounts over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
@@ -271,7 +271,7 @@ fn end_descendants() -> Result<(), Failure> {
         }
         if begun.elapsed() > KILLED {
             return Err(Failure::new(
-                "sandbox_stuck",
+                Code::SandboxStuck,
                 format!(
                     "{} processes that were left running in the root do not end",
                     living.len()

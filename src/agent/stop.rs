@@ -2,14 +2,14 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Returns the job's failure when this process is asked to end; the job is not at fault.
 pub(super) async fn asked() -> Failure {
     match signal(SignalKind::terminate()) {
         Ok(mut signals) => {
             signals.recv().await;
-            Failure::new("sandbox_lost", "the sandbox was told to end")
+            Failure::new(Code::SandboxLost, "the sandbox was told to end")
                 .hint("its container engine or host was stopped or restarted, or somebody stopped the container")
         }
         // A process without the handler ends at once when the signal comes.

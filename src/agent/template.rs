@@ -11,7 +11,7 @@ use std::{
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, TemplateSource, UndefinedBehavior, syntax::SyntaxConfig};
 use serde::Deserialize;
 
-use crate::records::{Failure, protocol::TemplateMode};
+use crate::records::{Code, Failure, protocol::TemplateMode};
 
 /// The list file, in the recipe's directory.
 pub const LIST_FILE: &str = ".ims_recipe_template.yaml";
@@ -100,7 +100,7 @@ pub fn inside(recipe: &Path, name: &str) -> io::Result<PathBuf> {
 fn listed(recipe: &Path) -> Result<Option<BTreeSet<String>>, Failure> {
     let invalid = |why: &dyn Display| {
         Failure::new(
-            "template_list_invalid",
+            Code::TemplateListInvalid,
             format!("{LIST_FILE} cannot be used: {}", one_line(why)),
         )
         .hint("it has to be YAML with one list of paths: `template_files: [config.xml]`")
@@ -125,7 +125,7 @@ fn file_in(recipe: &Path, name: &str) -> Result<PathBuf, Failure> {
             _ => error.to_string(),
         };
         Failure::new(
-            "template_file_missing",
+            Code::TemplateFileMissing,
             format!("{LIST_FILE} names `{name}`, but {why}"),
         )
         .hint("the paths in the list are relative to the recipe's directory and stay below it")
@@ -223,7 +223,7 @@ fn explain(listed: &str, error: &Error) -> Failure {
     let mut what = error.detail().unwrap_or("the template cannot be used").to_owned();
     if let Some(name) = undefined_name(&what) {
         let value = name.split(['.', '[']).next().unwrap_or(name);
-        return Failure::new("template_undefined", format!("{place}: `{name}` has no value"))
+        return Failure::new(Code::TemplateUndefined, format!("{place}: `{name}` has no value"))
             .hint(format!("give it one: --set {value}=VALUE"));
     }
     if let Some(source) = std::error::Error::source(error) {
@@ -231,13 +231,13 @@ fn explain(listed: &str, error: &Error) -> Failure {
     }
     let what = one_line(&what);
     match error.kind() {
-        ErrorKind::UndefinedError => Failure::new("template_undefined", format!("{place}: {what}"))
+        ErrorKind::UndefinedError => Failure::new(Code::TemplateUndefined, format!("{place}: {what}"))
             .hint("give every name of that line a value: --set NAME=VALUE"),
-        ErrorKind::SyntaxError | ErrorKind::BadEscape => Failure::new("template_syntax", format!("{place}: {what}"))
+        ErrorKind::SyntaxError | ErrorKind::BadEscape => Failure::new(Code::TemplateSyntax, format!("{place}: {what}"))
             .hint("correct the file, or take it out of the list if it is no Jinja2 template"),
-        ErrorKind::OutOfFuel => Failure::new("template_failed", format!("{place}: rendering takes too long"))
+        ErrorKind::OutOfFuel => Failure::new(Code::TemplateFailed, format!("{place}: rendering takes too long"))
             .hint("look for a loop that runs without end"),
-        _ => Failure::new("template_failed", format!("{place}: {what}"))
+        _ => Failure::new(Code::TemplateFailed, format!("{place}: {what}"))
             .hint("correct the expression in that line; all values are text"),
     }
 }

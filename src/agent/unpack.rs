@@ -22,7 +22,7 @@ use tar::{Archive, Entry, EntryType};
 use self::paths::{check_target, clean};
 use super::digest;
 use crate::compression::Compression;
-use crate::records::{Failure, protocol::RecipeSource};
+use crate::records::{Code, Failure, protocol::RecipeSource};
 
 /// The most bytes of headers (long names, extended attributes) of one entry.
 const HEADER_BYTES: u64 = 1 << 20;
@@ -72,7 +72,7 @@ pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failur
     }
     let (path, expected_size, expected) = (archive.display(), source.size, &source.sha256);
     Err(Failure::new(
-        "recipe_mismatch",
+        Code::RecipeMismatch,
         format!("{path} has {size} bytes and SHA-256 {sha256}, expected were {expected_size} bytes and {expected}"),
     )
     .hint("the archive changed after the job was made, or was damaged on its way: start the build again"))
@@ -84,7 +84,7 @@ pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Unpacked, 
     let io = |error| Failure::io(format!("cannot unpack {}", archive.display()), &error);
     fs_err::create_dir_all(into).map_err(io)?;
     if fs_err::read_dir(into).map_err(io)?.next().is_some() {
-        return Err(Failure::new("io", format!("{} is not empty", into.display())));
+        return Err(Failure::new(Code::Io, format!("{} is not empty", into.display())));
     }
     let file = File::open(archive).map_err(io)?;
     let packed_size = file.metadata().map_err(io)?.len();
@@ -318,21 +318,24 @@ impl Unpacking<'_> {
     fn unsafe_entry(&self, name: &[u8], why: impl Display) -> Failure {
         let (archive, name) = (self.archive.display(), String::from_utf8_lossy(name));
         Failure::new(
-            "recipe_unsafe",
+            Code::RecipeUnsafe,
             format!("{archive}: the entry `{}` {why}", name.escape_debug()),
         )
         .hint("make the archive from inside the recipe's directory: tar -czf recipe.tgz -C DIRECTORY .")
     }
 
     fn bomb(&self, what: impl Display) -> Failure {
-        Failure::new("recipe_bomb", format!("{} unpacks to {what}", self.archive.display()))
-            .hint("leave large or generated files out of the recipe; packages and repositories do not belong into it")
+        Failure::new(
+            Code::RecipeBomb,
+            format!("{} unpacks to {what}", self.archive.display()),
+        )
+        .hint("leave large or generated files out of the recipe; packages and repositories do not belong into it")
     }
 
     fn damaged(&self, error: impl Display) -> Failure {
         let (archive, entries) = (self.archive.display(), self.entries);
         Failure::new(
-            "recipe_damaged",
+            Code::RecipeDamaged,
             format!("{archive} breaks off after {entries} entries: {error}"),
         )
         .hint("make the archive again; `tar -tf` must be able to list it to the end")
@@ -346,7 +349,7 @@ impl Unpacking<'_> {
 
 fn not_archive(archive: &Path, why: impl Display) -> Failure {
     Failure::new(
-        "recipe_not_archive",
+        Code::RecipeNotArchive,
         format!("{} is no tar archive: {why}", archive.display()),
     )
     .hint("a recipe is a tar archive, plain or compressed with gzip, bzip2, xz or zstd")

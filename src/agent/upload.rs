@@ -19,7 +19,7 @@ use super::{
     events::Events,
 };
 use crate::records::{
-    ArtifactKind, Digests, Failure,
+    ArtifactKind, Code, Digests, Failure,
     protocol::{NewUpload, OpenUpload, PartReceipt, SentParts, StoredPart, What},
 };
 
@@ -56,7 +56,7 @@ impl Uploader {
             part_size,
             parts,
         } = self.channel.create_upload(NewUpload { kind, size }).await?;
-        let part_size = usize::try_from(part_size).map_err(|error| Failure::new("protocol", error))?;
+        let part_size = usize::try_from(part_size).map_err(|error| Failure::new(Code::Protocol, error))?;
         let stored: HashMap<u32, StoredPart> = parts.into_iter().map(|part| (part.number, part)).collect();
         if !stored.is_empty() {
             let text = format!("{}: S3 has {} parts already", kind.key_name(), stored.len());
@@ -71,9 +71,9 @@ impl Uploader {
             let slot = Arc::clone(&slots)
                 .acquire_owned()
                 .await
-                .map_err(|error| Failure::new("protocol", error))?;
+                .map_err(|error| Failure::new(Code::Protocol, error))?;
             let read = tokio::task::spawn_blocking(move || (reader.next_part(), reader));
-            let (part, returned) = read.await.map_err(|error| Failure::new("upload_failed", error))?;
+            let (part, returned) = read.await.map_err(|error| Failure::new(Code::UploadFailed, error))?;
             reader = returned;
             let Some(part) = part.map_err(unreadable)? else { break };
             let (uploader, stored) = (self.clone(), stored.get(&part.number).cloned());
@@ -135,7 +135,7 @@ impl Uploader {
             pause = (pause * 2).min(PAUSE.1);
         };
         Err(
-            Failure::new("upload_failed", format!("S3 refused part {}: {last}", part.number))
+            Failure::new(Code::UploadFailed, format!("S3 refused part {}: {last}", part.number))
                 .hint("check the S3 server's health and that it is reachable from the sandbox (s3.public_endpoint)"),
         )
     }
@@ -179,7 +179,7 @@ impl Sent {
         part: Result<Result<(PartReceipt, u64), Failure>, JoinError>,
         events: &Events,
     ) -> Result<(), Failure> {
-        let (receipt, bytes) = part.map_err(|error| Failure::new("upload_failed", error))??;
+        let (receipt, bytes) = part.map_err(|error| Failure::new(Code::UploadFailed, error))??;
         self.receipts.push(receipt);
         self.done += bytes;
         let (done, total) = (self.done, self.total);

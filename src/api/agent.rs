@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     orchestrate::agents::{AgentCalls, Refusal},
     records::{
-        Failure, JobId,
+        Code, Failure, JobId,
         protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
     },
 };
@@ -85,7 +85,7 @@ async fn find_packages(State(calls): Calls, agent: Agent, Body(packages): Body<P
 /// Answers 101 and hands the connection over.
 async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
     let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
-        let failure = Failure::new("protocol", "a line is asked for with an Upgrade header");
+        let failure = Failure::new(Code::Protocol, "a line is asked for with an Upgrade header");
         return (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response();
     };
     let (job, response) = (agent.job, agent.call(&*calls, Call::OpenLine).await);
@@ -155,9 +155,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let bytes = Bytes::from_request(request, state)
             .await
-            .map_err(|error| (error.status(), Json(Failure::new("protocol", error.body_text()))).into_response())?;
+            .map_err(|error| (error.status(), Json(Failure::new(Code::Protocol, error.body_text()))).into_response())?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
-            let failure = Failure::new("protocol", format_args!("the agent said nonsense: {error}"));
+            let failure = Failure::new(Code::Protocol, format_args!("the agent said nonsense: {error}"));
             (StatusCode::BAD_REQUEST, Json(failure)).into_response()
         })
     }
@@ -168,13 +168,13 @@ impl IntoResponse for Refusal {
         let (status, failure) = match self {
             Refusal::Unknown => (
                 StatusCode::UNAUTHORIZED,
-                Failure::new("agent_unknown", "there is no such job, or that is not its token"),
+                Failure::new(Code::AgentUnknown, "there is no such job, or that is not its token"),
             ),
-            Refusal::Over => (StatusCode::GONE, Failure::new("job_over", "the job is over")),
+            Refusal::Over => (StatusCode::GONE, Failure::new(Code::JobOver, "the job is over")),
             Refusal::Hole(next) => (
                 StatusCode::CONFLICT,
                 Failure::new(
-                    "protocol",
+                    Code::Protocol,
                     format_args!("events are missing: the one to come next has the number {next}"),
                 ),
             ),

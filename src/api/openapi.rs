@@ -76,7 +76,13 @@ fn finish(document: &mut OpenApi) {
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
             operation.operation_id = Some(operation_id(&method, path));
-            let mut statuses = vec![("429", "too many requests"), ("503", "the database does not answer")];
+            let mut statuses = vec![
+                ("429", "too many requests"),
+                ("503", "the database, or S3, cannot answer now"),
+            ];
+            if operation.responses.responses.contains_key("502") {
+                statuses.extend([("504", "S3 does not answer in time"), ("507", "S3 has no space left")]);
+            }
             if operation.request_body.is_some() {
                 statuses.extend([
                     (

@@ -39,9 +39,13 @@ pub async fn remove(api: &Api) {
             match outcome {
                 Ok(()) => removed.push(path),
                 Err(failure) => {
-                    tracing::warn!("{path} stays for now: {failure}");
+                    tracing::warn!(
+                        code = failure.code.name(),
+                        hint = failure.hint,
+                        "{path} stays for now: {failure}"
+                    );
                     // Whoever waits for this need not wait for each of them.
-                    if matches!(failure.code.as_str(), "s3_unreachable" | "s3_timeout") {
+                    if failure.code.is_passing() {
                         break;
                     }
                 }

@@ -8,7 +8,10 @@ use axum::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{records::Failure, store::StoreError};
+use crate::{
+    records::{Code, Failure},
+    store::StoreError,
+};
 
 /// What a handler answers.
 pub type Result<T> = std::result::Result<T, Problem>;
@@ -30,6 +33,28 @@ pub struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, Value>>, nullable = false)]
     pub errors: Option<Map<String, Value>>,
+    /// `urn:kiln:failure:` and the code, if there is one.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    pub kind: Option<Kind>,
+    /// What Kiln failed of, as a word that stays the same; docs/errors.md lists them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    pub code: Option<Code>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub hint: Option<String>,
+}
+
+/// The `type` of a problem that is a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind(Code);
+
+impl Serialize for Kind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("urn:kiln:failure:{}", self.0))
+    }
 }
 
 impl Problem {
@@ -40,6 +65,9 @@ impl Problem {
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
             detail: Some(detail.to_string()),
             errors: None,
+            kind: None,
+            code: None,
+            hint: None,
         }
     }
 
@@ -87,30 +115,31 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::LinkInUse(_) => Self::unprocessable(error),
             StoreError::Doomed(_) | StoreError::Stale | StoreError::Exists => Self::conflict(error),
+            StoreError::Damaged(_) => Failure::from(error).into(),
             StoreError::Unavailable(_) => {
-                tracing::error!("{error}");
-                Self::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "The database does not answer. Try again later.",
-                )
-            }
-            StoreError::Damaged(_) => {
-                tracing::error!("{error}");
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+                let mut problem = Self::from(Failure::from(error));
+                // Which database it is, and where, is for the log.
+                problem.detail = Some("The database does not answer. Try again later.".to_owned());
+                problem
             }
         }
     }
 }
 
-/// S3 or a database that does not answer is nobody's bad input.
+/// The table of failures says whose fault it is. Only those of the server are worth a line in its log.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
-        tracing::error!(code = failure.code, "{failure}");
-        let status = match failure.code.as_str() {
-            "store_unavailable" => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::BAD_GATEWAY,
-        };
-        Self::new(status, failure)
+        let Failure { code, detail, hint, .. } = failure;
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if status.is_server_error() {
+            tracing::error!(code = code.name(), hint, "{detail}");
+        }
+        Self {
+            kind: Some(Kind(code)),
+            code: Some(code),
+            hint,
+            ..Self::new(status, detail)
+        }
     }
 }
 
@@ -118,5 +147,43 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = HeaderValue::from_static("application/problem+json");
         (self.status, [(header::CONTENT_TYPE, kind)], Json(self)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_it_is_and_what_to_do() {
+        let problem = Problem::from(Failure::new(Code::S3Unreachable, "cannot read it").hint("start it"));
+        let expected = json!({
+            "status": 502, "title": "Bad Gateway", "detail": "cannot read it",
+            "type": "urn:kiln:failure:s3_unreachable", "code": "s3_unreachable", "hint": "start it",
+        });
+        assert_eq!(serde_json::to_value(problem).unwrap(), expected);
+        for code in Code::ALL {
+            let problem = Problem::from(Failure::new(*code, ""));
+            assert_eq!(problem.status.as_u16(), code.status(), "{code}");
+            assert_ne!(problem.title, "Error", "{code}");
+        }
+    }
+
+    #[test]
+    fn a_problem_without_a_failure_is_as_ims_has_it() {
+        let problem = serde_json::to_value(Problem::bad_request("no")).unwrap();
+        assert_eq!(problem, json!({"status": 400, "title": "Bad Request", "detail": "no"}));
+    }
+
+    #[test]
+    fn a_database_that_is_away_is_named_in_the_log_only() {
+        let problem = Problem::from(StoreError::Unavailable("postgres://me@there".to_owned()));
+        assert_eq!(
+            (problem.status, problem.code),
+            (StatusCode::SERVICE_UNAVAILABLE, Some(Code::StoreUnavailable))
+        );
+        assert!(!serde_json::to_string(&problem).unwrap().contains("postgres"));
     }
 }

@@ -33,7 +33,7 @@ use super::{
     request_log,
     tls::Certificate,
 };
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// How long requests in progress get when the server stops.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ impl Sockets {
                 Err(error) => Err(error),
             };
             let (listener, address) = opened.map_err(|error| {
-                let failure = Failure::new("cannot_listen", format_args!("cannot listen on {address}: {error}"));
+                let failure = Failure::new(Code::CannotListen, format_args!("cannot listen on {address}: {error}"));
                 match error.kind() {
                     io::ErrorKind::AddrInUse => failure.hint(
                         "something else listens there, perhaps another kiln; stop it, or set another address as \

@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Body,
     extract::{DefaultBodyLimit, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, header},
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     artifacts::{Expected, Received, manifest::ManifestArtifact},
-    records::{ArtifactKind, Failure, Image, Link, Recipe},
+    records::{ArtifactKind, Code, Failure, Image, Link, Recipe},
     store::Side,
 };
 
@@ -120,19 +120,17 @@ async fn receive(
         .artifacts
         .receive(place, content_type, expected, body.into_data_stream(), still_wanted)
         .await;
-    received.map_err(|failure: Failure| match failure.code.as_str() {
-        "upload_unwanted" => refusal.unwrap_or_else(|| Problem::conflict(failure)),
-        "upload_too_large" => too_large(expected.limit),
-        "upload_broken" => Problem::bad_request(failure),
+    received.map_err(|failure: Failure| match failure.code {
+        Code::UploadUnwanted => refusal.unwrap_or_else(|| failure.into()),
+        Code::UploadTooLarge => too_large(expected.limit),
         _ => failure.into(),
     })
 }
 
 fn too_large(limit: u64) -> Problem {
-    Problem::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        format_args!("The object is larger than {limit} bytes, which is what this server takes (limits.upload_bytes)."),
-    )
+    let detail =
+        format_args!("The object is larger than {limit} bytes, which is what this server takes (limits.upload_bytes).");
+    Failure::new(Code::UploadTooLarge, detail).into()
 }
 
 /// Upload a recipe's archive, and link it.
@@ -210,11 +208,7 @@ async fn put_manifest(State(api): State<Api>, Path(text): Path<String>, body: Ra
     let link = api
         .artifacts
         .put_manifest(image.id, image.arch, manifest.artifacts)
-        .await;
-    let link = link.map_err(|failure| match failure.code.as_str() {
-        "artifact_mismatch" | "manifest_invalid" => Problem::unprocessable(failure),
-        _ => failure.into(),
-    })?;
+        .await?;
     let objects = check_image(&api, &link).await?;
     Ok(Json(change(&api, &*api.store, current, &SetLink(link, objects)).await?))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::ArtifactStore;
-use crate::records::{ArtifactKind, Change, Failure, ImageId, JobId, link::bucket_and_key};
+use crate::records::{ArtifactKind, Change, Code, Failure, ImageId, JobId, link::bucket_and_key};
 
 impl ArtifactStore {
     /// Uploads a job's recipe for its agent. Returns an address that is valid for `valid`.
@@ -34,7 +34,7 @@ impl ArtifactStore {
     /// Gives a job its own copies of the changes of another job.
     pub async fn copy_changes(&self, job: JobId, changes: &mut [Change]) -> Result<(), Failure> {
         for (number, change) in changes.iter_mut().enumerate() {
-            let missing = || Failure::new("s3_missing", format!("{} is not in S3", change.object));
+            let missing = || Failure::new(Code::S3Missing, format!("{} is not in S3", change.object));
             let (bucket, from) = bucket_and_key(&change.object).ok_or_else(missing)?;
             let to = change_key(job, number);
             self.copy(bucket, from, &to).await?;

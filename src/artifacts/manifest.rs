@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{ArtifactStore, ReadError};
 use crate::{
     arch::Arch,
-    records::{ArtifactKind, Failure, Link, UploadedArtifact},
+    records::{ArtifactKind, Code, Failure, Link, UploadedArtifact},
 };
 
 /// The limit of services for a manifest, in bytes (1 MiB); a manifest must be smaller.
@@ -128,7 +128,7 @@ impl ArtifactStore {
     ///
     /// Fails with `manifest_invalid` when it cannot be parsed.
     pub async fn manifest_entries(&self, link: &Link) -> Result<Vec<(String, Value)>, Failure> {
-        let unusable = |cause: &str| Failure::new("manifest_invalid", format_args!("{} {cause}", link.path));
+        let unusable = |cause: &str| Failure::new(Code::ManifestInvalid, format_args!("{} {cause}", link.path));
         let (bucket, key) = link.bucket_and_key().ok_or_else(|| unusable("is no path in S3"))?;
         let text = self.read_small(bucket, key, MAX_SIZE).await;
         let text = text.map_err(|error| match error {
@@ -162,7 +162,7 @@ impl From<&UploadedArtifact> for ManifestArtifact {
 
 fn invalid(cause: impl std::fmt::Display) -> Failure {
     Failure::new(
-        "manifest_invalid",
+        Code::ManifestInvalid,
         format_args!("the image's manifest is not valid: {cause}"),
     )
 }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn wants_exactly_one_rootfs() {
         let none = Manifest::new(&[artifact(ArtifactKind::Kernel)], Arch::X86_64, Timestamp::UNIX_EPOCH).unwrap_err();
-        assert_eq!(none.code, "manifest_invalid");
+        assert_eq!(none.code, Code::ManifestInvalid);
         let two = [artifact(ArtifactKind::Rootfs), artifact(ArtifactKind::Rootfs)];
         assert!(Manifest::new(&two, Arch::X86_64, Timestamp::UNIX_EPOCH).is_err());
     }

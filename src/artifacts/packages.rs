@@ -17,7 +17,7 @@ use super::{
     sdk::{failure, presign_failure},
 };
 use crate::records::{
-    Failure,
+    Code, Failure,
     protocol::{MOST_PACKAGES, PackageFile, PackageUrl},
 };
 
@@ -42,7 +42,7 @@ impl ArtifactStore {
     pub async fn package_urls(&self, packages: Vec<PackageFile>, valid: Duration) -> Result<Vec<PackageUrl>, Failure> {
         if packages.len() > MOST_PACKAGES {
             let detail = format!("{} packages are more than {MOST_PACKAGES}", packages.len());
-            return Err(Failure::new("upload_invalid", detail));
+            return Err(Failure::new(Code::UploadInvalid, detail));
         }
         let urls = packages.into_iter().map(|package| self.package_url(package, valid));
         let urls: Vec<_> = futures::stream::iter(urls).buffered(AT_ONCE).try_collect().await?;
@@ -50,7 +50,11 @@ impl ArtifactStore {
         if urls.iter().any(|url| matches!(url, PackageUrl::Put { .. }))
             && let Err(failure) = self.drop_old_packages(Timestamp::now()).await
         {
-            tracing::warn!("old packages stay for now: {failure}");
+            tracing::warn!(
+                code = failure.code.name(),
+                hint = failure.hint,
+                "old packages stay for now: {failure}"
+            );
         }
         Ok(urls)
     }
@@ -62,7 +66,7 @@ impl ArtifactStore {
                 "{} of {} bytes is no package to be shared",
                 package.sha256, package.size
             );
-            return Err(Failure::new("upload_invalid", detail));
+            return Err(Failure::new(Code::UploadInvalid, detail));
         };
         let (bucket, key) = (self.recipes_bucket(), format!("{PREFIX}{}", hex::encode(&digest)));
         if self.exists(bucket, &key).await? {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{Digests, Failure, ImageId, Link},
+    records::{Code, Digests, Failure, ImageId, Link},
 };
 
 /// Size of a part when the total is unknown, in bytes (64 MiB: room for 640 GB).
@@ -69,7 +69,7 @@ impl ArtifactStore {
                 .await?;
             // Receiving may have taken hours.
             if !still_wanted.await {
-                return Err(Failure::new("upload_unwanted", "the object is not wanted any more"));
+                return Err(Failure::new(Code::UploadUnwanted, "the object is not wanted any more"));
             }
             let list = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
             let complete = self.client.complete_multipart_upload().bucket(bucket).key(key);
@@ -92,7 +92,7 @@ impl ArtifactStore {
                 digests,
             }),
             _ => Err(Failure::new(
-                "artifact_mismatch",
+                Code::ArtifactMismatch,
                 format_args!("{what}: S3 has not what was sent"),
             )),
         }
@@ -116,7 +116,7 @@ impl ArtifactStore {
                 size += chunk.len() as u64;
                 if size > expected.limit {
                     let detail = format!("more than {} bytes were sent (limits.upload_bytes)", expected.limit);
-                    return Err(Failure::new("upload_too_large", detail));
+                    return Err(Failure::new(Code::UploadTooLarge, detail));
                 }
                 sha256.update(chunk);
                 md5.update(chunk);
@@ -217,11 +217,11 @@ impl ArtifactStore {
                 Some((bucket, key)) => self.head(bucket, key).await?,
                 None => None,
             };
-            let head = head.ok_or_else(|| Failure::new("artifact_mismatch", format_args!("{path} is not in S3")))?;
+            let head = head.ok_or_else(|| Failure::new(Code::ManifestInvalid, format_args!("{path} is not in S3")))?;
             let is_same = artifact.size.is_none_or(|size| size == head.size) && (etag.is_empty() || *etag == head.etag);
             if !is_same {
                 let detail = format!("{path} is not the object that the manifest describes");
-                return Err(Failure::new("artifact_mismatch", detail).hint("upload it again"));
+                return Err(Failure::new(Code::ManifestInvalid, detail).hint("upload it again"));
             }
         }
         let manifest = Manifest::of(artifacts, arch, Timestamp::now())?.to_json()?;
@@ -232,5 +232,5 @@ impl ArtifactStore {
 }
 
 fn broken(detail: impl std::fmt::Display) -> Failure {
-    Failure::new("upload_broken", detail)
+    Failure::new(Code::UploadBroken, detail)
 }

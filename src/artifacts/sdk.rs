@@ -14,7 +14,7 @@ use aws_sdk_s3::{
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
 
 use super::S3Settings;
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), F
         }
         _ => {
             return Err(
-                Failure::new("s3_settings", "of S3's access key and secret key only one is set")
+                Failure::new(Code::S3Settings, "of S3's access key and secret key only one is set")
                     .hint("set both, or none to use the usual AWS environment"),
             );
         }
@@ -72,7 +72,7 @@ pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), F
     if let Some(path) = &settings.ca_bundle {
         let trust = |error: &dyn Display| {
             Failure::new(
-                "s3_settings",
+                Code::S3Settings,
                 format_args!("cannot trust the authorities in {}: {error}", path.display()),
             )
         };
@@ -108,8 +108,8 @@ where
             let status = refusal.raw().status().as_u16();
             refused(&what, status, refusal.err().code(), refusal.err().message())
         }
-        SdkError::ConstructionFailure(_) => Failure::new("s3_settings", format_args!("{what}: {}", chain(error))),
-        SdkError::TimeoutError(_) => Failure::new("s3_timeout", format_args!("{what}: S3 did not answer in time"))
+        SdkError::ConstructionFailure(_) => Failure::new(Code::S3Settings, format_args!("{what}: {}", chain(error))),
+        SdkError::TimeoutError(_) => Failure::new(Code::S3Timeout, format_args!("{what}: S3 did not answer in time"))
             .hint("see whether the S3 service is overloaded, then try again"),
         _ => {
             let chain = chain(error);
@@ -118,7 +118,7 @@ where
             } else {
                 "see whether the S3 endpoint is right and the service runs"
             };
-            Failure::new("s3_unreachable", format_args!("{what}: {chain}")).hint(hint)
+            Failure::new(Code::S3Unreachable, format_args!("{what}: {chain}")).hint(hint)
         }
     }
 }
@@ -144,32 +144,36 @@ fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<
         _ => format!("{what}: S3 answered with status {status}"),
     };
     match (code.unwrap_or_default(), status) {
-        ("NoSuchBucket", _) => Failure::new("s3_no_bucket", detail).hint("create the bucket, or name another one"),
-        ("NoSuchKey" | "NotFound" | "NoSuchUpload", _) | (_, 404) => Failure::new("s3_missing", detail),
+        ("NoSuchBucket", _) => Failure::new(Code::S3NoBucket, detail).hint("create the bucket, or name another one"),
+        ("NoSuchKey" | "NotFound" | "NoSuchUpload", _) | (_, 404) => Failure::new(Code::S3Missing, detail),
         ("StorageFull" | "QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => {
-            Failure::new("s3_full", detail).hint("free space in the S3 service, or raise the quota")
+            Failure::new(Code::S3Full, detail).hint("free space in the S3 service, or raise the quota")
         }
         ("RequestTimeTooSkewed", _) => {
-            Failure::new("s3_denied", detail).hint("set this machine's clock, it is too far from the service's")
+            Failure::new(Code::S3Denied, detail).hint("set this machine's clock, it is too far from the service's")
         }
-        (_, 401 | 403) => Failure::new("s3_denied", detail)
+        (_, 401 | 403) => Failure::new(Code::S3Denied, detail)
             .hint("see whether access key and secret key are right and may read and write the buckets"),
         (_, 301 | 307) | ("AuthorizationHeaderMalformed" | "IllegalLocationConstraintException", _) => {
-            Failure::new("s3_region", detail).hint("set `region` to the one the bucket is in")
+            Failure::new(Code::S3Region, detail).hint("set `region` to the one the bucket is in")
         }
-        (_, 429 | 500 | 502..=504) => Failure::new("s3_unavailable", detail).hint("see to the S3 service's health"),
-        _ => Failure::new("s3_error", detail),
+        // Some of them come with a status that says otherwise.
+        ("SlowDown" | "RequestTimeout" | "OperationAborted" | "InternalError" | "ServiceUnavailable", _)
+        | (_, 408 | 429 | 500 | 502..=504) => {
+            Failure::new(Code::S3Unavailable, detail).hint("see to the S3 service's health")
+        }
+        _ => Failure::new(Code::S3Error, detail),
     }
 }
 
 /// The failure for a stream that broke while it was read.
 pub(super) fn broken_stream(what: impl Display, error: &(dyn Error + 'static)) -> Failure {
-    Failure::new("s3_unreachable", format_args!("{what}: {}", chain(error)))
+    Failure::new(Code::S3Unreachable, format_args!("{what}: {}", chain(error)))
 }
 
 /// The failure for a URL that could not be made, because S3 does not allow its validity.
 pub(super) fn presign_failure<E: Error + 'static>(what: impl Display, error: &E) -> Failure {
-    Failure::new("s3_settings", format_args!("{what}: {}", chain(error)))
+    Failure::new(Code::S3Settings, format_args!("{what}: {}", chain(error)))
 }
 
 /// The failure for a local file.
@@ -194,20 +198,25 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    fn code(status: u16, code: Option<&str>) -> String {
+    fn code(status: u16, code: Option<&str>) -> Code {
         refused(&"x", status, code, None).code
     }
 
     #[test]
     fn a_refusal_gets_a_stable_code() {
-        assert_eq!(code(403, Some("SignatureDoesNotMatch")), "s3_denied");
-        assert_eq!(code(403, None), "s3_denied");
-        assert_eq!(code(404, Some("NoSuchBucket")), "s3_no_bucket");
-        assert_eq!(code(404, None), "s3_missing");
-        assert_eq!(code(507, Some("StorageFull")), "s3_full");
-        assert_eq!(code(301, Some("PermanentRedirect")), "s3_region");
-        assert_eq!(code(500, Some("InternalError")), "s3_unavailable");
-        assert_eq!(code(503, Some("SlowDown")), "s3_unavailable");
-        assert_eq!(code(400, Some("InvalidRequest")), "s3_error");
+        assert_eq!(code(403, Some("SignatureDoesNotMatch")), Code::S3Denied);
+        assert_eq!(code(403, None), Code::S3Denied);
+        assert_eq!(code(404, Some("NoSuchBucket")), Code::S3NoBucket);
+        assert_eq!(code(404, None), Code::S3Missing);
+        assert_eq!(code(507, Some("StorageFull")), Code::S3Full);
+        assert_eq!(code(301, Some("PermanentRedirect")), Code::S3Region);
+        assert_eq!(code(500, Some("InternalError")), Code::S3Unavailable);
+        assert_eq!(code(503, Some("SlowDown")), Code::S3Unavailable);
+        assert_eq!(code(400, Some("RequestTimeout")), Code::S3Unavailable);
+        assert_eq!(code(409, Some("OperationAborted")), Code::S3Unavailable);
+        for status in [408, 429, 500, 502, 503, 504] {
+            assert_eq!(code(status, None), Code::S3Unavailable, "{status}");
+        }
+        assert_eq!(code(400, Some("InvalidRequest")), Code::S3Error);
     }
 }

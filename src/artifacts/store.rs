@@ -17,7 +17,7 @@ use super::{
     S3Settings, percent,
     sdk::{self, broken_stream, failure, io_failure, is_missing, is_refused, presign_failure},
 };
-use crate::records::{Digests, Failure, artifact::Digesting};
+use crate::records::{Code, Digests, Failure, artifact::Digesting};
 
 /// The largest object that S3 copies in one request, in bytes (5 GiB).
 const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
@@ -231,7 +231,8 @@ impl ArtifactStore {
             self.copy_in_parts(&source, (bucket, to), head.size).await?;
         }
         let copy = self.head(bucket, to).await?.filter(|copy| copy.size == head.size);
-        let copy = copy.ok_or_else(|| Failure::new("artifact_mismatch", format_args!("{what}: the copy differs")))?;
+        let copy =
+            copy.ok_or_else(|| Failure::new(Code::ArtifactMismatch, format_args!("{what}: the copy differs")))?;
         Ok(Copied::As(copy.etag))
     }
 
@@ -304,7 +305,7 @@ impl ArtifactStore {
                 "s3://{bucket}/{key} has {} bytes with SHA-256 {}, expected were {} bytes with {}",
                 digests.size, digests.sha256, expected.size, expected.sha256
             );
-            return Err(Failure::new("artifact_mismatch", cause));
+            return Err(Failure::new(Code::ArtifactMismatch, cause));
         }
         path.persist(to).map_err(|error| local(error.error))?;
         Ok(digests)

@@ -17,7 +17,9 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{ArtifactKind, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, protocol::PartReceipt},
+    records::{
+        ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, protocol::PartReceipt,
+    },
 };
 
 /// The usual part size, in bytes (16 MiB).
@@ -48,7 +50,7 @@ impl ArtifactStore {
         let what = format!("cannot open the upload of s3://{bucket}/{key}");
         let answer = create.send().await.map_err(|error| failure(&what, &error))?;
         let id = answer.upload_id().map(str::to_owned);
-        let id = id.ok_or_else(|| Failure::new("s3_error", format_args!("{what}: S3 gave it no id")))?;
+        let id = id.ok_or_else(|| Failure::new(Code::S3Error, format_args!("{what}: S3 gave it no id")))?;
         Ok(Upload {
             kind,
             bucket,
@@ -65,7 +67,7 @@ impl ArtifactStore {
         for &number in parts {
             if number == 0 || u64::from(number) > upload.parts() {
                 return Err(Failure::new(
-                    "upload_invalid",
+                    Code::UploadInvalid,
                     format_args!(
                         "{} has no part {number}, its parts are 1 to {}",
                         upload.key,
@@ -117,11 +119,12 @@ impl ArtifactStore {
         }
         // With some services the answer itself lacks the entity tag.
         let head = self.head(&upload.bucket, &upload.key).await?;
-        let head = head.ok_or_else(|| Failure::new("s3_missing", format_args!("{what}: the object is not there")))?;
+        let head =
+            head.ok_or_else(|| Failure::new(Code::S3Missing, format_args!("{what}: the object is not there")))?;
         if let Err(cause) = check_object(&head, upload.size, &multipart_etag(parts)?) {
             self.delete(&upload.bucket, &upload.key).await?;
             let detail = format!("s3://{}/{} is not what was sent: {cause}", upload.bucket, upload.key);
-            return Err(Failure::new("artifact_mismatch", detail).hint("build the image again"));
+            return Err(Failure::new(Code::ArtifactMismatch, detail).hint("build the image again"));
         }
         Ok(UploadedArtifact {
             kind: upload.kind,
@@ -171,7 +174,7 @@ impl ArtifactStore {
             let unchanged = head.is_some_and(|head| head.size == artifact.digests.size && head.etag == artifact.etag);
             if !unchanged {
                 let detail = format!("{} changed after it was uploaded", artifact.path());
-                return Err(Failure::new("artifact_mismatch", detail)
+                return Err(Failure::new(Code::ArtifactMismatch, detail)
                     .hint("see who else writes to the bucket, then build the image again"));
             }
         }
@@ -228,7 +231,12 @@ pub(super) fn part_size(size: u64) -> u64 {
 }
 
 fn check_receipts(upload: &Upload, parts: &[PartReceipt], digests: &Digests) -> Result<(), Failure> {
-    let invalid = |cause: String| Err(Failure::new("upload_invalid", format_args!("{}: {cause}", upload.key)));
+    let invalid = |cause: String| {
+        Err(Failure::new(
+            Code::UploadInvalid,
+            format_args!("{}: {cause}", upload.key),
+        ))
+    };
     if digests.size != upload.size {
         return invalid(format!(
             "{} bytes were announced, {} were sent",
@@ -248,7 +256,7 @@ fn check_receipts(upload: &Upload, parts: &[PartReceipt], digests: &Digests) -> 
                 "S3 received something else as part {} of {} than was sent",
                 part.number, upload.key
             );
-            Err(Failure::new("artifact_mismatch", detail).hint("build the image again"))
+            Err(Failure::new(Code::ArtifactMismatch, detail).hint("build the image again"))
         }
         None => Ok(()),
     }
@@ -277,7 +285,7 @@ fn multipart_etag(parts: &[PartReceipt]) -> Result<String, Failure> {
         let digest = hex::decode(&part.md5).ok().filter(|digest| digest.len() == 16);
         md5.update(digest.ok_or_else(|| {
             Failure::new(
-                "upload_invalid",
+                Code::UploadInvalid,
                 format_args!("`{}` of part {} is no MD5", part.md5, part.number),
             )
         })?);
@@ -342,13 +350,13 @@ mod tests {
         let check = |parts: &[PartReceipt], size| check_receipts(&upload, parts, &digests(size)).map_err(|it| it.code);
         let mut parts = receipts(2);
         assert_eq!(check(&parts, upload.size), Ok(()));
-        assert_eq!(check(&parts, upload.size - 1), Err("upload_invalid".to_owned()));
-        assert_eq!(check(&parts[..1], upload.size), Err("upload_invalid".to_owned()));
+        assert_eq!(check(&parts, upload.size - 1), Err(Code::UploadInvalid));
+        assert_eq!(check(&parts[..1], upload.size), Err(Code::UploadInvalid));
         parts.reverse();
-        assert_eq!(check(&parts, upload.size), Err("upload_invalid".to_owned()));
+        assert_eq!(check(&parts, upload.size), Err(Code::UploadInvalid));
         parts.reverse();
         parts[1].md5 = "1".repeat(32);
-        assert_eq!(check(&parts, upload.size), Err("artifact_mismatch".to_owned()));
+        assert_eq!(check(&parts, upload.size), Err(Code::ArtifactMismatch));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use super::printer::Printer;
 use crate::{
     config::Config,
-    records::{Failure, ImageId},
+    records::{Code, Failure, ImageId},
 };
 
 #[derive(Debug, Subcommand)]
@@ -92,7 +92,7 @@ async fn get(config: &Config, printer: &Printer, image: ImageId, output: PathBuf
 async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Failure> {
     if config.s3.is_some() {
         return Err(Failure::new(
-            "s3_configured",
+            Code::S3Configured,
             "the configuration names an S3 service; there is nothing to serve",
         )
         .hint("point your client at that service"));
@@ -112,5 +112,5 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
 }
 
 fn no_image(image: ImageId) -> Failure {
-    Failure::new("no_image", format!("there is no image {image}")).hint("`kiln artifacts list` shows what there is")
+    Failure::new(Code::NoImage, format!("there is no image {image}")).hint("`kiln artifacts list` shows what there is")
 }

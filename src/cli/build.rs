@@ -25,7 +25,7 @@ use crate::{
         run::{self, Failed, Image, Request, Site},
     },
     records::{
-        EmulatedProgram, Failure, TwinLevel,
+        Code, EmulatedProgram, Failure, TwinLevel,
         protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
     },
     sandbox::{Limits, namespace::NamespaceDriver},
@@ -186,7 +186,7 @@ impl BuildArguments {
         let mut images = Vec::new();
         let mut failures = Vec::new();
         while let Some(joined) = running.join_next().await {
-            match joined.map_err(|error| Failure::new("panic", error))? {
+            match joined.map_err(|error| Failure::new(Code::Panic, error))? {
                 (_, Ok(image)) => images.push(image),
                 (arch, Err(failed)) => failures.push((arch, failed)),
             }
@@ -201,7 +201,7 @@ impl BuildArguments {
 
     fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
         let wrong = |error: crate::arch::UnknownArch| {
-            Failure::new("unknown_arch", error).hint("`--arch` takes one, or several with commas between them")
+            Failure::new(Code::UnknownArch, error).hint("`--arch` takes one, or several with commas between them")
         };
         let mut archs = Vec::new();
         for name in &self.arch {
@@ -338,10 +338,11 @@ impl Everything {
 fn recipe_type(name: &str) -> Result<RecipeType, Failure> {
     match name {
         "kiwi-ng" => Ok(RecipeType::KiwiNg),
-        _ => Err(
-            Failure::new("unknown_recipe_type", format!("`{name}` is no recipe type Kiln builds"))
-                .hint("kiwi-ng is the one there is"),
-        ),
+        _ => Err(Failure::new(
+            Code::UnknownRecipeType,
+            format!("`{name}` is no recipe type Kiln builds"),
+        )
+        .hint("kiwi-ng is the one there is")),
     }
 }
 
@@ -385,7 +386,7 @@ fn summarise_failures(mut failures: Vec<(Arch, Failed)>, asked: usize, printer: 
 }
 
 fn interrupted() -> Failure {
-    Failure::new("interrupted", "the build was interrupted")
+    Failure::new(Code::Interrupted, "the build was interrupted")
 }
 
 /// A token that fires at the first Ctrl-C or SIGTERM.

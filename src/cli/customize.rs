@@ -11,7 +11,7 @@ use super::{job_options::Execution, job_progress, printer::Printer, session::Ser
 use crate::{
     client::collection::IMAGES,
     orchestrate::recipe::pack,
-    records::{ChangeKind, Failure},
+    records::{ChangeKind, Code, Failure},
 };
 
 /// Bytes of the files beside a playbook. More are no playbook.
@@ -97,7 +97,7 @@ impl FromArgMatches for Changes {
 impl CustomizeArguments {
     pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
         if self.changes.0.is_empty() {
-            return Err(Failure::new("usage", "nothing is to be changed").hint(
+            return Err(Failure::new(Code::Usage, "nothing is to be changed").hint(
                 "give --run, --script or --ansible; `kiln jobs create --job-type customize` opens a shell instead",
             ));
         }
@@ -142,7 +142,7 @@ fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
             let found = fs_err::metadata(path).map_err(unreadable)?;
             if !found.is_file() {
                 return Err(Failure::new(
-                    "usage",
+                    Code::Usage,
                     format!("{value} is no playbook, which is a file"),
                 ));
             }
@@ -152,7 +152,7 @@ fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
             };
             if size_of(&dir, MOST_BESIDE_PLAYBOOK).map_err(unreadable)? > MOST_BESIDE_PLAYBOOK {
                 return Err(Failure::new(
-                    "usage",
+                    Code::Usage,
                     format!(
                         "the directory {} is too large to go along with its playbook",
                         dir.display()

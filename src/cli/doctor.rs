@@ -7,7 +7,7 @@ use super::printer::Printer;
 use crate::{
     config::Config,
     doctor::{self, Finding, State},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 /// Find out what this host can do for builds, and what to do about the rest.
@@ -22,7 +22,7 @@ impl DoctorArguments {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let findings = doctor::examine(config).await;
         if self.json {
-            let text = serde_json::to_string_pretty(&findings).map_err(|error| Failure::new("io", error))?;
+            let text = serde_json::to_string_pretty(&findings).map_err(|error| Failure::new(Code::Io, error))?;
             printer.result(text);
         } else {
             for finding in &findings {
@@ -35,7 +35,7 @@ impl DoctorArguments {
         match lacking.count() {
             0 => Ok(()),
             count => Err(
-                Failure::new("host_unfit", format!("{count} of what every job needs is not there"))
+                Failure::new(Code::HostUnfit, format!("{count} of what every job needs is not there"))
                     .hint("do what the lines above say, then run `kiln doctor` again"),
             ),
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::session::Session;
 use crate::{
     client::{Following, News},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 /// How long a server may be away before it is given up.
@@ -13,9 +13,6 @@ const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Between one try to reach it and the next.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// What passes while a server starts again.
-const PASSING: [&str; 4] = ["server_unreachable", "server_lost", "server_timeout", "server_error"];
 
 /// What is said of a job, in its order, without gaps and without repeats.
 #[derive(Debug)]
@@ -57,13 +54,13 @@ impl<'s> Follower<'s> {
                     return Ok(news);
                 }
                 Ok(None) => Failure::new(
-                    "server_lost",
+                    Code::ServerLost,
                     format!("{} closed the connection", self.session.client.server()),
                 ),
                 Err(failure) => failure,
             };
             self.following = None;
-            if !self.was_connected || !PASSING.contains(&failure.code.as_str()) {
+            if !self.was_connected || !failure.code.is_passing() {
                 return Err(failure);
             }
             let printer = &self.session.printer;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::{
     arch::Arch,
     artifacts::manifest::Manifest,
-    records::{ArtifactKind, Failure},
+    records::{ArtifactKind, Code, Failure},
 };
 
 /// What a directory holds of an image.
@@ -95,7 +95,7 @@ impl ImageFiles {
                 ([one], _) => artifacts.push((kind.kind, dir.join(one))),
                 ([], ArtifactKind::Rootfs) => {
                     return Err(
-                        Failure::new("image_files", format!("{} holds no root file system", dir.display()))
+                        Failure::new(Code::ImageFiles, format!("{} holds no root file system", dir.display()))
                             .hint("it has to be a squashfs called rootfs, *.squashfs or *.sqsh"),
                     );
                 }
@@ -103,7 +103,7 @@ impl ImageFiles {
                 (several, _) => {
                     let list: Vec<_> = several.iter().map(|name| name.as_str()).collect();
                     return Err(Failure::new(
-                        "image_files",
+                        Code::ImageFiles,
                         format!(
                             "{} holds more than one {}: {}",
                             dir.display(),
@@ -179,7 +179,7 @@ mod tests {
             &["rootfs", "Image", "vmlinuz"],
         ] {
             let failure = ImageFiles::find(dir_with(names).path()).unwrap_err();
-            assert_eq!(failure.code, "image_files", "{names:?}");
+            assert_eq!(failure.code, Code::ImageFiles, "{names:?}");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     arch::Arch,
     artifacts::manifest::Manifest,
     client::{Data, Upload, collection::IMAGES},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 #[derive(Debug, Subcommand)]
@@ -154,7 +154,7 @@ impl CreateImage {
         self.name = self.name.or(files.name);
         if self.name.is_none() {
             return Err(Failure::new(
-                "usage",
+                Code::Usage,
                 format!("{} does not say what to call the image", dir.display()),
             )
             .hint("use --name NAME"));
@@ -174,7 +174,7 @@ impl CreateImage {
 
     async fn create_from_manifest(mut self, path: &Path, session: &Session) -> Result<(), Failure> {
         let text = fs_err::read(path).map_err(|error| {
-            Failure::new("upload_unreadable", format!("cannot read the manifest: {error}"))
+            Failure::new(Code::UploadUnreadable, format!("cannot read the manifest: {error}"))
                 .hint("--from takes a directory with an image's files, or a manifest.json")
         })?;
         let manifest = Manifest::from_json(&text)?;
@@ -184,13 +184,15 @@ impl CreateImage {
             .find(|artifact| artifact.link.bucket_and_key().is_none())
         {
             return Err(Failure::new(
-                "manifest_invalid",
+                Code::ManifestInvalid,
                 format!("{}: `{}` is not in S3", path.display(), other.link.path),
             )
             .hint("the links of a manifest have the form s3://BUCKET/KEY; --from DIR uploads files"));
         }
         if self.name.is_none() {
-            return Err(Failure::new("usage", "a manifest does not say what to call the image").hint("use --name NAME"));
+            return Err(
+                Failure::new(Code::Usage, "a manifest does not say what to call the image").hint("use --name NAME"),
+            );
         }
         self.arch = self.arch.or(manifest.arch);
         let document: Value = serde_json::from_slice(&text).unwrap_or_default();

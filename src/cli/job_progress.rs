@@ -5,7 +5,7 @@ use crate::{
     arch::Arch,
     client::{Data, JobProgress, News, collection::JOBS},
     records::{
-        Execs, Failure, Step,
+        Code, Execs, Failure, Step,
         protocol::{Event, Stream, What},
     },
 };
@@ -23,7 +23,7 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
     tokio::select! {
         shown = show(session, id, job) => shown?,
         () = interrupted.cancelled() => {
-            return Err(Failure::new("interrupted", "interrupted; the job goes on").hint(format!(
+            return Err(Failure::new(Code::Interrupted, "interrupted; the job goes on").hint(format!(
                 "`kiln jobs logs -f {id}` follows it, `kiln jobs cancel {id}` ends it"
             )));
         }
@@ -52,7 +52,7 @@ fn failure(status: &Data) -> Failure {
     let error = status.get("error");
     let state = status.text("state").unwrap_or("gone");
     let cause = error.text("detail").map(str::to_owned);
-    let failure = Failure::new("job_failed", cause.unwrap_or_else(|| format!("the job is {state}")));
+    let failure = Failure::new(Code::JobFailed, cause.unwrap_or_else(|| format!("the job is {state}")));
     match error.text("hint") {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -61,7 +61,7 @@ fn failure(status: &Data) -> Failure {
 
 async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
     let arch = job.text("arch").and_then(|arch| arch.parse().ok());
-    let arch: Arch = arch.ok_or_else(|| Failure::new("server_unknown", "the job has no architecture"))?;
+    let arch: Arch = arch.ok_or_else(|| Failure::new(Code::ServerUnknown, "the job has no architecture"))?;
     let progress = Progress::new(&session.printer, &[arch]);
     let lane = progress.lane(arch);
     let mut follower = Follower::new(session, id, None);

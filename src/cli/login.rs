@@ -15,7 +15,7 @@ use crate::{
         collection::{self, RECIPES},
         credentials::{Credentials, Login},
     },
-    records::Failure,
+    records::{Code, Failure},
 };
 
 /// The longest token that is read.
@@ -109,13 +109,13 @@ impl LogoutArguments {
             stored.servers.keys().cloned().collect()
         } else {
             let address = self.address.or_else(|| stored.default.clone());
-            let address = address.ok_or_else(|| Failure::new("not_logged_in", "there is no login to forget"))?;
+            let address = address.ok_or_else(|| Failure::new(Code::NotLoggedIn, "there is no login to forget"))?;
             vec![Server::parse(&address)?.to_string()]
         };
         for server in servers {
             if stored.servers.remove(&server).is_none() {
                 let known: Vec<_> = stored.servers.keys().map(String::as_str).collect();
-                let failure = Failure::new("not_logged_in", format!("there is no login to {server}"));
+                let failure = Failure::new(Code::NotLoggedIn, format!("there is no login to {server}"));
                 return Err(if known.is_empty() {
                     failure
                 } else {
@@ -136,7 +136,7 @@ async fn version(session: &Session) -> Result<String, Failure> {
     let answer = session.client.get(collection::VERSION).await?;
     answer.text("version").map(str::to_owned).ok_or_else(|| {
         Failure::new(
-            "server_unknown",
+            Code::ServerUnknown,
             format!("{} is no Kiln and no IMS", session.client.server()),
         )
         .hint("behind a gateway IMS is below /apis/ims")
@@ -146,7 +146,7 @@ async fn version(session: &Session) -> Result<String, Failure> {
 async fn wants_token(anonymous: &Session) -> Result<bool, Failure> {
     match check(anonymous).await {
         Ok(()) => Ok(false),
-        Err(failure) if failure.code == "unauthorized" => Ok(true),
+        Err(failure) if failure.code == Code::Unauthorized => Ok(true),
         Err(failure) => Err(failure),
     }
 }
@@ -162,14 +162,15 @@ async fn check(session: &Session) -> Result<(), Failure> {
 
 fn ask(server: &Server) -> Result<String, Failure> {
     let none = |why: &str| {
-        Failure::new("token_missing", why).hint("pipe the token into `kiln login --token-stdin`, or use --token FILE")
+        Failure::new(Code::TokenMissing, why)
+            .hint("pipe the token into `kiln login --token-stdin`, or use --token FILE")
     };
     if !std::io::stdin().is_terminal() {
         return Err(none(&format!("{server} wants a token, and there is nobody to ask")));
     }
     if !server.keeps_secrets() {
         return Err(Failure::new(
-            "token_insecure",
+            Code::TokenInsecure,
             format!("no token is asked for: {server} would get it unencrypted"),
         )
         .hint("use https://"));

@@ -121,13 +121,6 @@ enum Command {
     Man(man::ManArguments),
 }
 
-/// Exit codes, as docs/cli.md lists them.
-const EXIT_FAILED: u8 = 1;
-/// What was asked for makes no sense, or the server refused it; clap's code for the first, `cray`'s for both.
-const EXIT_REFUSED: u8 = 2;
-/// What a shell reports for a program that SIGINT ended.
-const EXIT_INTERRUPTED: u8 = 130;
-
 /// Reads the command line, does what it says, prints the failure if there is one.
 pub fn main() -> ExitCode {
     let arguments = parse();
@@ -157,17 +150,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             printer.failure(&failure);
-            ExitCode::from(exit_code(&failure))
+            ExitCode::from(failure.code.exit())
         }
-    }
-}
-
-fn exit_code(failure: &Failure) -> u8 {
-    match failure.code.as_str() {
-        "interrupted" => EXIT_INTERRUPTED,
-        "usage" | "refused" | "unauthorized" | "forbidden" | "not_found" | "server_error" | "record_unknown"
-        | "record_ambiguous" | "server_address" => EXIT_REFUSED,
-        _ => EXIT_FAILED,
     }
 }
 

@@ -12,7 +12,10 @@ use super::{
     records::{Common, NamedList, Plain, create},
     session::Session,
 };
-use crate::{client::collection::PUBLIC_KEYS, records::Failure};
+use crate::{
+    client::collection::PUBLIC_KEYS,
+    records::{Code, Failure},
+};
 
 /// The longest file that is read for a public key.
 const LONGEST: u64 = 64 << 10;
@@ -52,7 +55,7 @@ impl PublicKeysCommand {
 /// The key's text, byte for byte.
 fn read(path: &Path) -> Result<String, Failure> {
     let unreadable = |why: &dyn std::fmt::Display| {
-        Failure::new("public_key_unreadable", format!("cannot read the public key: {why}"))
+        Failure::new(Code::PublicKeyUnreadable, format!("cannot read the public key: {why}"))
             .hint("--public-key names a file such as ~/.ssh/id_ed25519.pub")
     };
     let mut text = String::new();

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     arch::Arch,
     client::{Collection, Data, Filter, Found, SortKey},
-    records::{Failure, JobStatus, JobType},
+    records::{Code, Failure, JobStatus, JobType},
 };
 
 #[derive(Debug, Subcommand)]
@@ -226,8 +226,8 @@ pub(super) async fn request(
 
 /// Says where to look for a record that is not there.
 pub(super) fn missing(collection: &Collection, failure: Failure) -> Failure {
-    match failure.code.as_str() {
-        "not_found" => failure.hint(format!("`kiln {} list` shows what there is", collection.command)),
+    match failure.code {
+        Code::NotFound => failure.hint(format!("`kiln {} list` shows what there is", collection.command)),
         _ => failure,
     }
 }

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::printer::Printer;
 use crate::{
     config::Config,
-    records::{Failure, JobId},
+    records::{Code, Failure, JobId},
 };
 
 #[derive(Debug, Subcommand)]
@@ -33,8 +33,10 @@ impl SandboxesCommand {
                 let wanted = if jobs.is_empty() { kept.clone() } else { jobs };
                 for job in wanted {
                     if !kept.contains(&job) {
-                        return Err(Failure::new("no_sandbox", format!("no sandbox of job {job} was kept"))
-                            .hint("`kiln sandboxes list` shows what there is"));
+                        return Err(
+                            Failure::new(Code::NoSandbox, format!("no sandbox of job {job} was kept"))
+                                .hint("`kiln sandboxes list` shows what there is"),
+                        );
                     }
                     driver.remove_dir(&driver.dir_of(job)).await?;
                     printer.note(format_args!("removed {job}"));

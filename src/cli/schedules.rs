@@ -19,7 +19,7 @@ use crate::{
         collection::{PUBLIC_KEYS, RECIPES, RUNS, SCHEDULES},
     },
     records::{
-        Failure,
+        Code, Failure,
         schedule::{MOST_MISSED, MissedRuns, Overlap},
     },
 };
@@ -270,7 +270,7 @@ fn below<'a>(found: &'a Found, what: &'a str) -> Vec<&'a str> {
 fn not_made(found: &Found, run: &Data) -> Failure {
     let why = run.text("why").unwrap_or("the server does not say why");
     Failure::new(
-        "run_failed",
+        Code::RunFailed,
         format!("{} made no job: {why}", called(&SCHEDULES, found)),
     )
     .hint(format!("`kiln schedules describe {}` shows what it is told", found.id))

@@ -19,7 +19,7 @@ use crate::{
     },
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
     config::{self, Access, Config, LogFormat},
-    records::Failure,
+    records::{Code, Failure},
     store::{LogFeed, SharedStore},
 };
 
@@ -166,7 +166,7 @@ async fn artifacts(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>
         return Ok((ArtifactStore::connect(settings).await?, None));
     }
     let embedded = config.embedded_s3_at(config.embedded_s3.listen).await.map_err(|failure| {
-        let failed_address = failure.code == "s3_embedded_address";
+        let failed_address = failure.code == Code::S3EmbeddedAddress;
         let hint = "something else listens there; stop it, or set another address as `listen` in [embedded_s3] or as \
                     KILN__EMBEDDED_S3__LISTEN";
         if failed_address { failure.hint(hint) } else { failure }
@@ -246,7 +246,7 @@ fn lock(data_dir: &Path) -> Result<std::fs::File, Failure> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(
-            "already_served",
+            Code::AlreadyServed,
             format_args!("another `kiln serve` uses {}", data_dir.display()),
         )
         .hint("stop that one, or give this one a directory of its own with --data-dir")),

@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     host,
     orchestrate::{Equipment, Orchestrator, Parts, loops},
-    records::{Failure, ServerId},
+    records::{Code, Failure, ServerId},
     sandbox::{
         agents::Agents,
         doors::{self, AGENT_SOCKET, Doors},
@@ -135,7 +135,10 @@ async fn make_toolbox(config: &Config, equipment: &Equipment, arch: Arch) {
             Duration::ZERO
         }
         Err(failure) => {
-            tracing::error!(%arch, code = failure.code, "the toolbox cannot be built: {failure}");
+            tracing::error!(
+                %arch, code = failure.code.name(), hint = failure.hint,
+                "the toolbox cannot be built: {failure}"
+            );
             TOOLBOX_PAUSE
         }
     };
@@ -149,7 +152,7 @@ fn server_id(data_dir: &Path) -> Result<ServerId, Failure> {
     let failed = |error: std::io::Error| Failure::io("cannot keep this server's id", &error);
     match fs_err::read_to_string(&path) {
         Ok(text) => text.trim().parse().map_err(|error| {
-            Failure::new("io", format_args!("{}: {error}", path.display()))
+            Failure::new(Code::Io, format_args!("{}: {error}", path.display()))
                 .hint("remove the file if no job of this server runs; a new one is made")
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -199,6 +202,6 @@ mod tests {
         let first = server_id(dir.path()).unwrap();
         assert_eq!(server_id(dir.path()).unwrap(), first);
         fs_err::write(dir.path().join("server-id"), "nonsense").unwrap();
-        assert_eq!(server_id(dir.path()).unwrap_err().code, "io");
+        assert_eq!(server_id(dir.path()).unwrap_err().code, Code::Io);
     }
 }

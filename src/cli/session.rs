@@ -7,7 +7,7 @@ use clap::Args;
 use super::{format::Format, printer::Printer};
 use crate::{
     client::{Client, Collection, Data, Server, credentials::Credentials},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 #[derive(Debug, Clone, Args)]
@@ -100,7 +100,7 @@ impl ServerOptions {
     pub(super) fn given_token(&self) -> Result<Option<String>, Failure> {
         if let Some(path) = &self.token {
             let text = fs_err::read_to_string(path).map_err(|error| {
-                Failure::new("token_unreadable", format!("cannot read the token: {error}"))
+                Failure::new(Code::TokenUnreadable, format!("cannot read the token: {error}"))
                     .hint("--token names a file; a token itself does not belong on a command line")
             })?;
             return token_in(&text).map(Some);
@@ -120,7 +120,7 @@ impl ServerOptions {
 pub(super) fn token_in(text: &str) -> Result<String, Failure> {
     let text = text.trim();
     let none = || {
-        Failure::new("token_unreadable", "there is no token in what was given")
+        Failure::new(Code::TokenUnreadable, "there is no token in what was given")
             .hint("the token alone is expected, or JSON with `access_token`")
     };
     if text.starts_with('{') {
@@ -137,7 +137,7 @@ pub(super) fn token_in(text: &str) -> Result<String, Failure> {
 fn cray_hostname(name: &str) -> Result<String, Failure> {
     let unusable = |why: &dyn std::fmt::Display| {
         Failure::new(
-            "cray_configuration",
+            Code::CrayConfiguration,
             format!("the configuration `{name}` of cray cannot be used: {why}"),
         )
         .hint("name the server with --server URL, or log in to it with `kiln login`")
@@ -191,7 +191,7 @@ mod tests {
             "x"
         );
         for wrong in ["", "two words", "{}", "{\"access_token\": 1}", "{"] {
-            assert_eq!(token_in(wrong).unwrap_err().code, "token_unreadable", "{wrong}");
+            assert_eq!(token_in(wrong).unwrap_err().code, Code::TokenUnreadable, "{wrong}");
         }
     }
 }

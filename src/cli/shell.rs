@@ -13,7 +13,7 @@ use clap::Args;
 use super::{printer::Printer, session::ServerOptions};
 use crate::{
     client::{Client, Data, collection::JOBS},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 /// Between two looks at whether the shell is open.
@@ -74,7 +74,7 @@ impl<'a> Shell<'a> {
             (shell.text("host"), shell.number("port"), shell.text("host_key"))
         else {
             return Err(Failure::new(
-                "server_unknown",
+                Code::ServerUnknown,
                 "the server does not say where the shell is",
             ));
         };
@@ -114,12 +114,12 @@ async fn wait(client: &Client, job: &str, printer: &Printer) -> Result<Data, Fai
             Some("pending") if !has_ended => {}
             Some(_) => {
                 return Err(
-                    Failure::new("no_shell", format!("the job's shell is closed; the job is {state}"))
+                    Failure::new(Code::NoShell, format!("the job's shell is closed; the job is {state}"))
                         .hint(format!("`kiln jobs logs {job}` shows what became of it")),
                 );
             }
             None => {
-                return Err(Failure::new("no_shell", "the job has no shell")
+                return Err(Failure::new(Code::NoShell, "the job has no shell")
                     .hint("customize jobs have one, and create jobs with `--enable-debug true`"));
             }
         }

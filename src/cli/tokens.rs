@@ -6,7 +6,7 @@ use super::printer::Printer;
 use crate::{
     api::auth::token::{self, TokenText},
     config::{Access, Config},
-    records::{Failure, Moment, Role, TokenId},
+    records::{Code, Failure, Moment, Role, TokenId},
     settings::Period,
     store::SharedStore,
 };
@@ -116,7 +116,7 @@ impl TokensCommand {
             }
             TokensCommand::Delete { id } => {
                 if !store.delete_token(id).await? {
-                    let failure = Failure::new("no_token", format_args!("there is no token {id}"));
+                    let failure = Failure::new(Code::NoToken, format_args!("there is no token {id}"));
                     return Err(failure.hint("`kiln tokens list` shows what there is"));
                 }
             }
@@ -131,7 +131,7 @@ fn after_now(period: Period) -> Result<Moment, Failure> {
     // Later moments cannot be written with four digits for the year.
     let end = end.filter(|end| *end < 253_402_300_800_000_000);
     let end =
-        end.ok_or_else(|| Failure::new("expiry", "that is too far away").hint("leave --expires out for `never`"))?;
+        end.ok_or_else(|| Failure::new(Code::Expiry, "that is too far away").hint("leave --expires out for `never`"))?;
     Ok(Moment::from_micros(end))
 }
 

@@ -7,7 +7,7 @@ use crate::{
     arch::Arch,
     config::Config,
     host::{self, AptMirror},
-    records::Failure,
+    records::{Code, Failure},
     sandbox::toolbox::Toolbox,
 };
 
@@ -81,7 +81,7 @@ fn not_built(arch: Arch) -> Failure {
         (format!(" for {arch}"), format!(" --arch {arch}"))
     };
     let detail = format!("no toolbox{of} was built from this version's description yet");
-    Failure::new("no_toolbox", detail).hint(format!("run `kiln toolbox build{option}`"))
+    Failure::new(Code::NoToolbox, detail).hint(format!("run `kiln toolbox build{option}`"))
 }
 
 /// The toolbox for this architecture, built if it must be.

@@ -8,7 +8,7 @@ use super::printer::Printer;
 use crate::{
     config::Config,
     import::{self, Note},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 #[derive(Debug, Subcommand)]
@@ -76,7 +76,7 @@ fn complete(notes: &[Note], done: &str) -> Result<(), Failure> {
     match notes.iter().filter(|note| note.left_out).count() {
         0 => Ok(()),
         left_out => Err(Failure::new(
-            "transfer_incomplete",
+            Code::TransferIncomplete,
             format_args!("{left_out} records were not {done}; the others were"),
         )
         .hint("the lines above say which and why")),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{records::request, session::Session};
 use crate::{
     client::{Collection, Data, Found, Upload},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 /// Whose the objects are that a record comes to name.
@@ -35,11 +35,14 @@ pub(super) async fn create_filled(
         .await?;
     let id = record.text("id").unwrap_or_default().to_owned();
     if id.is_empty() {
-        return Err(Failure::new("server_unknown", "the server made a record without an id"));
+        return Err(Failure::new(
+            Code::ServerUnknown,
+            "the server made a record without an id",
+        ));
     }
     let filled = tokio::select! {
         filled = fill(&id) => filled,
-        () = interrupted.cancelled() => Err(Failure::new("interrupted", "the upload was interrupted")),
+        () = interrupted.cancelled() => Err(Failure::new(Code::Interrupted, "the upload was interrupted")),
     };
     match filled {
         Ok(record) => session.show(&record),
@@ -56,7 +59,7 @@ async fn remove(
     objects: Objects,
     mut failure: Failure,
 ) -> Failure {
-    let is_uncertain = matches!(failure.code.as_str(), "server_timeout" | "server_lost" | "interrupted");
+    let is_uncertain = matches!(failure.code, Code::ServerTimeout | Code::ServerLost | Code::Interrupted);
     let keeps = objects == Objects::Theirs && is_uncertain;
     let noun = collection.noun;
     let found = Found { id, name: None };
@@ -100,8 +103,8 @@ pub(super) async fn upload(session: &Session, path: &[&str], what: &str, upload:
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let answer = answer.map_err(|failure| match failure.code.as_str() {
-        "not_found" => failure
+    let answer = answer.map_err(|failure| match failure.code {
+        Code::NotFound => failure
             .hint("only a Kiln server takes uploads; for IMS put the object into S3 and name it with --link-path"),
         _ => failure,
     })?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     arch::Arch,
     records::{
-        Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
+        Code, Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
         schedule::{MissedRuns, Overlap},
     },
 };
@@ -134,7 +134,7 @@ pub(super) fn same_length(one: &str, length: usize, other: &str, other_length: u
         return Ok(());
     }
     Err(Failure::new(
-        "usage",
+        Code::Usage,
         format!("--{one} has {length} items, --{other} has {other_length}"),
     )
     .hint("the items belong together in their order; commas separate them"))
@@ -163,7 +163,7 @@ impl Body {
     /// For a change: refuses one that changes nothing.
     pub(super) fn into_change(self) -> Result<Value, Failure> {
         if self.0.is_empty() {
-            return Err(Failure::new("usage", "nothing is to be changed").hint("`--help` lists what can be"));
+            return Err(Failure::new(Code::Usage, "nothing is to be changed").hint("`--help` lists what can be"));
         }
         Ok(self.into_value())
     }

@@ -11,7 +11,7 @@ use std::{
 use fs_err::os::unix::fs::OpenOptionsExt;
 use serde::{Deserialize, Serialize};
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The file `credentials.toml`.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl Credentials {
     fn read(path: &Path) -> Result<Self, Failure> {
         let unreadable = |why: &dyn std::fmt::Display| {
             Failure::new(
-                "credentials_unreadable",
+                Code::CredentialsUnreadable,
                 format!("what `kiln login` kept cannot be read: {why}"),
             )
         };
@@ -101,12 +101,12 @@ impl Credentials {
     pub fn save(&self) -> Result<PathBuf, Failure> {
         let path = Self::path().ok_or_else(|| {
             Failure::new(
-                "credentials_unwritable",
+                Code::CredentialsUnwritable,
                 "no place for tokens is known: HOME is not set",
             )
         })?;
         let unwritable = |why: &dyn std::fmt::Display| {
-            Failure::new("credentials_unwritable", format!("the token cannot be kept: {why}"))
+            Failure::new(Code::CredentialsUnwritable, format!("the token cannot be kept: {why}"))
                 .hint("KILN_TOKEN and --token FILE work without")
         };
         let text = toml::to_string(self).map_err(|error| unwritable(&error))?;

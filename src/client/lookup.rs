@@ -5,7 +5,10 @@ use std::fmt::Write;
 use uuid::Uuid;
 
 use super::{Client, Collection, Data, Filter, refusal::printable, server};
-use crate::{near, records::Failure};
+use crate::{
+    near,
+    records::{Code, Failure},
+};
 
 /// The shortest beginning of an id that is accepted, as in git. Shorter ones are mistakes more often than ids.
 const SHORTEST_PREFIX: usize = 4;
@@ -65,7 +68,7 @@ impl Client {
 
     async fn unknown(&self, collection: &Collection, given: &str) -> Failure {
         let failure = Failure::new(
-            "record_unknown",
+            Code::RecordUnknown,
             format!("there is no {} with the name or id `{given}`", collection.described()),
         );
         if let Some(bin) = collection.bin {
@@ -112,7 +115,7 @@ fn ambiguous(collection: &Collection, given: &str, records: &[Data]) -> Failure 
     if records.len() > MOST_CANDIDATES {
         let _ = write!(detail, "\n  and {} more", records.len() - MOST_CANDIDATES);
     }
-    Failure::new("record_ambiguous", detail).hint("give the id, or so much of it that only one begins so")
+    Failure::new(Code::RecordAmbiguous, detail).hint("give the id, or so much of it that only one begins so")
 }
 
 fn is_prefix(text: &str) -> bool {

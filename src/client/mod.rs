@@ -12,7 +12,7 @@ use reqwest::{
 };
 use serde_json::Value;
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 pub mod collection;
 pub mod credentials;
@@ -71,13 +71,13 @@ impl Client {
         if let Some(token) = token {
             if !server.keeps_secrets() {
                 return Err(Failure::new(
-                    "token_insecure",
+                    Code::TokenInsecure,
                     format!("your token is not sent to {server}: anyone on the way could read it"),
                 )
                 .hint("use https://"));
             }
             let invalid = |_| {
-                Failure::new("token_invalid", "the token holds characters that no token has")
+                Failure::new(Code::TokenInvalid, "the token holds characters that no token has")
                     .hint("a token is one line of letters, digits and punctuation")
             };
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(invalid)?;
@@ -106,7 +106,7 @@ impl Client {
         let build = |builder: reqwest::ClientBuilder| {
             builder.build().map_err(|error| {
                 Failure::new(
-                    "tls_unusable",
+                    Code::TlsUnusable,
                     format!("TLS cannot be used: {}", refusal::innermost(&error)),
                 )
                 .hint("install ca-certificates, or name your authority with --ca-file")
@@ -208,7 +208,7 @@ impl Client {
 fn read_authorities(path: &Path) -> Result<Vec<Certificate>, Failure> {
     let invalid = |why: &dyn fmt::Display| {
         Failure::new(
-            "ca_file_invalid",
+            Code::CaFileInvalid,
             format!("the authorities to trust cannot be used: {why}"),
         )
         .hint("--ca-file and KILN_CA_FILE name a PEM file of certificates")

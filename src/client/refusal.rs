@@ -5,7 +5,7 @@ use std::{error::Error, io};
 use reqwest::{Response, StatusCode, header::LOCATION};
 
 use super::{Data, Server};
-use crate::records::{Failure, names::is_invisible};
+use crate::records::{Code, Failure, names::is_invisible};
 
 /// How much of an error answer is read, in bytes.
 const LONGEST: usize = 256 << 10;
@@ -20,7 +20,7 @@ pub(super) async fn from_answer(server: &Server, response: Response) -> Failure 
             "{server} sends elsewhere: {}",
             printable(location.unwrap_or("it does not say where"))
         );
-        return Failure::new("refused", detail).hint("use that address with --server");
+        return Failure::new(Code::Refused, detail).hint("use that address with --server");
     }
     let body = read_some(response).await;
     let answer: Data = serde_json::from_slice(&body).unwrap_or_default();
@@ -39,13 +39,14 @@ pub(super) async fn from_answer(server: &Server, response: Response) -> Failure 
         detail.push_str(&line);
     }
     let code = match status {
-        StatusCode::UNAUTHORIZED => "unauthorized",
-        StatusCode::FORBIDDEN => "forbidden",
-        StatusCode::NOT_FOUND => "not_found",
-        status if status.is_server_error() => "server_error",
-        _ => "refused",
+        StatusCode::UNAUTHORIZED => Code::Unauthorized,
+        StatusCode::FORBIDDEN => Code::Forbidden,
+        StatusCode::NOT_FOUND => Code::NotFound,
+        status if status.is_server_error() => Code::ServerError,
+        _ => Code::Refused,
     };
-    let failure = Failure::new(code, detail);
+    // A Kiln server says what it failed of.
+    let failure = Failure::new(answer.text("code").and_then(Code::named).unwrap_or(code), detail);
     match answer.text("hint").map(printable).or_else(|| hint_for(status, server)) {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -103,14 +104,17 @@ async fn read_some(mut response: Response) -> Vec<u8> {
 pub(super) fn unreachable(server: &Server, error: &reqwest::Error) -> Failure {
     let cause = innermost(error);
     if error.is_timeout() {
-        return Failure::new("server_timeout", format!("{server} does not answer in time"))
+        return Failure::new(Code::ServerTimeout, format!("{server} does not answer in time"))
             .hint("the request may have been carried out: look before you repeat it");
     }
     if !error.is_connect() {
-        return Failure::new("server_lost", format!("{server} broke off: {cause}"))
+        return Failure::new(Code::ServerLost, format!("{server} broke off: {cause}"))
             .hint("the request may have been carried out: look before you repeat it");
     }
-    let failure = Failure::new("server_unreachable", format!("no server answers at {server}: {cause}"));
+    let failure = Failure::new(
+        Code::ServerUnreachable,
+        format!("no server answers at {server}: {cause}"),
+    );
     if cause.contains("certificate") || cause.contains("UnknownIssuer") {
         return failure.hint("name the server's authority with --ca-file or KILN_CA_FILE");
     }
@@ -123,8 +127,11 @@ pub(super) fn unreachable(server: &Server, error: &reqwest::Error) -> Failure {
 
 /// The failure for an answer that is neither Kiln's nor IMS's.
 pub(super) fn no_such_server(server: &Server) -> Failure {
-    Failure::new("server_unknown", format!("{server} does not answer as Kiln and IMS do"))
-        .hint("behind a gateway IMS is below /apis/ims: --server https://GATEWAY/apis/ims")
+    Failure::new(
+        Code::ServerUnknown,
+        format!("{server} does not answer as Kiln and IMS do"),
+    )
+    .hint("behind a gateway IMS is below /apis/ims: --server https://GATEWAY/apis/ims")
 }
 
 /// The cause of an error, which is the last of its sources.

@@ -5,7 +5,7 @@ use std::fmt;
 use reqwest::Url;
 use url_host::is_loopback;
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The base address of the API. A path, such as `/apis/ims` of a gateway, precedes the API's own paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,11 @@ impl Server {
     /// `server_address` when the text is not an address.
     pub fn parse(text: &str) -> Result<Self, Failure> {
         let invalid = |why: &dyn fmt::Display| {
-            Failure::new("server_address", format!("`{text}` is no address of a server: {why}"))
-                .hint("an address looks like https://kiln.example.org or http://127.0.0.1:9000")
+            Failure::new(
+                Code::ServerAddress,
+                format!("`{text}` is no address of a server: {why}"),
+            )
+            .hint("an address looks like https://kiln.example.org or http://127.0.0.1:9000")
         };
         let full = if text.contains("://") {
             text.to_owned()
@@ -39,7 +42,7 @@ impl Server {
         if !url.username().is_empty() || url.password().is_some() {
             // The password would be visible in process lists and shell histories.
             return Err(
-                Failure::new("server_address", "an address must not hold a name or password")
+                Failure::new(Code::ServerAddress, "an address must not hold a name or password")
                     .hint("`kiln login` keeps a token in a file that only you can read"),
             );
         }
@@ -98,7 +101,7 @@ impl fmt::Display for Server {
 /// Checks an id that becomes a segment of a path. `..` would be dropped, and the path would name the collection.
 pub(super) fn check_segment(id: &str) -> Result<(), Failure> {
     if matches!(id, "" | "." | "..") {
-        return Err(Failure::new("usage", format!("`{id}` is neither an id nor a name")));
+        return Err(Failure::new(Code::Usage, format!("`{id}` is neither an id nor a name")));
     }
     Ok(())
 }
@@ -137,7 +140,7 @@ mod tests {
             "https://gw.local/apis/ims"
         );
         for wrong in ["", "ftp://x", "https://me:secret@x", "http://x/?a=b", "http://"] {
-            assert_eq!(Server::parse(wrong).unwrap_err().code, "server_address", "{wrong}");
+            assert_eq!(Server::parse(wrong).unwrap_err().code, Code::ServerAddress, "{wrong}");
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
 use super::{Client, Data, IDLE_TIMEOUT};
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Bytes read at a time.
 const PIECE: usize = 256 << 10;
@@ -54,7 +54,7 @@ impl Upload {
         let metadata = fs_err::metadata(&path).map_err(|error| unreadable(&error))?;
         if !metadata.is_file() {
             return Err(Failure::new(
-                "upload_unreadable",
+                Code::UploadUnreadable,
                 format!("{} is no file", path.display()),
             ));
         }
@@ -77,7 +77,7 @@ impl Upload {
 
 fn unreadable(error: &std::io::Error) -> Failure {
     Failure::new(
-        "upload_unreadable",
+        Code::UploadUnreadable,
         format!("cannot read what is to be uploaded: {error}"),
     )
 }
@@ -129,7 +129,7 @@ impl Client {
         tokio::select! {
             answer = self.exchange(&self.uploads, request) => Ok(answer?.0),
             () = stalled(&total, size) => Err(Failure::new(
-                "server_timeout",
+                Code::ServerTimeout,
                 format!("the upload to {} stands still", self.server),
             )),
         }

@@ -6,7 +6,7 @@ use super::Config;
 use crate::{
     host,
     orchestrate::ShellPlace,
-    records::Failure,
+    records::{Code, Failure},
     remote_nodes::RemoteNodeSettings,
     sandbox::{
         agents::Agents,
@@ -100,7 +100,7 @@ impl Config {
 
 fn no_certificates() -> Failure {
     Failure::new(
-        "engine_address",
+        Code::EngineAddress,
         "an engine at tcp:// is reached with TLS only, and there are no certificates",
     )
     .hint("set `certificates` in [docker] to the directory with key.pem, cert.pem and ca.pem; or use ssh://")

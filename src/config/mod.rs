@@ -33,7 +33,7 @@ pub use self::{
 };
 use crate::{
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
-    records::Failure,
+    records::{Code, Failure},
     sandbox::{namespace::make_private_dir, toolbox::Toolboxes},
     settings::Section,
     store::{PostgresStore, SharedStore, SqliteStore},
@@ -174,7 +174,7 @@ impl fmt::Display for Problem {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        Failure::new("config_invalid", &problem).hint(problem.hint)
+        Failure::new(Code::ConfigInvalid, &problem).hint(problem.hint)
     }
 }
 
@@ -198,7 +198,7 @@ impl Config {
     /// `config_invalid` with file and line, or the variable.
     pub fn load(path: Option<&Path>, data_dir: Option<PathBuf>) -> Result<Self, Failure> {
         Self::read(path, data_dir)?
-            .map_err(|problems| first_of(problems).unwrap_or_else(|| Failure::new("config_invalid", "it is wrong")))
+            .map_err(|problems| first_of(problems).unwrap_or_else(|| Failure::new(Code::ConfigInvalid, "it is wrong")))
     }
 
     /// As [`Config::load`], with every problem that single keys have.
@@ -210,14 +210,14 @@ impl Config {
         let mut source = source::Source::default();
         if let Some(path) = &file {
             let text = fs_err::read_to_string(path)
-                .map_err(|error| Failure::new("config_unreadable", error).hint("check --config and KILN_CONFIG"))?;
+                .map_err(|error| Failure::new(Code::ConfigUnreadable, error).hint("check --config and KILN_CONFIG"))?;
             source.add_file(path, &text);
         }
         source.add_environment(std::env::vars_os());
         if !source.problems.is_empty() {
             return Ok(Err(source.problems));
         }
-        let values = Values::deserialize(source.values).map_err(|error| Failure::new("config_invalid", error))?;
+        let values = Values::deserialize(source.values).map_err(|error| Failure::new(Code::ConfigInvalid, error))?;
         let mut origins = source.origins;
         if data_dir.is_some() {
             origins.insert(("", "data_dir"), Origin::CommandLine);
@@ -226,7 +226,7 @@ impl Config {
             .or(values.data_dir)
             .or_else(|| under_home("XDG_DATA_HOME", ".local/share"));
         let data_dir = data_dir.ok_or_else(|| {
-            Failure::new("no_data_dir", "no place for Kiln's files is known: HOME is not set")
+            Failure::new(Code::NoDataDir, "no place for Kiln's files is known: HOME is not set")
                 .hint("use --data-dir DIR")
         })?;
         let data_dir = std::path::absolute(data_dir).map_err(|error| Failure::io("data directory", &error))?;
@@ -313,14 +313,17 @@ impl Config {
         let password = match (&self.store.password, &self.store.password_file) {
             (Some(password), _) => Some(password.expose().to_owned()),
             (None, Some(path)) => {
-                let text = fs_err::read_to_string(path).map_err(|error| Failure::new("config_invalid", error))?;
+                let text = fs_err::read_to_string(path).map_err(|error| Failure::new(Code::ConfigInvalid, error))?;
                 Some(text.trim_end_matches(['\r', '\n']).to_owned())
             }
             (None, None) => None,
         };
         let url = with_password(url, password.as_deref()).ok_or_else(|| {
-            Failure::new("config_invalid", "[store] url is no address of a PostgreSQL database")
-                .hint("it looks like postgresql://kiln@db.example.org/kiln")
+            Failure::new(
+                Code::ConfigInvalid,
+                "[store] url is no address of a PostgreSQL database",
+            )
+            .hint("it looks like postgresql://kiln@db.example.org/kiln")
         })?;
         Ok(Arc::new(PostgresStore::connect(&url).await?))
     }
@@ -337,7 +340,7 @@ impl Config {
             .or_else(beside)
             .unwrap_or_default();
         let program = fs_err::read(&path).map_err(|error| {
-            Failure::new("no_agent", format!("the agent is not there: {error}"))
+            Failure::new(Code::NoAgent, format!("the agent is not there: {error}"))
                 .hint("`make build` puts it beside kiln; KILN_AGENT names another place")
         })?;
         // A static program names no loader; the name stands near the start of every dynamic one.
@@ -347,7 +350,7 @@ impl Config {
             .any(|window| window == b"/ld-lin" || window == b"/ld64.s")
         {
             return Err(
-                Failure::new("agent_not_static", format!("{} is not static", path.display()))
+                Failure::new(Code::AgentNotStatic, format!("{} is not static", path.display()))
                     .hint("`make build` builds a static one"),
             );
         }
@@ -394,7 +397,7 @@ fn default_file() -> Result<Option<PathBuf>, Failure> {
         Ok(exists) => Ok(exists.then_some(path)),
         Err(error) => {
             let detail = format!("cannot look for {}: {error}", path.display());
-            Err(Failure::new("config_unreadable", detail).hint("check --config and KILN_CONFIG"))
+            Err(Failure::new(Code::ConfigUnreadable, detail).hint("check --config and KILN_CONFIG"))
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     artifacts::{ArtifactStore, Copied},
     config::Config,
     doctor::Finding,
-    records::{ArtifactKind, Failure, ImageId, JobId},
+    records::{ArtifactKind, Code, Failure, ImageId, JobId},
 };
 
 const AREA: &str = "storage";
@@ -98,7 +98,7 @@ async fn dialect(store: &ArtifactStore) -> Finding {
 async fn try_out(store: &ArtifactStore, image: ImageId) -> Result<(), Failure> {
     let bucket = store.images_bucket();
     let (key, copy) = (format!("{image}/doctor"), format!("{image}/doctor-copy"));
-    let lacks = |what: &str| Failure::new("s3_error", format!("s3://{bucket} {what}"));
+    let lacks = |what: &str| Failure::new(Code::S3Error, format!("s3://{bucket} {what}"));
     store.put_bytes(bucket, &key, "text/plain", "kiln doctor").await?;
     if !matches!(store.copy(bucket, &key, &copy).await?, Copied::As(_)) {
         return Err(lacks("does not copy objects"));

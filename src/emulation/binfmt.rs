@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::{
     arch::Arch,
-    records::{Failure, protocol::BinfmtEntry},
+    records::{Code, Failure, protocol::BinfmtEntry},
 };
 
 /// The mount point that the kernel expects for `binfmt_misc`.
@@ -45,7 +45,7 @@ const TABLE: &str = include_str!("../../qemu/binfmt.toml");
 ///
 /// A `binfmt_table` failure when the table is malformed or has no entry for `arch`; a test checks the built-in table.
 pub fn emulation_of(arch: Arch) -> Result<Emulation, Failure> {
-    let broken = |why: String| Failure::new("binfmt_table", format!("qemu/binfmt.toml, {arch}: {why}"));
+    let broken = |why: String| Failure::new(Code::BinfmtTable, format!("qemu/binfmt.toml, {arch}: {why}"));
     let mut rows: BTreeMap<Arch, Row> = toml::from_str(TABLE).map_err(|error| broken(error.to_string()))?;
     let row = rows.remove(&arch).ok_or_else(|| broken("no such table".to_owned()))?;
     let bytes = |text: &str| hex::decode(text.replace(' ', "")).map_err(|error| broken(error.to_string()));
@@ -104,12 +104,12 @@ pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
     match fs_err::write(&register, entry.registration()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
-            "emulator_missing",
+            Code::EmulatorMissing,
             format!("the emulator {} is not in the toolbox", entry.interpreter),
         )
         .hint("run `kiln toolbox build`; qemu/binfmt.toml and kata/toolbox/toolbox.toml must agree")),
         Err(error) => Err(Failure::new(
-            "binfmt_refused",
+            Code::BinfmtRefused,
             format!("the kernel did not take the binfmt_misc entry {}: {error}", entry.name),
         )),
     }
@@ -117,7 +117,7 @@ pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
 
 fn mount_failure(errno: Errno) -> Failure {
     let failure = Failure::new(
-        "binfmt_unavailable",
+        Code::BinfmtUnavailable,
         format!("cannot mount binfmt_misc inside the sandbox: {errno}"),
     );
     match errno {

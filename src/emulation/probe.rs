@@ -5,7 +5,10 @@
 
 use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use crate::{arch::Arch, records::Failure};
+use crate::{
+    arch::Arch,
+    records::{Code, Failure},
+};
 
 /// The exit code of the tiny program. No shell or emulator fails with this code by itself.
 const EXIT_CODE: u8 = 42;
@@ -75,7 +78,7 @@ pub fn probe(arch: Arch, dir: &Path) -> Result<(), Failure> {
     let path = dir.join(format!("kiln-probe-{arch}"));
     let failed = |why: String| {
         Failure::new(
-            "emulator_broken",
+            Code::EmulatorBroken,
             format!("a tiny {arch} program does not run in the sandbox: {why}"),
         )
         .hint("the emulator was registered but does not work; try another version of qemu in the toolbox")

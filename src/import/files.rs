@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{Failure, LinuxDistribution, Recipe},
+    records::{Code, Failure, LinuxDistribution, Recipe},
 };
 
 // The file names of the newest release.
@@ -54,7 +54,7 @@ pub fn read_ims(dir: &Path) -> Result<(Records, Vec<Note>), Failure> {
         remote_build_nodes: from.read(REMOTE_BUILD_NODES),
     };
     if !from.found {
-        let failure = Failure::new("not_ims_data", format_args!("{} holds no file of IMS", dir.display()));
+        let failure = Failure::new(Code::NotImsData, format_args!("{} holds no file of IMS", dir.display()));
         return Err(failure.hint("IMS keeps its files, such as v2.1_images.json, in /var/ims/data"));
     }
     Ok((records, from.notes))

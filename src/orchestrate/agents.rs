@@ -47,12 +47,9 @@ pub enum Refusal {
     Failed(Failure),
 }
 
-/// Faults that may pass while the agent waits.
-const PASSING: [&str; 4] = ["s3_unreachable", "s3_timeout", "s3_unavailable", "store_unavailable"];
-
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        if PASSING.contains(&failure.code.as_str()) {
+        if failure.code.is_passing() {
             Self::Later(failure)
         } else {
             Self::Failed(failure)

@@ -10,14 +10,11 @@ use std::{
 
 use super::{log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
-    records::{
-        Failure, Image, Link, Moment, Run, UploadedArtifact,
-        run::{State, is_infrastructure},
-    },
+    records::{Code, Failure, Image, Link, Moment, Run, UploadedArtifact, run::State},
     store::{Collection, Side, StoreError, StoredRun},
 };
 
-/// How long S3 may refuse before the job fails of it.
+/// How long S3 or the database may be away before the job fails of it.
 const PATIENCE: Duration = Duration::from_mins(15);
 
 impl Orchestrator {
@@ -40,8 +37,11 @@ impl Orchestrator {
                     .entry(job)
                     .or_insert_with(Instant::now)
                     .elapsed();
-                if is_infrastructure(&failure) && waited < PATIENCE {
-                    tracing::warn!(job.id = %job, "the image is not made yet: {failure}");
+                if is_worth_waiting(failure.code, waited) {
+                    tracing::warn!(
+                        job.id = %job, code = failure.code.name(), hint = failure.hint,
+                        "the image is not made yet: {failure}"
+                    );
                     continue;
                 }
                 self.fail(job, stored.run.attempt, failure).await?;
@@ -55,7 +55,7 @@ impl Orchestrator {
         let (job, run) = (&stored.job, &stored.run);
         let artifacts = run.artifacts().map_err(|open| {
             Failure::new(
-                "protocol",
+                Code::Protocol,
                 format!("the agent finished before its upload of {}", open.key),
             )
         })?;
@@ -89,6 +89,12 @@ impl Orchestrator {
     }
 }
 
+/// Whether a finished job that cannot be made an image, for so long already, is looked at again. What cannot pass would
+/// only hold back the answer.
+fn is_worth_waiting(code: Code, waited: Duration) -> bool {
+    code.is_passing() && waited < PATIENCE
+}
+
 fn image(stored: &StoredRun, manifest: Link) -> Image {
     let (job, run) = (&stored.job, &stored.run);
     let mut metadata = BTreeMap::from([
@@ -119,5 +125,37 @@ fn image(stored: &StoredRun, manifest: Link) -> Image {
         arch: job.arch,
         metadata,
         deleted: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_job_waits_for_whatever_may_pass() {
+        for code in Code::ALL {
+            for minutes in [0, 1, 10, 14] {
+                let waited = Duration::from_mins(minutes);
+                assert_eq!(is_worth_waiting(*code, waited), code.is_passing(), "{code}");
+            }
+            assert!(!is_worth_waiting(*code, PATIENCE), "{code}");
+        }
+    }
+
+    #[test]
+    fn an_s3_that_is_overloaded_or_away_is_waited_for() {
+        let longest = PATIENCE.saturating_sub(Duration::from_secs(1));
+        for code in [
+            Code::S3Unreachable,
+            Code::S3Timeout,
+            Code::S3Unavailable,
+            Code::StoreUnavailable,
+        ] {
+            assert!(is_worth_waiting(code, longest), "{code}");
+        }
+        for code in [Code::S3Error, Code::S3Denied, Code::S3Missing, Code::ArtifactMismatch] {
+            assert!(!is_worth_waiting(code, Duration::ZERO), "{code}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     emulation::binfmt::emulation_of,
     host,
     records::{
-        Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
+        Code, Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
         link::bucket_and_key,
         protocol::{
             Answer, Call, ChangeSource, Compressor, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription,
@@ -68,7 +68,7 @@ impl AgentCalls for Orchestrator {
                 Ok(Answer::Job(Box::new(description)))
             }
             Call::GetJob(_) => Err(Refusal::Failed(
-                Failure::new("agent_mismatch", "kiln and its agent were not built together")
+                Failure::new(Code::AgentMismatch, "kiln and its agent were not built together")
                     .hint("`make build` builds both"),
             )),
             Call::PostEvents(batch) => self.keep_events(&stored, batch).await,
@@ -87,7 +87,7 @@ impl AgentCalls for Orchestrator {
                 Ok(Answer::Packages(PackageUrls { urls }))
             }
             Call::OpenLine if stored.run.shell.is_some() => Ok(Answer::Line),
-            Call::OpenLine => Err(Refusal::Failed(Failure::new("protocol", "the job has no shell"))),
+            Call::OpenLine => Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no shell"))),
             Call::Finish(outcome) => match outcome.failure {
                 None => self.finish(&stored).await,
                 Some(failure) => {
@@ -164,7 +164,7 @@ impl Orchestrator {
 
     async fn describe_recipe(&self, plan: &Plan) -> Result<RecipeWork, Failure> {
         let (bucket, key) = bucket_and_key(&plan.recipe)
-            .ok_or_else(|| Failure::new("recipe_missing", format!("{} is no object in S3", plan.recipe)))?;
+            .ok_or_else(|| Failure::new(Code::RecipeMissing, format!("{} is no object in S3", plan.recipe)))?;
         let digests = self.artifacts.digests(bucket, key).await?;
         let mirror = host::apt_mirror().map(|mirror| ("debian_mirror".to_owned(), mirror.archive));
         Ok(RecipeWork {
@@ -199,7 +199,7 @@ impl Orchestrator {
 
     /// An object that an agent reads.
     async fn object(&self, path: &str, md5: Option<String>, sha256: Option<String>) -> Result<ObjectSource, Failure> {
-        let missing = || Failure::new("s3_missing", format!("{path} is not in S3"));
+        let missing = || Failure::new(Code::S3Missing, format!("{path} is not in S3"));
         let (bucket, key) = bucket_and_key(path).ok_or_else(missing)?;
         Ok(ObjectSource {
             size: self.artifacts.size(bucket, key).await?.ok_or_else(missing)?,
@@ -359,7 +359,7 @@ impl Orchestrator {
     async fn finish(&self, stored: &StoredRun) -> Result<Answer, Refusal> {
         if let Err(open) = stored.run.artifacts() {
             return Err(Refusal::Failed(Failure::new(
-                "protocol",
+                Code::Protocol,
                 format!("the agent finished before its upload of {}", open.key),
             )));
         }
@@ -400,10 +400,11 @@ fn check_isolation(run: &Run, found: Option<&SandboxFacts>) -> Result<(), Failur
         Some(_) => return Ok(()),
         None => "its agent did not say what it runs in",
     };
-    Err(
-        Failure::new("not_isolated", format!("the job needs a virtual machine, and {detail}"))
-            .hint("look at what the container engine's runtime really is; `kiln doctor` tries it out"),
+    Err(Failure::new(
+        Code::NotIsolated,
+        format!("the job needs a virtual machine, and {detail}"),
     )
+    .hint("look at what the container engine's runtime really is; `kiln doctor` tries it out"))
 }
 
 enum Change {
@@ -419,7 +420,7 @@ fn nth(run: &Run, number: u32) -> Result<(usize, &RunUpload), Refusal> {
     let known = run.uploads.get(at);
     known
         .map(|known| (at, known))
-        .ok_or_else(|| Refusal::Failed(Failure::new("protocol", format!("there is no upload {number}"))))
+        .ok_or_else(|| Refusal::Failed(Failure::new(Code::Protocol, format!("there is no upload {number}"))))
 }
 
 fn opened(number: usize, upload: &Upload, parts: Vec<StoredPart>) -> Answer {

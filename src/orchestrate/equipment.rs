@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::{
     arch::Arch,
-    records::Failure,
+    records::{Code, Failure},
     sandbox::{agents::Agents, toolbox::Toolbox},
 };
 
@@ -53,7 +53,7 @@ impl fmt::Display for Lack {
 impl From<Lack> for Failure {
     fn from(lack: Lack) -> Self {
         match lack {
-            Lack::Toolbox(reason) => Failure::new("sandbox_start", reason),
+            Lack::Toolbox(reason) => Failure::new(Code::SandboxStart, reason),
             Lack::Failed(failure) => failure,
         }
     }
@@ -144,7 +144,7 @@ mod tests {
         let equipment = Equipment::new(Agents::beside(dir.path().join("kiln-agent")), []);
         // Without an agent a toolbox is of no use.
         let lack = equipment.of(foreign).unwrap_err();
-        assert!(matches!(lack, Lack::Failed(failure) if failure.code == "not_equipped"));
+        assert!(matches!(lack, Lack::Failed(failure) if failure.code == Code::NotEquipped));
         assert_eq!(equipment.wanted().now_or_never(), None);
 
         fs_err::create_dir(dir.path().join(foreign.name())).unwrap();
@@ -161,9 +161,9 @@ mod tests {
         assert_eq!(equipment.wanted().now_or_never(), None);
 
         // One that could not be made is tried again when somebody asks again.
-        equipment.note(foreign, Err(Failure::new("toolbox_build", "no mirror")));
+        equipment.note(foreign, Err(Failure::new(Code::ToolboxBuild, "no mirror")));
         assert_eq!(equipment.wanted().now_or_never(), None);
-        assert!(matches!(equipment.of(foreign), Err(Lack::Failed(failure)) if failure.code == "toolbox_build"));
+        assert!(matches!(equipment.of(foreign), Err(Lack::Failed(failure)) if failure.code == Code::ToolboxBuild));
         assert_eq!(equipment.wanted().now_or_never(), Some(foreign));
         equipment.note(foreign, Ok(toolbox(foreign)));
         let (agent, found) = equipment.of(foreign).unwrap();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     arch::Arch,
     records::{
-        Execs, Failure, ImageId, JobId, Step,
+        Code, Execs, Failure, ImageId, JobId, Step,
         protocol::{SandboxFacts, Stream},
         run::How,
     },
@@ -158,7 +158,7 @@ fn remove_doors(dir: &Path) -> Result<(), Failure> {
 /// Writes the record so that a reader finds the old one or the new one, never half of one.
 fn write_record(dir: &Path, record: &JobRecord) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::io("cannot keep the job's record", &error);
-    let json = serde_json::to_vec_pretty(record).map_err(|error| Failure::new("job_record", error))?;
+    let json = serde_json::to_vec_pretty(record).map_err(|error| Failure::new(Code::JobRecord, error))?;
     let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
     file.write_all(&json).map_err(failed)?;
     file.as_file().sync_all().map_err(failed)?;
@@ -190,7 +190,7 @@ pub fn bury(jobs: &Path, mut record: JobRecord, finished: bool) -> Result<(), Fa
     record.state = if finished {
         JobState::Success
     } else {
-        let failure = Failure::new("interrupted", "the build was killed");
+        let failure = Failure::new(Code::Interrupted, "the build was killed");
         JobState::Error(failure.hint("start it again; nothing of it was left behind"))
     };
     record.ended = Some(Timestamp::now());

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     arch::Arch,
     records::{
-        Failure, JobId, Moment, Run,
+        Code, Failure, JobId, Moment, Run,
         protocol::AgentFacts,
         run::{LOCAL, Needs, Refused, State, Used},
     },
@@ -156,7 +156,7 @@ impl Orchestrator {
             }
             Verdict::Wait(reason) => return Ok(Some((job, reason))),
             Verdict::Never(reason) => {
-                let failure = Failure::new("no_capacity", reason)
+                let failure = Failure::new(Code::NoCapacity, reason)
                     .hint("ask for less (`build_env_size`, `job_mem_size`), or give this host more");
                 self.fail(job, attempt_of(open, job), failure).await?;
             }
@@ -271,7 +271,7 @@ impl Orchestrator {
         match driver.start(&spec).await {
             // Somebody who was killed meanwhile had begun it, or an earlier one is not all gone. No agent but that of
             // this start knows the job's token, so it is of no use.
-            Err(failure) if failure.code == "sandbox_exists" => {
+            Err(failure) if failure.code == Code::SandboxExists => {
                 tracing::info!(job.id = %job, "replacing a sandbox that another process began");
                 driver.destroy(job, Scratch::Remove).await?;
                 driver.start(&spec).await?;

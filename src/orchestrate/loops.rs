@@ -81,7 +81,12 @@ where
                 let _ = tokio::time::timeout(every, bell()).await;
             }
             Err(failure) => {
-                tracing::warn!("the {name} loop looks again in {} s: {failure}", pause.as_secs());
+                tracing::warn!(
+                    code = failure.code.name(),
+                    hint = failure.hint,
+                    "the {name} loop looks again in {} s: {failure}",
+                    pause.as_secs()
+                );
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

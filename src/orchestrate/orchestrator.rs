@@ -20,8 +20,8 @@ use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
-        Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
-        run::{Refused, State, is_infrastructure, rest_after},
+        Code, Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
+        run::{Refused, State, rest_after},
     },
     sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
@@ -155,7 +155,7 @@ impl Orchestrator {
     ///
     /// [`Ended::Already`] when it has ended; it stays as it is.
     pub async fn cancel(&self, job: JobId, why: &str) -> Result<Option<StoredRun>, Ended> {
-        let failure = Failure::new("cancelled", why);
+        let failure = Failure::new(Code::Cancelled, why);
         let changed = self
             .change(job, |run, now| {
                 if matches!(run.state, State::Committing) {
@@ -192,7 +192,7 @@ impl Orchestrator {
     /// `attempt` is the one that failed; a job that is past it is left alone.
     pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
         let most = self.watch.attempts.max(1);
-        let again = is_infrastructure(&failure) && attempt < most;
+        let again = failure.code.is_of_the_place() && attempt < most;
         let rest = rest_after(attempt, self.watch.retry_pause.duration());
         let changed = self
             .change(job, |run, now| {
@@ -210,10 +210,16 @@ impl Orchestrator {
             .await?;
         let Some(Ok(stored)) = changed else { return Ok(()) };
         if stored.run.state.is_final() {
-            tracing::info!(job.id = %job, code = failure.code, "the job has failed: {failure}");
+            tracing::info!(
+                job.id = %job, code = failure.code.name(), hint = failure.hint,
+                "the job has failed: {failure}"
+            );
             self.say(job, format!("error: {failure}")).await;
         } else {
-            tracing::warn!(job.id = %job, attempt, code = failure.code, "the job is tried again: {failure}");
+            tracing::warn!(
+                job.id = %job, attempt, code = failure.code.name(), hint = failure.hint,
+                "the job is tried again: {failure}"
+            );
             let text = format!(
                 "try {attempt} of {most} ended: {failure}; the job is tried again in {} s",
                 rest.as_secs()

@@ -16,7 +16,7 @@ use crate::{
     arch::Arch,
     config::ForeignIsolation,
     records::{
-        Failure, Run,
+        Code, Failure, Run,
         run::{DriverKind, How, Kernel, LOCAL, Refused},
     },
     sandbox::Machine,
@@ -216,14 +216,14 @@ fn refusal(wish: Wish, foreign: ForeignIsolation, places: &[Candidate<'_>]) -> F
     };
     if !needs_machine {
         let whys = each(|offers| offers.shared_kernel.as_ref().err());
-        return Failure::new("no_place", format!("no place can run this job ({whys})"))
+        return Failure::new(Code::NoPlace, format!("no place can run this job ({whys})"))
             .hint("`kiln doctor` says what is missing");
     }
     let reason = places.iter().find_map(|candidate| reason(wish, candidate));
     let reason = reason.unwrap_or_else(|| wish.arch.to_string());
     let whys = each(|offers| offers.own_kernel.as_ref().err());
     Failure::new(
-        "no_vm",
+        Code::NoVm,
         format!("{reason} needs a virtual machine, and there is none ({whys})"),
     )
     .hint(
@@ -243,10 +243,10 @@ mod tests {
             shared_kernel: if shared {
                 Ok(())
             } else {
-                Err(none("no_namespaces", "no user namespaces"))
+                Err(none(Code::NoUserNamespace, "no user namespaces"))
             },
             own_kernel: own.map_or_else(
-                || Err(none("no_vm", "no QEMU")),
+                || Err(none(Code::NoVm, "no QEMU")),
                 |accelerated| {
                     Ok(Machine {
                         what: "QEMU".to_owned(),
@@ -285,8 +285,8 @@ mod tests {
                                 let expected = match (shared && !must_own, own.is_some() && !lowered) {
                                     (true, _) => Ok(DriverKind::Namespace),
                                     (false, true) => Ok(DriverKind::Microvm),
-                                    (false, false) if must_own => Err("no_vm"),
-                                    (false, false) => Err("no_place"),
+                                    (false, false) if must_own => Err(Code::NoVm),
+                                    (false, false) => Err(Code::NoPlace),
                                 };
                                 match placement {
                                     Ok(placement) => {
@@ -299,7 +299,7 @@ mod tests {
                                         assert_eq!(placement.why.contains("tens of times"), slow);
                                     }
                                     Err(failure) => {
-                                        assert_eq!(Err(failure.code.as_str()), expected);
+                                        assert_eq!(Err(failure.code), expected);
                                         assert!(failure.hint.is_some_and(|hint| hint.contains("kiln doctor")));
                                     }
                                 }

@@ -16,7 +16,7 @@ use crate::{
     arch::Arch,
     config::ForeignIsolation,
     records::{
-        Failure,
+        Code, Failure,
         run::{DriverKind, How, Kernel, LOCAL},
     },
     sandbox::{Capacity, Driver},
@@ -239,7 +239,7 @@ impl fmt::Debug for Places {
 
 impl Place {
     fn unseen(name: String, driver: Arc<dyn Driver>, is_node: bool) -> Self {
-        let unknown = || Failure::new("not_looked_at", "it has not been looked at yet");
+        let unknown = || Failure::new(Code::NotLookedAt, "it has not been looked at yet");
         let seen = Seen {
             offers: Offers {
                 arch: Arch::host(),
@@ -317,7 +317,7 @@ impl Place {
     /// Nothing, for this reason.
     fn nothing(&self, before: &Seen, arch: Arch, machines: bool, why: &Failure) -> Seen {
         let mut why = why.clone();
-        if why.code == "not_equipped" {
+        if why.code == Code::NotEquipped {
             why.detail = format!("{} is {arch}, and {}", self.name, why.detail);
         }
         Seen {
@@ -337,9 +337,14 @@ impl Place {
     fn note_change(&self, before: &Seen, now: &Seen) {
         fn say<T: fmt::Debug>(place: &str, what: &str, before: &Result<T, Failure>, now: &Result<T, Failure>) {
             match (before, now) {
-                (Ok(_), Err(failure)) => tracing::warn!(place, code = failure.code, "no {what} any more: {failure}"),
+                (Ok(_), Err(failure)) => tracing::warn!(
+                    place,
+                    code = failure.code.name(),
+                    hint = failure.hint,
+                    "no {what} any more: {failure}"
+                ),
                 (Err(before), Err(now)) if before.code != now.code => {
-                    tracing::warn!(place, code = now.code, "no {what}: {now}");
+                    tracing::warn!(place, code = now.code.name(), hint = now.hint, "no {what}: {now}");
                 }
                 (Err(_), Ok(_)) => tracing::info!(place, "{what} can be had"),
                 _ => {}

@@ -4,7 +4,12 @@ use ipnet::IpNet;
 use reqwest::Url;
 use tokio::net::lookup_host;
 
-use crate::{config::NetworkSettings, records::Failure, sandbox::Reach, settings::Destination};
+use crate::{
+    config::NetworkSettings,
+    records::{Code, Failure},
+    sandbox::Reach,
+    settings::Destination,
+};
 
 /// The addresses that a job may reach and those that it may not. `services` are those that every job needs, such as S3.
 ///
@@ -36,7 +41,7 @@ async fn addresses(destinations: &[Destination]) -> Result<Vec<IpNet>, Failure> 
             Destination::Network(network) => found.push(*network),
             Destination::Host(name) => {
                 let all = lookup_host((name.as_str(), 0)).await.map_err(|error| {
-                    Failure::new("no_network", format!("{name} has no address: {error}"))
+                    Failure::new(Code::NoNetwork, format!("{name} has no address: {error}"))
                         .hint("[network] names it; see whether this host can look it up")
                 })?;
                 found.extend(all.map(|address| IpNet::from(address.ip())));
@@ -68,6 +73,6 @@ mod tests {
         assert!(open.allow.is_empty(), "an empty list allows everything");
 
         let unknown = reach(&with(&["nobody.invalid"]), &services).await.unwrap_err();
-        assert_eq!(unknown.code, "no_network");
+        assert_eq!(unknown.code, Code::NoNetwork);
     }
 }

@@ -9,7 +9,11 @@ use std::{
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
-use crate::{arch::Arch, compression, records::Failure};
+use crate::{
+    arch::Arch,
+    compression,
+    records::{Code, Failure},
+};
 
 /// A recipe as one archive.
 #[derive(Debug)]
@@ -39,7 +43,7 @@ impl RecipeArchive {
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let unreadable = |error: std::io::Error| Failure::io("cannot read the recipe", &error);
         let missing = |_| {
-            Failure::new("recipe_missing", format!("there is no recipe at {}", path.display()))
+            Failure::new(Code::RecipeMissing, format!("there is no recipe at {}", path.display()))
                 .hint("name a directory with a config.xml, or a tar archive of one")
         };
         let path = fs_err::canonicalize(path).map_err(missing)?;
@@ -47,7 +51,7 @@ impl RecipeArchive {
         let (bytes, description) = if path.is_dir() {
             let description = fs_err::read_to_string(path.join("config.xml")).map_err(|_| {
                 Failure::new(
-                    "recipe_config_missing",
+                    Code::RecipeConfigMissing,
                     format!("{} holds no config.xml", path.display()),
                 )
                 .hint("a kiwi-ng recipe is a directory with config.xml at its top")
@@ -57,7 +61,7 @@ impl RecipeArchive {
             let size = fs_err::metadata(&path).map_err(unreadable)?.len();
             if size > LARGEST {
                 return Err(
-                    Failure::new("recipe_too_large", format!("the recipe archive has {size} bytes"))
+                    Failure::new(Code::RecipeTooLarge, format!("the recipe archive has {size} bytes"))
                         .hint(format!("at most {LARGEST} are taken; large files belong in packages")),
                 );
             }
@@ -230,11 +234,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(
             RecipeArchive::read(&dir.path().join("gone")).unwrap_err().code,
-            "recipe_missing"
+            Code::RecipeMissing
         );
         assert_eq!(
             RecipeArchive::read(dir.path()).unwrap_err().code,
-            "recipe_config_missing"
+            Code::RecipeConfigMissing
         );
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     artifacts::ArtifactStore,
     host,
     records::{
-        Execs, Failure, ImageId, JobId, Link, Step, TwinLevel, UploadedArtifact,
+        Code, Execs, Failure, ImageId, JobId, Link, Step, TwinLevel, UploadedArtifact,
         protocol::{
             AgentFacts, BootFiles, Event, JobDescription, RecipeSource, RecipeType, RecipeWork, SquashfsOptions,
             Stream, TemplateMode, What, Work,
@@ -345,7 +345,7 @@ async fn end(handle: &mut Handle) -> Result<Report, Failure> {
 }
 
 fn interrupted() -> Failure {
-    Failure::new("interrupted", "the build was interrupted")
+    Failure::new(Code::Interrupted, "the build was interrupted")
 }
 
 /// Where events go.
@@ -420,7 +420,7 @@ fn verdict(
             report.oom_kills
         );
         return Err(at(
-            Failure::new("out_of_memory", detail).hint("allow it more: `--memory SIZE`")
+            Failure::new(Code::OutOfMemory, detail).hint("allow it more: `--memory SIZE`")
         ));
     }
     if let Some(failure) = report.failure {
@@ -432,7 +432,7 @@ fn verdict(
         report.exit_code
     );
     Err(at(
-        Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")
+        Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel log may say what")
     ))
 }
 
@@ -460,7 +460,7 @@ async fn commit(
 ) -> Result<(Link, Vec<UploadedArtifact>), Failure> {
     let path = log.to_owned();
     let packed = tokio::task::spawn_blocking(move || zstd::encode_all(fs_err::File::open(path)?, 0)).await;
-    let packed = packed.map_err(|error| Failure::new("log_lost", error))?;
+    let packed = packed.map_err(|error| Failure::new(Code::LogLost, error))?;
     let packed = packed.map_err(|error| Failure::io("cannot pack the log", &error))?;
     site.store.put_log(image, packed).await?;
     let manifest = site.store.write_manifest(image, arch, &artifacts).await?;
@@ -476,7 +476,7 @@ mod tests {
         let code = |said, report| {
             verdict(said, report, &["last".to_owned()], Some(Step::Build)).map_err(|failure| failure.code)
         };
-        let agents = || Failure::new("build_failed", "kiwi");
+        let agents = || Failure::new(Code::BuildFailed, "kiwi");
         let report = |oom_kills| {
             Ok(Report {
                 exit_code: 137,
@@ -484,17 +484,17 @@ mod tests {
                 ..Report::default()
             })
         };
-        let lost = || Err(Failure::new("sandbox_lost", "gone"));
+        let lost = || Err(Failure::new(Code::SandboxLost, "gone"));
         assert_eq!(code(Some(Ok(Vec::new())), report(0)), Ok(Vec::new()));
-        assert_eq!(code(Some(Err(agents())), report(0)), Err("build_failed".into()));
-        assert_eq!(code(Some(Err(agents())), report(1)), Err("out_of_memory".into()));
-        assert_eq!(code(Some(Err(agents())), lost()), Err("build_failed".into()));
-        assert_eq!(code(None, report(0)), Err("sandbox_lost".into()));
-        assert_eq!(code(None, lost()), Err("sandbox_lost".into()));
+        assert_eq!(code(Some(Err(agents())), report(0)), Err(Code::BuildFailed));
+        assert_eq!(code(Some(Err(agents())), report(1)), Err(Code::OutOfMemory));
+        assert_eq!(code(Some(Err(agents())), lost()), Err(Code::BuildFailed));
+        assert_eq!(code(None, report(0)), Err(Code::SandboxLost));
+        assert_eq!(code(None, lost()), Err(Code::SandboxLost));
         let unmade = Report {
-            failure: Some(Failure::new("no_user_namespace", "no")),
+            failure: Some(Failure::new(Code::NoUserNamespace, "no")),
             ..Report::default()
         };
-        assert_eq!(code(None, Ok(unmade)), Err("no_user_namespace".into()));
+        assert_eq!(code(None, Ok(unmade)), Err(Code::NoUserNamespace));
     }
 }

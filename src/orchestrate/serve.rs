@@ -26,7 +26,7 @@ use super::{
 use crate::{
     artifacts::ArtifactStore,
     records::{
-        Failure, ImageId, JobId, Upload, UploadedArtifact,
+        Code, Failure, ImageId, JobId, Upload, UploadedArtifact,
         protocol::{
             Answer, Call, Event, EventBatch, EventsKept, JobDescription, NewUpload, OpenUpload, PROTOCOL, PackageUrls,
             Packages, PartUrls, SentParts,
@@ -99,7 +99,7 @@ impl AgentCalls for JobServer {
             _ if self.progress.finished.load(Ordering::SeqCst) => Err(Refusal::Over),
             Call::GetJob(query) if query.protocol == PROTOCOL => Ok(Answer::Job(Box::new(self.description.clone()))),
             Call::GetJob(_) => Err(Refusal::Failed(
-                Failure::new("agent_mismatch", "kiln and its agent were not built together")
+                Failure::new(Code::AgentMismatch, "kiln and its agent were not built together")
                     .hint("`make build` builds both"),
             )),
             Call::PostEvents(batch) => self.keep(batch).await.map(Answer::Events),
@@ -198,7 +198,7 @@ impl JobServer {
 
     fn upload(&self, number: u32) -> Result<Upload, Failure> {
         let upload = self.uploads().open.get(&number).cloned();
-        upload.ok_or_else(|| Failure::new("protocol", format!("there is no open upload {number}")))
+        upload.ok_or_else(|| Failure::new(Code::Protocol, format!("there is no open upload {number}")))
     }
 
     fn uploads(&self) -> MutexGuard<'_, Uploads> {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use super::{launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
     records::{
-        Failure, JobId, Moment, Run,
+        Code, Failure, JobId, Moment, Run,
         run::{State, Used},
     },
     sandbox::{Driver, SandboxState, Scratch},
@@ -32,7 +32,11 @@ impl Orchestrator {
         let mut outcome = Ok(());
         let mut note = |done: Result<(), Failure>| {
             if let Err(failure) = done {
-                tracing::warn!("something is not cleared away yet: {failure}");
+                tracing::warn!(
+                    code = failure.code.name(),
+                    hint = failure.hint,
+                    "something is not cleared away yet: {failure}"
+                );
                 if outcome.is_ok() {
                     outcome = Err(failure);
                 }
@@ -78,7 +82,7 @@ impl Orchestrator {
             // The commit loop will.
             return Ok(());
         }
-        let failure = Failure::new("server_lost", "the server that ran the job is gone")
+        let failure = Failure::new(Code::ServerLost, "the server that ran the job is gone")
             .hint("see why it does not run; what its sandbox left is removed when it starts again");
         Ok(self.fail(stored.job.id, stored.run.attempt, failure).await?)
     }

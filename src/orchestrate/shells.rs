@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{agents::Line, orchestrator::Orchestrator};
 use crate::{
     records::{
-        Failure, Job, JobId, Run, ShellStatus, job::Connection, protocol::shell::GO, run::Refused, shell::Address,
+        Code, Failure, Job, JobId, Run, ShellStatus, job::Connection, protocol::shell::GO, run::Refused, shell::Address,
     },
     settings::Ports,
     store::StoredRun,
@@ -162,7 +162,7 @@ impl Orchestrator {
             return Ok(());
         }
         let detail = format!("none of the ports {first} to {last} can be listened on for a job's shell");
-        Err(Failure::new("no_shell_port", detail).hint("`ports` in [shell] can name others"))
+        Err(Failure::new(Code::NoShellPort, detail).hint("`ports` in [shell] can name others"))
     }
 
     /// Where the shell of a new job will be, if a port is left.

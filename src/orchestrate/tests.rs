@@ -17,7 +17,7 @@ use crate::{
     artifacts::{ArtifactStore, embedded::EmbeddedS3},
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
-        Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
+        Code, Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
         protocol::{AgentFacts, Call, EventBatch},
         run::State,
     },
@@ -31,6 +31,7 @@ use crate::{
 use async_trait::async_trait;
 use futures::future::join_all;
 
+mod commit;
 mod nodes;
 
 /// What each sandbox was made from, and how it is.
@@ -134,7 +135,7 @@ impl Driver for Place {
 struct Site {
     store: SharedStore,
     artifacts: ArtifactStore,
-    _s3: EmbeddedS3,
+    s3: EmbeddedS3,
     _dir: tempfile::TempDir,
 }
 
@@ -154,7 +155,7 @@ impl Site {
         Self {
             store: Arc::new(SqliteStore::open(&dir.path().join("records.sqlite")).await.unwrap()),
             artifacts: ArtifactStore::connect(&s3.settings()).await.unwrap(),
-            _s3: s3,
+            s3,
             _dir: dir,
         }
     }
@@ -311,7 +312,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
-    assert_eq!(failure.code, "sandbox_lost");
+    assert_eq!(failure.code, Code::SandboxLost);
     server.orchestrator.settle_once().await.unwrap();
     assert!(server.place.list().await.unwrap().is_empty());
     assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
@@ -383,7 +384,7 @@ async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
-    assert_eq!(failure.code, "heartbeat_lost");
+    assert_eq!(failure.code, Code::HeartbeatLost);
 }
 
 #[tokio::test]

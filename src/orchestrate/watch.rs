@@ -10,7 +10,7 @@ use bytesize::ByteSize;
 use super::{launch::since_launch, live::Live, orchestrator::Orchestrator};
 use crate::{
     records::{
-        Failure, Step,
+        Code, Failure, Step,
         run::{How, LOCAL, State, Used},
     },
     sandbox::{Evidence, SandboxState, Usage},
@@ -82,7 +82,7 @@ impl Orchestrator {
                 return Ok(same.then(|| at(verdict(&evidence, run.step))));
             }
             SandboxState::Absent if run.state == State::Running || clocks.since_launch > NO_SANDBOX => {
-                return Ok(Some(at(Failure::new("sandbox_lost", "the sandbox is gone")
+                return Ok(Some(at(Failure::new(Code::SandboxLost, "the sandbox is gone")
                     .hint("somebody removed it; the job can be started again"))));
             }
             SandboxState::Absent => {
@@ -189,7 +189,7 @@ impl Clocks {
         if self.unheard > settings.heartbeat.duration() {
             let detail = format!("the agent said nothing at all for {} s", self.unheard.as_secs());
             return Some(
-                Failure::new("heartbeat_lost", detail)
+                Failure::new(Code::HeartbeatLost, detail)
                     .hint("see whether the host or the sandbox is overloaded or frozen"),
             );
         }
@@ -203,7 +203,7 @@ impl Clocks {
                 limit(settings.silence).as_secs()
             );
             return Some(
-                Failure::new("silent", detail)
+                Failure::new(Code::Silent, detail)
                     .hint("the end of the log says what hangs; `silence` in [watch] allows more"),
             );
         }
@@ -212,7 +212,9 @@ impl Clocks {
                 "it took more than {} s, which is what a job may take{how}",
                 limit(settings.wall).as_secs()
             );
-            return Some(Failure::new("wall_limit", detail).hint("`wall` and `emulated_factor` in [watch] allow more"));
+            return Some(
+                Failure::new(Code::WallLimit, detail).hint("`wall` and `emulated_factor` in [watch] allow more"),
+            );
         }
         None
     }
@@ -225,7 +227,7 @@ fn over_disk(used: Used, limit: u64) -> Option<Failure> {
             ByteSize(used.disk),
             ByteSize(limit)
         );
-        Failure::new("disk_full", detail).hint("allow it more: `build_env_size` of the job, in GiB")
+        Failure::new(Code::DiskFull, detail).hint("allow it more: `build_env_size` of the job, in GiB")
     })
 }
 
@@ -247,13 +249,13 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
         "the agent ended{when} with code {} and without a word{last}",
         evidence.exit_code
     );
-    Failure::new("sandbox_lost", detail).hint("something killed it; the kernel's log may say what")
+    Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel's log may say what")
 }
 
 /// The kernel killed something of a sandbox for want of memory.
 pub(super) fn out_of_memory(kills: u64) -> Failure {
     let detail = format!("the build needed more memory than it may have; the kernel killed {kills} of its processes");
-    Failure::new("out_of_memory", detail).hint("allow it more: `job_mem_size` of the job, in GiB")
+    Failure::new(Code::OutOfMemory, detail).hint("allow it more: `job_mem_size` of the job, in GiB")
 }
 
 #[cfg(test)]
@@ -279,14 +281,14 @@ mod tests {
         };
         let code = |clocks: Clocks, factor| clocks.failure(&settings, factor, false).map(|failure| failure.code);
         assert_eq!(code(clocks(60, 100, 1000), 1), None);
-        assert_eq!(code(clocks(61, 0, 0), 10).as_deref(), Some("heartbeat_lost"));
-        assert_eq!(code(clocks(0, 101, 0), 1).as_deref(), Some("silent"));
+        assert_eq!(code(clocks(61, 0, 0), 10), Some(Code::HeartbeatLost));
+        assert_eq!(code(clocks(0, 101, 0), 1), Some(Code::Silent));
         assert_eq!(code(clocks(0, 101, 1001), 10), None);
-        assert_eq!(code(clocks(0, 0, 1001), 1).as_deref(), Some("wall_limit"));
-        assert_eq!(code(clocks(0, 0, 10_001), 10).as_deref(), Some("wall_limit"));
+        assert_eq!(code(clocks(0, 0, 1001), 1), Some(Code::WallLimit));
+        assert_eq!(code(clocks(0, 0, 10_001), 10), Some(Code::WallLimit));
         let waits = |clocks: Clocks| clocks.failure(&settings, 1, true).map(|failure| failure.code);
         assert_eq!(waits(clocks(60, 101, 1001)), None);
-        assert_eq!(waits(clocks(61, 0, 0)).as_deref(), Some("heartbeat_lost"));
+        assert_eq!(waits(clocks(61, 0, 0)), Some(Code::HeartbeatLost));
     }
 
     #[test]
@@ -299,14 +301,14 @@ mod tests {
             last_words: vec!["panicked".into()],
         };
         let lost = verdict(&evidence, Some(Step::Build));
-        assert_eq!(lost.code, "sandbox_lost");
+        assert_eq!(lost.code, Code::SandboxLost);
         assert_eq!(
             lost.detail,
             "the agent ended in step build with code 137 and without a word: panicked"
         );
-        evidence.failure = Some(Failure::new("no_user_namespace", "no"));
-        assert_eq!(verdict(&evidence, None).code, "no_user_namespace");
+        evidence.failure = Some(Failure::new(Code::NoUserNamespace, "no"));
+        assert_eq!(verdict(&evidence, None).code, Code::NoUserNamespace);
         evidence.oom_kills = 2;
-        assert_eq!(verdict(&evidence, None).code, "out_of_memory");
+        assert_eq!(verdict(&evidence, None).code, Code::OutOfMemory);
     }
 }

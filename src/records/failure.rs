@@ -1,16 +1,23 @@
 //! Why a job ended in `error`: a stable code, the cause in one line, and what to do about it.
 
+mod code;
+#[cfg(test)]
+mod document;
+mod table;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::Step;
 
+pub use code::Code;
+
 /// The cause of a failed job. Printed by the CLI and kept with the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A stable `snake_case` word, listed in `docs/errors.md`.
-    pub code: String,
+    /// What went wrong, and what follows from it.
+    pub code: Code,
     /// The cause, in one line.
     pub detail: String,
     /// What the user can do about it.
@@ -23,9 +30,9 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with its code and cause.
-    pub fn new(code: &str, detail: impl fmt::Display) -> Self {
+    pub fn new(code: Code, detail: impl fmt::Display) -> Self {
         Self {
-            code: code.to_owned(),
+            code,
             detail: detail.to_string(),
             hint: None,
             step: None,
@@ -51,13 +58,13 @@ impl Failure {
         let detail = format!("{what}: {error}");
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::disk_full(detail),
-            _ => Self::new("io", detail),
+            _ => Self::new(Code::Io, detail),
         }
     }
 
     /// No space, or no inodes, left.
     pub fn disk_full(detail: impl fmt::Display) -> Self {
-        Self::new("disk_full", detail)
+        Self::new(Code::DiskFull, detail)
             .hint("free space in Kiln's data directory, or set KILN_DATA_DIR to a larger file system")
     }
 }

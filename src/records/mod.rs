@@ -25,7 +25,7 @@ pub mod twins;
 
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
 pub use change::{Change, ChangeKind};
-pub use failure::Failure;
+pub use failure::{Code, Failure};
 pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ScheduleId, ServerId, TokenId};
 pub use image::Image;
 pub use job::{Job, JobStatus, JobType};

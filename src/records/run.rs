@@ -583,33 +583,12 @@ impl How {
     }
 }
 
-/// Causes that lie in the place and not in the recipe: another try may end better.
-const INFRASTRUCTURE: [&str; 13] = [
-    "image_unreachable",
-    "heartbeat_lost",
-    "sandbox_lost",
-    "sandbox_start",
-    "server_lost",
-    "agent_panic",
-    "upload_failed",
-    "s3_unreachable",
-    "s3_timeout",
-    "s3_error",
-    "s3_missing",
-    "artifact_mismatch",
-    "store_unavailable",
-];
-
-/// Whether a failure is one of the place.
-pub fn is_infrastructure(failure: &Failure) -> bool {
-    INFRASTRUCTURE.contains(&failure.code.as_str())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::records::Code;
 
     fn run() -> Run {
         Run::new(Plan {
@@ -667,7 +646,7 @@ mod tests {
             Arrow::Finish => run.finish(),
             Arrow::Commit => run.commit(now),
             Arrow::Retry => run.retry(now),
-            Arrow::Fail => run.fail(Failure::new("sandbox_lost", "gone"), now),
+            Arrow::Fail => run.fail(Failure::new(Code::SandboxLost, "gone"), now),
             Arrow::Step(step) => {
                 run.begin_step(step);
                 Ok(())
@@ -747,17 +726,5 @@ mod tests {
                 "success"
             ]
         );
-    }
-
-    #[test]
-    fn a_recipes_own_fault_is_no_reason_to_try_again() {
-        for (code, again) in [
-            ("build_failed", false),
-            ("disk_full", false),
-            ("out_of_memory", false),
-            ("sandbox_lost", true),
-        ] {
-            assert_eq!(is_infrastructure(&Failure::new(code, "")), again, "{code}");
-        }
     }
 }

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{arch::Arch, records::Failure};
+use crate::{
+    arch::Arch,
+    records::{Code, Failure},
+};
 
 /// This host's own agent, and those for build nodes of other architectures. Each of the latter is in a directory
 /// beside the own agent, named after the architecture, with the programs that go into sandboxes with it.
@@ -32,7 +35,7 @@ impl Agents {
         let name = self.own.file_name().unwrap_or_default();
         let path = self.own.with_file_name(arch.name()).join(name);
         let lacks = |why: String| {
-            Failure::new("not_equipped", format!("there is no agent for {arch}: {why}")).hint(format!(
+            Failure::new(Code::NotEquipped, format!("there is no agent for {arch}: {why}")).hint(format!(
                 "`make agent ARCH={arch}` builds it; it belongs into the directory `{arch}` beside `{}`",
                 self.own.display()
             ))
@@ -66,7 +69,7 @@ mod tests {
 
         let [arch, other] = [Arch::Riscv64, Arch::Ppc64le];
         let failure = agents.of(arch).unwrap_err();
-        assert_eq!(failure.code, "not_equipped");
+        assert_eq!(failure.code, Code::NotEquipped);
         assert!(failure.hint.unwrap().contains("make agent ARCH=riscv64"));
 
         let path = dir.path().join("riscv64/kiln-agent");

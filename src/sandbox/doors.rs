@@ -24,7 +24,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The most connections through one door at a time. Further ones wait: a recipe that opens many must not use up the
 /// server's descriptors.
@@ -54,8 +54,9 @@ impl Doors {
             tasks: JoinSet::new(),
         };
         for port in ports {
-            let failed =
-                |error: std::io::Error| Failure::new("no_door", format!("cannot open a door to port {port}: {error}"));
+            let failed = |error: std::io::Error| {
+                Failure::new(Code::NoDoor, format!("cannot open a door to port {port}: {error}"))
+            };
             let name = socket_name(*port);
             let listener = listen(dir, &name).and_then(UnixListener::from_std).map_err(failed)?;
             doors.sockets.push(dir.join(name));

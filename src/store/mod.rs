@@ -30,8 +30,8 @@ pub use self::{
 use crate::{
     arch::Arch,
     records::{
-        Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, schedule::Tick,
+        Code, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe,
+        RecipeId, RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, schedule::Tick,
     },
 };
 
@@ -440,10 +440,10 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => {
-                Failure::new("store_unavailable", error).hint("see whether the database runs and its disk has space")
+                Failure::new(Code::StoreUnavailable, error).hint("see whether the database runs and its disk has space")
             }
-            StoreError::Damaged(_) => Failure::new("store_damaged", error),
-            _ => Failure::new("store_conflict", error),
+            StoreError::Damaged(_) => Failure::new(Code::StoreDamaged, error),
+            _ => Failure::new(Code::StoreConflict, error),
         }
     }
 }

@@ -11,7 +11,7 @@ use kiln::{
     arch::Arch,
     orchestrate::agents::Refusal,
     records::{
-        Failure, JobId, TwinLevel,
+        Code, Failure, JobId, TwinLevel,
         protocol::{
             Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
             RecipeWork, SquashfsOptions, TemplateMode, What, Work,
@@ -117,10 +117,10 @@ async fn lost_answers_and_a_server_that_restarts_neither_lose_nor_double_a_line(
         round += 1;
         match round % 4 {
             // Refused, then kept with an answer that is lost.
-            1 => Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+            1 => Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away"))),
             2 => {
                 server_keeps.keep(batch)?;
-                Err(Refusal::Later(Failure::new("store_unavailable", "away")))
+                Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away")))
             }
             _ => server_keeps.keep(batch),
         }
@@ -225,7 +225,7 @@ async fn a_server_that_says_stop_is_obeyed() {
     let Ending::Failed(failure) = channel.ended().await else {
         panic!("it is to finish");
     };
-    assert_eq!(failure.code, "cancelled");
+    assert_eq!(failure.code.name(), "cancelled");
     // What is left to say is still said.
     events.say("good bye").await;
     events.flush().await;
@@ -250,6 +250,6 @@ async fn a_server_that_lost_events_ends_the_job() {
     let Ending::Failed(failure) = channel.ended().await else {
         panic!("it is to finish");
     };
-    assert_eq!(failure.code, "protocol");
+    assert_eq!(failure.code.name(), "protocol");
     events.flush().await;
 }

@@ -10,7 +10,7 @@ use kiln::{
     agent::channel::Ending,
     orchestrate::agents::Refusal,
     records::{
-        ArtifactKind, Failure,
+        ArtifactKind, Code, Failure,
         protocol::{AgentFacts, Answer, Call, EventsKept, NewUpload, Outcome},
     },
 };
@@ -68,7 +68,7 @@ async fn an_agent_that_is_told_to_end_has_its_server_know() {
     let server = Server::scripted(move |call| {
         let answer = match &call {
             // It has nothing to do yet.
-            Call::GetJob(_) => Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+            Call::GetJob(_) => Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away"))),
             Call::PostEvents(_) => Ok(Answer::Events(EventsKept {
                 next: 0,
                 stop: false,
@@ -97,7 +97,7 @@ async fn an_agent_that_is_told_to_end_has_its_server_know() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(said.code, "sandbox_lost", "{said}");
+    assert_eq!(said.code.name(), "sandbox_lost", "{said}");
     let status = child.wait().await.unwrap();
     assert!(status.success(), "{status}");
 }
@@ -109,8 +109,8 @@ async fn a_failure_that_the_server_finds_is_the_jobs() {
         Err(Refusal::Failed(disk_full.clone())),
         Err(Refusal::Hole(7)),
         // What passes is not the caller's concern.
-        Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
-        Err(Refusal::Later(Failure::new("store_unavailable", "away"))),
+        Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away"))),
+        Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away"))),
         Ok(Answer::Done),
         Err(Refusal::Over),
     ]
@@ -122,11 +122,11 @@ async fn a_failure_that_the_server_finds_is_the_jobs() {
         size: 1,
     };
     assert_eq!(channel.create_upload(object).await.unwrap_err(), disk_full);
-    assert_eq!(channel.create_upload(object).await.unwrap_err().code, "protocol");
+    assert_eq!(channel.create_upload(object).await.unwrap_err().code.name(), "protocol");
     let finished = Outcome { failure: None };
     channel.finish(&finished).await.unwrap();
     let over = channel.finish(&finished).await.unwrap_err();
-    assert_eq!(over.code, "job_over");
+    assert_eq!(over.code.name(), "job_over");
     assert_eq!(channel.ended().await, Ending::Dismissed(over));
 }
 
@@ -173,7 +173,7 @@ async fn too_much_is_not_read() {
         let response = request.send().await.unwrap();
         assert_eq!(response.status().as_u16(), status);
         let failure: Failure = response.json().await.unwrap();
-        assert_eq!(failure.code, "protocol");
+        assert_eq!(failure.code.name(), "protocol");
     }
 }
 
@@ -188,7 +188,7 @@ async fn a_server_that_stays_away_is_given_up() {
     server.kill().await;
     let begun = Instant::now();
     let lost = channel.finish(&Outcome { failure: None }).await.unwrap_err();
-    assert_eq!(lost.code, "server_lost");
+    assert_eq!(lost.code.name(), "server_lost");
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(channel.ended().await, Ending::Dismissed(lost));
 }

@@ -80,7 +80,10 @@ impl AgentCalls for OneUpload {
                 state.artifact = Some(artifact);
                 if state.lost > 0 {
                     state.lost -= 1;
-                    return Err(Refusal::Later(kiln::records::Failure::new("s3_timeout", "lost")));
+                    return Err(Refusal::Later(kiln::records::Failure::new(
+                        kiln::records::Code::S3Timeout,
+                        "lost",
+                    )));
                 }
                 Ok(Answer::Done)
             }
@@ -219,6 +222,6 @@ async fn an_s3_that_stays_away_is_the_cause() {
         .upload(ArtifactKind::Rootfs, scene.file.path())
         .await
         .unwrap_err();
-    assert_eq!(failure.code, "upload_failed");
+    assert_eq!(failure.code.name(), "upload_failed");
     assert!(!failure.detail.contains("X-Amz-Signature"), "{failure}");
 }

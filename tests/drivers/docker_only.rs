@@ -36,7 +36,7 @@ async fn an_engine_that_crashes_and_comes_back() {
         driver.destroy(spec.job, Scratch::Remove).await.unwrap_err().code,
         driver.start(&place.spec("")).await.unwrap_err().code,
     ] {
-        assert_eq!(code, "engine_gone");
+        assert_eq!(code.name(), "engine_gone");
     }
     engine.bring_up();
     // It ends what it finds when it comes back. That is the place's fault, not the recipe's, so that it is tried again.
@@ -45,7 +45,7 @@ async fn an_engine_that_crashes_and_comes_back() {
     let SandboxState::Ended(evidence) = driver.look(spec.job).await.unwrap() else {
         panic!("it is gone");
     };
-    assert_eq!(evidence.failure.unwrap().code, "sandbox_lost");
+    assert_eq!(evidence.failure.unwrap().code.name(), "sandbox_lost");
     driver.destroy(spec.job, Scratch::Remove).await.unwrap();
     assert_eq!(driver.list().await.unwrap(), []);
     // And goes on as if nothing had been.
@@ -62,24 +62,24 @@ async fn what_the_engine_has_not() {
     let nowhere = EngineAddress::Socket("/nowhere/engine.sock".into());
     let driver = DockerDriver::new(settings(&place.kiln, nowhere));
     let failure = driver.start(&place.spec("")).await.unwrap_err();
-    assert_eq!(failure.code, "engine_gone");
+    assert_eq!(failure.code.name(), "engine_gone");
     assert!(
         failure.detail.contains("/nowhere/engine.sock") && failure.hint.is_some(),
         "{failure:?}"
     );
-    assert_eq!(driver.shared_kernel().await.unwrap_err().code, "engine_gone");
+    assert_eq!(driver.shared_kernel().await.unwrap_err().code.name(), "engine_gone");
 
     // A virtual machine needs a runtime that makes some, by name or not, and the server's address.
     let mut spec = place.spec("");
     spec.kernel = Kernel::Own;
-    assert_eq!(place.driver().start(&spec).await.unwrap_err().code, "no_vm");
+    assert_eq!(place.driver().start(&spec).await.unwrap_err().code.name(), "no_vm");
     let engine = || EngineAddress::Socket(Engine::shared().socket());
     let mut with_vms = settings(&place.kiln, engine());
     with_vms.vm_runtime = Some("kata-that-is-not-there".to_owned());
     let driver = DockerDriver::new(with_vms);
     let failure = driver.start(&spec).await.unwrap_err();
-    assert_eq!(failure.code, "runtime_unknown", "{failure:?}");
-    assert_eq!(driver.own_kernel().await.unwrap_err().code, "runtime_unknown");
+    assert_eq!(failure.code.name(), "runtime_unknown", "{failure:?}");
+    assert_eq!(driver.own_kernel().await.unwrap_err().code.name(), "runtime_unknown");
     // Nothing of what was begun is left.
     driver.destroy(spec.job, Scratch::Remove).await.unwrap();
     assert_eq!(driver.list().await.unwrap(), []);
@@ -88,9 +88,9 @@ async fn what_the_engine_has_not() {
     let mut pretends = settings(&place.kiln, engine());
     pretends.vm_runtime = Some("pretends".to_owned());
     let driver = DockerDriver::new(pretends);
-    assert_eq!(driver.start(&spec).await.unwrap_err().code, "no_server_url");
+    assert_eq!(driver.start(&spec).await.unwrap_err().code.name(), "no_server_url");
     let failure = driver.own_kernel().await.unwrap_err();
-    assert_eq!(failure.code, "no_vm", "{failure:?}");
+    assert_eq!(failure.code.name(), "no_vm", "{failure:?}");
     assert!(failure.detail.contains("own kernel"), "{failure:?}");
 }
 
@@ -100,7 +100,7 @@ async fn what_the_engine_has_is_tried_out() {
     let place = Place::<Containers>::new().await;
     assert_eq!(place.driver().arch().await.unwrap(), Arch::host());
     place.driver().shared_kernel().await.unwrap();
-    assert_eq!(place.driver().own_kernel().await.unwrap_err().code, "no_vm");
+    assert_eq!(place.driver().own_kernel().await.unwrap_err().code.name(), "no_vm");
     // Whoever lists sandboxes sees none of that.
     assert_eq!(place.driver().list().await.unwrap(), []);
 }
@@ -122,7 +122,7 @@ async fn who_stops_a_container_stops_the_agent_first() {
         panic!("it goes on");
     };
     assert_eq!(evidence.exit_code, 7, "{evidence:?}");
-    assert_eq!(evidence.failure.unwrap().code, "sandbox_lost");
+    assert_eq!(evidence.failure.unwrap().code.name(), "sandbox_lost");
     place.destroy(spec.job).await;
 
     // One that does not listen is gone all the same, with a report, before the engine would kill its first process.
@@ -308,7 +308,7 @@ async fn an_engine_on_another_host_through_ssh() {
     let sshd = Sshd::start();
     let stranger = through(&sshd, &place.kiln, "other");
     let failure = stranger.list().await.unwrap_err();
-    assert_eq!(failure.code, "engine_gone", "{failure:?}");
+    assert_eq!(failure.code.name(), "engine_gone", "{failure:?}");
     assert!(
         !sshd.read("log").contains("Accepted publickey"),
         "it logged in to a host that it does not know"

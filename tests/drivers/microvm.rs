@@ -162,13 +162,13 @@ async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     let job = place.start("").await;
     kill(qemu_of(job), Signal::SIGKILL).unwrap();
     let evidence = place.end_of(job).await;
-    assert_eq!(evidence.failure.unwrap().code, "vm_lost");
+    assert_eq!(evidence.failure.unwrap().code.name(), "vm_lost");
     // What it wrote may lack something, so nobody goes on with it.
     place.driver().destroy(job, Scratch::Keep).await.unwrap();
     let mut next = place.spec("");
     next.scratch_from = Some(job);
     let failure = place.driver().start(&next).await.unwrap_err();
-    assert_eq!(failure.code, "no_scratch", "{failure}");
+    assert_eq!(failure.code.name(), "no_scratch", "{failure}");
     assert!(failure.detail.contains("ended too suddenly"), "{failure}");
     place.driver().destroy(next.job, Scratch::Remove).await.unwrap();
     place.driver().destroy(job, Scratch::Remove).await.unwrap();
@@ -176,7 +176,7 @@ async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     // The kernel of the guest ends in panic, and its last words are heard.
     let spec = place.spec("mount -t proc proc /mnt; echo c > /mnt/sysrq-trigger; sleep 60");
     let evidence = place.run(&spec).await;
-    assert_eq!(evidence.failure.as_ref().unwrap().code, "vm_lost");
+    assert_eq!(evidence.failure.as_ref().unwrap().code.name(), "vm_lost");
     let words = evidence.last_words.join("\n");
     // Of a long trace the end stands: how its kernel was entered, on either architecture.
     let ways = ["entry_SYSCALL_64", "el0t_64_sync"];
@@ -227,7 +227,7 @@ async fn what_a_machine_cannot_have_is_refused() {
     let place = Place::<Microvms>::new().await;
     let mut spec = place.spec("");
     spec.network = Network::Host;
-    assert_eq!(place.driver().start(&spec).await.unwrap_err().code, "vm_network");
+    assert_eq!(place.driver().start(&spec).await.unwrap_err().code.name(), "vm_network");
     // Disk space of a sandbox on the host's kernel belongs to other ids.
     let mut shared = place.spec("true");
     shared.kernel = Kernel::Shared;
@@ -239,7 +239,7 @@ async fn what_a_machine_cannot_have_is_refused() {
     place.driver().destroy(shared.job, Scratch::Keep).await.unwrap();
     spec.network = Network::Isolated(Reach::default());
     spec.scratch_from = Some(shared.job);
-    assert_eq!(place.driver().start(&spec).await.unwrap_err().code, "no_scratch");
+    assert_eq!(place.driver().start(&spec).await.unwrap_err().code.name(), "no_scratch");
     for job in [spec.job, shared.job] {
         place.driver().destroy(job, Scratch::Remove).await.unwrap();
     }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kiln::artifacts::embedded::EmbeddedS3;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::faults::{
@@ -133,5 +134,46 @@ async fn an_s3_that_fails_for_a_while_costs_no_image() {
     }
     let ends = check(&site, &observer).await;
     assert_eq!(ends.success, rules.len(), "{ends:?}");
+    embedded.shutdown().await;
+}
+
+/// A job that is done waits for its log and its manifest to be written, for longer than the client of S3 tries by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_s3_that_is_overloaded_as_a_job_ends_costs_no_image() {
+    needs!(support::no_namespaces());
+    let Behind {
+        site,
+        proxy,
+        embedded,
+        _dir,
+    } = Behind::start(&[]).await;
+    let observer = Observer::of(&site);
+    let recipe = site.small_recipe();
+    let cases = [
+        (503, "build.log"),
+        (429, "build.log"),
+        (503, "manifest.json"),
+        (429, "manifest.json"),
+    ];
+    for (status, target) in cases {
+        let before = proxy.failed();
+        proxy.set(Some(Rule {
+            fault: Fault::Status(status),
+            method: "PUT",
+            target,
+            every: 1,
+        }));
+        let job = site.submit(&recipe).await;
+        // Four tries are those of one request.
+        let several_looks = |job: &Value| rank(job) > 10 || proxy.failed() - before >= 9;
+        let waiting = site.wait_until(&job, "looked at", several_looks).await;
+        assert_eq!(waiting["state"], "committing", "{status} {target}: {waiting:#}");
+        proxy.set(None);
+        let ended = site.end_of(&job).await;
+        assert_eq!(ended["state"], "success", "{status} {target}: {ended:#}");
+        assert_eq!(ended["attempt"], 1, "{status} {target}: {ended:#}");
+    }
+    let ends = check(&site, &observer).await;
+    assert_eq!(ends.success, cases.len(), "{ends:?}");
     embedded.shutdown().await;
 }

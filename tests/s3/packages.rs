@@ -69,7 +69,7 @@ pub async fn nothing_else_goes_under_a_packages_name(target: Target) -> Target {
     for (sha256, size) in [("../../recipes/x", 1), ("00", 1), (package.sha256.as_str(), u64::MAX)] {
         let sha256 = sha256.to_owned();
         let refused = store.package_urls(vec![PackageFile { sha256, size }], VALID).await;
-        assert_eq!(refused.unwrap_err().code, "upload_invalid");
+        assert_eq!(refused.unwrap_err().code.name(), "upload_invalid");
     }
     target
 }

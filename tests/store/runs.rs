@@ -2,7 +2,7 @@
 
 use kiln::{
     records::{
-        Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
+        Code, Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
         protocol::{BootFiles, TemplateMode},
         run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
     },
@@ -138,7 +138,7 @@ async fn only_what_is_open_is_looked_at(place: &Place) {
     assert_eq!(ids(&open), jobs.iter().map(|job| job.id).collect::<Vec<_>>());
 
     let mut ended = run();
-    ended.fail(Failure::new("cancelled", "by me"), now()).unwrap();
+    ended.fail(Failure::new(Code::Cancelled, "by me"), now()).unwrap();
     store.replace_run(&jobs[1], &ended, 1).await.unwrap();
     // It has ended, but something may be left of it.
     assert_eq!(store.open_runs().await.unwrap().len(), 4);

@@ -109,7 +109,12 @@ async fn pass(mut client: TcpStream, to: SocketAddr, state: &State) -> std::io::
         None => {}
         Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
         Some(Fault::Status(status)) => {
-            let body = "<Error><Code>InternalError</Code><Message>a fault</Message></Error>";
+            let code = if matches!(status, 429 | 503) {
+                "SlowDown"
+            } else {
+                "InternalError"
+            };
+            let body = format!("<Error><Code>{code}</Code><Message>a fault</Message></Error>");
             let length = body.len();
             let answer =
                 format!("HTTP/1.1 {status} Fault\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");

@@ -189,7 +189,7 @@ fn what_is_missing_is_named() {
     ] {
         let root = Root::new(files);
         assert_eq!(root.find(&names(false)).unwrap(), None);
-        assert_eq!(root.find(&names(true)).unwrap_err().code, "kernel_missing");
+        assert_eq!(root.find(&names(true)).unwrap_err().code, Code::KernelMissing);
     }
     for files in [
         &["boot/vmlinuz"][..],
@@ -197,12 +197,12 @@ fn what_is_missing_is_named() {
         &["boot/vmlinuz", "boot/initrd-5", "boot/initrd-6"],
     ] {
         let failure = Root::new(files).find(&names(false)).unwrap_err();
-        assert_eq!(failure.code, "initrd_missing");
+        assert_eq!(failure.code, Code::InitrdMissing);
         assert!(failure.hint.is_some());
     }
     let root = Root::new(&["boot/vmlinuz", "boot/initrd"]);
     let failure = find_boot_files(root.dir.path(), Arch::Riscv64, &names(true)).unwrap_err();
-    assert_eq!(failure.code, "kernel_wrong_arch");
+    assert_eq!(failure.code, Code::KernelWrongArch);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{
         programs::Programs,
     },
     arch::Arch,
-    records::{Failure, protocol::Emulator},
+    records::{Code, Failure, protocol::Emulator},
 };
 
 /// kiwi, in the toolbox's virtual environment.
@@ -92,7 +92,7 @@ async fn run_image_script(
     let mut command = Command::new("chroot");
     command.arg(root).args(["bash", "/image/images.sh"]);
     run(command, emulator, programs, events).await?.check(|script| {
-        Failure::new("script_failed", format!("images.sh failed: {}", script.status))
+        Failure::new(Code::ScriptFailed, format!("images.sh failed: {}", script.status))
             .hint("the script's own output stands before this line in the log")
     })
 }
@@ -122,19 +122,20 @@ fn cause(said: &[String]) -> Failure {
         .map(|line| cause::text_of(line))
         .or_else(|| cause::last_words(said))
     else {
-        return Failure::new("build_failed", "kiwi failed and said nothing");
+        return Failure::new(Code::BuildFailed, "kiwi failed and said nothing");
     };
     if ["config.sh", "images.sh"].iter().any(|script| error.contains(script)) {
-        return Failure::new("script_failed", error).hint("the script's own output stands before this line in the log");
+        return Failure::new(Code::ScriptFailed, error)
+            .hint("the script's own output stands before this line in the log");
     }
-    Failure::new("build_failed", format!("kiwi: {error}")).hint("the log has everything that kiwi said")
+    Failure::new(Code::BuildFailed, format!("kiwi: {error}")).hint("the log has everything that kiwi said")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn failure(text: &str) -> (String, String) {
+    fn failure(text: &str) -> (Code, String) {
         let said: Vec<String> = text.lines().map(str::to_owned).collect();
         let failure = cause(&said);
         (failure.code, failure.detail)
@@ -145,22 +146,22 @@ mod tests {
         for (said, code, detail) in [
             (
                 "[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n",
-                "build_failed",
+                Code::BuildFailed,
                 "kiwi: KiwiRuntimeError: something new",
             ),
             (
                 "[ ERROR   ]: 07:40:20 | KiwiScriptFailed: config.sh failed:\n",
-                "script_failed",
+                Code::ScriptFailed,
                 "KiwiScriptFailed: config.sh failed:",
             ),
             (
                 "Traceback:\nTypeError: oops\n\n",
-                "build_failed",
+                Code::BuildFailed,
                 "kiwi: TypeError: oops",
             ),
-            ("", "build_failed", "kiwi failed and said nothing"),
+            ("", Code::BuildFailed, "kiwi failed and said nothing"),
         ] {
-            assert_eq!(failure(said), (code.to_owned(), detail.to_owned()));
+            assert_eq!(failure(said), (code, detail.to_owned()));
         }
     }
 }

@@ -11,7 +11,7 @@ use nix::{
 };
 
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::room::order::{TOOLBOX, VOLUME},
 };
 
@@ -107,7 +107,7 @@ fn tool(name: &str, args: &[&str]) -> Result<String, Failure> {
 
 fn no_scratch(why: &str) -> Failure {
     Failure::new(
-        "no_scratch",
+        Code::NoScratch,
         format!("the virtual machine cannot make the sandbox's disk space: {why}"),
     )
     .hint("its kernel needs loop devices and ext4; kata/README.md names what else")

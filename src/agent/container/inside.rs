@@ -20,7 +20,7 @@ use nix::{
 
 use super::said;
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::room::{
         die_with_parent,
         kernel::Linux,
@@ -39,7 +39,7 @@ pub(super) fn enter(order: &Order, disk: &Path, parent: UnixStream) -> Result<i3
         flags |= CloneFlags::CLONE_NEWUSER;
     }
     become_root(flags, parent)?;
-    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot start the sandbox: {errno}"));
+    let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot start the sandbox: {errno}"));
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
@@ -74,7 +74,12 @@ pub(super) fn become_root(flags: CloneFlags, mut parent: UnixStream) -> Result<(
     parent.write_all(&[1]).map_err(lost)?;
     parent.read_exact(&mut [0]).map_err(lost)?;
     unshare(CloneFlags::CLONE_NEWCGROUP).map_err(user_namespace_failure)?;
-    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot become root of the sandbox: {errno}"));
+    let system = |errno: Errno| {
+        Failure::new(
+            Code::SandboxStart,
+            format!("cannot become root of the sandbox: {errno}"),
+        )
+    };
     setgroups(&[]).map_err(system)?;
     setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).map_err(system)?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).map_err(system)?;
@@ -92,7 +97,7 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let name = order.facts.job.to_string();
     let hostname = format!("kiln-{}", name.get(..8).unwrap_or(&name));
     sethostname(&hostname)
-        .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
+        .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot name the sandbox: {errno}")))?;
     // The engine's file: its resolver is in this network and nowhere else.
     let resolv_conf = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let doors = match Path::new(DOORS) {

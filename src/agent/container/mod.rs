@@ -41,7 +41,7 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     routes,
     sandbox::room::{
         Counters, DiskGauge, IdMap, Meter, Walker,
@@ -99,7 +99,7 @@ fn read_order() -> Result<Order, Failure> {
     serde_json::from_str(&line).map_err(|error| {
         // The server died between the two calls that start a container.
         Failure::new(
-            "sandbox_start",
+            Code::SandboxStart,
             format!("nobody said what the container is for: {error}"),
         )
     })
@@ -175,7 +175,7 @@ fn sandbox(
     signals: &Signals,
     mut tick: impl FnMut(),
 ) -> Result<(i32, Option<Failure>), Failure> {
-    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot start the sandbox: {errno}"));
+    let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot start the sandbox: {errno}"));
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
     let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot start the sandbox", &error))?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
@@ -219,7 +219,7 @@ fn sandbox(
         tick();
     };
     let ended_by_engine = told_to_end.map(|_| {
-        Failure::new("sandbox_lost", "the container engine ended the sandbox")
+        Failure::new(Code::SandboxLost, "the container engine ended the sandbox")
             .hint("it was stopped or restarted, or somebody stopped the container")
     });
     Ok((exit_code, said(failure_out).or(refused).or(ended_by_engine)))
@@ -260,7 +260,7 @@ struct Signals {
 
 impl Signals {
     fn block() -> Result<Self, Failure> {
-        let failed = |errno: Errno| Failure::new("sandbox_start", format!("cannot wait for signals: {errno}"));
+        let failed = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot wait for signals: {errno}"));
         let mut set = SigSet::empty();
         // The sandbox has ended, or the engine wants it to.
         set.add(Signal::SIGCHLD);

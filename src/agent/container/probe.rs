@@ -18,7 +18,7 @@ use nix::{
 
 use super::{hand_over, inside::become_root, rights, said, say_line};
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::room::{
         IdMap,
         kernel::{Kernel, Linux},
@@ -57,7 +57,7 @@ fn cpu() -> String {
 /// Makes namespaces and a mount, which fails wherever a security module or an old kernel would prevent a sandbox.
 fn try_out(ids: IdMap) -> Result<(), Failure> {
     rights::keep_only_ids()?;
-    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot try out a sandbox: {errno}"));
+    let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot try out a sandbox: {errno}"));
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
     let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot try out a sandbox", &error))?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.

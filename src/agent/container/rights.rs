@@ -2,7 +2,7 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Keeps only the rights to map ids. With "no new privileges" set, as in all of Kiln's containers, no program started
 /// from here on regains any other right (`capabilities(7)`, `prctl(2)`).
@@ -19,7 +19,7 @@ pub(super) fn keep_only_ids() -> Result<(), Failure> {
     };
     set_capabilities(None, kept).map_err(|errno| {
         Failure::new(
-            "sandbox_start",
+            Code::SandboxStart,
             format!("cannot give up the container's rights: {errno}"),
         )
     })

@@ -15,7 +15,7 @@ use crate::{
         shell::{LocalLogin, Sshd},
         unpack,
     },
-    records::{ChangeKind, Failure, ShellTime, ShellWish, protocol::ChangeSource},
+    records::{ChangeKind, Code, Failure, ShellTime, ShellWish, protocol::ChangeSource},
 };
 
 /// The directory of scripts in the root while they run.
@@ -41,7 +41,7 @@ impl Customizing<'_> {
             .say(format!("{}: {}", change.kind.name(), change.name))
             .await;
         let file = self.outputs.root().with_extension("change");
-        let digests = fetch::object(self.http, &change.source, &file, "change_unreachable", &|_, _| {}).await?;
+        let digests = fetch::object(self.http, &change.source, &file, Code::ChangeUnreachable, &|_, _| {}).await?;
         if change
             .source
             .sha256
@@ -49,7 +49,7 @@ impl Customizing<'_> {
             .is_some_and(|known| *known != digests.sha256)
         {
             return Err(Failure::new(
-                "change_unreachable",
+                Code::ChangeUnreachable,
                 format!("{} is not what was uploaded", change.name),
             ));
         }
@@ -137,7 +137,7 @@ fn failed(change: &ChangeSource, tool: &Finished) -> Failure {
         .map(|line| format!("; it said last: {line}"))
         .unwrap_or_default();
     Failure::new(
-        "change_failed",
+        Code::ChangeFailed,
         format!("{} `{}` {how}{last}", change.kind.name(), change.name),
     )
     .hint("what it said stands before this line in the log; the image that it was to change is as it was")

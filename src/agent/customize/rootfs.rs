@@ -17,7 +17,7 @@ use crate::{
         process::{self, blocking},
         squashfs::{parse_devices, parse_progress},
     },
-    records::{Digests, Failure, protocol::ObjectSource},
+    records::{Code, Digests, Failure, protocol::ObjectSource},
     squashfs::{Device, Unpacked},
 };
 
@@ -35,7 +35,7 @@ pub async fn fetch(
 ) -> Result<Vec<Device>, Failure> {
     let base = outputs.base();
     let shown = AtomicU64::new(0);
-    let digests = fetch::object(http, source, &base, "image_unreachable", &|done, total| {
+    let digests = fetch::object(http, source, &base, Code::ImageUnreachable, &|done, total| {
         // Progress is reported once per percent.
         if done * 100 / total.max(1) > shown.load(Ordering::Relaxed) {
             shown.store(done * 100 / total.max(1), Ordering::Relaxed);
@@ -62,7 +62,7 @@ fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        "image_corrupt",
+        Code::ImageCorrupt,
         format!(
             "the root file system in S3 is not the one that the image's manifest describes: {} bytes, md5 {}",
             found.size, found.md5
@@ -106,7 +106,7 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
 fn corrupt(said: &[String]) -> Failure {
     let last = cause::last_words(said).unwrap_or("it said nothing");
     Failure::new(
-        "image_corrupt",
+        Code::ImageCorrupt,
         format!("the image's root file system cannot be unpacked: {last}"),
     )
     .hint("it has to be a squashfs whose owners are below 65536")

@@ -12,7 +12,7 @@ use nix::{
     mount::{MsFlags, mount},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The directory of modules in the initrd; their names begin with their position in the loading order.
 const MODULES: &str = "/modules";
@@ -85,7 +85,7 @@ fn find(dir: &str, attribute: &str, value: &str) -> Result<PathBuf, Failure> {
         }
         if Instant::now() > until {
             return Err(Failure::new(
-                "vm_device",
+                Code::VmDevice,
                 format!("the machine has no {value} in {dir}"),
             ));
         }
@@ -104,5 +104,5 @@ pub(super) fn silence_console() {
 
 /// The failure for a device that the machine needs.
 pub(super) fn failed(what: &str, error: &std::io::Error) -> Failure {
-    Failure::new("vm_device", format!("{what}: {error}"))
+    Failure::new(Code::VmDevice, format!("{what}: {error}"))
 }

@@ -17,7 +17,7 @@ use nix::sys::reboot::{RebootMode, reboot};
 
 use crate::{
     records::{
-        Failure,
+        Code, Failure,
         guest::{CONTROL_PORT, Errand, GuestReport, WORDS_PORT},
     },
     routes,
@@ -62,7 +62,7 @@ fn errand() -> Result<(), Failure> {
         .read_line(&mut line)
         .map_err(|error| Failure::io("cannot read the machine's errand", &error))?;
     let errand =
-        serde_json::from_str(&line).map_err(|error| Failure::new("protocol", format!("no errand: {error}")))?;
+        serde_json::from_str(&line).map_err(|error| Failure::new(Code::Protocol, format!("no errand: {error}")))?;
     let news = news::News::new(control.into_inner());
     let report = match errand {
         Errand::Boot => GuestReport::default(),

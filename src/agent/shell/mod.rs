@@ -17,7 +17,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use self::{line::Use, sshd::announce};
 use super::{channel::Channel, events::Events};
 use crate::records::{
-    Failure, Verdict,
+    Code, Failure, Verdict,
     protocol::{JobDescription, ShellNews, ShellPlan, What},
 };
 
@@ -148,12 +148,13 @@ impl End {
     pub fn result(self) -> Result<(), Failure> {
         match self {
             Self::Said(Verdict::Complete) => Ok(()),
-            Self::Said(Verdict::Failed) => Err(Failure::new("shell_failed", "the user said that the changes failed")
-                .hint(
-                    "that was `failed` in the shell, or `kiln jobs fail`; a new job begins with the image as it was",
-                )),
+            Self::Said(Verdict::Failed) => Err(Failure::new(
+                Code::ShellFailed,
+                "the user said that the changes failed",
+            )
+            .hint("that was `failed` in the shell, or `kiln jobs fail`; a new job begins with the image as it was")),
             Self::Unused(_) | Self::TooLong(_) => Err(Failure::new(
-                "shell_timeout",
+                Code::ShellTimeout,
                 format!("nobody said what is to become of the changes: {}", self.why()),
             )
             .hint(
@@ -309,8 +310,8 @@ mod tests {
         assert_eq!(clock(0, 200).left(), Err(End::Unused(Duration::ZERO)));
         assert_eq!(
             End::Unused(Duration::from_secs(1)).result().unwrap_err().code,
-            "shell_timeout"
+            Code::ShellTimeout
         );
-        assert_eq!(End::Said(Verdict::Failed).result().unwrap_err().code, "shell_failed");
+        assert_eq!(End::Said(Verdict::Failed).result().unwrap_err().code, Code::ShellFailed);
     }
 }

@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 
 use crate::{
     agent::twins::stand_in,
-    records::{Failure, ShellWish},
+    records::{Code, Failure, ShellWish},
 };
 
 /// The directory of the shell's files: in the sandbox, and in no root.
@@ -202,7 +202,7 @@ async fn check_keys(keys: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        "bad_public_key",
+        Code::BadPublicKey,
         "the job's public key is no key that ssh can read, so nobody could log in",
     )
     .hint("make the public key anew from the .pub file of your key, and the job with it"))
@@ -236,7 +236,7 @@ async fn make_key(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-    Err(Failure::new("io", format!("cannot make a key: {said}")))
+    Err(Failure::new(Code::Io, format!("cannot make a key: {said}")))
 }
 
 /// Makes root of the sandbox use the shell of the image's root: sshd looks it up before it enters the image.

@@ -137,7 +137,7 @@ fn includes_and_imports_are_of_recipe_files_only() {
         let recipe = Recipe::new(&[("file", &format!("{{% include '{name}' %}}"))]);
         std::os::unix::fs::symlink("/etc/passwd", recipe.path().join("_link")).unwrap();
         let failure = recipe.render(&[]).unwrap_err();
-        assert_eq!(failure.code, "template_failed", "{name}: {failure}");
+        assert_eq!(failure.code, Code::TemplateFailed, "{name}: {failure}");
     }
 }
 
@@ -182,7 +182,7 @@ fn an_undefined_name_is_named_with_its_place() {
     ] {
         let recipe = Recipe::new(&[("file", template), ("_part", "\n{{ NAME }}")]);
         let failure = recipe.render(&[("A", "1")]).unwrap_err();
-        assert_eq!(failure.code, "template_undefined", "{failure}");
+        assert_eq!(failure.code, Code::TemplateUndefined, "{failure}");
         assert_eq!(
             (failure.detail.as_str(), failure.hint.as_deref()),
             (detail, Some(hint)),
@@ -203,21 +203,21 @@ fn lenient_mode_renders_nothing_for_undefined_names() {
 #[test]
 fn broken_templates_name_file_and_line() {
     for (template, code, place) in [
-        ("\n{% if A %}", "template_syntax", "file:2: "),
-        ("{{ a b }}", "template_syntax", "file:1: "),
-        ("\n\n{{ A | nonsense }}", "template_failed", "file:3: "),
-        ("{{ A.nonsense() }}", "template_failed", "file:1: "),
+        ("\n{% if A %}", Code::TemplateSyntax, "file:2: "),
+        ("{{ a b }}", Code::TemplateSyntax, "file:1: "),
+        ("\n\n{{ A | nonsense }}", Code::TemplateFailed, "file:3: "),
+        ("{{ A.nonsense() }}", Code::TemplateFailed, "file:1: "),
         (
             "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-            "template_failed",
+            Code::TemplateFailed,
             "file:1",
         ),
         (
             "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-            "template_failed",
+            Code::TemplateFailed,
             "file:1",
         ),
-        ("{% include 'file' %}", "template_failed", "file:1"),
+        ("{% include 'file' %}", Code::TemplateFailed, "file:1"),
     ] {
         let failure = Recipe::new(&[("file", template)]).render(&[("A", "1")]).unwrap_err();
         assert_eq!(failure.code, code, "{template}: {failure}");
@@ -233,7 +233,7 @@ fn a_template_cannot_become_huge() {
         "{% set a = 'x' * 1000000 %}{% for i in range(1000) %}{{ a }}{% endfor %}",
     )]);
     let failure = recipe.render(&[]).unwrap_err();
-    assert_eq!(failure.code, "template_failed", "{failure}");
+    assert_eq!(failure.code, Code::TemplateFailed, "{failure}");
     assert!(failure.detail.contains("32 MiB"), "{failure}");
 }
 
@@ -259,7 +259,7 @@ fn a_broken_list_is_an_error() {
         let recipe = Recipe::new(&[]);
         recipe.write(LIST_FILE, list);
         let failure = recipe.render(&[]).unwrap_err();
-        assert_eq!(failure.code, "template_list_invalid", "{list}: {failure}");
+        assert_eq!(failure.code, Code::TemplateListInvalid, "{list}: {failure}");
         assert!(!failure.detail.contains('\n'), "{failure}");
     }
     let recipe = Recipe::new(&[]);
@@ -275,12 +275,12 @@ fn listed_files_must_be_in_the_recipe() {
         std::os::unix::fs::symlink("/etc/passwd", recipe.path().join("link")).unwrap();
         recipe.write(LIST_FILE, &format!("template_files: [{name}]"));
         let failure = recipe.render(&[]).unwrap_err();
-        assert_eq!(failure.code, "template_file_missing", "{name}: {failure}");
+        assert_eq!(failure.code, Code::TemplateFileMissing, "{name}: {failure}");
     }
     let recipe = Recipe::new(&[]);
     fs_err::write(recipe.path().join("binary"), b"\xff\xfe").unwrap();
     recipe.write(LIST_FILE, "template_files: [binary]");
-    assert_eq!(recipe.render(&[]).unwrap_err().code, "template_failed");
+    assert_eq!(recipe.render(&[]).unwrap_err().code, Code::TemplateFailed);
 }
 
 #[test]
@@ -323,5 +323,5 @@ fn needed_values_are_those_the_files_look_up() {
     let none = tempfile::tempdir().unwrap();
     assert!(needed_values(none.path()).unwrap().is_empty());
     let broken = Recipe::new(&[("a", "{% if %}")]);
-    assert_eq!(needed_values(broken.path()).unwrap_err().code, "template_syntax");
+    assert_eq!(needed_values(broken.path()).unwrap_err().code, Code::TemplateSyntax);
 }

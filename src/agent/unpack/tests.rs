@@ -147,7 +147,7 @@ fn hostile_archives_are_refused() {
     for (what, entries) in corpus {
         let place = Place::new();
         let failure = place.unpack(entries).expect_err(what);
-        assert_eq!(failure.code, "recipe_unsafe", "{what}: {failure}");
+        assert_eq!(failure.code, Code::RecipeUnsafe, "{what}: {failure}");
         assert!(failure.hint.is_some());
         place.nothing_escaped();
     }
@@ -164,11 +164,11 @@ fn hostile_long_names_are_refused() {
     };
     for name in [&[b'a'; 300][..], &b"ab/".repeat(2000), b"a/../b\0", b"/etc/x"] {
         let failure = Place::new().unpack(&[long(name)]).unwrap_err();
-        assert_eq!(failure.code, "recipe_unsafe", "{failure}");
+        assert_eq!(failure.code, Code::RecipeUnsafe, "{failure}");
     }
     let pax = raw(EntryType::XHeader, b"x", b"", 0o644, b"12 path=a\0b\n");
     let failure = Place::new().unpack(&[pax, file("x", "")]).unwrap_err();
-    assert_eq!(failure.code, "recipe_unsafe", "{failure}");
+    assert_eq!(failure.code, Code::RecipeUnsafe, "{failure}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn bombs_are_refused() {
     let gzip = packing::pack(Compression::Zstd, &zeros);
     assert_eq!(
         Place::new().unpack_with(&gzip, &Limits::default()).unwrap_err().code,
-        "recipe_bomb"
+        Code::RecipeBomb
     );
 
     let small = Limits {
@@ -198,7 +198,7 @@ fn bombs_are_refused() {
         vec![raw(EntryType::XHeader, b"a", b"", 0o755, &[0; 5000]), file("c", "")],
     ] {
         let failure = Place::new().unpack_with(&tar_of(&entries), &small).unwrap_err();
-        assert_eq!(failure.code, "recipe_bomb", "{failure}");
+        assert_eq!(failure.code, Code::RecipeBomb, "{failure}");
     }
 
     let name = raw(
@@ -209,7 +209,7 @@ fn bombs_are_refused() {
         &vec![b'a'; 2 << 20],
     );
     let failure = Place::new().unpack(&[name, file("x", "")]).unwrap_err();
-    assert_eq!(failure.code, "recipe_bomb", "{failure}");
+    assert_eq!(failure.code, Code::RecipeBomb, "{failure}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_sparse_file_counts_with_its_holes() {
     let failure = Place::new()
         .unpack_with(&tar_of(std::slice::from_ref(&entry)), &limits)
         .unwrap_err();
-    assert_eq!(failure.code, "recipe_bomb", "{failure}");
+    assert_eq!(failure.code, Code::RecipeBomb, "{failure}");
     let place = Place::new();
     place.unpack(&[entry]).unwrap();
     assert_eq!(fs_err::metadata(place.top().join("sparse")).unwrap().len(), 1 << 24);
@@ -241,20 +241,20 @@ fn a_sparse_file_counts_with_its_holes() {
 #[test]
 fn what_is_no_archive_is_named() {
     for (content, code) in [
-        (Vec::new(), "recipe_not_archive"),
-        (vec![0; 1024], "recipe_not_archive"),
-        (b"just text".repeat(100), "recipe_not_archive"),
-        (b"PK\x03\x04".repeat(200), "recipe_not_archive"),
+        (Vec::new(), Code::RecipeNotArchive),
+        (vec![0; 1024], Code::RecipeNotArchive),
+        (b"just text".repeat(100), Code::RecipeNotArchive),
+        (b"PK\x03\x04".repeat(200), Code::RecipeNotArchive),
         (
             packing::pack(Compression::Gzip, &b"text".repeat(300)),
-            "recipe_not_archive",
+            Code::RecipeNotArchive,
         ),
-        (b"\x1f\x8bbroken".to_vec(), "recipe_not_archive"),
+        (b"\x1f\x8bbroken".to_vec(), Code::RecipeNotArchive),
         (
             tar_of(&[file("a", &"x".repeat(2000))])[..1024].to_vec(),
-            "recipe_damaged",
+            Code::RecipeDamaged,
         ),
-        (tar_of(&[file("a", ""), b"x".repeat(512)]), "recipe_damaged"),
+        (tar_of(&[file("a", ""), b"x".repeat(512)]), Code::RecipeDamaged),
     ] {
         let failure = Place::new().unpack_with(&content, &Limits::default()).unwrap_err();
         assert_eq!(failure.code, code, "{failure}");
@@ -271,7 +271,7 @@ fn a_truncated_compressed_archive_is_damaged() {
         let cut = &packed[..packed.len() / 2];
         let failure = Place::new().unpack_with(cut, &Limits::default()).unwrap_err();
         assert!(
-            ["recipe_damaged", "recipe_not_archive"].contains(&failure.code.as_str()),
+            [Code::RecipeDamaged, Code::RecipeNotArchive].contains(&failure.code),
             "{failure}"
         );
     }
@@ -344,7 +344,7 @@ fn an_overwritten_file_does_not_change_its_hard_links() {
 fn only_an_empty_directory_is_unpacked_into() {
     let place = Place::new();
     fs_err::create_dir_all(place.top().join("x")).unwrap();
-    assert_eq!(place.unpack(&[file("a", "")]).unwrap_err().code, "io");
+    assert_eq!(place.unpack(&[file("a", "")]).unwrap_err().code, Code::Io);
 }
 
 #[test]
@@ -375,9 +375,15 @@ fn a_fetched_archive_is_checked() {
     };
     check_fetched(file.path(), &source).unwrap();
     source.size = 4;
-    assert_eq!(check_fetched(file.path(), &source).unwrap_err().code, "recipe_mismatch");
+    assert_eq!(
+        check_fetched(file.path(), &source).unwrap_err().code,
+        Code::RecipeMismatch
+    );
     (source.size, source.sha256) = (3, sha256.replace('B', "C"));
-    assert_eq!(check_fetched(file.path(), &source).unwrap_err().code, "recipe_mismatch");
+    assert_eq!(
+        check_fetched(file.path(), &source).unwrap_err().code,
+        Code::RecipeMismatch
+    );
 }
 
 proptest! {

@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     config::{OidcSettings, is_private, names_here},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 /// How long to wait before reading them again after they were read.
@@ -251,7 +251,7 @@ fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
         Some(path) => {
             let unusable = |error: &dyn std::fmt::Display| {
                 Failure::new(
-                    "oidc_settings",
+                    Code::OidcSettings,
                     format_args!("cannot trust the authorities in {}: {error}", path.display()),
                 )
                 .hint("[oidc] ca_bundle has to name a PEM file")
@@ -265,7 +265,7 @@ fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
     };
     built.map_err(|error| {
         let what = format!("cannot talk to the issuer: {}", chain(&error));
-        Failure::new("oidc_settings", what)
+        Failure::new(Code::OidcSettings, what)
             .hint("install the system's certificate authorities, or set [oidc] ca_bundle")
     })
 }

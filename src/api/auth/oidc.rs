@@ -13,7 +13,7 @@ use super::{
 use crate::{
     api::rate::Key,
     config::OidcSettings,
-    records::{Failure, Role},
+    records::{Code, Failure, Role},
 };
 
 /// How soon it makes sense to try again when the issuer cannot be asked.
@@ -60,7 +60,7 @@ impl Oidc {
         };
         let audience = settings.audience.clone().filter(|audience| !audience.is_empty());
         let audience = audience.ok_or_else(|| {
-            Failure::new("oidc_settings", "[oidc] has no audience").hint("set audience to what tokens have in `aud`")
+            Failure::new(Code::OidcSettings, "[oidc] has no audience").hint("set audience to what tokens have in `aud`")
         })?;
         Ok(Some(Self {
             issuer: issuer.clone(),

@@ -93,7 +93,10 @@ pub(in crate::api) async fn create(
         Err(problem) => {
             // No job will ever need them.
             if let Err(failure) = api.artifacts.discard_changes(id).await {
-                tracing::warn!(job.id = %id, "what a job was to run is left in S3: {failure}");
+                tracing::warn!(
+                    job.id = %id, code = failure.code.name(), hint = failure.hint,
+                    "what a job was to run is left in S3: {failure}"
+                );
             }
             Err(problem.into())
         }

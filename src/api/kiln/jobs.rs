@@ -23,7 +23,7 @@ use crate::{
     },
     orchestrate::{Ended, Orchestrator, Resume},
     records::{
-        Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
+        Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
         protocol::SandboxFacts,
         run::{How, StepTime},
     },
@@ -159,7 +159,8 @@ impl From<&Shell> for JobShell {
 #[derive(Debug, Serialize, ToSchema)]
 struct JobError {
     /// A word that stays the same; docs/errors.md lists them.
-    code: String,
+    #[schema(value_type = String)]
+    code: Code,
     /// The cause, in one line.
     detail: String,
     /// What to do about it.

@@ -1,7 +1,6 @@
 //! How schedules make jobs: as a request would, by the id that the schedule has chosen.
 
 use async_trait::async_trait;
-use axum::http::StatusCode;
 
 use crate::{
     api::{
@@ -10,7 +9,7 @@ use crate::{
         v3::new_job::{self, Planned},
     },
     orchestrate::schedule::JobMaker,
-    records::{Failure, JobId, JobStatus, schedule::ScheduledJob},
+    records::{Code, Failure, JobId, JobStatus, schedule::ScheduledJob},
     store::StoreError,
 };
 
@@ -66,10 +65,11 @@ impl JobMaker for Api {
 
 /// Why a job cannot be as it was asked for, or what does not answer.
 fn refused(problem: Problem) -> Failure {
-    let code = match problem.status {
-        StatusCode::BAD_GATEWAY => "s3_error",
-        status if status.is_server_error() => "store_unavailable",
-        _ => "job_refused",
-    };
-    Failure::new(code, problem.detail.unwrap_or(problem.title))
+    Failure {
+        hint: problem.hint,
+        ..Failure::new(
+            problem.code.unwrap_or(Code::JobRefused),
+            problem.detail.unwrap_or(problem.title),
+        )
+    }
 }

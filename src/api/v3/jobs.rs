@@ -180,10 +180,9 @@ pub(in crate::api) async fn delete_all(State(api): State<Api>, RawQuery(query): 
 fn filter(pairs: &[(String, String)], now: Moment) -> Result<JobFilter> {
     // IMS's clients read the reason in the title here.
     let refused = |reason: String| Problem {
-        status: StatusCode::BAD_REQUEST,
         title: reason,
         detail: None,
-        errors: None,
+        ..Problem::bad_request("")
     };
     let mut filter = JobFilter::default();
     for (key, value) in pairs {

@@ -13,7 +13,7 @@ use crate::{
         problem::{Problem, Result},
     },
     artifacts::Copied,
-    records::{Link, link::bucket_and_key},
+    records::{Code, Failure, Link, link::bucket_and_key},
 };
 
 const PREFIX: &str = "deleted/";
@@ -51,8 +51,11 @@ pub(super) async fn image(api: &Api, link: &Link) -> Result<Option<Moved>> {
     }
     let unusable = |cause: &dyn Display| Problem::unprocessable(format_args!("{cause}."));
     let named = api.artifacts.manifest_entries(link).await;
-    let named = named.map_err(|failure| match failure.code.as_str() {
-        "manifest_invalid" => unusable(&failure),
+    let named = named.map_err(|failure| match failure.code {
+        Code::ManifestInvalid => Problem::from(Failure {
+            detail: format!("{failure}."),
+            ..failure
+        }),
         _ => failure.into(),
     })?;
     // All of them, before any is copied: a copy that nobody comes to use would stay for ever.

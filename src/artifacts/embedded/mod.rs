@@ -53,7 +53,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use self::directory::Credentials;
 use self::{bodies::Bodies, database::Database, directory::Directory, service::Service};
 use super::S3Settings;
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The region that the server reports. Requests signed for any region are accepted.
 const REGION: &str = "us-east-1";
@@ -105,16 +105,16 @@ pub enum EmbeddedError {
 impl From<EmbeddedError> for Failure {
     fn from(error: EmbeddedError) -> Self {
         match &error {
-            EmbeddedError::NotLoopback(_) => Failure::new("s3_embedded_address", &error)
+            EmbeddedError::NotLoopback(_) => Failure::new(Code::S3EmbeddedAddress, &error)
                 .hint("give an address such as 127.0.0.1:9000, or configure an S3 service that others can reach"),
             EmbeddedError::Listen { .. } => {
-                Failure::new("s3_embedded_address", &error).hint("choose another port, or 0 for any free one")
+                Failure::new(Code::S3EmbeddedAddress, &error).hint("choose another port, or 0 for any free one")
             }
             EmbeddedError::Directory { source, .. } => Failure::io(&error, source),
             EmbeddedError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => {
-                Failure::new("s3_embedded", &error).hint("the data was written by a newer Kiln; use that one")
+                Failure::new(Code::S3Embedded, &error).hint("the data was written by a newer Kiln; use that one")
             }
-            _ => Failure::new("s3_embedded", &error),
+            _ => Failure::new(Code::S3Embedded, &error),
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{
 
 use crate::{
     client::Data,
-    records::{Failure, names::is_invisible},
+    records::{Code, Failure, names::is_invisible},
 };
 
 pub(super) fn write(data: &Data) -> Result<String, Failure> {
@@ -19,7 +19,7 @@ pub(super) fn write(data: &Data) -> Result<String, Failure> {
         &mut text,
         Escaping(PrettyFormatter::new()),
     ))
-    .map_err(|error| Failure::new("format", format!("the answer cannot be written as JSON: {error}")))?;
+    .map_err(|error| Failure::new(Code::Format, format!("the answer cannot be written as JSON: {error}")))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

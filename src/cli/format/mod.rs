@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use crate::{
     client::{Collection, Data},
-    records::Failure,
+    records::{Code, Failure},
 };
 
 mod json;
@@ -46,7 +46,7 @@ fn yaml(data: &Data) -> Result<String, Failure> {
     let options = serde_saphyr::ser_options! { compact_list_indent: true, prefer_block_scalars: false };
     let mut text = String::new();
     serde_saphyr::to_fmt_writer_with_options(&mut text, data, options)
-        .map_err(|error| Failure::new("format", format!("the answer cannot be written as YAML: {error}")))?;
+        .map_err(|error| Failure::new(Code::Format, format!("the answer cannot be written as YAML: {error}")))?;
     text.truncate(text.trim_end_matches('\n').len());
     Ok(text)
 }

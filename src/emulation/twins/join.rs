@@ -19,7 +19,7 @@ use object::{
     read::elf::{FileHeader as _, ProgramHeader as _},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The name of the program that goes in front: beside the agent on the host, in `/run` inside a sandbox.
 pub const PRELUDE: &str = "kiln-exec";
@@ -50,7 +50,7 @@ pub fn join_in_sandbox(interpreter: &str) -> Result<String, Failure> {
     let prelude = Path::new("/run").join(PRELUDE);
     if !prelude.exists() {
         let why = "kiln-exec is not beside the agent; it is built on x86_64 and aarch64";
-        return Err(Failure::new("twins_join", why));
+        return Err(Failure::new(Code::TwinsJoin, why));
     }
     let joined = Path::new(JOINED).join(emulator.file_name().unwrap_or_default());
     fs_err::create_dir_all(JOINED).map_err(|error| Failure::io("cannot put kiln-exec into the sandbox", &error))?;
@@ -68,7 +68,7 @@ pub fn join(emulator: &Path, prelude: &Path, joined: &Path) -> Result<(), Failur
     let io = |error: std::io::Error| Failure::io("cannot put kiln-exec in front of the emulator", &error);
     let refused = |path: &Path, why: &str| {
         Failure::new(
-            "twins_join",
+            Code::TwinsJoin,
             format!(
                 "kiln-exec cannot be put in front of the emulator: {}: {why}",
                 path.display()

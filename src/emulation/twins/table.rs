@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::records::{Failure, TwinLevel};
+use crate::records::{Code, Failure, TwinLevel};
 
 /// The table compiled into this program.
 const TABLE: &str = include_str!("../../../qemu/twins.toml");
@@ -55,7 +55,7 @@ impl Table {
     ///
     /// `twins_table` when the table is malformed; a test checks it.
     pub fn built_in() -> Result<Self, Failure> {
-        toml::from_str(TABLE).map_err(|error| Failure::new("twins_table", format!("qemu/twins.toml: {error}")))
+        toml::from_str(TABLE).map_err(|error| Failure::new(Code::TwinsTable, format!("qemu/twins.toml: {error}")))
     }
 
     /// The lowest level at which the program or module at `path` of `package` runs as a twin. `None` means never.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{Failure, TwinLevel},
+    records::{Code, Failure, TwinLevel},
 };
 
 mod trials;
@@ -136,7 +136,7 @@ impl World {
     ) -> Result<Self, Failure> {
         if host.is_big_endian() || target.is_big_endian() {
             let detail = format!("programs of {host} and {target} write numbers in different orders");
-            return Err(Failure::new("no_twins", detail));
+            return Err(Failure::new(Code::NoTwins, detail));
         }
         let io = |error: io::Error| Failure::io("cannot make the directory of twins", &error);
         let shelf = Shelf::new(dir).map_err(io)?;

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     records::{
-        Failure, JobId, Moment, Recipe, Schedule, ScheduleId,
+        Code, Failure, JobId, Moment, Recipe, Schedule, ScheduleId,
         schedule::{Outcome, ScheduledJob, Tick, Timing, image_name},
     },
     store::{Collection, SharedStore, Side, StoreError, Stored},
@@ -80,7 +80,11 @@ impl Scheduler {
             let pause = match self.look(now, was_set_back).await {
                 Ok(pause) => pause,
                 Err(failure) => {
-                    tracing::warn!(code = failure.code, "schedules were not looked at: {failure}");
+                    tracing::warn!(
+                        code = failure.code.name(),
+                        hint = failure.hint,
+                        "schedules were not looked at: {failure}"
+                    );
                     MOST_SLEEP
                 }
             };
@@ -231,7 +235,10 @@ impl Scheduler {
         let verdict = overlap::decide(schedule.overlap, &waiting, &unfinished);
         for job in verdict.cancel {
             if let Err(failure) = self.maker.cancel(job).await {
-                tracing::warn!(%job, "a job that is to be replaced was not cancelled: {failure}");
+                tracing::warn!(
+                    %job, code = failure.code.name(), hint = failure.hint,
+                    "a job that is to be replaced was not cancelled: {failure}"
+                );
             }
         }
         for tick in verdict.ticks {
@@ -254,8 +261,11 @@ impl Scheduler {
             Ok(()) => tick.now(Outcome::Made),
             Err(failure) => {
                 let tried = now.micros().saturating_sub(tick.fired.micros());
-                let is_worth_it = is_passing(&failure) && i128::from(tried) < TRIED_FOR.as_micros();
-                tracing::warn!(schedule = %schedule.id, %job, code = failure.code, "a job was not made: {failure}");
+                let is_worth_it = failure.code.is_of_the_place() && i128::from(tried) < TRIED_FOR.as_micros();
+                tracing::warn!(
+                    schedule = %schedule.id, %job, code = failure.code.name(), hint = failure.hint,
+                    "a job was not made: {failure}"
+                );
                 if is_worth_it {
                     tick.waiting(failure.detail)
                 } else {
@@ -268,7 +278,7 @@ impl Scheduler {
     }
 
     async fn request(&self, schedule: &Schedule, tick: &Tick) -> Result<ScheduledJob, Failure> {
-        let unusable = |why: String| Failure::new("schedule_unusable", why);
+        let unusable = |why: String| Failure::new(Code::ScheduleUnusable, why);
         let timing = Timing::parse(&schedule.cron, &schedule.timezone).map_err(unusable)?;
         let recipe = Collection::<Recipe>::get(&*self.store, Side::Live, schedule.recipe_id).await?;
         let recipe =
@@ -292,7 +302,10 @@ impl Scheduler {
         match self.maker.has_ended(job).await {
             Ok(has_ended) => has_ended,
             Err(failure) => {
-                tracing::warn!(%job, "whether a job has ended is not known: {failure}");
+                tracing::warn!(
+                    %job, code = failure.code.name(), hint = failure.hint,
+                    "whether a job has ended is not known: {failure}"
+                );
                 false
             }
         }
@@ -306,11 +319,6 @@ fn unless_stale(done: Result<(), StoreError>) -> Result<bool, Failure> {
         Err(StoreError::Stale) => Ok(false),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Whether a failure is one of the database or of S3, and not of what was asked for.
-fn is_passing(failure: &Failure) -> bool {
-    failure.code.starts_with("store_") || failure.code.starts_with("s3_")
 }
 
 #[cfg(test)]

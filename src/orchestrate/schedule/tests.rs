@@ -242,7 +242,7 @@ async fn a_later_run_replaces_an_earlier_one() {
 async fn what_passes_is_tried_again_and_what_does_not_is_told() {
     let site = Site::with(schedule("0 2 * * *", "2026-11-21T01:00:00Z")).await;
     site.jobs
-        .fail_with(Some(Failure::new("s3_unreachable", "S3 does not answer")));
+        .fail_with(Some(Failure::new(Code::S3Unreachable, "S3 does not answer")));
     site.pass("2026-11-21T01:00:00Z").await;
     let ticks = site.ticks().await;
     assert_eq!(
@@ -256,13 +256,13 @@ async fn what_passes_is_tried_again_and_what_does_not_is_told() {
     site.jobs.end_all();
 
     site.jobs
-        .fail_with(Some(Failure::new("s3_unreachable", "S3 does not answer")));
+        .fail_with(Some(Failure::new(Code::S3Unreachable, "S3 does not answer")));
     site.pass("2026-11-22T01:00:00Z").await;
     site.pass("2026-11-22T02:00:01Z").await;
     assert_eq!(site.outcomes().await, [Outcome::Ended, Outcome::Failed]);
 
     site.jobs
-        .fail_with(Some(Failure::new("job_refused", "the recipe has no link")));
+        .fail_with(Some(Failure::new(Code::JobRefused, "the recipe has no link")));
     site.pass("2026-11-23T01:00:00Z").await;
     let last = site.ticks().await.pop().unwrap();
     assert_eq!(

@@ -105,7 +105,7 @@ async fn a_toolbox_that_cannot_be_made_leaves_the_job_to_others() {
     let agent = dir.path().join(foreign().name()).join("kiln-agent");
     fs_err::write(agent, tiny_program(foreign())).unwrap();
     let equipment = &server.orchestrator.equipment;
-    equipment.note(foreign(), Err(Failure::new("toolbox_build", "no mirror has it")));
+    equipment.note(foreign(), Err(Failure::new(Code::ToolboxBuild, "no mirror has it")));
     let job = server.accepts(foreign()).await;
     let placed = site.store.get_run(job).await.unwrap().unwrap().run.plan;
     assert_eq!((placed.place.as_deref(), placed.how), (Some(LOCAL), How::Emulated));

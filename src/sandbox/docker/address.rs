@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use crate::{records::Failure, remote_nodes::RemoteNodeSettings};
+use crate::{
+    records::{Code, Failure},
+    remote_nodes::RemoteNodeSettings,
+};
 
 /// How to reach an engine.
 #[derive(Debug, Clone)]
@@ -55,7 +58,7 @@ impl FromStr for EngineUrl {
     fn from_str(text: &str) -> Result<Self, Failure> {
         let bad = || {
             Failure::new(
-                "engine_address",
+                Code::EngineAddress,
                 format!("`{text}` is no address of a container engine"),
             )
             .hint("unix:///var/run/docker.sock, tcp://host:2376 or ssh://user@host")
@@ -129,7 +132,7 @@ mod tests {
             "ssh://@h",
             "ftp://h:1",
         ] {
-            assert_eq!(of(text).unwrap_err().code, "engine_address", "{text}");
+            assert_eq!(of(text).unwrap_err().code, Code::EngineAddress, "{text}");
         }
     }
 }

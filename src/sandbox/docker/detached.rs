@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{Failure, JobId},
+    records::{Code, Failure, JobId},
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         room::order::{End, SYNC, Said},
@@ -216,7 +216,7 @@ impl DockerDriver {
                 Err(error) if is_conflict(&error) && Instant::now() < until => sleep(LOOK_EVERY).await,
                 Err(error @ Error::DockerResponseServerError { .. }) => {
                     let detail = format!("the engine cannot remove the container of a sandbox: {error}");
-                    return Err(Failure::new("sandbox_stuck", detail)
+                    return Err(Failure::new(Code::SandboxStuck, detail)
                         .hint("a process of it waits for the kernel, perhaps for a disk"));
                 }
                 Err(error) => return Err(failure("cannot remove the sandbox's container", &error)),
@@ -232,7 +232,7 @@ impl DockerDriver {
         mounts
             .into_iter()
             .find_map(|mount| mount.name)
-            .ok_or_else(|| Failure::new("no_scratch", format!("the disk space of job {from} is gone")))
+            .ok_or_else(|| Failure::new(Code::NoScratch, format!("the disk space of job {from} is gone")))
     }
 
     /// Ends a sandbox and keeps its container, which marks and holds the disk space. Returns whether it is kept.
@@ -322,7 +322,7 @@ pub(super) async fn run_to_the_end(engine: &Docker, name: &str, wanted: &Wanted<
         }
         if Instant::now() > until {
             return Err(Failure::new(
-                "sandbox_start",
+                Code::SandboxStart,
                 "a container that does next to nothing does not end",
             ));
         }
@@ -361,7 +361,7 @@ fn evidence(
             _ => format!(", with code {code}"),
         };
         Failure::new(
-            "sandbox_lost",
+            Code::SandboxLost,
             format!("the sandbox's container ended without a report{why}"),
         )
         .hint("something killed it: the container engine was restarted, or its host ran out of memory")

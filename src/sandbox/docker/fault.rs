@@ -2,7 +2,7 @@
 
 use bollard::errors::Error;
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Whether the engine answered that the object does not exist.
 pub(super) fn is_missing(error: &Error) -> bool {
@@ -25,26 +25,26 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
     let said = message.to_lowercase();
     let detail = format!("{what}: {}", message.trim());
     if said.contains("no such image") {
-        Failure::new("image_missing", detail).hint("it was removed just now; it comes back with the next try")
+        Failure::new(Code::ImageMissing, detail).hint("it was removed just now; it comes back with the next try")
     } else if said.contains("unknown runtime") || said.contains("invalid runtime name") {
         runtime_unknown(detail)
     } else if said.contains("no space left") {
-        Failure::new("disk_full", detail).hint("free space where the engine keeps its data (`docker system df`)")
+        Failure::new(Code::DiskFull, detail).hint("free space where the engine keeps its data (`docker system df`)")
     } else {
-        Failure::new("engine_refused", detail)
+        Failure::new(Code::EngineRefused, detail)
     }
 }
 
 /// The failure for a configured runtime that the engine does not have.
 pub(super) fn runtime_unknown(detail: impl std::fmt::Display) -> Failure {
-    Failure::new("runtime_unknown", detail).hint(
+    Failure::new(Code::RuntimeUnknown, detail).hint(
         "name the runtime in the engine's daemon.json and have it read that again; docs/docker.md shows the lines",
     )
 }
 
 /// The failure for an engine that does not answer.
 pub(super) fn gone(detail: impl std::fmt::Display) -> Failure {
-    Failure::new("engine_gone", detail).hint("see that the container engine runs and that its address is right")
+    Failure::new(Code::EngineGone, detail).hint("see that the container engine runs and that its address is right")
 }
 
 /// An error with its causes: the outermost one alone only says that something failed.
@@ -68,16 +68,16 @@ mod tests {
     #[test]
     fn engines_old_and_new_are_understood() {
         for (status_code, message, code) in [
-            (400, "Unknown runtime specified kata", "runtime_unknown"),
-            (400, "unknown or invalid runtime name: kata", "runtime_unknown"),
-            (404, "No such image: kiln-toolbox:1", "image_missing"),
-            (500, "write /var/lib/docker/x: no space left on device", "disk_full"),
-            (500, "cannot do that", "engine_refused"),
+            (400, "Unknown runtime specified kata", Code::RuntimeUnknown),
+            (400, "unknown or invalid runtime name: kata", Code::RuntimeUnknown),
+            (404, "No such image: kiln-toolbox:1", Code::ImageMissing),
+            (500, "write /var/lib/docker/x: no space left on device", Code::DiskFull),
+            (500, "cannot do that", Code::EngineRefused),
         ] {
             let message = message.to_owned();
             let found = failure("cannot", &Error::DockerResponseServerError { status_code, message });
             assert_eq!(found.code, code, "{found}");
         }
-        assert_eq!(failure("cannot", &Error::RequestTimeoutError).code, "engine_gone");
+        assert_eq!(failure("cannot", &Error::RequestTimeoutError).code, Code::EngineGone);
     }
 }

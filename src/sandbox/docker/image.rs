@@ -13,7 +13,7 @@ use tokio_util::io::ReaderStream;
 
 use super::fault::{failure, is_missing};
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::{namespace::NamespaceDriver, room::IdMap, toolbox::Toolbox},
 };
 
@@ -58,7 +58,7 @@ pub(super) async fn ensure(
         Err(error) if is_missing(&error) => {}
         Err(error) => return Err(failure("cannot look for the toolbox's image", &error)),
     }
-    let unpackable = |why: String| Failure::new("toolbox_image", format!("cannot pack the toolbox: {why}"));
+    let unpackable = |why: String| Failure::new(Code::ToolboxImage, format!("cannot pack the toolbox: {why}"));
     let io = |error: std::io::Error| unpackable(error.to_string());
     let dir = toolbox
         .tree

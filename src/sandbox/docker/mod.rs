@@ -39,7 +39,7 @@ use probe::Probes;
 
 use super::{Kernel, Network, SandboxSpec, agents::Agents, namespace::NamespaceDriver};
 use crate::{
-    records::{Failure, JobId, protocol::AgentFacts},
+    records::{Code, Failure, JobId, protocol::AgentFacts},
     sandbox::room::{
         IdMap,
         order::{Order, VOLUME},
@@ -301,7 +301,7 @@ const ORDER_TIME: Duration = Duration::from_secs(30);
 /// labels are visible to everyone who may query the engine.
 async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Failure> {
     let failed = |error| failure("cannot start the sandbox's container", &error);
-    let mut line = serde_json::to_string(order).map_err(|error| Failure::new("sandbox_start", error))?;
+    let mut line = serde_json::to_string(order).map_err(|error| Failure::new(Code::SandboxStart, error))?;
     line.push('\n');
     // Attached before the start, so that the first read already finds a writer.
     let options = AttachContainerOptionsBuilder::default()
@@ -356,7 +356,7 @@ async fn inspect(engine: &Docker, name: &str) -> Result<Option<ContainerInspectR
 async fn address_of(url: &str) -> Result<IpAddr, Failure> {
     let bad = |why: String| {
         Failure::new(
-            "no_server_url",
+            Code::NoServerUrl,
             format!("sandboxes cannot find the server at `{url}`: {why}"),
         )
         .hint("set the address at which build hosts reach this server")
@@ -374,12 +374,12 @@ async fn address_of(url: &str) -> Result<IpAddr, Failure> {
 }
 
 fn exists(job: JobId) -> Failure {
-    Failure::new("sandbox_exists", format!("there is a sandbox of job {job} already"))
+    Failure::new(Code::SandboxExists, format!("there is a sandbox of job {job} already"))
 }
 
 fn no_server_url() -> Failure {
     Failure::new(
-        "no_server_url",
+        Code::NoServerUrl,
         "this sandbox would not find the server: it cannot have the server's sockets, and no address is configured",
     )
     .hint("set the address at which build hosts reach this server")
@@ -387,7 +387,7 @@ fn no_server_url() -> Failure {
 
 fn no_vm_runtime() -> Failure {
     Failure::new(
-        "no_vm",
+        Code::NoVm,
         "no runtime with virtual machines is configured for this container engine",
     )
     .hint("install Kata Containers and name its runtime; kata/README.md says how")

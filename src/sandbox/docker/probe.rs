@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{Failure, JobId},
+    records::{Code, Failure, JobId},
     sandbox::{
         Kernel, Limits, Machine,
         room::order::{PROBE, Probe},
@@ -136,7 +136,7 @@ impl DockerDriver {
         runtime: Option<&str>,
     ) -> Result<Probe, Failure> {
         let image = self.probe_image(engine, entrance).await?;
-        let ids = serde_json::to_string(&IDS).map_err(|error| Failure::new("sandbox_start", error))?;
+        let ids = serde_json::to_string(&IDS).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let mut arguments = vec![PROBE.to_owned()];
         if kernel == Kernel::Shared {
             arguments.push(ids);
@@ -173,7 +173,7 @@ impl DockerDriver {
         serde_json::from_str(&line.unwrap_or_default()).map_err(|_| {
             let code = ran.unwrap_or_default();
             Failure::new(
-                "sandbox_start",
+                Code::SandboxStart,
                 format!("a container cannot run the agent here: it ended with code {code}"),
             )
         })
@@ -220,7 +220,7 @@ pub(super) fn arch_of(engine: &SystemInfo) -> Result<Arch, Failure> {
         .find(|arch| arch.name() == machine || arch.debian() == machine);
     arch.ok_or_else(|| {
         Failure::new(
-            "engine_arch",
+            Code::EngineArch,
             format!("the container engine runs on {machine}, for which there is no toolbox"),
         )
     })
@@ -234,7 +234,7 @@ fn own_kernel(runtime: &str, found: &Probe, of_host: Option<&str>) -> Result<Mac
             "the runtime {runtime} runs containers on the host's own kernel, {}",
             found.kernel
         );
-        return Err(Failure::new("no_vm", detail).hint("name a runtime of Kata Containers"));
+        return Err(Failure::new(Code::NoVm, detail).hint("name a runtime of Kata Containers"));
     }
     Ok(Machine {
         what: format!("{runtime} with Linux {}", found.kernel),
@@ -260,7 +260,7 @@ mod tests {
         let host = Some("6.1.0-host");
         assert_eq!(
             own_kernel("kata", &found("6.1.0-host", ""), host).unwrap_err().code,
-            "no_vm"
+            Code::NoVm
         );
         let slow = own_kernel("kata", &found("6.12.8", "QEMU TCG CPU version 2.5+"), host).unwrap();
         assert_eq!(

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use super::fault::gone;
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     remote_nodes::{RemoteNodeSettings, describe},
 };
 
@@ -119,7 +119,7 @@ impl Tunnel {
 
 fn no_door(why: &str) -> Failure {
     Failure::new(
-        "no_door",
+        Code::NoDoor,
         format!("cannot open the server's doors on the build node: {why}"),
     )
     .hint("its SSH server must allow forwarding: AllowStreamLocalForwarding, AllowTcpForwarding")

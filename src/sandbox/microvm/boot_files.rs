@@ -9,7 +9,10 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{initrd, kernel, modules};
-use crate::{records::Failure, sandbox::toolbox::Toolbox};
+use crate::{
+    records::{Code, Failure},
+    sandbox::toolbox::Toolbox,
+};
 
 /// A kernel and its initrd.
 #[derive(Debug, Clone)]
@@ -31,7 +34,7 @@ impl BootFiles {
     pub(crate) fn of(toolbox: &Toolbox, init: &Path) -> Result<Self, Failure> {
         if !toolbox.vm.exists() {
             return Err(Failure::new(
-                "no_vm",
+                Code::NoVm,
                 format!(
                     "the toolbox has no kernel for virtual machines on {}",
                     toolbox.facts.arch

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// Modules for the devices of Kiln's machines, and for builds. Some kernels have some of them built in.
 const WANTED: [&str; 8] = [
@@ -35,7 +35,7 @@ pub(super) struct Module {
 /// `vm_kernel` when a module is neither there nor built in.
 pub(super) fn needed(dir: &Path) -> Result<Vec<Module>, Failure> {
     let failed =
-        |error: std::io::Error| Failure::new("vm_kernel", format!("cannot read the kernel's modules: {error}"));
+        |error: std::io::Error| Failure::new(Code::VmKernel, format!("cannot read the kernel's modules: {error}"));
     let built_in = fs_err::read_to_string(dir.join("modules.builtin")).map_err(failed)?;
     let mut files = BTreeMap::new();
     find(&dir.join("kernel"), &mut files).map_err(failed)?;
@@ -62,9 +62,10 @@ impl Search {
             return Ok(());
         }
         let Some(path) = self.files.get(name) else {
-            return Err(Failure::new("vm_kernel", format!("the kernel has no module {name}")));
+            return Err(Failure::new(Code::VmKernel, format!("the kernel has no module {name}")));
         };
-        let content = read(path).map_err(|error| Failure::new("vm_kernel", format!("{}: {error}", path.display())))?;
+        let content =
+            read(path).map_err(|error| Failure::new(Code::VmKernel, format!("{}: {error}", path.display())))?;
         for other in depends(&content) {
             self.add(&other)?;
         }
@@ -137,7 +138,7 @@ mod tests {
         write("failover.ko", "");
         write("virtio_blk.ko", "failover,ext4");
         write("overlay.ko", "");
-        assert_eq!(needed(dir.path()).unwrap_err().code, "vm_kernel");
+        assert_eq!(needed(dir.path()).unwrap_err().code, Code::VmKernel);
         write("binfmt_misc.ko", "");
         let names: Vec<_> = needed(dir.path())
             .unwrap()

@@ -9,7 +9,7 @@ use super::{Accelerator, MIB, TRANSLATED_MIB, VmSpec};
 use crate::{
     arch::Arch,
     records::{
-        Failure,
+        Code, Failure,
         guest::{CONTROL_PORT, SCRATCH_DISK, TOOLBOX_DISK, WORDS_PORT},
     },
 };
@@ -67,7 +67,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     let arch = Arch::host();
     let Some(Model { program, .. }) = model(arch) else {
         return Err(Failure::new(
-            "no_vm",
+            Code::NoVm,
             format!("Kiln knows no virtual machines on {arch}"),
         ));
     };
@@ -76,14 +76,14 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     match found {
         Some(path) if path.starts_with("/usr") => Ok(path),
         Some(path) => Err(Failure::new(
-            "no_vm",
+            Code::NoVm,
             format!(
                 "{} is not below /usr, and sandboxes see nothing else of the host",
                 path.display()
             ),
         )),
         None => Err(
-            Failure::new("no_vm", format!("{program} is not installed")).hint(match arch {
+            Failure::new(Code::NoVm, format!("{program} is not installed")).hint(match arch {
                 Arch::Aarch64 => "install the package `qemu-system-arm`",
                 _ => "install the package `qemu-system-x86`",
             }),
@@ -166,7 +166,8 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
 /// The emulator's version for users: `QEMU 7.2.22`.
 pub(crate) async fn version(program: &Path) -> Result<String, Failure> {
     let output = tokio::process::Command::new(program).arg("--version").output().await;
-    let output = output.map_err(|error| Failure::new("no_vm", format!("cannot run {}: {error}", program.display())))?;
+    let output =
+        output.map_err(|error| Failure::new(Code::NoVm, format!("cannot run {}: {error}", program.display())))?;
     let said = String::from_utf8_lossy(&output.stdout);
     let number = said.split_whitespace().skip_while(|word| *word != "version").nth(1);
     Ok(format!("QEMU {}", number.unwrap_or("of an unknown version")))

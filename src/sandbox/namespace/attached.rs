@@ -18,7 +18,7 @@ use super::{
     remove_groups,
 };
 use crate::{
-    records::{Failure, JobId, protocol::AgentFacts},
+    records::{Code, Failure, JobId, protocol::AgentFacts},
     sandbox::{Limits, Network},
 };
 
@@ -124,7 +124,7 @@ impl NamespaceDriver {
             .child
             .stderr
             .take()
-            .ok_or_else(|| Failure::new("sandbox_start", "no standard error"))?;
+            .ok_or_else(|| Failure::new(Code::SandboxStart, "no standard error"))?;
         Ok(Running { stderr, handle })
     }
 
@@ -133,7 +133,7 @@ impl NamespaceDriver {
         // The lock is free only when every process of the sandbox is gone.
         let files = self.files(job);
         let gone = tokio::task::spawn_blocking(move || files.lock().map(drop)).await;
-        gone.map_err(|error| Failure::new("sandbox_lost", error))??;
+        gone.map_err(|error| Failure::new(Code::SandboxLost, error))??;
         // The directory is removed last, since leftovers are found by it.
         remove_groups(job).await?;
         self.remove_dir(&self.dir_of(job)).await
@@ -186,5 +186,5 @@ impl NamespaceDriver {
 }
 
 fn lost(detail: String) -> Failure {
-    Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what")
+    Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel log may say what")
 }

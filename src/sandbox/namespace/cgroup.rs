@@ -14,7 +14,7 @@ use nix::{
 };
 
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::{Limits, room::Counters},
 };
 
@@ -103,7 +103,7 @@ impl Cgroup {
             if let Err(error) = made {
                 cgroup.remove();
                 return Err(Failure::new(
-                    "cgroup_unavailable",
+                    Code::CgroupUnavailable,
                     format!("no limits on memory and CPU: {error}"),
                 ));
             }

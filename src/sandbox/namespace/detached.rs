@@ -17,7 +17,7 @@ use super::{
 use crate::{
     arch::Arch,
     host,
-    records::{Failure, JobId},
+    records::{Code, Failure, JobId},
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
         microvm,
@@ -56,7 +56,7 @@ impl Driver for NamespaceDriver {
         // From here on the disk space belongs to this sandbox and is removed with it.
         files::remove_file(&files.keep())?;
 
-        let mut line = serde_json::to_string(&plan).map_err(|error| Failure::new("sandbox_start", error))?;
+        let mut line = serde_json::to_string(&plan).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         line.push('\n');
         let (mut control, theirs) = socket_pair()?;
         Command::new(&self.program)
@@ -83,7 +83,7 @@ impl Driver for NamespaceDriver {
         let report = files.report().unwrap_or_else(|| {
             let detail = "the sandbox ended without a report";
             Report::of_failure(
-                Failure::new("sandbox_lost", detail).hint("something killed it; the kernel log may say what"),
+                Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel log may say what"),
             )
         });
         Ok(SandboxState::Ended(Evidence {
@@ -289,7 +289,7 @@ async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
         return Ok(());
     }
     let detail = format!("the sandbox in {} does not end", files.dir().display());
-    Err(Failure::new("sandbox_stuck", detail).hint("a process of it waits for the kernel, perhaps for a disk"))
+    Err(Failure::new(Code::SandboxStuck, detail).hint("a process of it waits for the kernel, perhaps for a disk"))
 }
 
 /// Waits until no process holds the sandbox's lock. Returns whether it was released in time.
@@ -306,11 +306,11 @@ async fn has_ended(files: &Files, patience: Duration) -> bool {
 
 fn no_scratch(from: JobId, why: &str) -> Failure {
     Failure::new(
-        "no_scratch",
+        Code::NoScratch,
         format!("the disk space of job {from} cannot be gone on with: {why}"),
     )
 }
 
 fn exists(job: JobId) -> Failure {
-    Failure::new("sandbox_exists", format!("there is a sandbox of job {job} already"))
+    Failure::new(Code::SandboxExists, format!("there is a sandbox of job {job} already"))
 }

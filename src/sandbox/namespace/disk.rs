@@ -17,7 +17,7 @@ use nix::{
 };
 
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::{DiskLimit, Kernel, room::IdMap},
 };
 
@@ -104,7 +104,7 @@ pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
         _ => return Ok(()),
     };
     Err(Failure::new(
-        "no_scratch",
+        Code::NoScratch,
         format!("the disk space cannot be gone on with: {why}"),
     ))
 }
@@ -127,7 +127,7 @@ pub(super) fn mount_privately(file: &Path, dir: &Path) -> Result<(), Failure> {
 }
 
 fn refused(why: impl std::fmt::Display) -> Failure {
-    Failure::new("sandbox_disk", format!("no disk space of a fixed size: {why}"))
+    Failure::new(Code::SandboxDisk, format!("no disk space of a fixed size: {why}"))
 }
 
 /// `struct loop_config` of `linux/loop.h`.

@@ -19,7 +19,7 @@ use super::{
     plan::{Plan, Task},
 };
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     routes,
     sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
 };
@@ -53,7 +53,12 @@ pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -
 
     // Paths are opened while this process is still the user who may walk to them; root inside may not.
     let opened = init::open_sources(plan)?;
-    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot become root of the sandbox: {errno}"));
+    let system = |errno: Errno| {
+        Failure::new(
+            Code::SandboxStart,
+            format!("cannot become root of the sandbox: {errno}"),
+        )
+    };
     setgroups(&[]).map_err(system)?;
     setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).map_err(system)?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).map_err(system)?;

@@ -296,6 +296,7 @@ fn start_time(pid: i32) -> std::io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Code;
 
     fn files() -> (tempfile::TempDir, Files) {
         let dir = tempfile::tempdir().unwrap();
@@ -332,7 +333,7 @@ mod tests {
         assert!(files.report().is_none());
         let report = Report {
             exit_code: 7,
-            failure: Some(Failure::new("no_network", "x".repeat(2 * REPORT_ROOM))),
+            failure: Some(Failure::new(Code::NoNetwork, "x".repeat(2 * REPORT_ROOM))),
             ..Report::default()
         };
         files.write_report(&report).unwrap();

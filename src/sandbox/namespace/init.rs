@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     emulation::binfmt,
-    records::Failure,
+    records::{Code, Failure},
     sandbox::room::{
         kernel::{Kernel, Linux},
         mounts::{Sources, companions, furnish},
@@ -55,7 +55,7 @@ struct OpenedSources {
 pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     let handle = |path: &Path| {
         open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(|errno| Failure::new("sandbox_start", format!("cannot open {}: {errno}", path.display())))
+            .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot open {}: {errno}", path.display())))
     };
     let sources = |agent: &AgentTask| -> Result<_, Failure> {
         let copy = Files::of(&plan.dir).agent();
@@ -111,7 +111,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
             };
             let hostname = agent.hostname();
             sethostname(&hostname)
-                .map_err(|errno| Failure::new("sandbox_start", format!("cannot name the sandbox: {errno}")))?;
+                .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot name the sandbox: {errno}")))?;
             furnish(&mut Linux, &sources, &agent.name, &hostname, &agent.resolv_conf)?;
             let mut command = process1::agent(&agent.facts)?;
             if let Some(stderr) = outlets.stderr {
@@ -136,7 +136,9 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
         (Task::Empty, _) => empty(&link_to(&opened.dir))
             .map(|()| 0)
             .map_err(|error| Failure::io("cannot empty the sandbox", &error)),
-        (Task::RunAgent(_) | Task::TryMachine(_), _) => Err(Failure::new("sandbox_start", "the plan was not opened")),
+        (Task::RunAgent(_) | Task::TryMachine(_), _) => {
+            Err(Failure::new(Code::SandboxStart, "the plan was not opened"))
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use nix::{
 use super::{DOORS, files::Files, init::link_to, plan::Plan, relays};
 use crate::{
     arch::Arch,
-    records::Failure,
+    records::{Code, Failure},
     sandbox::microvm::{
         Accelerator, VmSpec, initrd,
         qemu::{self, Wires},
@@ -58,7 +58,7 @@ pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachin
     let files = Files::of(&plan.dir);
     let open = |path: &Path, flags: OFlag| {
         open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(|errno| Failure::new("sandbox_start", format!("cannot open {}: {errno}", path.display())))
+            .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot open {}: {errno}", path.display())))
     };
     let initrd = match plan.agent() {
         Some(agent) => {

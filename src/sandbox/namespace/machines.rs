@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    records::{Failure, JobId, protocol::AgentFacts},
+    records::{Code, Failure, JobId, protocol::AgentFacts},
     sandbox::{
         Machine, Network, SandboxSpec,
         microvm::{Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
@@ -74,7 +74,7 @@ impl NamespaceDriver {
         let toolboxes = Toolboxes::new(&parts.toolboxes, self.clone())?;
         let toolbox = toolboxes.find(Arch::host()).ok_or_else(|| {
             Failure::new(
-                "no_vm",
+                Code::NoVm,
                 "the kernel of virtual machines comes with the toolbox, which is not there yet",
             )
             .hint("run `kiln toolbox build`")
@@ -98,7 +98,7 @@ impl NamespaceDriver {
     pub(super) async fn machine_of(&self, sandbox: &SandboxSpec) -> Result<(VmSpec, AgentFacts), Failure> {
         if sandbox.network == Network::Host {
             return Err(Failure::new(
-                "vm_network",
+                Code::VmNetwork,
                 "a virtual machine cannot have the host's own network",
             ));
         }
@@ -122,13 +122,13 @@ impl NamespaceDriver {
 
     fn parts(&self) -> Result<&MachineParts, Failure> {
         let parts = self.machines.as_ref();
-        parts.ok_or_else(|| Failure::new("no_vm", "virtual machines are not set up"))
+        parts.ok_or_else(|| Failure::new(Code::NoVm, "virtual machines are not set up"))
     }
 
     async fn boot_files(&self, toolbox: &Toolbox) -> Result<BootFiles, Failure> {
         let (toolbox, init) = (toolbox.clone(), self.parts()?.init.clone());
         let made = tokio::task::spawn_blocking(move || BootFiles::of(&toolbox, &init)).await;
-        made.map_err(|error| Failure::new("vm_kernel", error))?
+        made.map_err(|error| Failure::new(Code::VmKernel, error))?
     }
 
     /// The best accelerator with which a machine boots here. Concurrent calls wait for the one that tests it.
@@ -159,7 +159,7 @@ impl NamespaceDriver {
                 }
             }
         }
-        Err(refused.unwrap_or_else(|| Failure::new("no_vm", "no accelerator was tried")))
+        Err(refused.unwrap_or_else(|| Failure::new(Code::NoVm, "no accelerator was tried")))
     }
 
     /// Boots a machine in a sandbox like a job's.
@@ -185,7 +185,7 @@ impl NamespaceDriver {
                 // The end of the machine matters, not its report.
                 let _ = handle.wait().await;
                 let detail = format!("a virtual machine did not boot within {} s", patience.as_secs());
-                Err(Failure::new("vm_boot", detail))
+                Err(Failure::new(Code::VmBoot, detail))
             }
         };
         let mut said = String::new();

@@ -25,7 +25,7 @@ use machines::MachineParts;
 pub use plan::Report;
 use plan::{Plan, Task};
 
-use crate::records::{Failure, JobId, protocol::BinfmtEntry};
+use crate::records::{Code, Failure, JobId, protocol::BinfmtEntry};
 pub use crate::sandbox::room::{
     IdMap,
     mounts::{DOORS, SCRATCH},
@@ -66,7 +66,7 @@ pub struct NamespaceDriver {
 
 async fn remove_groups(job: JobId) -> Result<(), Failure> {
     let removed = tokio::task::spawn_blocking(move || cgroup::remove_by_name(&job.to_string())).await;
-    removed.map_err(|error| Failure::new("sandbox_lost", error))
+    removed.map_err(|error| Failure::new(Code::SandboxLost, error))
 }
 
 impl NamespaceDriver {
@@ -192,7 +192,7 @@ impl NamespaceDriver {
             .spawn()
             .map_err(failed)?;
         let (reports, mut lifeline) = control.into_split();
-        let mut line = serde_json::to_string(plan).map_err(|error| Failure::new("sandbox_start", error))?;
+        let mut line = serde_json::to_string(plan).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         line.push('\n');
         lifeline.write_all(line.as_bytes()).await.map_err(failed)?;
         Ok(Handle {

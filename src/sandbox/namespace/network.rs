@@ -17,7 +17,7 @@ use nix::{
     unistd::{Pid, getppid, pipe2},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The program's name.
 const SLIRP: &str = "slirp4netns";
@@ -44,7 +44,7 @@ impl Slirp {
     ///
     /// `no_network` with the program's message.
     pub(super) fn start(inside: Pid) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::new("no_network", format!("cannot start {SLIRP}: {error}"));
+        let failed = |error: std::io::Error| Failure::new(Code::NoNetwork, format!("cannot start {SLIRP}: {error}"));
         let (ready_out, ready_in) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
         fcntl(&ready_in, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| failed(errno.into()))?;
         let supervisor = nix::unistd::getpid();
@@ -103,7 +103,7 @@ impl Slirp {
             .rfind(|line| !line.starts_with("WARNING"))
             .unwrap_or("it did not say why");
         let failure = Failure::new(
-            "no_network",
+            Code::NoNetwork,
             format!("{SLIRP} cannot give the sandbox a network: {last}"),
         );
         if said.contains("/dev/net/tun") {
@@ -117,7 +117,7 @@ impl Slirp {
     pub(super) fn is_lost(&mut self) -> Option<Failure> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(Failure::new(
-            "network_lost",
+            Code::NetworkLost,
             format!("the sandbox's network is gone: {SLIRP} ended with {status}"),
         ))
     }

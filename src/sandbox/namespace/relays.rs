@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use super::DOORS;
-use crate::{records::Failure, sandbox::microvm::Relay};
+use crate::{
+    records::{Code, Failure},
+    sandbox::microvm::Relay,
+};
 
 /// How long a connection waits for a server that is being restarted: tools in the machine give up at the first
 /// refusal.
@@ -31,7 +34,8 @@ pub(super) fn open(relays: &[Relay]) -> Result<(), Failure> {
     if relays.is_empty() {
         return Ok(());
     }
-    let failed = |error: std::io::Error| Failure::new("no_door", format!("cannot open the machine's doors: {error}"));
+    let failed =
+        |error: std::io::Error| Failure::new(Code::NoDoor, format!("cannot open the machine's doors: {error}"));
     let listen = |relay: &Relay| {
         let listener = StdTcpListener::bind((Ipv4Addr::LOCALHOST, relay.port))?;
         listener.set_nonblocking(true)?;

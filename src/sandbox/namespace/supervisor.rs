@@ -43,7 +43,7 @@ use super::{
     words::Words,
 };
 use crate::{
-    records::Failure,
+    records::{Code, Failure},
     sandbox::{
         DiskLimit, Limits,
         microvm::Accelerator,
@@ -169,7 +169,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         }),
         None => Cgroup::default(),
     };
-    let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot start the sandbox: {errno}"));
+    let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot start the sandbox: {errno}"));
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot start the sandbox", &error))?;
     let (words, stderr) = words_of(plan)?.unzip();

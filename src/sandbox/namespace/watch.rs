@@ -14,7 +14,7 @@ use nix::{
 
 use super::{cgroup::Cgroup, files::Files, guest::Guest, network::Slirp, words::Words};
 use crate::{
-    records::{Failure, guest::GuestReport},
+    records::{Code, Failure, guest::GuestReport},
     sandbox::room::Meter,
 };
 
@@ -101,7 +101,7 @@ impl Watch<'_> {
             GuestReport {
                 exit_code: exit_code.max(1),
                 failure: Some(
-                    Failure::new("vm_lost", detail).hint("what its kernel and QEMU said last is in the last words"),
+                    Failure::new(Code::VmLost, detail).hint("what its kernel and QEMU said last is in the last words"),
                 ),
                 ..GuestReport::default()
             }

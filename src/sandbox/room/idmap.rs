@@ -8,7 +8,7 @@ use std::{path::Path, process::Command};
 use nix::unistd::{Pid, Uid, User};
 use serde::{Deserialize, Serialize};
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// How many ids a sandbox has; distributions use ids up to 65534 (`nobody`).
 pub const ID_COUNT: u32 = 65_536;
@@ -57,7 +57,7 @@ impl IdMap {
                 rootless,
             }),
             _ => Err(Failure::new(
-                "no_subids",
+                Code::NoSubids,
                 format!("user `{name}` has no range of {ID_COUNT} ids in /etc/subuid and /etc/subgid"),
             )
             .hint(format!(
@@ -87,7 +87,7 @@ impl IdMap {
             .args([pid.to_string(), "0".into(), base.to_string(), ID_COUNT.to_string()])
             .output()
             .map_err(|error| {
-                Failure::new("no_newuidmap", format!("cannot run `{helper}`: {error}"))
+                Failure::new(Code::NoNewuidmap, format!("cannot run `{helper}`: {error}"))
                     .hint("install the package `uidmap` (Debian) or `shadow` (SUSE, Red Hat)")
             })?;
         if output.status.success() {
@@ -95,7 +95,7 @@ impl IdMap {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         Err(Failure::new(
-            "id_map_refused",
+            Code::IdMapRefused,
             format!("`{helper}` refused the sandbox's ids: {}", said.trim()),
         )
         .hint("check that /etc/subuid and /etc/subgid grant your user that range"))

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The operations for setting up a sandbox. All paths are absolute.
 pub trait Kernel {
@@ -31,7 +31,7 @@ impl Kernel for Linux {
         mount(some(source), target, some(kind), flags, some(data)).map_err(|errno| {
             let what = if kind.is_empty() { "bind" } else { kind };
             Failure::new(
-                "sandbox_mount",
+                Code::SandboxMount,
                 format!("cannot mount {what} on {}: {errno}", target.display()),
             )
             .hint(match kind {
@@ -61,7 +61,7 @@ impl Kernel for Linux {
     }
 
     fn enter_root(&mut self, root: &Path) -> Result<(), Failure> {
-        let failed = |errno| Failure::new("sandbox_root", format!("cannot enter the sandbox's root: {errno}"));
+        let failed = |errno| Failure::new(Code::SandboxRoot, format!("cannot enter the sandbox's root: {errno}"));
         nix::unistd::chdir(root).map_err(failed)?;
         // pivot_root(".", ".") stacks the old root on the new one, so that no directory for it is needed
         // (pivot_root(2), "pivot_root(".", ".")").

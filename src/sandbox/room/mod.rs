@@ -8,7 +8,7 @@ use nix::{
     sys::{prctl, signal::Signal},
 };
 
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 pub use counters::Counters;
 pub use idmap::IdMap;
@@ -40,7 +40,7 @@ pub fn report_failure(pipe: &OwnedFd, failure: &Failure) {
 /// The failure for a user namespace that cannot be made, with advice.
 pub fn user_namespace_failure(errno: Errno) -> Failure {
     let failure = Failure::new(
-        "no_user_namespace",
+        Code::NoUserNamespace,
         format!("this host does not let us make a user namespace: {errno}"),
     );
     failure.hint(match errno {

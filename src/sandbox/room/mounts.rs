@@ -188,6 +188,7 @@ pub fn furnish(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Code;
 
     /// Records the calls.
     #[derive(Default)]
@@ -246,7 +247,7 @@ mod tests {
             fn mount(&mut self, _: &str, _: &Path, _: &str, _: MsFlags, _: &str) -> Result<(), Failure> {
                 self.0 += 1;
                 if self.0 == 5 {
-                    Err(Failure::new("sandbox_mount", "no"))
+                    Err(Failure::new(Code::SandboxMount, "no"))
                 } else {
                     Ok(())
                 }

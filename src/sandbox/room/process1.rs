@@ -2,7 +2,7 @@
 //! space of the sandbox.
 
 use std::{
-    io::Write,
+    io::{ErrorKind, Write},
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
     path::Path,
     process::{Command, Stdio},
@@ -16,7 +16,7 @@ use nix::{
 };
 
 use super::mounts::{AGENT, JOBLESS_LAYERS};
-use crate::records::{Failure, protocol::AgentFacts};
+use crate::records::{Code, Failure, protocol::AgentFacts};
 
 /// The agent, with its facts on standard input and this process's outputs.
 ///
@@ -74,16 +74,20 @@ pub fn unreadable_copy(program: &Path, copy: &Path) -> std::io::Result<()> {
 /// Starts the program and waits for it, reaping every orphan that process 1 inherits meanwhile.
 pub fn run_and_reap(mut command: Command) -> Result<i32, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let child = command
-        .spawn()
-        .map_err(|error| Failure::new("sandbox_start", format!("cannot run {program}: {error}")))?;
+    let child = command.spawn().map_err(|error| {
+        let code = match error.kind() {
+            ErrorKind::NotFound => Code::ProgramMissing,
+            _ => Code::SandboxStart,
+        };
+        Failure::new(code, format!("cannot run {program}: {error}"))
+    })?;
     let main = Pid::from_raw(i32::try_from(child.id()).unwrap_or(-1));
     loop {
         match waitpid(None, None) {
             Ok(WaitStatus::Exited(pid, code)) if pid == main => return Ok(code),
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => return Ok(128 + signal as i32),
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(Failure::new("sandbox_lost", format!("lost {program}: {errno}"))),
+            Err(errno) => return Err(Failure::new(Code::SandboxLost, format!("lost {program}: {errno}"))),
         }
     }
 }

@@ -26,7 +26,7 @@ use nix::{
 };
 
 use super::{die_with_parent, idmap::IdMap};
-use crate::records::Failure;
+use crate::records::{Code, Failure};
 
 /// The shortest pause between two walks.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ impl Walker {
     ///
     /// The process or its user namespace cannot be made.
     pub fn start(dir: &Path, ids: IdMap) -> Result<Self, Failure> {
-        let system = |errno: Errno| Failure::new("sandbox_start", format!("cannot measure the disk: {errno}"));
+        let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot measure the disk: {errno}"));
         let socket = |error: std::io::Error| Failure::io("cannot measure the disk", &error);
         let dir = open(dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(system)?;
         let (mut results, theirs) = UnixStream::pair().map_err(socket)?;

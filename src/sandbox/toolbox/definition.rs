@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::{arch::Arch, records::Failure};
+use crate::{
+    arch::Arch,
+    records::{Code, Failure},
+};
 
 /// The files of the description, by name. Together they identify the toolbox.
 pub(super) const FILES: [(&str, &str); 8] = [
@@ -44,7 +47,7 @@ impl Definition {
     pub(super) fn read() -> Result<Self, Failure> {
         let (name, text) = FILES[0];
         toml::from_str(text)
-            .map_err(|error| Failure::new("toolbox_definition", format!("kata/toolbox/{name}: {error}")))
+            .map_err(|error| Failure::new(Code::ToolboxDefinition, format!("kata/toolbox/{name}: {error}")))
     }
 
     /// All packages, without duplicates.
@@ -62,7 +65,7 @@ impl Definition {
             let found = versions.get(package.as_str()).copied().unwrap_or("not installed");
             if !found.starts_with(wanted.as_str()) {
                 return Err(Failure::new(
-                    "toolbox_pin",
+                    Code::ToolboxPin,
                     format!("the mirror delivers {package} {found}, but the toolbox is described with {wanted}*"),
                 )
                 .hint(

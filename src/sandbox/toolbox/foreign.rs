@@ -7,7 +7,7 @@ use super::Toolbox;
 use crate::{
     arch::Arch,
     emulation::binfmt::{Emulation, emulation_of},
-    records::Failure,
+    records::{Code, Failure},
     sandbox::namespace::HOST_COMMAND_DIR,
 };
 
@@ -31,7 +31,7 @@ pub(super) fn bring_emulator(own: &Toolbox, arch: Arch, input: &Path) -> Result<
         .and_then(|_| fs_err::set_permissions(&to, std::fs::Permissions::from_mode(0o755)));
     copied.map_err(|error| {
         Failure::new(
-            "emulator_missing",
+            Code::EmulatorMissing,
             format!("the toolbox of this host has no emulator for {arch}: {error}"),
         )
         .hint("qemu/binfmt.toml and kata/toolbox/toolbox.toml must agree")
@@ -43,7 +43,7 @@ pub(super) fn bring_emulator(own: &Toolbox, arch: Arch, input: &Path) -> Result<
 /// The failure when there is no toolbox yet to take the emulator from.
 pub(super) fn no_emulator() -> Failure {
     Failure::new(
-        "no_toolbox",
+        Code::NoToolbox,
         "a toolbox for another architecture is made with the emulator of this host's own, which was not built yet",
     )
     .hint("run `kiln toolbox build` first")

@@ -23,7 +23,12 @@ use super::{
     microvm::boot_files,
     namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir},
 };
-use crate::{arch::Arch, emulation::binfmt::Emulation, host, records::Failure};
+use crate::{
+    arch::Arch,
+    emulation::binfmt::Emulation,
+    host,
+    records::{Code, Failure},
+};
 use definition::Definition;
 use sha2::{Digest, Sha256};
 
@@ -147,14 +152,14 @@ impl Toolboxes {
         let lock = fs_err::File::create(self.dir.join("building")).map_err(|error| Failure::io("toolbox", &error))?;
         let lock = tokio::task::spawn_blocking(move || lock.file().lock().map(|()| lock)).await;
         let _lock = lock
-            .map_err(|error| Failure::new("toolbox_lock", error))?
+            .map_err(|error| Failure::new(Code::ToolboxLock, error))?
             .map_err(|e| Failure::io("toolbox", &e))?;
         if let Some(toolbox) = self.find(arch) {
             return Ok(toolbox);
         }
         let mirror = mirror.ok_or_else(|| {
             Failure::new(
-                "no_mirror",
+                Code::NoMirror,
                 "no Debian mirror is known: this host's apt configuration names none",
             )
             .hint("name one: `kiln toolbox build --mirror URL`")
@@ -170,7 +175,7 @@ impl Toolboxes {
         // The files in it belong to the sandbox's ids, but the directory is Kiln's: the rename needs no other right.
         fs_err::rename(&work, self.dir.join(name)).map_err(|error| Failure::io("cannot keep the toolbox", &error))?;
         self.find(arch)
-            .ok_or_else(|| Failure::new("toolbox_lost", "the toolbox that was just built is not there"))
+            .ok_or_else(|| Failure::new(Code::ToolboxLost, "the toolbox that was just built is not there"))
     }
 
     /// Removes every toolbox of another description, and the boot files of machines with earlier agents. Returns the
@@ -244,7 +249,7 @@ impl Toolboxes {
             built: jiff::Timestamp::now(),
             packages: packages.lines().map(str::to_owned).collect(),
         };
-        let json = serde_json::to_vec_pretty(&facts).map_err(|error| Failure::new("toolbox_facts", error))?;
+        let json = serde_json::to_vec_pretty(&facts).map_err(|error| Failure::new(Code::ToolboxFacts, error))?;
         fs_err::write(work.join(FACTS), json).map_err(|error| Failure::io("toolbox", &error))
     }
 
@@ -281,8 +286,8 @@ impl Toolboxes {
                 say(line);
             })
             .await
-            .map_err(|failure| match failure.code.as_str() {
-                "sandbox_start" if failure.detail.contains("No such file") => failure.hint(format!(
+            .map_err(|failure| match failure.code {
+                Code::ProgramMissing => failure.hint(format!(
                     "install the package that has `{program}` (on Debian: mmdebstrap, squashfs-tools)"
                 )),
                 _ => failure,
@@ -291,7 +296,7 @@ impl Toolboxes {
             return Ok(());
         }
         Err(Failure::new(
-            "toolbox_build",
+            Code::ToolboxBuild,
             format!("{program} failed with code {}: {last}", report.exit_code),
         )
         .hint("`kiln toolbox build --verbose` shows everything it said"))

@@ -260,7 +260,12 @@ async fn w10_what_s3_does_not_answer_is_502_and_loses_no_link() {
     let purge = format!("/v3/deleted/images/{}", id_of(&purged));
     let (refused, purged_now) = tokio::join!(refused, api.delete(&purge));
     for answer in refused {
-        answer.problem(502);
+        let problem = answer.problem(502);
+        assert_eq!(problem["code"], "s3_unreachable", "{problem}");
+        assert!(
+            problem["hint"].as_str().is_some_and(|hint| hint.contains("S3")),
+            "{problem}"
+        );
     }
     purged_now.done();
     assert_eq!(api.read(&gone).await["link"], image["link"]);

@@ -55,9 +55,15 @@ impl Answer {
             .unwrap();
         assert_eq!(title, phrase, "{answer:?}");
         assert!(problem["detail"].is_string(), "{answer:?}");
-        for (member, _) in problem.as_object().unwrap() {
-            let known = ["status", "title", "detail", "errors"].contains(&member.as_str());
-            assert!(known, "a problem has no `{member}`: {answer:?}");
+        for (member, value) in problem.as_object().unwrap() {
+            let known = match member.as_str() {
+                "status" | "title" | "detail" | "errors" => true,
+                // Beside what IMS has, only failures say more.
+                "code" | "hint" => value.is_string() && problem["type"].is_string(),
+                "type" => *value == format!("urn:kiln:failure:{}", problem["code"].as_str().unwrap_or_default()),
+                _ => false,
+            };
+            assert!(known, "a problem has no such `{member}`: {answer:?}");
         }
         problem
     }

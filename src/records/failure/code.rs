@@ -1,0 +1,230 @@
+//! What went wrong, as a type: its stable name, and what follows from it.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use super::table::Code;
+
+/// Whether the same may end better later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chance {
+    /// Not before something is mended that only its owner can mend.
+    Lasting,
+    /// It lies in the infrastructure and not in what was asked for: another try of the job may end better.
+    OfThePlace,
+    /// It is of the place, and may pass while the caller waits.
+    Passing,
+}
+
+/// How a command ends that fails of it.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(super) enum Exit {
+    /// It failed.
+    Failed = 1,
+    /// What was asked for makes no sense, or the server refused it; clap's code for the first, `cray`'s for both.
+    Refused = 2,
+    /// What a shell reports for a program that SIGINT ended.
+    Interrupted = 130,
+}
+
+/// Describes all codes: the enum, what follows from each, and the rows of `docs/errors.md`.
+///
+/// A group is a section of that page, with what stands above its table. A row is a variant, its name, the HTTP status of
+/// an API answer that is refused because of it, the exit of a command, whether the same may end better later, when it
+/// happens, and what to do about it.
+macro_rules! codes {
+    ($(
+        [$group:literal, $about:literal]
+        $($code:ident = $name:literal, $status:literal, $exit:ident, $chance:ident, $when:literal, $advice:literal;)+
+    )+) => {
+        /// What went wrong. Written as a `snake_case` word that stays the same; `docs/errors.md` lists them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code {
+            $($(#[doc = $when] $code,)+)+
+        }
+
+        impl Code {
+            /// All of them, in the order of `docs/errors.md`.
+            pub const ALL: &[Self] = &[$($(Self::$code,)+)+];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self { $($(Self::$code => $name,)+)+ }
+            }
+
+            /// The HTTP status of an answer that is refused because of it.
+            pub const fn status(self) -> u16 {
+                match self { $($(Self::$code => $status,)+)+ }
+            }
+
+            /// The exit code of a command that fails of it.
+            pub const fn exit(self) -> u8 {
+                match self { $($(Self::$code => super::code::Exit::$exit as u8,)+)+ }
+            }
+
+            pub(super) const fn chance(self) -> super::code::Chance {
+                match self { $($(Self::$code => super::code::Chance::$chance,)+)+ }
+            }
+        }
+
+        /// The sections of `docs/errors.md`.
+        #[cfg(test)]
+        pub(super) const GROUPS: &[super::document::Group] = &[$(super::document::Group {
+            name: $group,
+            about: $about,
+            rows: &[$(super::document::Row { code: Code::$code, when: $when, advice: $advice },)+],
+        },)+];
+    };
+}
+pub(super) use codes;
+
+impl Code {
+    /// The code of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.name() == name)
+    }
+
+    /// Whether it may pass while the caller waits: agents are told to try later, a finished job waits for its image, a
+    /// client that follows a job connects again.
+    pub const fn is_passing(self) -> bool {
+        matches!(self.chance(), Chance::Passing)
+    }
+
+    /// Whether it lies in the infrastructure and not in what was asked for, so that another try may end better. What may
+    /// pass is always of that kind.
+    pub const fn is_of_the_place(self) -> bool {
+        matches!(self.chance(), Chance::OfThePlace | Chance::Passing)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// Another version's code is [`Code::Unknown`], so that its records stay readable.
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<'de, str>::deserialize(deserializer)?;
+        Ok(Self::named(&name).unwrap_or(Self::Unknown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::records::Failure;
+
+    #[test]
+    fn names_are_unique_and_those_of_the_variants() {
+        let names: BTreeSet<_> = Code::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        for code in Code::ALL {
+            let mut name = String::new();
+            for c in format!("{code:?}").chars() {
+                if c.is_ascii_uppercase() && !name.is_empty() {
+                    name.push('_');
+                }
+                name.push(c.to_ascii_lowercase());
+            }
+            assert_eq!(code.name(), name);
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for code in Code::ALL {
+            let json = serde_json::to_string(code).unwrap();
+            assert_eq!(json, format!("{:?}", code.name()));
+            assert_eq!(serde_json::from_str::<Code>(&json).unwrap(), *code);
+            // Out of a value nothing can be borrowed.
+            assert_eq!(serde_json::from_value::<Code>(code.name().into()).unwrap(), *code);
+        }
+    }
+
+    #[test]
+    fn another_versions_code_is_readable_and_changes_nothing() {
+        let json = r#"{"code": "not_of_this_version", "detail": "why", "hint": "what"}"#;
+        let failure: Failure = serde_json::from_str(json).unwrap();
+        assert_eq!(failure, Failure::new(Code::Unknown, "why").hint("what"));
+        assert!(!failure.code.is_passing() && !failure.code.is_of_the_place());
+        let written = serde_json::to_string(&failure).unwrap();
+        assert_eq!(serde_json::from_str::<Failure>(&written).unwrap(), failure);
+    }
+
+    #[test]
+    fn what_may_pass_is_of_the_place() {
+        for code in Code::ALL {
+            assert!(!code.is_passing() || code.is_of_the_place(), "{code}");
+        }
+    }
+
+    #[test]
+    fn statuses_are_refusals() {
+        for code in Code::ALL {
+            assert!((400..600).contains(&code.status()), "{code}");
+            // What lies in Kiln's own infrastructure is not the client's fault, unless it came too late.
+            let of_objects = matches!(code, Code::S3Missing | Code::StoreConflict);
+            assert!(!code.is_of_the_place() || code.status() >= 500 || of_objects, "{code}");
+        }
+    }
+
+    #[test]
+    fn recipes_and_settings_are_no_reason_to_try_again() {
+        for code in [
+            Code::BuildFailed,
+            Code::DiskFull,
+            Code::OutOfMemory,
+            Code::KernelMissing,
+            Code::Cancelled,
+            Code::S3Denied,
+            Code::S3NoBucket,
+            Code::StoreDamaged,
+        ] {
+            assert!(!code.is_of_the_place(), "{code}");
+        }
+    }
+
+    /// The lists that were kept apart before, as far as they were right.
+    #[test]
+    fn infrastructure_is_tried_again_and_what_may_pass_is_waited_for() {
+        use Code::*;
+        for code in [
+            S3Unreachable,
+            S3Timeout,
+            S3Unavailable,
+            StoreUnavailable,
+            EngineGone,
+            ServerUnreachable,
+            ServerLost,
+            ServerTimeout,
+            ServerError,
+        ] {
+            assert!(code.is_passing(), "{code}");
+        }
+        for code in [
+            ImageUnreachable,
+            HeartbeatLost,
+            SandboxLost,
+            SandboxStart,
+            AgentPanic,
+            UploadFailed,
+            S3Error,
+            S3Missing,
+            ArtifactMismatch,
+        ] {
+            assert!(code.is_of_the_place() && !code.is_passing(), "{code}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `docs/errors.md`, made from the table of failures.
+
+use std::fmt::Write;
+
+use super::{
+    code::{Chance, Code},
+    table::GROUPS,
+};
+
+/// A section of the page.
+pub(super) struct Group {
+    pub(super) name: &'static str,
+    /// What stands above its table; empty: nothing.
+    pub(super) about: &'static str,
+    pub(super) rows: &'static [Row],
+}
+
+/// A failure.
+pub(super) struct Row {
+    pub(super) code: Code,
+    pub(super) when: &'static str,
+    pub(super) advice: &'static str,
+}
+
+/// Writes the page anew if it is set.
+const UPDATE: &str = "KILN_UPDATE_ERRORS";
+
+const HEAD: &str = "\
+# Failures
+
+<!-- Made from src/records/failure/table.rs: KILN_UPDATE_ERRORS=1 cargo test --lib errors_page -->
+
+Every failure has a stable code, a cause in one line, and mostly a hint. A job of the service has them in `kiln jobs status`
+(`error`). Of `kiln build`, `kiln` prints cause and hint; the code, with the step, is in `jobs/<job id>/job.json` in the
+data directory under `state.error`, for scripts and for this table. When a build failed, the line `log` before the error
+names the whole log, and what a tool said about the cause stands there.
+
+A request that is refused because of a failure is answered with its **status**, and with `code`, `hint` and the `type`
+`urn:kiln:failure:CODE` in the problem ([api.md](api.md#errors)). A command that fails of it ends with its **exit** code.
+**Again** says what Kiln itself does:
+
+| Again | |
+|---|---|
+| waits | it may pass: agents try later, a finished job waits up to 15 minutes for its image, a schedule up to an hour, `--follow` connects again; else as below |
+| retries | it lies in the infrastructure: a job that runs is tried again (`attempts` in `[watch]`) |
+| – | it stays until it is mended |
+";
+
+fn page() -> String {
+    let mut text = HEAD.to_owned();
+    for group in GROUPS {
+        let _ = writeln!(text, "\n## {}\n", group.name);
+        if !group.about.is_empty() {
+            let _ = writeln!(text, "{}\n", group.about);
+        }
+        text.push_str("| Code | When | What to do | Status | Exit | Again |\n|---|---|---|---|---|---|\n");
+        for Row { code, when, advice } in group.rows {
+            let again = match code.chance() {
+                Chance::Passing => "waits",
+                Chance::OfThePlace => "retries",
+                Chance::Lasting => "–",
+            };
+            let (status, exit) = (code.status(), code.exit());
+            let _ = writeln!(text, "| `{code}` | {when} | {advice} | {status} | {exit} | {again} |");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_errors_page_is_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md");
+    if std::env::var_os(UPDATE).is_some() {
+        fs_err::write(path, page()).unwrap();
+        return;
+    }
+    assert!(
+        fs_err::read_to_string(path).unwrap() == page(),
+        "docs/errors.md is not what src/records/failure/table.rs says; write it anew with\n\n    \
+         {UPDATE}=1 cargo test --lib errors_page"
+    );
+}
+
+#[test]
+fn every_code_is_explained() {
+    let rows = GROUPS.iter().flat_map(|group| group.rows);
+    assert_eq!(rows.clone().count(), Code::ALL.len());
+    for row in rows {
+        assert!(!row.when.is_empty(), "{}", row.code);
+        assert!(!row.when.contains('|') && !row.advice.contains('|'), "{}", row.code);
+    }
+}
