@@ -21,7 +21,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{mount, sync::Request};
+use super::{mount, request::Request};
 
 /// Programs in whose place the agent is put, with where the toolbox has them. A toolbox need not have all of them.
 const PROGRAMS: [(&str, &str); 3] = [

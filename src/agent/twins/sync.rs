@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Child,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
@@ -24,6 +24,7 @@ use super::{
     mount::{self, MountPoint},
     packages::Packages,
     probe::{ASKERS, Place},
+    request::Request,
     source::Source,
 };
 use crate::{
@@ -41,23 +42,6 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// Packages of an image that are fetched at a time.
 const BATCH: usize = 16;
-
-/// What is asked of the thread.
-#[derive(Debug)]
-pub(super) enum Request {
-    /// Somebody is about to enter `root`, or to let scripts of packages do so, and waits for the directory of twins to
-    /// mount there.
-    Enter {
-        root: PathBuf,
-        /// Whether what is on its way is to be waited for.
-        wait: bool,
-        reply: Sender<Option<PathBuf>>,
-    },
-    /// The root is built. The answer says that nothing of the twins is in it.
-    End {
-        reply: Sender<io::Result<Option<(u64, u64)>>>,
-    },
-}
 
 /// How far the lists of packages for the host are.
 #[derive(Debug)]
