@@ -26,18 +26,7 @@ use crate::{
 
 mod trials;
 
-/// A package that is installed in the root, and the host's build of it.
-#[derive(Debug, Clone)]
-pub struct Package {
-    /// Its name.
-    pub name: String,
-    /// Its version, which both builds have.
-    pub version: String,
-    /// Files of the target's build: absolute paths in the root, where the files are as the package brought them.
-    pub files: Vec<PathBuf>,
-    /// The directory into which the host's build was unpacked. Files are linked from there where that can be done.
-    pub host: PathBuf,
-}
+pub use super::gather::{Package, Refused};
 
 /// What came of adding packages.
 #[derive(Debug, Default)]
@@ -59,24 +48,6 @@ pub struct Trial {
     pub package: String,
     /// The twin's path, seen from inside the root.
     pub twin: PathBuf,
-}
-
-/// A file that has no twin, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// Its path in the root.
-    pub path: String,
-    /// The cause, in one line.
-    pub why: String,
-}
-
-impl Refused {
-    pub(super) fn new(path: &str, why: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            why: why.to_owned(),
-        }
-    }
 }
 
 /// How many files there are of each sort.
