@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
 };
 
 use nix::{
@@ -14,7 +14,7 @@ use nix::{
 };
 
 use super::{
-    init,
+    init::{self, Outlets},
     plan::{Plan, Task},
 };
 use crate::{
@@ -22,15 +22,6 @@ use crate::{
     routes,
     sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
 };
-
-/// Where what is inside says something to the supervisor, apart from its exit code.
-#[derive(Debug)]
-pub(super) struct Outlets {
-    /// Takes the words of the agent.
-    pub(super) stderr: Option<OwnedFd>,
-    /// QEMU's end of the control port.
-    pub(super) control: Option<OwnedFd>,
-}
 
 /// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
 pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -> Result<i32, Failure> {

@@ -15,6 +15,7 @@
 
 use std::{
     io::{ErrorKind, Read, Seek, Write},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -263,6 +264,12 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// A path to what was opened, for who may not walk to it any more.
+pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
+    // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
 /// Removes a file that may be gone already.

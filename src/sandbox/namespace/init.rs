@@ -1,8 +1,8 @@
 //! Process 1 of a sandbox: furnishes it, starts the one program it is for, and reaps whatever that leaves.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
-    path::{Path, PathBuf},
+    os::fd::OwnedFd,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -18,8 +18,7 @@ use nix::{
 
 use super::{
     HOST_COMMAND_DIR,
-    entrance::Outlets,
-    files::Files,
+    files::{Files, link_to},
     machine::{self, OpenedMachine, open_machine},
     plan::{AgentTask, Plan, Task},
     rights,
@@ -33,6 +32,15 @@ use crate::{
         process1::{self, clear_layers, run_and_reap, unreadable_copy},
     },
 };
+
+/// Where what is inside says something to the supervisor, apart from its exit code.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    /// Takes the words of the agent.
+    pub(super) stderr: Option<OwnedFd>,
+    /// QEMU's end of the control port.
+    pub(super) control: Option<OwnedFd>,
+}
 
 /// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
 #[derive(Debug)]
@@ -77,11 +85,6 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
             .transpose()?,
         machine: plan.machine().map(|machine| open_machine(plan, machine)).transpose()?,
     })
-}
-
-pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
-    // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
 /// Does the plan's task. Returns the exit code of its program.
