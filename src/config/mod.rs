@@ -34,7 +34,7 @@ pub use self::{
 use crate::{
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::Failure,
-    sandbox::{namespace::make_private_dir, toolbox::Toolboxes},
+    sandbox::{namespace::make_private_dir, toolboxes::Toolboxes},
     settings::Section,
     store::{PostgresStore, SharedStore, SqliteStore},
 };

@@ -1,64 +1,23 @@
-//! The toolbox: the root file system that the agent runs in.
-//!
-//! ```text
-//! toolboxes/<digest of the description>/toolbox.squashfs   what other machines and VMs get
-//! toolboxes/<digest of the description>/tree               the same, unpacked: the lower layer of every sandbox here
-//! toolboxes/<digest of the description>/vm                 kernel and modules of virtual machines, beside the root
-//! toolboxes/<digest of the description>/facts.json         its digest, and every package with its version
-//! ```
-//!
-//! It is unpacked because a user namespace cannot mount a squashfs without FUSE, which would tax every file access.
+//! The toolboxes of a data directory: finding them, and making them with the host's programs.
 //!
 //! One is for one architecture. Those of others than this host's are for build nodes, and are made under the emulator.
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
 use super::{
     microvm::boot_files,
     namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir},
+    toolbox::{
+        FACTS, Facts, SQUASHFS, Toolbox,
+        definition::{self, Definition},
+    },
 };
 use crate::{arch::Arch, emulation::binfmt::Emulation, host, records::Failure};
-use definition::Definition;
 use sha2::{Digest, Sha256};
 
-mod definition;
 mod foreign;
-
-/// A toolbox that is ready for use.
-#[derive(Debug, Clone)]
-pub struct Toolbox {
-    /// Digest of its description: its name.
-    pub name: String,
-    /// The squashfs.
-    pub squashfs: PathBuf,
-    /// The unpacked root.
-    pub tree: PathBuf,
-    /// Holds `vmlinuz` and `modules` for virtual machines, where Debian has a kernel for them.
-    pub vm: PathBuf,
-    /// What is in it.
-    pub facts: Facts,
-}
-
-/// What a toolbox is, for people and for provenance.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Facts {
-    /// SHA-256 of the squashfs, hexadecimal.
-    pub sha256: String,
-    /// Size of the squashfs in bytes.
-    pub size: u64,
-    /// The architecture of the hosts whose jobs run in it.
-    pub arch: Arch,
-    /// When it was built.
-    pub built: jiff::Timestamp,
-    /// `name version` of every Debian package in it.
-    pub packages: Vec<String>,
-}
-
-const SQUASHFS: &str = "toolbox.squashfs";
-const FACTS: &str = "facts.json";
 
 /// The toolboxes of one data directory.
 #[derive(Debug)]
@@ -79,7 +38,7 @@ impl Toolboxes {
 
     /// The toolbox of the built-in description for hosts of this architecture, if it was built.
     pub fn find(&self, arch: Arch) -> Option<Toolbox> {
-        self.read(definition::digest(arch))
+        Toolbox::find(&self.dir, arch)
     }
 
     /// All that were built, of whichever description, in the order of their names; and whether each is of the built-in one.
@@ -93,7 +52,7 @@ impl Toolboxes {
         let known = current();
         let read = |name: String| {
             let is_current = known.contains(&name);
-            Some((self.read(name)?, is_current))
+            Some((Toolbox::read(&self.dir, name)?, is_current))
         };
         Ok(names.into_iter().filter_map(read).collect())
     }
@@ -109,18 +68,6 @@ impl Toolboxes {
             }
         }
         Ok(names)
-    }
-
-    fn read(&self, name: String) -> Option<Toolbox> {
-        let dir = self.dir.join(&name);
-        let facts = serde_json::from_slice(&fs_err::read(dir.join(FACTS)).ok()?).ok()?;
-        Some(Toolbox {
-            name,
-            squashfs: dir.join(SQUASHFS),
-            tree: dir.join("tree"),
-            vm: dir.join("vm"),
-            facts,
-        })
     }
 
     /// The toolbox of the built-in description for hosts of this architecture; builds it unless it is there.
@@ -355,28 +302,6 @@ async fn sha256_of(path: &Path) -> Result<String, Failure> {
         match file.read(&mut buffer).await.map_err(failed)? {
             0 => return Ok(hex::encode(hash.finalize())),
             count => hash.update(&buffer[..count]),
-        }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// One that is nowhere.
-    pub(crate) fn toolbox(arch: Arch) -> Toolbox {
-        Toolbox {
-            name: format!("toolbox-{arch}"),
-            squashfs: "/none".into(),
-            tree: "/none".into(),
-            vm: "/none".into(),
-            facts: Facts {
-                sha256: String::new(),
-                size: 0,
-                arch,
-                built: jiff::Timestamp::UNIX_EPOCH,
-                packages: Vec::new(),
-            },
         }
     }
 }
