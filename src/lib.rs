@@ -60,4 +60,8 @@ pub mod remote_nodes;
 #[cfg(feature = "server")]
 pub mod settings;
 #[cfg(feature = "server")]
+pub mod site;
+#[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod tls;

@@ -1,4 +1,4 @@
-//! What the thread that makes twins is asked.
+//! Requests to the thread that makes twins.
 
 use std::{io, path::PathBuf, sync::mpsc::Sender};
 

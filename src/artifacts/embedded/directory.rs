@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::EmbeddedError;
-use crate::artifacts::Secret;
+use crate::config::Secret;
 
 /// The one access key of an embedded server.
 #[derive(Debug, Clone)]

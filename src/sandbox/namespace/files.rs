@@ -266,7 +266,7 @@ impl Files {
     }
 }
 
-/// A path to what was opened, for who may not walk to it any more.
+/// A path to an open file, for a process that may not walk to it any more.
 pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
     // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
