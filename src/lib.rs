@@ -18,9 +18,14 @@
 //!
 //! # Modules, and which way they depend
 //!
-//! [`arch`] and [`records`] know nobody. [`emulation`], [`artifacts`] and [`sandbox`] know only those.
-//! [`orchestrate`] joins them into a job, [`cli`] sits on top, on [`client`] where it speaks to a server. [`agent`] is the other side of the sandbox wall:
-//! it uses [`records`] and [`emulation`] and never the server's half.
+//! [`arch`], [`records`], [`emulation`] and [`sandbox::room`] are the ground of both sides of the sandbox's wall. [`agent`] and
+//! [`squashfs`] are the inner side, which never knows the outer one: the rest.
+//!
+//! There [`config`] says what is wanted and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
+//! [`orchestrate`] joins them into jobs, [`api`] offers those, and [`site`] makes all of it from the configuration: it is the
+//! one place that puts the parts together. [`cli`] sits on top, on [`client`] where it speaks to a server.
+//!
+//! `layers.rs` has the whole order, and tests that hold it.
 
 pub mod arch;
 pub mod compression;
@@ -60,4 +65,11 @@ pub mod remote_nodes;
 #[cfg(feature = "server")]
 pub mod settings;
 #[cfg(feature = "server")]
+pub mod site;
+#[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod tls;
+
+#[cfg(test)]
+mod layers;

@@ -11,13 +11,12 @@ mod packages;
 pub(crate) mod percent;
 mod receive;
 mod sdk;
-mod settings;
 mod store;
 mod stored_parts;
 mod upload;
 
 pub use self::{
     receive::{Expected, Received},
-    settings::{S3Settings, Secret},
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
+pub use crate::config::S3Settings;

@@ -9,6 +9,7 @@ use super::printer::Printer;
 use crate::{
     config::Config,
     records::{Code, Failure, ImageId},
+    site,
 };
 
 #[derive(Debug, Subcommand)]
@@ -45,7 +46,7 @@ impl ArtifactsCommand {
             ArtifactsCommand::List { image } => list(config, printer, image).await,
             ArtifactsCommand::Get { image, output } => get(config, printer, image, output).await,
             ArtifactsCommand::Delete { image } => {
-                let (store, _embedded) = config.artifact_store().await?;
+                let (store, _embedded) = site::artifact_store(config).await?;
                 store.discard_image(image).await
             }
             ArtifactsCommand::Serve { port } => serve(config, printer, port).await,
@@ -54,7 +55,7 @@ impl ArtifactsCommand {
 }
 
 async fn list(config: &Config, printer: &Printer, image: Option<ImageId>) -> Result<(), Failure> {
-    let (store, _embedded) = config.artifact_store().await?;
+    let (store, _embedded) = site::artifact_store(config).await?;
     let prefix = image.map(|image| format!("{image}/")).unwrap_or_default();
     let bucket = store.images_bucket();
     let objects = store.list(bucket, &prefix).await?;
@@ -72,7 +73,7 @@ async fn list(config: &Config, printer: &Printer, image: Option<ImageId>) -> Res
 }
 
 async fn get(config: &Config, printer: &Printer, image: ImageId, output: PathBuf) -> Result<(), Failure> {
-    let (store, _embedded) = config.artifact_store().await?;
+    let (store, _embedded) = site::artifact_store(config).await?;
     let objects = store.list(store.images_bucket(), &format!("{image}/")).await?;
     if objects.is_empty() {
         return Err(no_image(image));
@@ -98,7 +99,7 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
         .hint("point your client at that service"));
     }
     let ended = super::build::cancel_on_signal()?;
-    let service = config.embedded_s3(port).await?;
+    let service = site::embedded_s3(config, port).await?;
     printer.result(format_args!("export AWS_ENDPOINT_URL={}", service.endpoint()));
     printer.result("export AWS_DEFAULT_REGION=us-east-1");
     let file = config.data_dir.join("s3/credentials.json");

@@ -14,21 +14,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{printer::Printer, progress::Progress, toolbox, values::twins};
 use crate::{
-    api,
     arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     host,
     orchestrate::{
-        place, reap,
+        place,
         recipe::RecipeArchive,
-        run::{self, Failed, Image, Request, Site},
+        run::{Failed, Image, Request},
     },
     records::{
         Code, EmulatedProgram, Failure, TwinLevel,
         protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
     },
-    sandbox::{Limits, namespace::NamespaceDriver},
+    sandbox::Limits,
+    site::Workshop,
 };
 
 /// Processes and threads that one build may have; a kiwi build has a few dozen.
@@ -150,11 +150,8 @@ impl BuildArguments {
         let recipe_type = recipe_type(&self.recipe_type)?;
         let recipe = RecipeArchive::read(&self.recipe)?;
         let archs = self.archs(&recipe)?;
-        let driver = config.namespace_driver()?;
-        let agent = config.agent()?;
-        let (store, _embedded) = config.artifact_store().await?;
-        let jobs = config.jobs_dir();
-        if reap::sweep_once(&jobs, &driver, &store).await? > 0 {
+        let workshop = Shared::new(Workshop::open(config).await?);
+        if workshop.sweep().await? > 0 {
             printer.note("Cleaned up after a build that was killed");
         }
         let toolbox = tokio::select! {
@@ -165,20 +162,16 @@ impl BuildArguments {
         for request in &requests {
             printer.note(&request.placement.why);
         }
-        let shared = Shared::new(Everything {
-            driver,
-            toolbox,
-            agent,
-            store,
-            jobs,
-        });
         let progress = Progress::new(printer, &archs);
         let mut running = JoinSet::new();
         for request in requests {
-            let (shared, cancelled, lane) = (Shared::clone(&shared), cancelled.clone(), progress.lane(request.arch));
+            let (workshop, toolbox) = (Shared::clone(&workshop), toolbox.clone());
+            let (cancelled, lane) = (cancelled.clone(), progress.lane(request.arch));
             running.spawn(async move {
                 let arch = request.arch;
-                let outcome = run::run(&shared.site(), request, &cancelled, |event| lane.show(event)).await;
+                let outcome = workshop
+                    .run(&toolbox, request, &cancelled, |event| lane.show(event))
+                    .await;
                 lane.end(outcome.as_ref().err().map(|failed| &failed.failure));
                 (arch, outcome)
             });
@@ -194,7 +187,7 @@ impl BuildArguments {
         drop(progress);
         images.sort_by_key(|image| image.arch);
         for image in &images {
-            self.deliver(image, &shared, printer).await?;
+            self.deliver(image, &workshop, printer).await?;
         }
         summarise_failures(failures, archs.len(), printer)
     }
@@ -281,7 +274,7 @@ impl BuildArguments {
     }
 
     /// Prints what was built, and writes it to `--output`.
-    async fn deliver(&self, image: &Image, shared: &Everything, printer: &Printer) -> Result<(), Failure> {
+    async fn deliver(&self, image: &Image, workshop: &Workshop, printer: &Printer) -> Result<(), Failure> {
         printer.result(format_args!("image      {} ({})", image.id, image.arch));
         printer.result(format_args!("manifest   {}", image.manifest.path));
         for artifact in &image.artifacts {
@@ -301,37 +294,15 @@ impl BuildArguments {
         }
         printer.result(format_args!("log        {}", image.log.display()));
         if self.keep {
-            let dir = shared.driver.dir_of(image.job);
+            let dir = workshop.driver.dir_of(image.job);
             printer.result(format_args!("kept       {}", dir.join("scratch").display()));
         }
         if let Some(output) = &self.output {
             let dir = output.join(image.arch.name());
-            download(image, &shared.store, &dir).await?;
+            download(image, &workshop.store, &dir).await?;
             printer.result(format_args!("files      {}", dir.display()));
         }
         Ok(())
-    }
-}
-
-/// What the jobs of one command share, in one place that they can hold together.
-struct Everything {
-    driver: NamespaceDriver,
-    toolbox: crate::sandbox::toolbox::Toolbox,
-    agent: PathBuf,
-    store: ArtifactStore,
-    jobs: PathBuf,
-}
-
-impl Everything {
-    fn site(&self) -> Site<'_> {
-        Site {
-            driver: &self.driver,
-            toolbox: &self.toolbox,
-            agent: &self.agent,
-            store: &self.store,
-            jobs: &self.jobs,
-            agent_routes: api::agent::router,
-        }
     }
 }
 

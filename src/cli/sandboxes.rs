@@ -6,6 +6,7 @@ use super::printer::Printer;
 use crate::{
     config::Config,
     records::{Code, Failure, JobId},
+    site,
 };
 
 #[derive(Debug, Subcommand)]
@@ -21,7 +22,7 @@ pub(super) enum SandboxesCommand {
 
 impl SandboxesCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        let driver = config.namespace_driver()?;
+        let driver = site::namespace_driver(config)?;
         let kept = driver.kept()?;
         match self {
             SandboxesCommand::List => {

@@ -1,30 +1,16 @@
 //! `kiln serve`: the API, and the embedded S3 service where no other is configured.
 
-use std::{io::IsTerminal, path::Path, sync::Arc, time::Duration};
+use std::io::IsTerminal;
 
 use clap::Args;
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use super::{printer::Printer, serve_jobs::JobService};
+use super::printer::Printer;
 use crate::{
-    api::{
-        self, Api, Shared,
-        auth::{Auth, oidc::Oidc},
-        limits::Limits,
-        orphans,
-        serve::{self, Sockets},
-        tls::Certificate,
-    },
-    artifacts::{ArtifactStore, embedded::EmbeddedS3},
     config::{self, Access, Config, LogFormat},
-    records::{Code, Failure},
-    store::{LogFeed, SharedStore},
+    records::Failure,
+    site::Server,
 };
-
-/// How often objects are looked for that no record names any more.
-const SWEEP_EVERY: Duration = Duration::from_secs(67);
 
 /// Threads that answer requests, at most: each costs memory, and they wait for the database and S3 most of the time.
 const MOST_THREADS: usize = 8;
@@ -53,144 +39,25 @@ impl ServeArguments {
         }
         start_log(config.log.format);
         let stop = super::build::cancel_on_signal()?;
-        let _lock = lock(&config.data_dir)?;
         allow_many_connections();
-        let store = config.open_store().await?;
-        let outcome = serve(config, printer, Arc::clone(&store), &stop).await;
-        store.close().await;
-        outcome
+        let server = Server::open(config, stop).await?;
+        introduce(config, printer, &server).await;
+        printer.result("ready");
+        server.run(config).await
     }
-}
-
-async fn serve(
-    config: &Config,
-    printer: &Printer,
-    store: SharedStore,
-    stop: &CancellationToken,
-) -> Result<(), Failure> {
-    let oidc = Oidc::new(&config.oidc)?.map(Arc::new);
-    let certificate = match (&config.server.tls_certificate, &config.server.tls_key) {
-        (Some(certificate), Some(key)) => Some(
-            Certificate::read(certificate, key).map_err(|error| Failure::io("cannot use the certificate", &error))?,
-        ),
-        _ => None,
-    };
-    let sockets = Sockets::open(&config.server.listen.0).await?;
-    let (artifacts, embedded) = artifacts(config).await?;
-    let auth = match config.access() {
-        Access::Open => Auth::open(&config.limits),
-        Access::Authenticated => Auth::guarded(Arc::clone(&store), oidc.clone(), &config.limits),
-    };
-    introduce(config, printer, &sockets, embedded.as_ref(), &store).await;
-
-    let feed = Arc::new(LogFeed::default());
-    let jobs = if config.jobs.run {
-        let endpoint = embedded.as_ref().map(EmbeddedS3::endpoint);
-        // As sandboxes see it.
-        let seen = config
-            .s3
-            .as_ref()
-            .and_then(|s3| s3.public_endpoint.clone().or_else(|| s3.endpoint.clone()));
-        let endpoint = endpoint.or(seen);
-        let (store, artifacts) = (Arc::clone(&store), artifacts.clone());
-        Some(JobService::new(
-            config,
-            store,
-            artifacts,
-            endpoint.as_deref(),
-            Arc::clone(&feed),
-        )?)
-    } else {
-        None
-    };
-    let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.clone());
-    let agents = jobs
-        .as_ref()
-        .filter(|_| config.server.agent_url.is_some())
-        .map(reachable);
-    let api = Api::new(Shared {
-        store,
-        artifacts,
-        orchestrator: jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator)),
-        jobs: config.jobs.clone(),
-        upload_bytes: config.limits.upload_bytes.0,
-        remote_nodes: config.node_login(),
-        feed,
-        stop: stop.clone(),
-        schedule_changed: Arc::default(),
-    });
-    let carrying_out = async {
-        match jobs {
-            Some(jobs) => jobs.run(config, stop).await,
-            None => std::future::pending().await,
-        }
-    };
-    let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
-    let following = async {
-        match &oidc {
-            Some(oidc) => oidc.follow().await,
-            None => std::future::pending().await,
-        }
-    };
-    let scheduler = api.scheduler();
-    printer.result("ready");
-    tracing::info!(addresses = ?sockets.addresses(), "ready");
-    let served = tokio::select! {
-        served = sockets.serve(app, certificate, stop) => served,
-        () = following => Ok(()),
-        () = sweep(&api) => Ok(()),
-        () = scheduler.run() => Ok(()),
-        // It ends when told to stop, as the API does, which may have requests to finish.
-        () = async { carrying_out.await; std::future::pending().await } => Ok(()),
-    };
-    tracing::info!("stopped");
-    if let Some(embedded) = embedded {
-        embedded.shutdown().await;
-    }
-    served.map_err(|error| Failure::io("the server broke", &error))
-}
-
-/// Removes, now and then, objects that could not be removed when the last record forgot them; never ends.
-async fn sweep(api: &Api) {
-    let mut ticks = interval(SWEEP_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        orphans::remove(api).await;
-    }
-}
-
-/// The S3 service to use, and the embedded one if it is that.
-async fn artifacts(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
-    if let Some(settings) = &config.s3 {
-        return Ok((ArtifactStore::connect(settings).await?, None));
-    }
-    let embedded = config.embedded_s3_at(config.embedded_s3.listen).await.map_err(|failure| {
-        let failed_address = failure.code == Code::S3EmbeddedAddress;
-        let hint = "something else listens there; stop it, or set another address as `listen` in [embedded_s3] or as \
-                    KILN__EMBEDDED_S3__LISTEN";
-        if failed_address { failure.hint(hint) } else { failure }
-    })?;
-    Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
 }
 
 /// Says where everything is and how to use it.
-async fn introduce(
-    config: &Config,
-    printer: &Printer,
-    sockets: &Sockets,
-    embedded: Option<&EmbeddedS3>,
-    store: &SharedStore,
-) {
+async fn introduce(config: &Config, printer: &Printer, server: &Server) {
     let scheme = if config.server.tls_certificate.is_some() {
         "https"
     } else {
         "http"
     };
-    for address in sockets.addresses() {
+    for address in server.addresses() {
         printer.result(format_args!("server     {scheme}://{address}"));
     }
-    let first = sockets
+    let first = server
         .addresses()
         .first()
         .map(|address| format!("{scheme}://{address}"));
@@ -200,9 +67,9 @@ async fn introduce(
         None => config.records_file().display().to_string(),
     };
     printer.result(format_args!("records    {records}"));
-    match (embedded, &config.s3) {
-        (Some(embedded), _) => {
-            printer.result(format_args!("s3         {}", embedded.endpoint()));
+    match (server.embedded_s3(), &config.s3) {
+        (Some(endpoint), _) => {
+            printer.result(format_args!("s3         {endpoint}"));
             let keys = config.data_dir.join("s3/credentials.json");
             printer.result(format_args!("s3 keys    {}", keys.display()));
         }
@@ -224,33 +91,11 @@ async fn introduce(
                 .unwrap_or_default();
             printer.result(format_args!("auth       tokens{also}"));
             // Whether there are any is only a courtesy here.
-            if oidc.is_none() && store.tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
+            if oidc.is_none() && server.store().tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
                 printer.result("           there is none yet: `kiln tokens create --name NAME --role admin` makes one");
             }
             printer.result(format_args!("try        KILN_TOKEN=… kiln images list --server {url}"));
         }
-    }
-}
-
-/// Sees to it that no other server uses the data directory, as long as what is returned lives.
-fn lock(data_dir: &Path) -> Result<std::fs::File, Failure> {
-    fs_err::create_dir_all(data_dir).map_err(|error| Failure::io("cannot make the data directory", &error))?;
-    let path = data_dir.join("serve.lock");
-    let file = fs_err::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|error| Failure::io("cannot lock the data directory", &error))?;
-    let file = file.into_file();
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(
-            Code::AlreadyServed,
-            format_args!("another `kiln serve` uses {}", data_dir.display()),
-        )
-        .hint("stop that one, or give this one a directory of its own with --data-dir")),
-        Err(std::fs::TryLockError::Error(error)) => Err(Failure::io("cannot lock the data directory", &error)),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     config::{Access, Config},
     records::{Code, Failure, Moment, Role, TokenId},
     settings::Period,
+    site,
     store::SharedStore,
 };
 
@@ -74,7 +75,7 @@ fn expiry(text: &str) -> Result<Period, String> {
 
 impl TokensCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        let store = config.open_store().await?;
+        let store = site::open_store(config).await?;
         let outcome = self.run_on(&store, config, printer).await;
         store.close().await;
         outcome

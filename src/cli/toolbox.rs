@@ -9,6 +9,7 @@ use crate::{
     host::{self, AptMirror},
     records::{Code, Failure},
     sandbox::toolbox::Toolbox,
+    site,
 };
 
 #[derive(Debug, Subcommand)]
@@ -50,11 +51,11 @@ impl ToolboxCommand {
             }
             ToolboxCommand::Show { arch } => {
                 let arch = arch.unwrap_or(Arch::host());
-                let toolbox = config.toolboxes()?.find(arch);
+                let toolbox = site::toolboxes(config)?.find(arch);
                 show(&toolbox.ok_or_else(|| not_built(arch))?, printer);
             }
             ToolboxCommand::List => {
-                for (toolbox, is_current) in config.toolboxes()?.list()? {
+                for (toolbox, is_current) in site::toolboxes(config)?.list()? {
                     let (name, facts) = (&toolbox.name[..12.min(toolbox.name.len())], &toolbox.facts);
                     let size = bytesize::ByteSize(facts.size).to_string();
                     let note = if is_current { "" } else { "  of another version" };
@@ -65,7 +66,7 @@ impl ToolboxCommand {
                 }
             }
             ToolboxCommand::Prune => {
-                for name in config.toolboxes()?.prune().await? {
+                for name in site::toolboxes(config)?.prune().await? {
                     printer.result(format_args!("removed {name}"));
                 }
             }
@@ -91,7 +92,7 @@ pub(super) async fn ensure(
     arch: Arch,
     mirror: Option<String>,
 ) -> Result<Toolbox, Failure> {
-    let toolboxes = config.toolboxes()?;
+    let toolboxes = site::toolboxes(config)?;
     if let Some(toolbox) = toolboxes.find(arch) {
         return Ok(toolbox);
     }

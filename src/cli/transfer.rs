@@ -9,6 +9,7 @@ use crate::{
     config::Config,
     import::{self, Note},
     records::{Code, Failure},
+    site,
 };
 
 #[derive(Debug, Subcommand)]
@@ -34,8 +35,8 @@ impl ImportCommand {
         let ImportCommand::Ims { dir } = self;
         let (records, mut notes) = import::read_ims(&dir)?;
         // Before anything is written: images whose manifests cannot be read would be taken over without their objects.
-        let (artifacts, _embedded) = config.artifact_store().await?;
-        let store = config.open_store().await?;
+        let (artifacts, _embedded) = site::artifact_store(config).await?;
+        let store = site::open_store(config).await?;
         let artifacts = &artifacts;
         let imported = import::import_into(&store, &records, |image| {
             let artifacts = artifacts.clone();
@@ -53,7 +54,7 @@ impl ImportCommand {
 impl ExportCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let ExportCommand::Ims { dir } = self;
-        let store = config.open_store().await?;
+        let store = site::open_store(config).await?;
         let records = import::records_of(&store).await?;
         store.close().await;
         fs_err::create_dir_all(&dir).map_err(|error| Failure::io("cannot make the directory", &error))?;

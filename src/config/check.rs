@@ -8,11 +8,10 @@ use std::{
 
 use reqwest::Url;
 
-use super::{AuthMode, Config, Problem};
+use super::{AuthMode, Config, EngineUrl, Problem, S3Settings};
 use crate::{
-    api::tls,
-    artifacts::S3Settings,
     settings::{Key, Section, is_loopback},
+    tls,
 };
 
 /// Whether callers have to say who they are.
@@ -305,7 +304,11 @@ impl Config {
     fn check_engine(&self, problems: &mut Vec<Problem>) {
         let Some(engine) = &self.docker.engine else { return };
         // The server would say the same.
-        if let Err(failure) = self.engine_address(engine) {
+        let checked = engine.parse::<EngineUrl>().and_then(|url| match url {
+            EngineUrl::Tcp(_) => self.docker.client_certificates().map(drop),
+            EngineUrl::Socket(_) | EngineUrl::Ssh { .. } => Ok(()),
+        });
+        if let Err(failure) = checked {
             let problem = self.problem("docker", "engine", failure.detail);
             problems.push(problem.hint(failure.hint.unwrap_or_default()));
         }

@@ -1,64 +1,37 @@
 //! Settings: one TOML file with strict keys, variables that win over it, and where things are kept.
 
 mod check;
-mod drivers;
+mod engine;
+mod keys;
 mod near;
+mod problem;
 mod reference;
+mod s3;
 mod sections;
 mod source;
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use reqwest::Url;
 use serde::Deserialize;
 
 pub(crate) use self::check::{is_private, names_here};
 pub use self::{
     check::Access,
+    engine::{DEFAULT_SOCKET, EngineUrl},
+    problem::{Origin, Problem, first_of},
     reference::{reference, reference_tables},
+    s3::{S3Settings, Secret},
     sections::{
         AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
         EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,
         NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
         WatchSettings,
     },
-    source::Origin,
 };
-use crate::{
-    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
-    records::{Code, Failure},
-    sandbox::{namespace::make_private_dir, toolbox::Toolboxes},
-    settings::Section,
-    store::{PostgresStore, SharedStore, SqliteStore},
-};
-
-/// Every section, in the order of the reference.
-const SECTIONS: &[Section] = &[
-    ServerSettings::SECTION,
-    AuthSettings::SECTION,
-    OidcSettings::SECTION,
-    LimitSettings::SECTION,
-    LogSettings::SECTION,
-    StoreSettings::SECTION,
-    S3Settings::SECTION,
-    EmbeddedS3Settings::SECTION,
-    JobSettings::SECTION,
-    ShellSettings::SECTION,
-    IsolationSettings::SECTION,
-    NetworkSettings::SECTION,
-    DockerEngineSettings::SECTION,
-    EmulationSettings::SECTION,
-    CapacitySettings::SECTION,
-    WatchSettings::SECTION,
-    RemoteBuildNodeSettings::SECTION,
-];
+use crate::records::{Code, Failure};
 
 /// Everything that can be set.
 #[derive(Debug)]
@@ -127,66 +100,6 @@ struct Values {
     capacity: CapacitySettings,
     watch: WatchSettings,
     remote_build_nodes: RemoteBuildNodeSettings,
-}
-
-/// Something that is wrong with the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The file and line, or the variable; none for what nobody set.
-    pub origin: Option<Origin>,
-    /// What is wrong.
-    pub what: String,
-    /// What to do about it.
-    pub hint: String,
-}
-
-impl Problem {
-    fn new(origin: impl Into<Option<Origin>>, what: impl fmt::Display) -> Self {
-        Self {
-            origin: origin.into(),
-            what: what.to_string(),
-            hint: "`kiln config reference` lists every key".to_owned(),
-        }
-    }
-
-    fn hint(mut self, hint: impl fmt::Display) -> Self {
-        self.hint = hint.to_string();
-        self
-    }
-
-    /// Its line in the file; what is in none comes after.
-    fn line(&self) -> usize {
-        match &self.origin {
-            Some(Origin::File(_, line)) => *line,
-            _ => usize::MAX,
-        }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.origin {
-            Some(origin) => write!(f, "{origin}: {}", self.what),
-            None => f.write_str(&self.what),
-        }
-    }
-}
-
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Self {
-        Failure::new(Code::ConfigInvalid, &problem).hint(problem.hint)
-    }
-}
-
-/// The first problem as a failure that says how many more there are.
-pub fn first_of(problems: Vec<Problem>) -> Option<Failure> {
-    let more = problems.len().saturating_sub(1);
-    let mut failure = Failure::from(problems.into_iter().next()?);
-    if more > 0 {
-        let hint = failure.hint.take().unwrap_or_default();
-        failure = failure.hint(format_args!("{hint}\n      `kiln config check` tells {more} more"));
-    }
-    Some(failure)
 }
 
 impl Config {
@@ -259,123 +172,15 @@ impl Config {
         self.file.as_deref()
     }
 
-    /// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.
-    pub fn doors_dir(&self) -> Result<PathBuf, Failure> {
-        let outer = self.data_dir.join("agents");
-        make_private_dir(&outer)?;
-        let inner = outer.join("doors");
-        let failed = |error: std::io::Error| Failure::io("cannot make the agents' directory", &error);
-        fs_err::create_dir_all(&inner).map_err(failed)?;
-        fs_err::set_permissions(&inner, PermissionsExt::from_mode(0o755)).map_err(failed)?;
-        Ok(inner)
-    }
-
     /// Where jobs keep their records and logs.
     pub fn jobs_dir(&self) -> PathBuf {
         self.data_dir.join("jobs")
-    }
-
-    /// The S3 service to use, and the embedded one if it is that, which lives as long as what is returned.
-    pub async fn artifact_store(&self) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
-        if let Some(settings) = &self.s3 {
-            return Ok((ArtifactStore::connect(settings).await?, None));
-        }
-        let embedded = self.embedded_s3(0).await?;
-        Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
-    }
-
-    /// Starts the embedded S3 service on a loopback port; 0 means any that is free.
-    pub async fn embedded_s3(&self, port: u16) -> Result<EmbeddedS3, Failure> {
-        self.embedded_s3_at(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
-    }
-
-    /// Starts the embedded S3 service on an address.
-    pub async fn embedded_s3_at(&self, address: SocketAddr) -> Result<EmbeddedS3, Failure> {
-        Ok(EmbeddedS3::start(&self.data_dir.join("s3"), address).await?)
     }
 
     /// SQLite's file of records.
     pub fn records_file(&self) -> PathBuf {
         self.data_dir.join("records.sqlite")
     }
-
-    /// Opens the store of records.
-    ///
-    /// # Errors
-    ///
-    /// `store_unavailable`; `config_invalid` when the password or the address makes no sense.
-    pub async fn open_store(&self) -> Result<SharedStore, Failure> {
-        let Some(url) = &self.store.url else {
-            fs_err::create_dir_all(&self.data_dir)
-                .map_err(|error| Failure::io("cannot make the data directory", &error))?;
-            return Ok(Arc::new(SqliteStore::open(&self.records_file()).await?));
-        };
-        let password = match (&self.store.password, &self.store.password_file) {
-            (Some(password), _) => Some(password.expose().to_owned()),
-            (None, Some(path)) => {
-                let text = fs_err::read_to_string(path).map_err(|error| Failure::new(Code::ConfigInvalid, error))?;
-                Some(text.trim_end_matches(['\r', '\n']).to_owned())
-            }
-            (None, None) => None,
-        };
-        let url = with_password(url, password.as_deref()).ok_or_else(|| {
-            Failure::new(
-                Code::ConfigInvalid,
-                "[store] url is no address of a PostgreSQL database",
-            )
-            .hint("it looks like postgresql://kiln@db.example.org/kiln")
-        })?;
-        Ok(Arc::new(PostgresStore::connect(&url).await?))
-    }
-
-    /// The agent's program: beside this one, or where `KILN_AGENT` says.
-    ///
-    /// # Errors
-    ///
-    /// `no_agent` when it is not there, `agent_not_static` when it would not run in every root file system.
-    pub fn agent(&self) -> Result<PathBuf, Failure> {
-        let beside = || Some(std::env::current_exe().ok()?.with_file_name("kiln-agent"));
-        let path = std::env::var_os("KILN_AGENT")
-            .map(PathBuf::from)
-            .or_else(beside)
-            .unwrap_or_default();
-        let program = fs_err::read(&path).map_err(|error| {
-            Failure::new(Code::NoAgent, format!("the agent is not there: {error}"))
-                .hint("`make build` puts it beside kiln; KILN_AGENT names another place")
-        })?;
-        // A static program names no loader; the name stands near the start of every dynamic one.
-        let head = &program[..program.len().min(4096)];
-        if head
-            .windows(7)
-            .any(|window| window == b"/ld-lin" || window == b"/ld64.s")
-        {
-            return Err(
-                Failure::new(Code::AgentNotStatic, format!("{} is not static", path.display()))
-                    .hint("`make build` builds a static one"),
-            );
-        }
-        Ok(path)
-    }
-
-    /// The toolboxes of this data directory.
-    pub fn toolboxes(&self) -> Result<Toolboxes, Failure> {
-        Toolboxes::new(&self.data_dir.join("toolboxes"), self.namespace_driver()?)
-    }
-}
-
-/// The whole address of a database.
-fn with_password(url: &DatabaseUrl, password: Option<&str>) -> Option<String> {
-    let mut whole = Url::parse(url.expose()).ok()?;
-    if !matches!(whole.scheme(), "postgresql" | "postgres") {
-        return None;
-    }
-    if let Some(password) = password
-        && whole.set_password(Some(password)).is_err()
-    {
-        // Without a host, as for a socket in a directory, there is no other place for it.
-        whole.query_pairs_mut().append_pair("password", password);
-    }
-    Some(whole.into())
 }
 
 /// Kiln's directory where a variable says, else where it is by default below the user's own.

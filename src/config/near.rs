@@ -1,8 +1,8 @@
 //! What somebody may have meant who wrote something that there is not.
 
 use super::{
-    Origin, Problem, SECTIONS,
-    source::{TOP, variable},
+    keys::{SECTIONS, TOP, variable},
+    problem::{Origin, Problem},
 };
 
 /// A key or section that there is not.

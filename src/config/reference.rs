@@ -5,7 +5,10 @@ use std::fmt::Write;
 use serde::Serialize;
 use toml::Value;
 
-use super::{Config, SECTIONS, source};
+use super::{
+    Config,
+    keys::{SECTIONS, TOP},
+};
 use crate::settings::{Key, Section};
 
 /// A file with every key, its meaning and its default, commented out.
@@ -16,7 +19,7 @@ pub fn reference() -> String {
          # KILN__SERVER__LISTEN=127.0.0.1:9000. `kiln config check` sees whether a file is right.\n\
          # This file is what `kiln config reference` prints; docs/configuration.md says more.\n",
     );
-    for section in [source::TOP].iter().chain(SECTIONS) {
+    for section in [TOP].iter().chain(SECTIONS) {
         text.push('\n');
         comment(&mut text, section.about);
         if !section.name.is_empty() {
@@ -49,8 +52,8 @@ impl Config {
     pub fn show(&self) -> String {
         let mut text = String::new();
         let data_dir = Value::String(self.data_dir.display().to_string());
-        for key in source::TOP.keys {
-            self.show_key(&mut text, &source::TOP, key, Some(&data_dir));
+        for key in TOP.keys {
+            self.show_key(&mut text, &TOP, key, Some(&data_dir));
         }
         for section in SECTIONS {
             let values = self.section(section.name);
@@ -107,7 +110,7 @@ impl Config {
 /// The reference as tables, for the manual.
 pub fn reference_tables() -> String {
     let mut text = String::new();
-    for section in [source::TOP].iter().chain(SECTIONS) {
+    for section in [TOP].iter().chain(SECTIONS) {
         if !section.name.is_empty() {
             let _ = writeln!(text, "### `[{}]`\n\n{}\n", section.name, joined(section.about));
         }
@@ -130,7 +133,10 @@ fn joined(lines: &[&str]) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::*;
+    use super::{
+        super::{keys::variable, source::Source},
+        *,
+    };
 
     /// Everything in the reference, as if somebody had set it.
     fn uncommented() -> String {
@@ -147,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_reference_can_be_read_and_knows_every_key() {
-        let mut source = source::Source::default();
+        let mut source = Source::default();
         source.add_file(Path::new("kiln.toml"), &uncommented());
         assert_eq!(source.problems, []);
         let keys: usize = SECTIONS.iter().map(|section| section.keys.len() + 1).sum();
@@ -170,7 +176,7 @@ mod tests {
             for key in section.keys {
                 assert!(!key.about.is_empty(), "{}", key.name);
                 assert!((key.default)().is_some() || key.example.is_some(), "{}", key.name);
-                assert!(!source::variable(section, key).is_empty());
+                assert!(!variable(section, key).is_empty());
             }
         }
     }

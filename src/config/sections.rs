@@ -1,4 +1,4 @@
-//! The sections of the configuration, beside `[s3]`, which is [`S3Settings`](crate::artifacts::S3Settings).
+//! The sections of the configuration, beside `[s3]`, which is [`S3Settings`](super::S3Settings).
 
 use std::{
     fmt,
@@ -9,8 +9,8 @@ use std::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::s3::Secret;
 use crate::{
-    artifacts::Secret,
     records::TwinLevel,
     settings,
     settings::{Addresses, Destination, Period, Ports, Size},

@@ -2,44 +2,16 @@
 //!
 //! Every key is checked on its own where it stands, so that all mistakes are told at once, each with its line.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
 use toml::{Table, Value, de::DeTable};
 
 use super::{
-    Problem, SECTIONS,
+    keys::{PREFIX, SECTIONS, TOP, variable_part},
     near::{unknown, unknown_variable},
+    problem::{Origin, Problem},
 };
 use crate::settings::{Key, Section};
-
-/// What begins the variables that set keys.
-const PREFIX: &str = "KILN__";
-
-/// Where a value comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// A line of the file.
-    File(PathBuf, usize),
-    /// A variable.
-    Environment(String),
-    /// `--data-dir` or `KILN_DATA_DIR`.
-    CommandLine,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Origin::Environment(name) => f.write_str(name),
-            Origin::CommandLine => f.write_str("--data-dir or KILN_DATA_DIR"),
-        }
-    }
-}
 
 /// What was set.
 #[derive(Debug, Default)]
@@ -159,43 +131,8 @@ impl Source {
     }
 }
 
-/// Keys outside sections.
-pub(super) const TOP: Section = Section {
-    name: "",
-    about: &[],
-    keys: &[Key {
-        name: "data_dir",
-        about: &[
-            " Where Kiln keeps toolboxes, sandboxes, jobs, records and the embedded S3 store. It needs a file system with",
-            " extended attributes that can hold an overlay's upper layer: ext4, xfs, btrfs; not NFS. `--data-dir` and",
-            " `KILN_DATA_DIR` win over it. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.",
-        ],
-        example: Some("\"/srv/kiln\""),
-        default: || None,
-        check: |value| {
-            value
-                .clone()
-                .try_into::<PathBuf>()
-                .map(drop)
-                .map_err(|error| error.to_string())
-        },
-    }],
-};
-
 fn key_of(section: &Section, name: &str) -> Option<&'static Key> {
     section.keys.iter().find(|key| key.name == name)
-}
-
-fn variable_part(name: &str) -> String {
-    name.to_ascii_uppercase()
-}
-
-/// The variable that sets a key.
-pub(super) fn variable(section: &Section, key: &Key) -> String {
-    match section.name {
-        "" => "KILN_DATA_DIR".to_owned(),
-        name => format!("{PREFIX}{}__{}", variable_part(name), variable_part(key.name)),
-    }
 }
 
 /// A variable's text is the value itself where text can be one; else it is written as in TOML.

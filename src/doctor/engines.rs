@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::{
-    config::Config,
+    config::{Config, DEFAULT_SOCKET},
     doctor::{Finding, ask},
     records::Failure,
-    sandbox::{Driver, docker::DEFAULT_SOCKET},
+    sandbox::Driver,
+    site,
 };
 
 const AREA: &str = "engines";
@@ -35,7 +36,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
 /// Tests the engine of the configuration.
 async fn engine(config: &Config) -> Vec<Finding> {
     const WHAT: &str = "container engine";
-    let (url, driver) = match (&config.docker.engine, config.docker_driver("doctor")) {
+    let (url, driver) = match (&config.docker.engine, site::docker_driver(config, "doctor")) {
         (None, _) | (_, Ok(None)) => {
             let there = Path::new(DEFAULT_SOCKET).exists();
             let detail = if there {

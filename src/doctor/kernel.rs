@@ -4,6 +4,7 @@ use crate::{
     config::Config,
     doctor::{Finding, State, ask},
     sandbox::namespace::{HOST_COMMAND_DIR, IdMap, NamespaceDriver, make_private_dir},
+    site,
 };
 
 const AREA: &str = "kernel";
@@ -16,7 +17,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::ok(AREA, "release", &release)];
     findings.push(sub_ids());
     // Without a driver, the finding about ids has the reason.
-    if let Ok(driver) = config.namespace_driver() {
+    if let Ok(driver) = site::namespace_driver(config) {
         let namespaces = user_namespaces(config, &driver).await;
         let work = namespaces.state == State::Ok;
         findings.push(namespaces);

@@ -7,6 +7,7 @@ use crate::{
     config::Config,
     doctor::{Finding, ask},
     sandbox::{Driver, Machine},
+    site,
 };
 
 const AREA: &str = "machines";
@@ -27,7 +28,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
             Finding::missing(AREA, "QEMU", why, format!("apt install {package}"))
         }
     }];
-    let Ok(driver) = config.namespace_driver() else {
+    let Ok(driver) = site::namespace_driver(config) else {
         return findings;
     };
     let there = Path::new(KVM).exists();

@@ -12,6 +12,7 @@ use crate::{
     config::Config,
     doctor::Finding,
     records::{ArtifactKind, Code, Failure, ImageId, JobId},
+    site,
 };
 
 const AREA: &str = "storage";
@@ -21,11 +22,13 @@ const MOST_SKEW: Duration = Duration::from_mins(5);
 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![disk(config)];
-    findings.push(match config.toolboxes().map(|toolboxes| toolboxes.find(Arch::host())) {
-        Ok(Some(toolbox)) => Finding::ok(AREA, "toolbox", toolbox.name),
-        Ok(None) => Finding::missing(AREA, "toolbox", "it is built by the first job", "kiln toolbox build"),
-        Err(failure) => Finding::broken(AREA, "toolbox", failure, "kiln toolbox build"),
-    });
+    findings.push(
+        match site::toolboxes(config).map(|toolboxes| toolboxes.find(Arch::host())) {
+            Ok(Some(toolbox)) => Finding::ok(AREA, "toolbox", toolbox.name),
+            Ok(None) => Finding::missing(AREA, "toolbox", "it is built by the first job", "kiln toolbox build"),
+            Err(failure) => Finding::broken(AREA, "toolbox", failure, "kiln toolbox build"),
+        },
+    );
     let Some(s3) = &config.s3 else {
         findings.push(Finding::ok(
             AREA,

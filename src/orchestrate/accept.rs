@@ -5,7 +5,7 @@ use super::{
     orchestrator::Orchestrator,
     place::Wish,
     places::Decision,
-    shells::show_shell,
+    shell_ports::show_shell,
 };
 use crate::{
     records::{

@@ -29,6 +29,7 @@ pub mod run;
 pub mod schedule;
 mod serve;
 mod settle;
+mod shell_ports;
 mod shells;
 #[cfg(test)]
 mod tests;
@@ -41,5 +42,5 @@ pub use self::{
     equipment::{Equipment, Lack},
     orchestrator::{Ended, Orchestrator, Parts},
     places::Places,
-    shells::ShellPlace,
+    shell_ports::ShellPlace,
 };

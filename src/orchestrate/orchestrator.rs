@@ -14,7 +14,7 @@ use super::{
     equipment::Equipment,
     live::Live,
     places::Places,
-    shells::{ShellPlace, Shells, show_shell},
+    shell_ports::{ShellPlace, Shells, show_shell},
 };
 use crate::{
     artifacts::ArtifactStore,

@@ -11,9 +11,10 @@ use std::{
 use jiff::Timestamp;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
+    net::UnixListener,
     sync::mpsc,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     agents::AgentCalls,
@@ -54,8 +55,8 @@ pub struct Site<'a> {
     pub store: &'a ArtifactStore,
     /// Where jobs keep their logs and records.
     pub jobs: &'a Path,
-    /// How agents reach whoever answers them.
-    pub agent_routes: fn(Arc<dyn AgentCalls>) -> axum::Router,
+    /// Answers the agent that comes to a socket, as long as the handle lives.
+    pub answer: fn(UnixListener, Arc<dyn AgentCalls>) -> AbortOnDropHandle<()>,
 }
 
 /// One image to build.
@@ -237,7 +238,8 @@ async fn build(
         progress: Progress::default(),
     };
     let doors = dir.make_doors()?;
-    let (address, _listening) = serve::listen(&doors, DOORS, (site.agent_routes)(Arc::new(server)))?;
+    let (address, listener) = serve::listen(&doors, DOORS)?;
+    let _answering = (site.answer)(listener, Arc::new(server));
     let sandbox = JobSandbox {
         job,
         toolbox: &site.toolbox.tree,

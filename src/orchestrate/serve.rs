@@ -12,12 +12,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use axum::Router;
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot},
 };
-use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     agents::{AgentCalls, Line, Refusal},
@@ -74,17 +72,12 @@ struct Uploads {
     completed: BTreeMap<u32, UploadedArtifact>,
 }
 
-/// Serves `routes` on a socket in `dir`, as long as the handle lives. Returns where it is for somebody who sees `dir`
-/// at `inside`.
-pub(super) fn listen(dir: &Path, inside: &str, routes: Router) -> Result<(String, AbortOnDropHandle<()>), Failure> {
+/// Listens on a socket in `dir`. Returns where it is for somebody who sees `dir` at `inside`.
+pub(super) fn listen(dir: &Path, inside: &str) -> Result<(String, UnixListener), Failure> {
     let listener = doors::listen(dir, AGENT_SOCKET)
         .and_then(UnixListener::from_std)
         .map_err(|error| Failure::io("cannot listen for the agent", &error))?;
-    let task = tokio::spawn(async move {
-        // It ends by being aborted only.
-        let _ = axum::serve(listener, routes).await;
-    });
-    Ok((format!("unix:{inside}/{AGENT_SOCKET}"), AbortOnDropHandle::new(task)))
+    Ok((format!("unix:{inside}/{AGENT_SOCKET}"), listener))
 }
 
 #[async_trait]

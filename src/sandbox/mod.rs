@@ -19,6 +19,8 @@ pub mod namespace;
 pub mod room;
 #[cfg(feature = "server")]
 pub mod toolbox;
+#[cfg(feature = "server")]
+pub mod toolboxes;
 
 #[cfg(feature = "server")]
 pub use driver::{

@@ -12,7 +12,6 @@ use super::{
     metadata::{self, Place, Reader},
     stop::{Stop, damaged},
     superblock::{self, COMPRESSOR_OPTIONS, Superblock},
-    walk::Walk,
 };
 use crate::records::protocol::SquashfsOptions;
 
@@ -108,7 +107,7 @@ pub struct Base {
 
 impl Base {
     /// Reads the tables of the image at `path`. `options` applies to new blocks made with the image's own compressor.
-    pub fn read(path: &Path, options: Option<&SquashfsOptions>) -> Result<Self, Stop> {
+    pub(super) fn open(path: &Path, options: Option<&SquashfsOptions>) -> Result<Self, Stop> {
         let file = fs_err::File::open(path)?;
         let length = file.metadata()?.len();
         let mut head = [0; superblock::SIZE];
@@ -139,9 +138,6 @@ impl Base {
             file,
         };
         base.fragments = base.read_fragments()?;
-        let (files, paths) = Walk::new(&base).run()?;
-        base.files = files;
-        base.paths = paths;
         Ok(base)
     }
 

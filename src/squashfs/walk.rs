@@ -14,6 +14,7 @@ use super::{
     metadata::{Place, Reader},
     stop::{Stop, damaged},
 };
+use crate::records::protocol::SquashfsOptions;
 
 /// The most directory entries that are read. A large image has a few hundred thousand.
 const MAX_ENTRIES: usize = 4 << 20;
@@ -37,9 +38,18 @@ enum Inode {
     File(File),
 }
 
-/// The walk over all directories.
+impl Base {
+    /// Reads the tables of the image at `path`. `options` is for new blocks in the image's own compressor.
+    pub fn read(path: &Path, options: Option<&SquashfsOptions>) -> Result<Self, Stop> {
+        let mut base = Self::open(path, options)?;
+        (base.files, base.paths) = Walk::new(&base).run()?;
+        Ok(base)
+    }
+}
+
+/// The walk through all directories.
 #[derive(Debug)]
-pub struct Walk<'a> {
+struct Walk<'a> {
     base: &'a Base,
     reader: Reader<'a>,
     files: Vec<File>,
@@ -55,7 +65,7 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Begins at the root directory of an image whose fragments are known.
-    pub fn new(base: &'a Base) -> Self {
+    fn new(base: &'a Base) -> Self {
         Self {
             base,
             reader: Reader::new(base.file.file(), base.codec, base.superblock.end),
@@ -70,7 +80,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads all regular files.
-    pub fn run(mut self) -> Result<(Vec<File>, Paths), Stop> {
+    fn run(mut self) -> Result<(Vec<File>, Paths), Stop> {
         let superblock = &self.base.superblock;
         let root = self.inode_place(
             superblock.root >> 16,

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use kiln::{
     arch::Arch,
+    config::DEFAULT_SOCKET,
     records::run::Kernel,
     remote_nodes::RemoteNodeSettings,
     sandbox::{
         Driver, Network, Reach, SandboxState, Scratch,
-        docker::{DEFAULT_SOCKET, DockerDriver, EngineAddress},
+        docker::{DockerDriver, EngineAddress},
     },
 };
 

@@ -10,10 +10,8 @@ use std::{
 use kiln::{
     records::{JobId, protocol::AgentFacts},
     sandbox::{
-        Driver, Evidence, Kernel, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch,
-        doors::Doors,
-        namespace::NamespaceDriver,
-        toolbox::{Toolbox, Toolboxes},
+        Driver, Evidence, Kernel, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch, doors::Doors,
+        namespace::NamespaceDriver, toolbox::Toolbox, toolboxes::Toolboxes,
     },
 };
 

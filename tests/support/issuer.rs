@@ -98,7 +98,7 @@ impl TestIssuer {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (issuer, app) = Self::new("https", listener.local_addr().unwrap(), keys);
-        let config = RustlsConfig::from_config(kiln::api::tls::server_config(certificate, key).unwrap());
+        let config = RustlsConfig::from_config(kiln::tls::server_config(certificate, key).unwrap());
         let server = axum_server::from_tcp_rustls(listener, config).unwrap();
         tokio::spawn(server.serve(app.into_make_service()));
         issuer

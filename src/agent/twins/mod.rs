@@ -25,7 +25,7 @@ use std::{
 use reqwest::Client;
 use tokio::runtime::Handle;
 
-use self::download::Sharing;
+use self::{download::Sharing, request::Request};
 use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
 use crate::{
     arch::Arch,
@@ -50,6 +50,7 @@ mod mount;
 mod packages;
 mod primary;
 pub mod probe;
+mod request;
 mod rpm;
 mod rpm_md;
 mod side_by_side;
@@ -93,7 +94,7 @@ struct Settings {
 /// Twins that are being made.
 #[derive(Debug)]
 pub struct Twins {
-    requests: Sender<sync::Request>,
+    requests: Sender<Request>,
     dir: PathBuf,
 }
 
@@ -179,7 +180,7 @@ impl Twins {
         let failed = |error: io::Error| Failure::io("cannot remove the native twins from the root", &error);
         let (reply, ended) = mpsc::channel();
         // A crashed thread drops both ends, and may have left the mount point behind.
-        let _ = self.requests.send(sync::Request::End { reply });
+        let _ = self.requests.send(Request::End { reply });
         let crashed = |_| Err(io::Error::other("their maker has crashed"));
         let counts = ended.recv().unwrap_or_else(crashed).map_err(failed)?;
         fs_err::remove_dir_all(&self.dir).map_err(failed)?;

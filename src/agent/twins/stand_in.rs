@@ -23,7 +23,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{mount, sync::Request};
+use super::{mount, request::Request};
 
 /// Programs that the agent replaces, with their paths in the toolbox. A toolbox need not have all of them.
 const PROGRAMS: [(&str, &str); 3] = [

@@ -12,7 +12,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Child,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
@@ -25,6 +25,7 @@ use super::{
     mount::{self, MountPoint},
     packages::Packages,
     probe::{ASKERS, Place},
+    request::Request,
     source::Source,
 };
 use crate::{
@@ -43,24 +44,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// The number of an image's packages fetched at a time.
 const BATCH: usize = 16;
 
-/// Requests to the thread.
-#[derive(Debug)]
-pub(super) enum Request {
-    /// A process is about to enter `root`, or to let packages' scripts do so, and waits for the directory of twins to
-    /// mount there.
-    Enter {
-        root: PathBuf,
-        /// Whether to wait for packages that are on their way.
-        wait: bool,
-        reply: Sender<Option<PathBuf>>,
-    },
-    /// The root is finished. The answer is sent when no trace of the twins is left in it.
-    End {
-        reply: Sender<io::Result<Option<(u64, u64)>>>,
-    },
-}
-
-/// The state of the package lists for the host.
+/// How far the lists of packages for the host are.
 #[derive(Debug)]
 enum Lists {
     /// kiwi has not set up its sources yet.

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::EmbeddedError;
-use crate::artifacts::Secret;
+use crate::config::Secret;
 
 /// The single access key of an embedded server.
 #[derive(Debug, Clone)]

@@ -17,14 +17,44 @@ use super::{
     root::Root,
     table::Table,
     truth,
-    world::{Package, Refused},
 };
 use crate::{arch::Arch, records::TwinLevel};
 
 /// Larger files are not rewritten: the target's file may be anything.
 const LARGEST_TOLD: u64 = 256 << 20;
 
-/// Decides which files of packages are published.
+/// A package that is installed in the root, and the host's build of it.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its version, which both builds have.
+    pub version: String,
+    /// Files of the target's build: absolute paths in the root, where the files are as the package brought them.
+    pub files: Vec<PathBuf>,
+    /// The directory into which the host's build was unpacked. Files are linked from there where that can be done.
+    pub host: PathBuf,
+}
+
+/// A file that has no twin, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Its path in the root.
+    pub path: String,
+    /// The cause, in one line.
+    pub why: String,
+}
+
+impl Refused {
+    fn new(path: &str, why: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// Tells which files of packages are to be published.
 #[derive(Debug)]
 pub struct Gatherer {
     /// The image's root.

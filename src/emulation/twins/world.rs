@@ -27,18 +27,7 @@ use crate::{
 
 mod trials;
 
-/// A package that is installed in the root, and the host's build of it.
-#[derive(Debug, Clone)]
-pub struct Package {
-    /// Its name.
-    pub name: String,
-    /// Its version, the same in both builds.
-    pub version: String,
-    /// Files of the target's build: absolute paths in the root, unchanged since the package installed them.
-    pub files: Vec<PathBuf>,
-    /// The directory with the unpacked host's build. Files are linked from there where possible.
-    pub host: PathBuf,
-}
+pub use super::gather::{Package, Refused};
 
 /// The result of adding packages.
 #[derive(Debug, Default)]
@@ -62,25 +51,7 @@ pub struct Trial {
     pub twin: PathBuf,
 }
 
-/// A file that has no twin, and the reason.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// Its path in the root.
-    pub path: String,
-    /// The reason, in one line.
-    pub why: String,
-}
-
-impl Refused {
-    pub(super) fn new(path: &str, why: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            why: why.to_owned(),
-        }
-    }
-}
-
-/// The number of files of each sort.
+/// How many files there are of each sort.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
     /// Programs that run as twins.

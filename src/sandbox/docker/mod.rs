@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, sync::Mutex};
 use uuid::Uuid;
 
-pub use address::{DEFAULT_SOCKET, EngineAddress, EngineUrl};
+pub use address::EngineAddress;
 use connect::{Engine, Open};
 use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
 use fault::{failure, is_conflict, is_missing, runtime_unknown};

@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
 };
 
 use nix::{
@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{
-    init,
+    init::{self, Outlets},
     plan::{Plan, Task},
 };
 use crate::{
@@ -24,16 +24,7 @@ use crate::{
     sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
 };
 
-/// Descriptors through which the inside reports to the supervisor, apart from its exit code.
-#[derive(Debug)]
-pub(super) struct Outlets {
-    /// Takes the agent's standard error.
-    pub(super) stderr: Option<OwnedFd>,
-    /// QEMU's end of the control port.
-    pub(super) control: Option<OwnedFd>,
-}
-
-/// Makes the namespaces, becomes root in them, starts process 1 and passes on its exit code.
+/// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
 pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -> Result<i32, Failure> {
     die_with_parent();
     let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;

@@ -16,6 +16,7 @@
 
 use std::{
     io::{ErrorKind, Read, Seek, Write},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -266,7 +267,13 @@ impl Files {
     }
 }
 
-/// Removes a file if it exists.
+/// A path to an open file, for a process that may not walk to it any more.
+pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
+    // Process 1 has its own /proc only after furnishing; the old one names it by the same self link.
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+}
+
+/// Removes a file that may be gone already.
 pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     match fs_err::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::io("cannot remove a sandbox", &error)),

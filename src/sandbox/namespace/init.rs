@@ -2,8 +2,8 @@
 //! touches the plan's directory.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
-    path::{Path, PathBuf},
+    os::fd::OwnedFd,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -19,8 +19,7 @@ use nix::{
 
 use super::{
     HOST_COMMAND_DIR,
-    entrance::Outlets,
-    files::Files,
+    files::{Files, link_to},
     machine::{self, OpenedMachine, open_machine},
     plan::{AgentTask, Plan, Task},
     rights,
@@ -35,7 +34,16 @@ use crate::{
     },
 };
 
-/// Descriptors of the paths that a plan names, opened before this process loses the right to walk to them.
+/// Where what is inside says something to the supervisor, apart from its exit code.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    /// Takes the words of the agent.
+    pub(super) stderr: Option<OwnedFd>,
+    /// QEMU's end of the control port.
+    pub(super) control: Option<OwnedFd>,
+}
+
+/// Descriptors of the paths that a plan names, opened before we lose the right to walk to them.
 #[derive(Debug)]
 pub(super) struct Opened {
     dir: OwnedFd,
@@ -80,12 +88,7 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
     })
 }
 
-pub(super) fn link_to(fd: &OwnedFd) -> PathBuf {
-    // Process 1 has its own /proc only after the mounts; the old one has the same self link for it.
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
-}
-
-/// Performs the plan's task. Returns the exit code of its program.
+/// Does the plan's task. Returns the exit code of its program.
 pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
     // The directories made here become the sandbox's own; a user's stricter umask would lock other ids out of `/`.

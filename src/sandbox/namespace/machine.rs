@@ -20,7 +20,12 @@ use nix::{
     sys::stat::Mode,
 };
 
-use super::{DOORS, files::Files, init::link_to, plan::Plan, relays};
+use super::{
+    DOORS,
+    files::{Files, link_to},
+    plan::Plan,
+    relays,
+};
 use crate::{
     arch::Arch,
     records::{Code, Failure},

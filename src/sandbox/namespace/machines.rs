@@ -26,7 +26,7 @@ use crate::{
     sandbox::{
         Machine, Network, SandboxSpec,
         microvm::{Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
-        toolbox::{Toolbox, Toolboxes},
+        toolbox::Toolbox,
     },
 };
 
@@ -71,8 +71,7 @@ impl NamespaceDriver {
     pub(super) async fn machines_here(&self) -> Result<Machine, Failure> {
         let qemu = qemu::find()?;
         let parts = self.parts()?;
-        let toolboxes = Toolboxes::new(&parts.toolboxes, self.clone())?;
-        let toolbox = toolboxes.find(Arch::host()).ok_or_else(|| {
+        let toolbox = Toolbox::find(&parts.toolboxes, Arch::host()).ok_or_else(|| {
             Failure::new(
                 Code::NoVm,
                 "the kernel of virtual machines comes with the toolbox, which is not there yet",

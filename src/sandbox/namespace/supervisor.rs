@@ -34,9 +34,10 @@ use nix::{
 use super::{
     cgroup::Cgroup,
     disk::{self, For},
-    entrance::{Outlets, enter},
+    entrance::enter,
     files::{Files, remove_file},
     guest::Guest,
+    init::Outlets,
     network::Slirp,
     plan::{AgentTask, Life, Plan, Report, Task},
     watch::Watch,

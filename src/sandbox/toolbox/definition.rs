@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The files of the description, by name. Together they identify the toolbox.
-pub(super) const FILES: [(&str, &str); 8] = [
+pub(in crate::sandbox) const FILES: [(&str, &str); 8] = [
     ("toolbox.toml", include_str!("../../../kata/toolbox/toolbox.toml")),
     ("customize.sh", include_str!("../../../kata/toolbox/customize.sh")),
     ("bin/mount", include_str!("../../../kata/toolbox/bin/mount")),
@@ -31,27 +31,27 @@ pub(super) const FILES: [(&str, &str); 8] = [
 /// `kata/toolbox/toolbox.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Definition {
+pub(in crate::sandbox) struct Definition {
     /// Debian release.
-    pub(super) suite: String,
+    pub(in crate::sandbox) suite: String,
     /// Components of the archive.
-    pub(super) components: Vec<String>,
+    pub(in crate::sandbox) components: Vec<String>,
     /// Required version prefixes, by package.
-    pub(super) pins: BTreeMap<String, String>,
+    pub(in crate::sandbox) pins: BTreeMap<String, String>,
     /// Packages by purpose.
-    pub(super) packages: BTreeMap<String, Vec<String>>,
+    pub(in crate::sandbox) packages: BTreeMap<String, Vec<String>>,
 }
 
 impl Definition {
     /// Reads the built-in description.
-    pub(super) fn read() -> Result<Self, Failure> {
+    pub(in crate::sandbox) fn read() -> Result<Self, Failure> {
         let (name, text) = FILES[0];
         toml::from_str(text)
             .map_err(|error| Failure::new(Code::ToolboxDefinition, format!("kata/toolbox/{name}: {error}")))
     }
 
     /// All packages, without duplicates.
-    pub(super) fn packages(&self) -> Vec<&str> {
+    pub(in crate::sandbox) fn packages(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.packages.values().flatten().map(String::as_str).collect();
         names.sort_unstable();
         names.dedup();
@@ -59,7 +59,7 @@ impl Definition {
     }
 
     /// Checks the installed packages (`name version` lines) against the pins.
-    pub(super) fn check_pins(&self, installed: &str) -> Result<(), Failure> {
+    pub(in crate::sandbox) fn check_pins(&self, installed: &str) -> Result<(), Failure> {
         let versions: BTreeMap<&str, &str> = installed.lines().filter_map(|line| line.split_once(' ')).collect();
         for (package, wanted) in &self.pins {
             let found = versions.get(package.as_str()).copied().unwrap_or("not installed");
@@ -78,7 +78,7 @@ impl Definition {
 }
 
 /// SHA-256 of the description and the toolbox's architecture, in hexadecimal.
-pub(super) fn digest(arch: Arch) -> String {
+pub(in crate::sandbox) fn digest(arch: Arch) -> String {
     let mut hash = Sha256::new();
     hash.update(arch.name());
     for (name, text) in FILES {

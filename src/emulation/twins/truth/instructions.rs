@@ -8,7 +8,7 @@ use iced_x86::{Code, ConstantOffsets, Decoder, DecoderOptions, Instruction, OpKi
 use super::{
     Untold,
     image::{Image, Part},
-    references::{Move, Uses},
+    moves::{Move, Uses},
 };
 use crate::arch::Arch;
 

@@ -12,6 +12,7 @@
 
 mod image;
 mod instructions;
+mod moves;
 mod references;
 mod rules;
 mod strings;

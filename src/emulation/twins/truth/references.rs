@@ -1,54 +1,13 @@
 //! Redirects every reference to a string that has moved. Works on bytes in memory: no I/O.
 
-use std::ops::Range;
-
 use object::{LittleEndian, elf};
 
-use super::{Untold, image::Image, instructions};
-
-/// A string that becomes longer and therefore moves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Move {
-    /// The addresses that move: from the beginning of the string, at the earliest, to the first byte that differs.
-    /// Linkers let strings share equal ends, and references past the difference can stay.
-    pub from: Range<u64>,
-    /// The end of the string: the address of its NUL.
-    pub end: u64,
-    /// The new address of the start of `from`.
-    pub to: u64,
-    /// Its offset in the file.
-    pub at: usize,
-    /// The new text.
-    pub new: Vec<u8>,
-}
-
-impl Move {
-    /// The new address for `address`. `None` when it does not move.
-    pub fn moved(&self, address: u64) -> Option<u64> {
-        self.from
-            .contains(&address)
-            .then(|| self.to + (address - self.from.start))
-    }
-
-    /// How much longer the string becomes.
-    pub fn growth(&self) -> u64 {
-        (self.from.start + self.new.len() as u64).saturating_sub(self.end)
-    }
-
-    /// Whether `piece` touches the string at or after the first byte that differs.
-    pub fn is_within(&self, piece: &Range<u64>) -> bool {
-        piece.start <= self.end && self.from.end <= piece.end
-    }
-}
-
-/// How instructions use a string.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Uses {
-    /// The number of references redirected to the new place.
-    pub turned: usize,
-    /// The address up to which instructions read the text itself, to copy it piece by piece.
-    pub read_until: Option<u64>,
-}
+use super::{
+    Untold,
+    image::Image,
+    instructions,
+    moves::{Move, Uses},
+};
 
 /// Redirects the references in `file` to the strings of `moves`.
 ///

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{
     Untold,
     image::{Image, append_segment},
+    moves::Move,
     references,
 };
 use crate::{arch::Arch, emulation::twins::layout};
@@ -144,7 +145,7 @@ pub(super) fn write(twin: &mut Vec<u8>, image: &Image, changes: Vec<Change>, hos
         let to = content.len() as u64;
         content.extend_from_slice(&change.new);
         content.push(0);
-        moves.push(references::Move {
+        moves.push(Move {
             from: change.address..change.address + change.name as u64 + 1,
             end: change.address + change.bytes.len() as u64,
             to,

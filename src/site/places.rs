@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::sandboxes::{agent, docker_driver, namespace_driver, node_login};
 use crate::{
     arch::Arch,
     config::Config,
@@ -24,12 +25,11 @@ const ENGINE: &str = "docker";
 ///
 /// When this host cannot make sandboxes at all, or the engine's address makes no sense.
 pub(super) fn places(config: &Config, installation: &str, equipment: Arc<Equipment>) -> Result<Places, Failure> {
-    let local = config.namespace_driver()?;
-    let engine = config
-        .docker_driver(installation)?
-        .map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
-    let (login, socket) = (config.node_login(), config.remote_build_nodes.engine_socket.clone());
-    let (agents, packer) = (Agents::beside(config.agent()?), local.clone());
+    let local = namespace_driver(config)?;
+    let engine =
+        docker_driver(config, installation)?.map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
+    let (login, socket) = (node_login(config), config.remote_build_nodes.engine_socket.clone());
+    let (agents, packer) = (Agents::beside(agent()?), local.clone());
     let installation = installation.to_owned();
     let node = move |name: &str| {
         let address = EngineAddress::Ssh {

@@ -16,12 +16,15 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
 use super::{
     microvm::boot_files,
     namespace::{HOST_COMMAND_DIR, NamespaceDriver, make_private_dir, make_shared_dir},
+    toolbox::{
+        FACTS, Facts, SQUASHFS, Toolbox,
+        definition::{self, Definition},
+    },
 };
 use crate::{
     arch::Arch,
@@ -29,44 +32,9 @@ use crate::{
     host,
     records::{Code, Failure},
 };
-use definition::Definition;
 use sha2::{Digest, Sha256};
 
-mod definition;
 mod foreign;
-
-/// A toolbox that is ready for use.
-#[derive(Debug, Clone)]
-pub struct Toolbox {
-    /// Digest of its description, which is its name.
-    pub name: String,
-    /// The squashfs.
-    pub squashfs: PathBuf,
-    /// The unpacked root.
-    pub tree: PathBuf,
-    /// Holds `vmlinuz` and `modules` for virtual machines, where Debian has a kernel for them.
-    pub vm: PathBuf,
-    /// Its digest, age and packages.
-    pub facts: Facts,
-}
-
-/// The facts about a toolbox, for users and for provenance.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Facts {
-    /// SHA-256 of the squashfs, hexadecimal.
-    pub sha256: String,
-    /// Size of the squashfs in bytes.
-    pub size: u64,
-    /// The architecture of the hosts whose jobs run in it.
-    pub arch: Arch,
-    /// When it was built.
-    pub built: jiff::Timestamp,
-    /// `name version` of every Debian package in it.
-    pub packages: Vec<String>,
-}
-
-const SQUASHFS: &str = "toolbox.squashfs";
-const FACTS: &str = "facts.json";
 
 /// The toolboxes of one data directory.
 #[derive(Debug)]
@@ -87,7 +55,7 @@ impl Toolboxes {
 
     /// The toolbox of the built-in description for hosts of this architecture, if it has been built.
     pub fn find(&self, arch: Arch) -> Option<Toolbox> {
-        self.read(definition::digest(arch))
+        Toolbox::find(&self.dir, arch)
     }
 
     /// All built toolboxes of any description, by name; and whether each has the built-in one.
@@ -101,7 +69,7 @@ impl Toolboxes {
         let known = current();
         let read = |name: String| {
             let is_current = known.contains(&name);
-            Some((self.read(name)?, is_current))
+            Some((Toolbox::read(&self.dir, name)?, is_current))
         };
         Ok(names.into_iter().filter_map(read).collect())
     }
@@ -119,19 +87,7 @@ impl Toolboxes {
         Ok(names)
     }
 
-    fn read(&self, name: String) -> Option<Toolbox> {
-        let dir = self.dir.join(&name);
-        let facts = serde_json::from_slice(&fs_err::read(dir.join(FACTS)).ok()?).ok()?;
-        Some(Toolbox {
-            name,
-            squashfs: dir.join(SQUASHFS),
-            tree: dir.join("tree"),
-            vm: dir.join("vm"),
-            facts,
-        })
-    }
-
-    /// The toolbox of the built-in description for hosts of this architecture; built if necessary.
+    /// The toolbox of the built-in description for hosts of this architecture; builds it unless it is there.
     ///
     /// Only one process builds at a time; others wait for its result. The next build discards an interrupted one.
     /// `say` gets every line of the tools' output.
@@ -363,28 +319,6 @@ async fn sha256_of(path: &Path) -> Result<String, Failure> {
         match file.read(&mut buffer).await.map_err(failed)? {
             0 => return Ok(hex::encode(hash.finalize())),
             count => hash.update(&buffer[..count]),
-        }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A toolbox that does not exist on disk.
-    pub(crate) fn toolbox(arch: Arch) -> Toolbox {
-        Toolbox {
-            name: format!("toolbox-{arch}"),
-            squashfs: "/none".into(),
-            tree: "/none".into(),
-            vm: "/none".into(),
-            facts: Facts {
-                sha256: String::new(),
-                size: 0,
-                arch,
-                built: jiff::Timestamp::UNIX_EPOCH,
-                packages: Vec::new(),
-            },
         }
     }
 }

@@ -1,11 +1,14 @@
-//! The part of `kiln serve` that carries jobs out.
+//! The part of a server that carries jobs out.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use super::places::places;
+use super::{
+    places::places,
+    sandboxes::{agent, doors_dir, shell_place, toolboxes},
+};
 use crate::{
     api,
     arch::Arch,
@@ -53,12 +56,12 @@ impl JobService {
             None => failure.hint("a server that only keeps records says `run = false` in [jobs]"),
         };
         let id = server_id(&config.data_dir)?;
-        let agents = Agents::beside(config.agent().map_err(hint)?);
-        let toolboxes = config.toolboxes().map_err(hint)?;
+        let agents = Agents::beside(agent().map_err(hint)?);
+        let toolboxes = toolboxes(config).map_err(hint)?;
         let known = Arch::ALL.into_iter().filter_map(|arch| toolboxes.find(arch));
         let equipment = Arc::new(Equipment::new(agents, known));
         let places = places(config, &id.to_string(), Arc::clone(&equipment)).map_err(hint)?;
-        let doors_dir = config.doors_dir()?;
+        let doors_dir = doors_dir(config)?;
         let failed = |error: std::io::Error| Failure::io("cannot make the agents' socket", &error);
         let listener = doors::listen(&doors_dir, AGENT_SOCKET).map_err(failed)?;
         let listener = UnixListener::from_std(listener).map_err(failed)?;
@@ -73,7 +76,7 @@ impl JobService {
             equipment: Arc::clone(&equipment),
             doors_dir,
             doors: ports,
-            shell_place: config.shells(),
+            shell_place: shell_place(config),
             isolation: config.isolation.clone(),
             network: config.network.clone(),
             services: s3_endpoint.into_iter().map(str::to_owned).collect(),
@@ -123,7 +126,7 @@ async fn make_toolboxes(config: &Config, equipment: &Equipment) {
 
 async fn make_toolbox(config: &Config, equipment: &Equipment, arch: Arch) {
     let make = async || -> Result<Toolbox, Failure> {
-        let toolboxes = config.toolboxes()?;
+        let toolboxes = toolboxes(config)?;
         let say = |line: &str| tracing::debug!("{line}");
         toolboxes.ensure(arch, host::apt_mirror(), say).await
     };

@@ -1,0 +1,72 @@
+//! Every key that there is, by sections, and the variable that sets it.
+
+use std::path::PathBuf;
+
+use super::{
+    s3::S3Settings,
+    sections::{
+        AuthSettings, CapacitySettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, IsolationSettings,
+        JobSettings, LimitSettings, LogSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
+        ServerSettings, ShellSettings, StoreSettings, WatchSettings,
+    },
+};
+use crate::settings::{Key, Section};
+
+/// What begins the variables that set keys.
+pub(super) const PREFIX: &str = "KILN__";
+
+/// Every section, in the order of the reference.
+pub(super) const SECTIONS: &[Section] = &[
+    ServerSettings::SECTION,
+    AuthSettings::SECTION,
+    OidcSettings::SECTION,
+    LimitSettings::SECTION,
+    LogSettings::SECTION,
+    StoreSettings::SECTION,
+    S3Settings::SECTION,
+    EmbeddedS3Settings::SECTION,
+    JobSettings::SECTION,
+    ShellSettings::SECTION,
+    IsolationSettings::SECTION,
+    NetworkSettings::SECTION,
+    DockerEngineSettings::SECTION,
+    EmulationSettings::SECTION,
+    CapacitySettings::SECTION,
+    WatchSettings::SECTION,
+    RemoteBuildNodeSettings::SECTION,
+];
+
+/// Keys outside sections.
+pub(super) const TOP: Section = Section {
+    name: "",
+    about: &[],
+    keys: &[Key {
+        name: "data_dir",
+        about: &[
+            " Where Kiln keeps toolboxes, sandboxes, jobs, records and the embedded S3 store. It needs a file system with",
+            " extended attributes that can hold an overlay's upper layer: ext4, xfs, btrfs; not NFS. `--data-dir` and",
+            " `KILN_DATA_DIR` win over it. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.",
+        ],
+        example: Some("\"/srv/kiln\""),
+        default: || None,
+        check: |value| {
+            value
+                .clone()
+                .try_into::<PathBuf>()
+                .map(drop)
+                .map_err(|error| error.to_string())
+        },
+    }],
+};
+
+pub(super) fn variable_part(name: &str) -> String {
+    name.to_ascii_uppercase()
+}
+
+/// The variable that sets a key.
+pub(super) fn variable(section: &Section, key: &Key) -> String {
+    match section.name {
+        "" => "KILN_DATA_DIR".to_owned(),
+        name => format!("{PREFIX}{}__{}", variable_part(name), variable_part(key.name)),
+    }
+}

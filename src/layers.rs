@@ -1,0 +1,136 @@
+//! The direction in which modules depend on each other, and the tests that keep it.
+//!
+//! [`GROUND`], [`INSIDE`] and [`OUTSIDE`] are the architecture. A module imports only modules of rows before its own, so the
+//! modules of one row do not know each other. Below the top, the children of one module form no circle either. A parent and
+//! its child are one unit and may know each other. Code that is compiled for tests only is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::imports::Tree;
+
+mod imports;
+
+/// The lowest row comes first.
+type Rows = [&'static [&'static str]];
+
+/// What both sides of the sandbox's wall stand on.
+const GROUND: &Rows = &[
+    &["arch", "compression", "near"],
+    &["records"],
+    &["emulation", "routes"],
+    &["sandbox::room"],
+];
+
+/// The agent's side of the wall. It stands on the ground and does not know the other side.
+const INSIDE: &Rows = &[&["squashfs"], &["agent"]];
+
+/// The server's side of the wall. It stands on the ground and does not know the other side.
+const OUTSIDE: &Rows = &[
+    &["client", "host", "remote_nodes", "settings", "tls"],
+    &["config", "sandbox", "store"],
+    &["artifacts"],
+    &["import", "orchestrate"],
+    &["api"],
+    &["site"],
+    &["doctor"],
+    &["cli"],
+];
+
+#[test]
+fn modules_import_only_what_stands_before_them() {
+    let tree = Tree::read();
+    let mut wrong = BTreeSet::new();
+    for (module, import) in tree.imports() {
+        let (from, to) = (layer(&module.path), layer(&import.target));
+        if from != to && !may_import(from, to) {
+            wrong.insert(format!("{}:{}: {from} → {to}", module.file.display(), import.line));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "imports against the order in {}:\n{}",
+        file!(),
+        Vec::from_iter(wrong).join("\n")
+    );
+}
+
+#[test]
+fn every_module_has_its_place_in_the_order() {
+    let placed: BTreeSet<&str> = all().collect();
+    assert_eq!(placed.len(), all().count(), "a module has two places");
+    let tree = Tree::read();
+    let there: BTreeSet<String> = tree.modules.keys().map(|path| path.join("::")).collect();
+    for name in placed {
+        assert!(there.contains(name), "there is no module {name}");
+    }
+    for path in tree.modules.keys().filter(|path| !path.is_empty()) {
+        assert_ne!(layer(path), "", "{} has no place", path.join("::"));
+    }
+}
+
+#[test]
+fn siblings_form_no_circle() {
+    let tree = Tree::read();
+    // By the parent: which child imports which other, and where.
+    let mut arrows: BTreeMap<&[String], BTreeMap<(&str, &str), String>> = BTreeMap::new();
+    for (module, import) in tree.imports() {
+        let shared = module.path.iter().zip(&import.target);
+        let shared = shared.take_while(|(one, other)| one == other).count();
+        if let (Some(from), Some(to)) = (module.path.get(shared), import.target.get(shared)) {
+            let place = format!("{}:{}", module.file.display(), import.line);
+            let siblings = arrows.entry(&module.path[..shared]).or_default();
+            siblings.entry((from, to)).or_insert(place);
+        }
+    }
+    let mut circles = Vec::new();
+    for (parent, arrows) in &arrows {
+        for ((from, to), place) in arrows {
+            if is_reached(arrows, to, from) {
+                circles.push(format!("{place}: in {}, {from} → {to}", parent.join("::")));
+            }
+        }
+    }
+    assert!(
+        circles.is_empty(),
+        "imports that close a circle:\n{}",
+        circles.join("\n")
+    );
+}
+
+/// Whether the arrows lead from one to the other.
+fn is_reached(arrows: &BTreeMap<(&str, &str), String>, start: &str, end: &str) -> bool {
+    let (mut seen, mut next) = (BTreeSet::from([start]), vec![start]);
+    while let Some(here) = next.pop() {
+        if here == end {
+            return true;
+        }
+        let ahead = arrows.keys().filter(|(from, _)| *from == here);
+        next.extend(ahead.map(|(_, to)| *to).filter(|to| seen.insert(to)));
+    }
+    false
+}
+
+/// The entry of the order that a module belongs to: the longest that its path begins with.
+fn layer(path: &[String]) -> &'static str {
+    let own = all().filter(|name| {
+        let mut rest = path.iter();
+        name.split("::").all(|part| rest.next().is_some_and(|own| own == part))
+    });
+    own.max_by_key(|name| name.len()).unwrap_or_default()
+}
+
+fn all() -> impl Iterator<Item = &'static str> {
+    [GROUND, INSIDE, OUTSIDE]
+        .into_iter()
+        .flatten()
+        .copied()
+        .flatten()
+        .copied()
+}
+
+fn may_import(from: &str, to: &str) -> bool {
+    let place = |rows: &Rows, name| rows.iter().position(|row| row.contains(&name));
+    let is_before = |rows| matches!((place(rows, from), place(rows, to)), (Some(from), Some(to)) if to < from);
+    let is_ground = |name| place(GROUND, name).is_some();
+    is_before(GROUND) || is_before(INSIDE) || is_before(OUTSIDE) || (is_ground(to) && !is_ground(from))
+}

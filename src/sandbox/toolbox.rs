@@ -1,0 +1,96 @@
+//! The toolbox: the root file system that the agent runs in.
+//!
+//! ```text
+//! toolboxes/<digest of the description>/toolbox.squashfs   what other machines and VMs get
+//! toolboxes/<digest of the description>/tree               the same, unpacked: the lower layer of every sandbox here
+//! toolboxes/<digest of the description>/vm                 kernel and modules of virtual machines, beside the root
+//! toolboxes/<digest of the description>/facts.json         its digest, and every package with its version
+//! ```
+//!
+//! It is unpacked because a user namespace cannot mount a squashfs without FUSE, which would tax every file access.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::arch::Arch;
+
+pub(in crate::sandbox) mod definition;
+
+/// A toolbox that is ready for use.
+#[derive(Debug, Clone)]
+pub struct Toolbox {
+    /// Digest of its description: its name.
+    pub name: String,
+    /// The squashfs.
+    pub squashfs: PathBuf,
+    /// The unpacked root.
+    pub tree: PathBuf,
+    /// Holds `vmlinuz` and `modules` for virtual machines, where Debian has a kernel for them.
+    pub vm: PathBuf,
+    /// What is in it.
+    pub facts: Facts,
+}
+
+/// What a toolbox is, for people and for provenance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Facts {
+    /// SHA-256 of the squashfs, hexadecimal.
+    pub sha256: String,
+    /// Size of the squashfs in bytes.
+    pub size: u64,
+    /// The architecture of the hosts whose jobs run in it.
+    pub arch: Arch,
+    /// When it was built.
+    pub built: jiff::Timestamp,
+    /// `name version` of every Debian package in it.
+    pub packages: Vec<String>,
+}
+
+/// The squashfs in a toolbox's directory.
+pub(super) const SQUASHFS: &str = "toolbox.squashfs";
+
+/// The facts in a toolbox's directory.
+pub(super) const FACTS: &str = "facts.json";
+
+impl Toolbox {
+    /// The toolbox of the built-in description for hosts of this architecture among those in `toolboxes`, if it was built.
+    pub(super) fn find(toolboxes: &Path, arch: Arch) -> Option<Self> {
+        Self::read(toolboxes, definition::digest(arch))
+    }
+
+    /// The toolbox of this name among those in `toolboxes`, if it was built.
+    pub(super) fn read(toolboxes: &Path, name: String) -> Option<Self> {
+        let dir = toolboxes.join(&name);
+        let facts = serde_json::from_slice(&fs_err::read(dir.join(FACTS)).ok()?).ok()?;
+        Some(Self {
+            name,
+            squashfs: dir.join(SQUASHFS),
+            tree: dir.join("tree"),
+            vm: dir.join("vm"),
+            facts,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One that is nowhere.
+    pub(crate) fn toolbox(arch: Arch) -> Toolbox {
+        Toolbox {
+            name: format!("toolbox-{arch}"),
+            squashfs: "/none".into(),
+            tree: "/none".into(),
+            vm: "/none".into(),
+            facts: Facts {
+                sha256: String::new(),
+                size: 0,
+                arch,
+                built: jiff::Timestamp::UNIX_EPOCH,
+                packages: Vec::new(),
+            },
+        }
+    }
+}

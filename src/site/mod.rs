@@ -1,0 +1,21 @@
+//! Puts a site together from its configuration.
+//!
+//! This is the composition root, the one place that knows both the configuration and the parts: the store of records, S3,
+//! drivers, toolboxes. `kiln serve` runs all of them joined as a [`Server`], `kiln build` works in a [`Workshop`], and other
+//! commands take single parts.
+
+mod jobs;
+mod objects;
+mod places;
+mod records;
+mod sandboxes;
+mod server;
+mod workshop;
+
+pub use self::{
+    objects::{artifact_store, embedded_s3},
+    records::open_store,
+    sandboxes::{docker_driver, namespace_driver, toolboxes},
+    server::Server,
+    workshop::Workshop,
+};

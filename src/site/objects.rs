@@ -1,0 +1,50 @@
+//! S3: the service of the configuration, or Kiln's own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::{
+    artifacts::{
+        ArtifactStore,
+        embedded::{EmbeddedError, EmbeddedS3},
+    },
+    config::Config,
+    records::Failure,
+};
+
+/// The S3 service to use, and the embedded one if it is that, which lives as long as what is returned.
+pub async fn artifact_store(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
+    if let Some(settings) = &config.s3 {
+        return Ok((ArtifactStore::connect(settings).await?, None));
+    }
+    over(embedded_s3(config, 0).await?).await
+}
+
+/// As [`artifact_store`], with the embedded service at the address of the configuration.
+pub(super) async fn served_artifact_store(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
+    if let Some(settings) = &config.s3 {
+        return Ok((ArtifactStore::connect(settings).await?, None));
+    }
+    let started = start(config, config.embedded_s3.listen).await;
+    let embedded = started.map_err(|error| {
+        let hint = "something else listens there; stop it, or set another address as `listen` in [embedded_s3] or as \
+                    KILN__EMBEDDED_S3__LISTEN";
+        match error {
+            EmbeddedError::NotLoopback(_) | EmbeddedError::Listen { .. } => Failure::from(error).hint(hint),
+            _ => error.into(),
+        }
+    })?;
+    over(embedded).await
+}
+
+/// Starts the embedded S3 service on a loopback port; 0 means any that is free.
+pub async fn embedded_s3(config: &Config, port: u16) -> Result<EmbeddedS3, Failure> {
+    Ok(start(config, SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?)
+}
+
+async fn start(config: &Config, address: SocketAddr) -> Result<EmbeddedS3, EmbeddedError> {
+    EmbeddedS3::start(&config.data_dir.join("s3"), address).await
+}
+
+async fn over(embedded: EmbeddedS3) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
+    Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
+}

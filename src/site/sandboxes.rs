@@ -1,0 +1,147 @@
+//! The makers of sandboxes: the agent, drivers and toolboxes, and the ways to reach them.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+};
+
+use crate::{
+    config::{Config, EngineUrl},
+    host,
+    orchestrate::ShellPlace,
+    records::{Code, Failure},
+    remote_nodes::RemoteNodeSettings,
+    sandbox::{
+        agents::Agents,
+        docker::{DockerDriver, DockerSettings, EngineAddress},
+        namespace::{NamespaceDriver, make_private_dir},
+        toolboxes::Toolboxes,
+    },
+};
+
+/// The agent's program: beside this one, or where `KILN_AGENT` says.
+///
+/// # Errors
+///
+/// `no_agent` when it is not there, `agent_not_static` when it would not run in every root file system.
+pub(super) fn agent() -> Result<PathBuf, Failure> {
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("kiln-agent"));
+    let path = std::env::var_os("KILN_AGENT")
+        .map(PathBuf::from)
+        .or_else(beside)
+        .unwrap_or_default();
+    let program = fs_err::read(&path).map_err(|error| {
+        Failure::new(Code::NoAgent, format!("the agent is not there: {error}"))
+            .hint("`make build` puts it beside kiln; KILN_AGENT names another place")
+    })?;
+    // A static program names no loader; the name stands near the start of every dynamic one.
+    let head = &program[..program.len().min(4096)];
+    if head
+        .windows(7)
+        .any(|window| window == b"/ld-lin" || window == b"/ld64.s")
+    {
+        return Err(
+            Failure::new(Code::AgentNotStatic, format!("{} is not static", path.display()))
+                .hint("`make build` builds a static one"),
+        );
+    }
+    Ok(path)
+}
+
+/// The namespace driver of this data directory.
+///
+/// # Errors
+///
+/// When the directory cannot be made or this user has no ids for a sandbox.
+pub fn namespace_driver(config: &Config) -> Result<NamespaceDriver, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
+    let driver = NamespaceDriver::new(&config.data_dir.join("sandboxes"), &program)?;
+    // Without an agent there will be no sandbox of any kind, which is said where one is asked for.
+    Ok(match agent() {
+        Ok(agent) => driver.with_machines(&config.data_dir.join("toolboxes"), &agent),
+        Err(_) => driver,
+    })
+}
+
+/// The container engine, if there is one. `installation` names who uses it among others.
+///
+/// # Errors
+///
+/// `engine_address` when its address makes no sense.
+pub fn docker_driver(config: &Config, installation: &str) -> Result<Option<DockerDriver>, Failure> {
+    let Some(url) = &config.docker.engine else {
+        return Ok(None);
+    };
+    Ok(Some(DockerDriver::new(DockerSettings {
+        engine: engine_address(config, url)?,
+        installation: installation.to_owned(),
+        agents: Agents::beside(agent()?),
+        packer: namespace_driver(config)?,
+        vm_runtime: config.docker.vm_runtime.clone(),
+    })))
+}
+
+/// Where the container engine is that the configuration names so.
+fn engine_address(config: &Config, url: &str) -> Result<EngineAddress, Failure> {
+    Ok(match url.parse::<EngineUrl>()? {
+        EngineUrl::Socket(path) => EngineAddress::Socket(path),
+        EngineUrl::Tcp(host) => EngineAddress::Tls {
+            host,
+            certificates: config.docker.client_certificates()?,
+        },
+        EngineUrl::Ssh { user, host, socket } => {
+            let mut login = node_login(config);
+            if let Some(user) = user {
+                login.user = user;
+            }
+            EngineAddress::Ssh { host, socket, login }
+        }
+    })
+}
+
+/// Where the shells of jobs are.
+pub(super) fn shell_place(config: &Config) -> ShellPlace {
+    let first = config.server.listen.0.first().map(SocketAddr::ip);
+    let listen = config.shell.listen.or(first).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let host = match &config.shell.host {
+        Some(host) => host.clone(),
+        None if listen.is_unspecified() => host::name(),
+        None => listen.to_string(),
+    };
+    ShellPlace {
+        listen,
+        host,
+        ports: config.shell.ports,
+        idle: config.shell.idle.duration(),
+        longest: config.shell.longest.duration(),
+    }
+}
+
+/// How remote build nodes are logged in to.
+pub(super) fn node_login(config: &Config) -> RemoteNodeSettings {
+    let settings = config.remote_build_nodes.clone();
+    RemoteNodeSettings {
+        user: settings.user,
+        identity_file: settings.identity_file,
+        known_hosts: settings.known_hosts,
+        ssh_config: settings.ssh_config,
+        connect_timeout: settings.connect_timeout.duration(),
+    }
+}
+
+/// The toolboxes of this data directory.
+pub fn toolboxes(config: &Config) -> Result<Toolboxes, Failure> {
+    Toolboxes::new(&config.data_dir.join("toolboxes"), namespace_driver(config)?)
+}
+
+/// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.
+pub(super) fn doors_dir(config: &Config) -> Result<PathBuf, Failure> {
+    let outer = config.data_dir.join("agents");
+    make_private_dir(&outer)?;
+    let inner = outer.join("doors");
+    let failed = |error: std::io::Error| Failure::io("cannot make the agents' directory", &error);
+    fs_err::create_dir_all(&inner).map_err(failed)?;
+    fs_err::set_permissions(&inner, PermissionsExt::from_mode(0o755)).map_err(failed)?;
+    Ok(inner)
+}

@@ -1,0 +1,234 @@
+//! The server of a site: the parts of `kiln serve`, joined.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use axum::Router;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::{jobs::JobService, objects::served_artifact_store, records::open_store, sandboxes::node_login};
+use crate::{
+    api::{
+        self, Api, Shared,
+        auth::{Auth, oidc::Oidc},
+        limits::Limits,
+        orphans,
+        serve::{self, Sockets},
+        tls::Certificate,
+    },
+    artifacts::embedded::EmbeddedS3,
+    config::{Access, Config},
+    records::{Code, Failure},
+    store::{LogFeed, SharedStore},
+};
+
+/// How often objects are looked for that no record names any more.
+const SWEEP_EVERY: Duration = Duration::from_secs(67);
+
+/// A server whose sockets are open. It answers once it runs.
+#[derive(Debug)]
+pub struct Server {
+    store: SharedStore,
+    joined: Joined,
+    stop: CancellationToken,
+    /// Keeps other servers from the data directory.
+    _lock: std::fs::File,
+}
+
+/// The parts over an open store.
+#[derive(Debug)]
+struct Joined {
+    sockets: Sockets,
+    certificate: Option<Certificate>,
+    oidc: Option<Arc<Oidc>>,
+    embedded: Option<EmbeddedS3>,
+    jobs: Option<JobService>,
+    api: Api,
+    app: Router,
+}
+
+impl Server {
+    /// Makes all parts and opens the sockets. The server ends when `stop` fires.
+    ///
+    /// # Errors
+    ///
+    /// `already_served` when another server uses the data directory; else the failure of the part that cannot be made.
+    pub async fn open(config: &Config, stop: CancellationToken) -> Result<Self, Failure> {
+        let lock = lock(&config.data_dir)?;
+        let store = open_store(config).await?;
+        match Joined::over(config, &store, &stop).await {
+            Ok(joined) => Ok(Self {
+                store,
+                joined,
+                stop,
+                _lock: lock,
+            }),
+            Err(failure) => {
+                store.close().await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.joined.sockets.addresses()
+    }
+
+    /// The address of the embedded S3 service, if that is used.
+    pub fn embedded_s3(&self) -> Option<String> {
+        self.joined.embedded.as_ref().map(EmbeddedS3::endpoint)
+    }
+
+    /// The store of records.
+    pub fn store(&self) -> &SharedStore {
+        &self.store
+    }
+
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    ///
+    /// When it can listen no longer.
+    pub async fn run(self, config: &Config) -> Result<(), Failure> {
+        let outcome = self.joined.run(config, &self.stop).await;
+        self.store.close().await;
+        outcome
+    }
+}
+
+impl Joined {
+    async fn over(config: &Config, store: &SharedStore, stop: &CancellationToken) -> Result<Self, Failure> {
+        let oidc = Oidc::new(&config.oidc)?.map(Arc::new);
+        let certificate = match (&config.server.tls_certificate, &config.server.tls_key) {
+            (Some(certificate), Some(key)) => Some(
+                Certificate::read(certificate, key)
+                    .map_err(|error| Failure::io("cannot use the certificate", &error))?,
+            ),
+            _ => None,
+        };
+        let sockets = Sockets::open(&config.server.listen.0).await?;
+        let (artifacts, embedded) = served_artifact_store(config).await?;
+        let auth = match config.access() {
+            Access::Open => Auth::open(&config.limits),
+            Access::Authenticated => Auth::guarded(Arc::clone(store), oidc.clone(), &config.limits),
+        };
+        let feed = Arc::new(LogFeed::default());
+        let jobs = if config.jobs.run {
+            let endpoint = embedded.as_ref().map(EmbeddedS3::endpoint);
+            // As sandboxes see it.
+            let seen = config
+                .s3
+                .as_ref()
+                .and_then(|s3| s3.public_endpoint.clone().or_else(|| s3.endpoint.clone()));
+            let endpoint = endpoint.or(seen);
+            let (store, artifacts) = (Arc::clone(store), artifacts.clone());
+            Some(JobService::new(
+                config,
+                store,
+                artifacts,
+                endpoint.as_deref(),
+                Arc::clone(&feed),
+            )?)
+        } else {
+            None
+        };
+        let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.clone());
+        let agents = jobs
+            .as_ref()
+            .filter(|_| config.server.agent_url.is_some())
+            .map(reachable);
+        let api = Api::new(Shared {
+            store: Arc::clone(store),
+            artifacts,
+            orchestrator: jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator)),
+            jobs: config.jobs.clone(),
+            upload_bytes: config.limits.upload_bytes.0,
+            remote_nodes: node_login(config),
+            feed,
+            stop: stop.clone(),
+            schedule_changed: Arc::default(),
+        });
+        let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
+        Ok(Self {
+            sockets,
+            certificate,
+            oidc,
+            embedded,
+            jobs,
+            api,
+            app,
+        })
+    }
+
+    async fn run(self, config: &Config, stop: &CancellationToken) -> Result<(), Failure> {
+        let Self {
+            sockets,
+            certificate,
+            oidc,
+            embedded,
+            jobs,
+            api,
+            app,
+        } = self;
+        let carrying_out = async {
+            match jobs {
+                Some(jobs) => jobs.run(config, stop).await,
+                None => std::future::pending().await,
+            }
+        };
+        let following = async {
+            match &oidc {
+                Some(oidc) => oidc.follow().await,
+                None => std::future::pending().await,
+            }
+        };
+        let scheduler = api.scheduler();
+        tracing::info!(addresses = ?sockets.addresses(), "ready");
+        let served = tokio::select! {
+            served = sockets.serve(app, certificate, stop) => served,
+            () = following => Ok(()),
+            () = sweep(&api) => Ok(()),
+            () = scheduler.run() => Ok(()),
+            // It ends when told to stop, as the API does, which may have requests to finish.
+            () = async { carrying_out.await; std::future::pending().await } => Ok(()),
+        };
+        tracing::info!("stopped");
+        if let Some(embedded) = embedded {
+            embedded.shutdown().await;
+        }
+        served.map_err(|error| Failure::io("the server broke", &error))
+    }
+}
+
+/// Removes, now and then, objects that could not be removed when the last record forgot them; never ends.
+async fn sweep(api: &Api) {
+    let mut ticks = interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        orphans::remove(api).await;
+    }
+}
+
+/// Sees to it that no other server uses the data directory, as long as what is returned lives.
+fn lock(data_dir: &Path) -> Result<std::fs::File, Failure> {
+    fs_err::create_dir_all(data_dir).map_err(|error| Failure::io("cannot make the data directory", &error))?;
+    let path = data_dir.join("serve.lock");
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|error| Failure::io("cannot lock the data directory", &error))?;
+    let file = file.into_file();
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(
+            Code::AlreadyServed,
+            format_args!("another `kiln serve` uses {}", data_dir.display()),
+        )
+        .hint("stop that one, or give this one a directory of its own with --data-dir")),
+        Err(std::fs::TryLockError::Error(error)) => Err(Failure::io("cannot lock the data directory", &error)),
+    }
+}
