@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct BootFiles {
     pub(crate) kernel: PathBuf,
     pub(crate) initrd: PathBuf,
+    /// Bytes of the program in the initrd that is process 1.
+    pub(crate) init_size: u64,
 }
 
 /// The prefix of initrds' names; the rest is the digest of the program inside.
@@ -49,6 +51,7 @@ impl BootFiles {
         let files = Self {
             kernel: dir.join("kernel"),
             initrd: dir.join(format!("{INITRD}{}", &digest[..16])),
+            init_size: program.len() as u64,
         };
         if !files.initrd.exists() {
             let modules = modules::needed(&toolbox.vm.join("modules"))?;

@@ -85,23 +85,30 @@ const OWN_MEMORY: u64 = 192 * MIB;
 /// The most memory for translated code; other code is translated again when needed.
 const TRANSLATED_MIB: u64 = 256;
 
-/// The memory that the guest's kernel keeps for itself, so that the job gets its full amount: some 60 MiB for the kernel,
-/// and the initrd twice, since it is unpacked from memory into memory. The initrd is 15 MiB with a release agent and
-/// 38 MiB with a debug one; a machine that has too little fails to unpack it.
-const KERNEL_MEMORY: u64 = 160 * MIB;
+/// What the guest's kernel keeps for itself besides the initrd: 58 MiB of kernel, and its tables.
+const KERNEL_MEMORY: u64 = 72 * MIB;
+
+/// The memory of a guest that its job does not have, with a program of so many bytes as process 1. The program is in the
+/// initrd, and once more as the agent; the kernel unpacks the initrd from memory into a file system that may use half of
+/// what is left.
+pub(super) fn guest_memory_beside(init_size: u64) -> u64 {
+    KERNEL_MEMORY + 4 * init_size
+}
 
 /// The most host memory that a machine takes in addition to its job's.
-pub(super) const MEMORY_BESIDE: u64 = KERNEL_MEMORY + OWN_MEMORY + TRANSLATED_MIB * MIB;
+pub(super) fn memory_beside(init_size: u64) -> u64 {
+    guest_memory_beside(init_size) + OWN_MEMORY + TRANSLATED_MIB * MIB
+}
 
 /// QEMU's own threads: one per CPU, and those that wait for disks.
 const OWN_THREADS: u32 = 128;
 
 impl VmSpec {
     /// The guest's memory for a job that may use `limit` bytes; without a limit, a quarter of the host's memory, if
-    /// known.
-    pub(crate) fn memory_for(limit: Option<u64>) -> u64 {
+    /// known. `init_size`: bytes of the program that is process 1.
+    pub(crate) fn memory_for(limit: Option<u64>, init_size: u64) -> u64 {
         let usual = || crate::host::memory().map_or(2048 * MIB, |bytes| bytes / 4);
-        limit.unwrap_or_else(usual) + KERNEL_MEMORY
+        limit.unwrap_or_else(usual) + guest_memory_beside(init_size)
     }
 
     /// The limits of the sandbox around the machine. The guest enforces the job's own limits.

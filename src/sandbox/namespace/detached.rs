@@ -20,7 +20,6 @@ use crate::{
     records::{Code, Failure, JobId},
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
-        microvm,
     },
 };
 
@@ -162,7 +161,7 @@ impl Driver for NamespaceDriver {
     fn memory_beside(&self, kernel: Kernel) -> u64 {
         match kernel {
             Kernel::Shared => 0,
-            Kernel::Own => microvm::MEMORY_BESIDE,
+            Kernel::Own => self.memory_beside_machines(),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
     records::{Code, Failure, JobId, protocol::AgentFacts},
     sandbox::{
         Machine, Network, SandboxSpec,
-        microvm::{Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
+        microvm::{self, Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
         toolbox::Toolbox,
     },
 };
@@ -107,7 +107,7 @@ impl NamespaceDriver {
         let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
         let (relays, facts) = relays(&sandbox.facts);
         let machine = VmSpec {
-            memory: VmSpec::memory_for(sandbox.limits.memory),
+            memory: VmSpec::memory_for(sandbox.limits.memory, boot_files.init_size),
             cpus: sandbox.limits.cpus.unwrap_or(cpus),
             toolbox: Some(sandbox.toolbox.squashfs.clone()),
             relays,
@@ -117,6 +117,14 @@ impl NamespaceDriver {
             self.lend_kvm(&self.files(sandbox.job))?;
         }
         Ok((machine, facts))
+    }
+
+    /// The most host memory in bytes that a machine takes in addition to its job's.
+    pub(super) fn memory_beside_machines(&self) -> u64 {
+        let init = self.machines.as_ref().map(|parts| fs_err::metadata(&parts.init));
+        // A program that cannot be read makes no machine.
+        let init_size = init.and_then(Result::ok).map_or(0, |program| program.len());
+        microvm::memory_beside(init_size)
     }
 
     fn parts(&self) -> Result<&MachineParts, Failure> {
@@ -223,7 +231,7 @@ fn bare_machine(qemu: PathBuf, accelerator: Accelerator, boot_files: BootFiles) 
         kernel: boot_files.kernel,
         initrd: boot_files.initrd,
         toolbox: None,
-        memory: VmSpec::memory_for(Some(0)),
+        memory: VmSpec::memory_for(Some(0), boot_files.init_size),
         cpus: 1,
         relays: Vec::new(),
     }
