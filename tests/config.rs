@@ -18,7 +18,7 @@ impl Configured {
         Self { kiln, file }
     }
 
-    /// What a command says, with these variables.
+    /// The output of a command, with these variables.
     fn says(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.kiln.command(args);
         command.env("KILN_CONFIG", &self.file).envs(variables.iter().copied());
@@ -353,7 +353,7 @@ fn the_reference_is_the_example() {
     assert!(configured.checked(&[]).contains("ok: DATA/kiln.toml"));
 }
 
-/// A file of somebody else's must not be taken for none.
+/// An unreadable file must not count as missing.
 #[test]
 fn a_file_that_cannot_be_read_is_an_error() {
     let kiln = Kiln::bare();

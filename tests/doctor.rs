@@ -75,7 +75,7 @@ fn what_is_missing_comes_with_the_next_command() {
     }
 }
 
-/// What kata/README.md tells people to copy can be read by those who get it.
+/// The files that kata/README.md tells users to copy are valid.
 #[test]
 fn the_files_for_kata_are_well_formed() {
     let read = |name: &str| fs_err::read_to_string(support::source_dir().join("kata").join(name)).unwrap();
@@ -102,7 +102,7 @@ fn the_files_for_kata_are_well_formed() {
         .collect();
     assert_eq!(names, ["kata-qemu", "kata-qemu-runtime-rs"]);
 
-    // What doctor looks for is what the fragment sets.
+    // The doctor looks for the options that the fragment sets.
     let fragment = read("kernel.conf");
     for option in ["CONFIG_BINFMT_MISC=y", "CONFIG_OVERLAY_FS=y", "CONFIG_SQUASHFS=y"] {
         assert!(fragment.lines().any(|line| line == option), "{option}");

@@ -380,7 +380,7 @@ fn refusals_say_why() {
     insta::assert_snapshot!(shown);
 }
 
-/// What a Kiln server failed of has its own advice and its own exit code.
+/// A failure of a Kiln server has its own advice and its own exit code.
 #[test]
 fn a_failure_of_the_server_is_shown_as_such() {
     let kiln = Kiln::bare();

@@ -68,7 +68,7 @@ const ROUNDS: usize = 40;
 /// Schedules that become due in each.
 const EACH: usize = 25;
 
-/// What a killed server left of the schedules.
+/// The remains of schedules after a server was killed.
 #[derive(Debug, Default, Clone, Copy)]
 struct Left {
     /// Runs whose tick is there, and whose job may be or not.

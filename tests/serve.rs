@@ -31,7 +31,7 @@ fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
 async fn nothing_has_to_be_configured() {
     let kiln = Kiln::bare();
     let mut started = kiln.start(["serve"]);
-    // Whoever else listens there on this machine is left alone.
+    // The test does not disturb another program on these ports.
     if !eventually(Duration::from_secs(20), || {
         started.has_said("ready") || started.has_ended()
     }) || started.has_ended()
@@ -357,7 +357,7 @@ async fn callers_who_ask_too_often_are_told_to_wait() {
         }
     }
     assert!((10..=15).contains(&refused), "{refused}");
-    // That is nobody else's fault.
+    // Other callers are not affected.
     assert_eq!(server.ask(&other, "GET", "/v3/images", None).await.status, 200);
     server.stop();
 }

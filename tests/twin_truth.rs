@@ -257,7 +257,7 @@ fn character_sets_are_converted_natively() {
     assert!(!alone.status.success(), "{alone:?}");
 }
 
-/// What is no such program, or damaged, is refused and never makes the agent fail.
+/// Damaged files and files of other kinds are refused, and never make the agent fail.
 #[test]
 fn broken_files_are_refused() {
     let original = fs_err::read(root().dir.join("usr/bin/bash")).unwrap();

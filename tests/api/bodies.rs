@@ -307,7 +307,7 @@ async fn checks_come_in_order() {
     api.raw("PATCH", &format!("/v3/recipes/{NOBODY}"), JSON, "{")
         .await
         .problem(404);
-    // What it is called, whether it can be read, whether it says anything, what it says.
+    // The checks in order: media type, syntax, emptiness, content.
     api.raw("PATCH", &path, Some("text/plain"), "{").await.message(415);
     api.raw("PATCH", &path, JSON, "{").await.message(400);
     api.raw("PATCH", &path, JSON, "{}").await.problem(400);

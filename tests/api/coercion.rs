@@ -1,4 +1,4 @@
-//! What is taken for a text, a boolean, a number, a UUID: the rules of IMS, and that typed values are what is stored.
+//! Tests what counts as a text, a boolean, a number, a UUID: IMS's rules, and that typed values are stored.
 
 use serde_json::{Value, json};
 

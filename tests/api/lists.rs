@@ -133,7 +133,7 @@ async fn what_is_no_parameter_is_told() {
         ] {
             api.get(&format!("/v3/{kind}?{query}")).await.problem(400);
         }
-        // Those that this list does not know are ignored, as in IMS.
+        // Parameters of other lists are ignored, as in IMS.
         if kind == "public-keys" {
             api.get("/v3/public-keys?arch=armv7").await.is(200);
         } else {

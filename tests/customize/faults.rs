@@ -1,4 +1,4 @@
-//! What can go wrong with a shell, an image, and their users.
+//! Tests faults of shells, images and their users.
 
 use std::{io::Read, net::TcpStream, process::Stdio, time::Duration};
 
@@ -130,7 +130,7 @@ fn a_sandbox_that_dies_under_its_user_is_the_end_of_the_job() {
 fn an_image_that_is_not_what_its_manifest_says_is_refused() {
     needs!(support::no_namespaces(), support::not_root());
     let site = Site::start(&[]);
-    // Somebody has been at the object.
+    // The object was changed by another program.
     let object = &site.pieces(&format!("{}/rootfs", site.image))[0];
     let mut bytes = fs_err::read(object).unwrap();
     let middle = bytes.len() / 2;

@@ -32,7 +32,7 @@ pub struct Site {
     variables: Vec<(String, String)>,
 }
 
-/// What is not in the image: it is large, and nobody needs it.
+/// Directories left out of the image: they are large and not needed.
 const LEFT_OUT: [&str; 12] = [
     "boot",
     "opt",
@@ -404,7 +404,7 @@ impl Shell {
         support::succeed(command.arg(batch.path()).arg(self.target()));
     }
 
-    /// What a command says that succeeds.
+    /// The output of a command that succeeds.
     #[track_caller]
     pub fn run(&self, script: &str) -> String {
         let output = self.try_run(script);

@@ -1,4 +1,4 @@
-//! What only an engine can do to a server: go away, come back, lack things, be shared, be far away.
+//! Tests of what only an engine can do to a server: disappear, return, lack features, be shared, be remote.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::support::{Kiln, engine::Engine, eventually_async, sshd::Sshd};
 async fn an_engine_that_crashes_and_comes_back() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
-    // An engine of its own: it is taken away from nobody else.
+    // An engine of its own, since the test takes it away.
     let engine = Engine::start();
     let driver = DockerDriver::new(settings(&place.kiln, EngineAddress::Socket(engine.socket())));
     let spec = place.spec("ring ready; ring held-for-ever");
@@ -102,7 +102,7 @@ async fn what_the_engine_has_is_tried_out() {
     assert_eq!(place.driver().arch().await.unwrap(), Arch::host());
     place.driver().shared_kernel().await.unwrap();
     assert_eq!(place.driver().own_kernel().await.unwrap_err().code.name(), "no_vm");
-    // Whoever lists sandboxes sees none of that.
+    // The list of sandboxes shows nothing of that.
     assert_eq!(place.driver().list().await.unwrap(), []);
 }
 

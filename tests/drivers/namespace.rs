@@ -68,7 +68,7 @@ impl Kind for Namespaces {
     }
 }
 
-/// What is left of a job's sandbox on the host.
+/// The remains of a job's sandbox on the host.
 pub fn leftovers(job: JobId) -> Vec<String> {
     let processes = processes_of(job).into_iter();
     let mut left: Vec<String> = processes.map(|(pid, name)| format!("process {pid} {name}")).collect();

@@ -1,4 +1,4 @@
-//! What of the host and the toolbox recipes must not change.
+//! Compares the parts of the host and the toolbox that recipes must not change.
 
 use std::{collections::HashSet, path::Path};
 
@@ -9,7 +9,7 @@ use crate::support::{Kiln, tool};
 pub struct Host {
     /// Path, kind, mode, owner, size and time of every file of the toolbox.
     toolbox: String,
-    /// What lies beside the toolbox and beside the data directory.
+    /// The files beside the toolbox and beside the data directory.
     around: Vec<String>,
     mounts: Vec<String>,
     name: String,

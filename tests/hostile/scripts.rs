@@ -100,7 +100,7 @@ try doors-remove rm "$out/run/kiln/agent.sock"
 echo mounted all
 "#;
 
-// Whatever of this worked would change nothing: it sets what is set.
+// Even where one of these succeeds, it changes nothing: each writes the current value.
 const KERNEL: &str = r#"
 hostname hostile
 # This date complains, and succeeds all the same.

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{self, succeed};
 
-/// What stands for the library that answers for the target: of that, only what `kiln-exec` has to do with.
+/// Stands in for the library with the target's answers; has only the parts that concern `kiln-exec`.
 const ANSWERS: &str = r#"
 extern char **environ;
 int prctl(int, ...);

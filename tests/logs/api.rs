@@ -160,7 +160,7 @@ async fn a_log_is_followed_to_its_end() {
             ("end", "success")
         ]
     );
-    // Who comes later sees the same, and who has seen a part only the rest.
+    // A later follower gets the same events, and one that has seen a part gets the rest.
     assert_eq!(
         numbers(&rest_of(follow(&api, &job, None).await).await),
         (0..4001).collect::<Vec<_>>()
