@@ -268,12 +268,12 @@ async fn addresses_with_many_wrong_tokens_are_told_to_wait() {
     assert!(answer.header("retry-after").parse::<u32>().unwrap() <= 60);
     // Others behind the same gateway are not shut out.
     assert_eq!(server.ask(&good, "GET", "/v3/images", None).await.status, 200);
-    // Nor is who only forgot to say who they are.
+    // A caller that only forgot its token is not shut out either.
     not_let_in(&server.ask("", "GET", "/v3/images", None).await);
     server.stop();
 }
 
-/// The first thing that `kiln serve` says to who asks for authentication and has no token.
+/// The first message of `kiln serve` with authentication and without tokens.
 #[test]
 fn the_first_token_is_asked_for() {
     let mut server = Server::start(&[REQUIRED]);

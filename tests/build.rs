@@ -442,7 +442,7 @@ fn artifacts_can_be_got_and_deleted_by_kiln_too() {
     kiln.assert_nothing_built();
 }
 
-/// Builds rpm-minimal with a package manager, and checks what is special about it.
+/// Builds rpm-minimal with a package manager, and checks its peculiarities.
 fn rpm_root(arch: &str, manager: &str, recipe: &Recipe, repository: &Repository) {
     let kiln = Kiln::new();
     let out = tempfile::tempdir().unwrap();

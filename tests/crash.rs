@@ -1,4 +1,4 @@
-//! Processes are killed while they write, a hundred times on each database: what was answered is there afterwards.
+//! Kills processes while they write, a hundred times on each database: every confirmed write exists afterwards.
 //!
 //! The killed process is this program itself, told by its environment where to write. It prints each write once it was
 //! answered, so all that was printed has to be found, and nothing further than one write beyond it.

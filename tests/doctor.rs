@@ -1,4 +1,4 @@
-//! `kiln doctor`: it says what is so, and what to do where it is not.
+//! Tests `kiln doctor`: its findings are true, and have a remedy where something is wrong.
 
 use crate::support::{self, Kiln};
 use serde_json::Value;
@@ -9,7 +9,7 @@ fn finding<'a>(findings: &'a Value, what: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("nothing is said of {what}: {findings:#}"))
 }
 
-/// Free space is asked for as by sites whose images are small: what is free here is not what is tried.
+/// Asks for little free space, like a site with small images: the host's free space is not under test.
 const LITTLE_DISK: (&str, &str) = ("KILN__CAPACITY__FIRST_DISK", "64MiB");
 
 #[test]

@@ -1,4 +1,4 @@
-//! The commands of `cray ims`: what each sends, what is shown of the answers, and what is said when something is wrong.
+//! Tests the commands of `cray ims`: the requests of each, the display of the answers, and the errors.
 
 use crate::support::fake_server;
 mod login;

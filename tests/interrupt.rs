@@ -53,7 +53,7 @@ impl Sleeping {
         }
     }
 
-    /// The next build finds nothing in its way, and the one before is recorded as what it was.
+    /// The next build finds no obstacle, and the one before has this state in its record.
     fn assert_next_build_works(&self, before: &str) {
         let ran = self
             .kiln
@@ -70,7 +70,7 @@ impl Sleeping {
     }
 }
 
-/// The processes of a build by what they are: `supervisor` in the host's namespaces, `entrance`, `init`, `agent`.
+/// The processes of a build by their role: `supervisor` in the host's namespaces, `entrance`, `init`, `agent`.
 fn processes_of(kiln: Pid) -> BTreeMap<&'static str, Pid> {
     let only_child = |of: Pid| {
         let children = fs_err::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();

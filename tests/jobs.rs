@@ -174,7 +174,7 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
     let id = site.recipe(&recipe, &["--arch", foreign(), "--require-dkms", "false"]);
     let begun = Instant::now();
     let ran = site.follow(&id, &[]);
-    // Well within what a client waits for; a second is what it takes on a host that does nothing else.
+    // Well within the patience of a client; an idle host needs a second.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(ran.failed().contains("needs a virtual machine"), "{}", ran.stderr);
     assert!(ran.stderr.contains("foreign = \"namespace\""), "{}", ran.stderr);

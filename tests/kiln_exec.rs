@@ -77,7 +77,7 @@ fn assert_ran(outcomes: &Outcomes, wanted: impl Fn([u64; 2]) -> [u64; 2]) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The joined file, under the emulator's own name, with which it begins what it says.
+/// The joined file, under the emulator's own name, which prefixes its messages.
 fn joined(dir: &Path) -> PathBuf {
     let emulator = roots::emulator();
     let joined = dir.join(emulator.file_name().unwrap());

@@ -76,7 +76,7 @@ struct Left {
     made: usize,
 }
 
-/// Adds schedules that are due to a store that no server uses; what was left of those before.
+/// Adds due schedules to a store that no server uses. Returns the remains of the earlier ones.
 async fn add_due(data: &Path, recipe: RecipeId, all: &mut Vec<ScheduleId>) -> Left {
     let store = open(data.join("records.sqlite").to_str().unwrap()).await.unwrap();
     let mut left = Left::default();

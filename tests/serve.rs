@@ -1,4 +1,4 @@
-//! `kiln serve` as a process: how it starts, what it refuses, how it stops, and what it lets no caller do to others.
+//! Tests `kiln serve` as a process: its start, its refusals, its stop, and the protection of callers from each other.
 
 use crate::support::postgres;
 mod tls;
@@ -17,7 +17,7 @@ use crate::support::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A server that must not start; what it says.
+/// Starts a server that must fail. Returns its message.
 #[track_caller]
 fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
     let mut command = kiln.command(["serve"]);

@@ -1,4 +1,5 @@
-//! Answers that are compiled into Debian's own programs: what a native twin says is what the emulated program says.
+//! Tests answers that are compiled into Debian's own programs: a native twin gives the same ones as the emulated
+//! program.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +36,7 @@ fn target() -> Arch {
     support::foreign().parse().unwrap()
 }
 
-/// A root of the foreign architecture with twins of what it has to say, and the emulator.
+/// A root of the foreign architecture, with the twins under test and the emulator.
 ///
 /// `answers.so` is not there, so what programs take from `uname` is left out here.
 struct Root {

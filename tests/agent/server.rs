@@ -1,4 +1,4 @@
-//! A server for agents that answers what the test says, on a socket as sandboxes see it.
+//! A server for agents that gives the test's answers, on a socket as sandboxes see it.
 
 use std::{
     fmt,

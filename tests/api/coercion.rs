@@ -11,7 +11,7 @@ const FALSE: [&str; 14] = [
     "0", "f", "F", "false", "False", "FALSE", "off", "Off", "OFF", "n", "N", "no", "No", "NO",
 ];
 
-/// Everything that is a boolean, with what it means.
+/// Every form of a boolean, with its meaning.
 fn yes_and_no() -> Vec<(Value, bool)> {
     let texts = |list: [&'static str; 14], means| list.into_iter().map(move |text| (json!(text), means));
     let mut all: Vec<_> = texts(TRUE, true).chain(texts(FALSE, false)).collect();

@@ -1,4 +1,4 @@
-//! `/jobs`: what a job is made of, what follows from its recipe or image, and what is checked in which order.
+//! Tests `/jobs`: the members of a job, those that follow from its recipe or image, and the order of the checks.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Lists: IMS's plain answer, and Kiln's parameters, which are optional and change nothing for those who do not ask.
+//! Tests lists: IMS's plain answer, and Kiln's optional parameters, which do not affect other clients.
 
 use std::collections::{BTreeSet, HashSet};
 

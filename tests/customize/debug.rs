@@ -1,4 +1,4 @@
-//! Shells into builds, for who asked for them.
+//! Tests debug shells of builds.
 
 use super::site::Site;
 use crate::support::{self, Recipe, repository::Repository};

@@ -57,7 +57,7 @@ impl Bell {
         self.words.lock().unwrap().said.contains(&format!("{name} {word}"))
     }
 
-    /// Answers what is held, now or later.
+    /// Answers a held word, now or later.
     pub fn let_go(&self, name: &str, word: &str) {
         self.words.lock().unwrap().let_go.insert(format!("{name} {word}"));
     }

@@ -162,7 +162,7 @@ pub async fn recipes_cannot_look_into_the_agent<K: Kind>() {
     place.destroy(spec.job).await;
 }
 
-/// Tries to connect to `$1`, port `$2`; says what it hears, or `refused`.
+/// Tries to connect to `$1`, port `$2`; prints the answer, or `refused`.
 const CONNECT: &str = r#"
 connect() {
     python3 -c '
@@ -256,7 +256,7 @@ pub async fn disk_space_of_a_fixed_size_is_full_when_it_is<K: Kind>() {
         place.wait_for(spec.job, word).await;
     }
     assert!(!mounts.contains(&spec.job.to_string()), "it shows on the host");
-    // It is measured while it runs, and what was deleted is the host's again.
+    // Its usage is measured while it runs, and deleted files free space on the host.
     let measured = eventually_async(|| async { place.driver().usage(spec.job).await.unwrap().inodes > 800 }).await;
     assert!(measured);
     let usage = place.driver().usage(spec.job).await.unwrap();

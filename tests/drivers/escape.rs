@@ -1,4 +1,4 @@
-//! Recipes that look for a way out. Each finds only what is its own.
+//! Tests recipes that look for a way out. Each finds only its own things.
 
 use std::{
     path::{Path, PathBuf},

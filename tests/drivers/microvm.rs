@@ -1,4 +1,4 @@
-//! Virtual machines of the namespace driver, and what they alone have to stand.
+//! Virtual machines of the namespace driver, and the tests that only they have.
 
 use std::{
     net::IpAddr,

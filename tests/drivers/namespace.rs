@@ -1,4 +1,4 @@
-//! The namespace driver, and what it alone has to stand: that of its processes any is killed at any moment.
+//! The namespace driver, and the tests that only it has: any of its processes is killed at any moment.
 
 use std::{path::Path, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::drivers::{
 };
 use crate::support::{self, Kiln, eventually, tool};
 
-/// How long a supervisor may take for what it does at once.
+/// The time limit for a supervisor's immediate actions.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Sandboxes made of namespaces.

@@ -1,4 +1,4 @@
-//! Where sandboxes are made in a test: a driver, and how to put something into its sandboxes and see what they do.
+//! The place of sandboxes in a test: a driver, with means to put something into its sandboxes and to watch them.
 
 use std::{
     net::IpAddr,
@@ -69,7 +69,7 @@ pub trait Kind: Sized {
         Vec::new()
     }
 
-    /// How long a sandbox may take for what it does at once.
+    /// The time limit for a sandbox's immediate actions.
     fn soon(&self) -> Duration {
         Duration::from_secs(10)
     }

@@ -1,4 +1,4 @@
-//! Where a sandbox's network leads, though its root does what it can to get elsewhere.
+//! Tests the reach of a sandbox's network against a hostile root.
 
 use std::{io::Write, net::IpAddr};
 
@@ -11,8 +11,8 @@ use crate::drivers::{
     place::{Kind, Place, own_address},
 };
 
-/// Says `NAME: what it heard` from `$2`, port `$3`, or the error's name. With a fourth word the socket is bound to that
-/// card, past every route.
+/// Prints `NAME: ` and the answer of `$2`, port `$3`, or the error's name. With a fourth word the socket is bound to
+/// that card, past every route.
 const TRY: &str = r#"
 try() {
     python3 -c '

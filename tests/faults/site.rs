@@ -53,7 +53,7 @@ pub fn rank(job: &Value) -> u32 {
     }
 }
 
-/// Whether nothing of it is under way any more: it has ended, and what it left was cleared away.
+/// Whether the job has ended and its remains are cleared away.
 pub fn is_settled(job: &Value) -> bool {
     rank(job) == 11 && job["log"].is_string()
 }

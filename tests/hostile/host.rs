@@ -34,7 +34,8 @@ impl Host {
         assert!(lines.len() > 1000, "the toolbox has {} files", lines.len());
         let mut around = names(&toolboxes);
         around.extend(names(kiln.data().parent().unwrap()));
-        // Others may mount and unmount meanwhile; what is ours names the data directory or is called as Kiln's are.
+        // Other programs may mount and unmount meanwhile. Kiln's own mounts name the data directory or have Kiln's
+        // names.
         let data = kiln.data().display().to_string();
         let mounts = fs_err::read_to_string("/proc/self/mounts").unwrap();
         let ours = |line: &&str| line.contains(&data) || line.starts_with("kiln ");

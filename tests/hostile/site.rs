@@ -1,4 +1,4 @@
-//! A server that carries out several hostile jobs at a time, and a port of the host that none of them may reach.
+//! A server that carries out several hostile jobs at a time, and a port of the host that must stay unreachable.
 
 use std::{
     net::TcpListener,

@@ -1,4 +1,4 @@
-//! Small foreign roots of real Debian packages, and native twins of what is in them.
+//! Small foreign roots of real Debian packages, and native twins of their programs.
 
 use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -129,7 +129,7 @@ impl Root {
     }
 }
 
-/// The key of a program; none of what is no regular file or has no build-id.
+/// The key of a program; none for a file that is not regular or has no build-id.
 fn key_of(path: &Path) -> Option<String> {
     let state = fs_err::symlink_metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let content = fs_err::read(path).unwrap();

@@ -1,4 +1,4 @@
-//! Roots that want to harm who makes twins for them.
+//! Tests hostile roots, which try to harm the maker of their twins.
 
 use std::{
     os::unix::fs::symlink,

@@ -1,4 +1,5 @@
-//! Native programs as builds start them: by `kiln-exec` in front of the emulator. They say what the emulated ones say.
+//! Tests native programs as builds start them: by `kiln-exec` in front of the emulator. Their output equals that of the
+//! emulated ones.
 
 use std::{
     path::{Path, PathBuf},
