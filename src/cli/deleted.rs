@@ -1,4 +1,4 @@
-//! `kiln deleted`: shows deleted records, restores them, or deletes them finally.
+//! `kiln deleted`: shows deleted records of a server, restores them, or deletes them finally.
 
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::Method;

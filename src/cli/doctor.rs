@@ -1,4 +1,4 @@
-//! `kiln doctor`: shows the findings about this host.
+//! `kiln doctor`: prints the findings about this host.
 
 use clap::Args;
 use owo_colors::OwoColorize;

@@ -1,4 +1,4 @@
-//! `kiln jobs logs`: prints a job's log, also with `--follow`.
+//! `kiln jobs logs`: prints a job's log from a server, also with `--follow`.
 
 use std::{
     borrow::Cow,

@@ -1,4 +1,4 @@
-//! The options of jobs, for the commands that make jobs.
+//! The options of jobs, for the commands that make jobs. Pure: no I/O.
 //!
 //! There are three groups, since `customize` has only one of them. A command that describes an option differently uses
 //! `mut_arg`.

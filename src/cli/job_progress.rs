@@ -1,4 +1,4 @@
-//! `kiln jobs create --follow`: shows the progress of a job until it ends.
+//! `kiln jobs create --follow`: shows the progress of a job on a server until it ends.
 
 use super::{follow::Follower, progress::Progress, session::Session};
 use crate::{

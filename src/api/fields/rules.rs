@@ -21,7 +21,7 @@ pub(super) const TEXT: &str = r"^[^\u0000]*$";
 /// A name, see [`check_name`].
 const NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]+$";
 
-/// Any character of a name that does not begin a new directory.
+/// Any character of a name except the separator of directories.
 const IN_FILE: &str = r"[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069/]";
 
 /// The same, and neither a dot nor a hyphen.

@@ -148,7 +148,7 @@ mod tests {
             let json = serde_json::to_string(code).unwrap();
             assert_eq!(json, format!("{:?}", code.name()));
             assert_eq!(serde_json::from_str::<Code>(&json).unwrap(), *code);
-            // A borrowed text cannot come out of a value.
+            // A JSON value cannot lend its text, so this reads an owned one.
             assert_eq!(serde_json::from_value::<Code>(code.name().into()).unwrap(), *code);
         }
     }
