@@ -102,7 +102,7 @@ impl Keys {
         }
     }
 
-    /// Reads the keys now and then regularly; never ends.
+    /// Reads the keys at once and then at intervals; never ends.
     pub(super) async fn follow(&self) {
         loop {
             let wait = if self.ask(self.refresh).await {
