@@ -1,8 +1,7 @@
-//! CPU architectures: one table for every name that the world has for them.
+//! CPU architectures: one table of all their names. Pure: no I/O.
 //!
-//! IMS and the kernel say `aarch64`, Debian and OCI say `arm64`, Debian says `ppc64el` where the kernel says
-//! `ppc64le`. Everything in Kiln that depends on an architecture asks here, so that a tag set once cannot be
-//! spelled differently later.
+//! IMS and the kernel say `aarch64`, Debian and OCI say `arm64`, Debian says `ppc64el` where the kernel says `ppc64le`.
+//! All of Kiln uses this table for every property of an architecture, so that different spellings cannot diverge later.
 
 use std::{fmt, str::FromStr};
 
@@ -26,7 +25,7 @@ pub enum Arch {
     Riscv64,
 }
 
-/// A name that is no architecture Kiln knows.
+/// A name of no known architecture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an architecture Kiln knows; use one of {list}", list = Arch::list())]
 pub struct UnknownArch(pub String);

@@ -1,10 +1,10 @@
-//! The compressed formats that recipes and kernels come in.
+//! Unpacks the compressed formats of recipes and kernels. Works on readers: no I/O of its own.
 
 use std::io::{self, BufRead, Read};
 
 use liblzma::stream::Stream;
 
-/// The memory, in bytes, that unpacking may take. `xz -9` needs 65 MiB; a hostile header could ask for 4 GiB.
+/// The most memory for unpacking, in bytes. `xz -9` needs 65 MiB; a hostile header could ask for 4 GiB.
 const MEMORY: u64 = 256 << 20;
 
 /// The same for zstd, as the logarithm of its window.
@@ -26,7 +26,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The format that data beginning with `head` is in; none when it is no compressed format known here.
+    /// The format of data that begins with `head`; none if it is not a known compressed format.
     pub fn detect(head: &[u8]) -> Option<Self> {
         const MAGIC: [(&[u8], Compression); 4] = [
             (b"\x1f\x8b", Compression::Gzip),
@@ -40,7 +40,7 @@ impl Compression {
             .map(|(_, compression)| *compression)
     }
 
-    /// Unpacks all of `packed`, also when it is several compressed pieces in a row.
+    /// Unpacks all of `packed`, even if it consists of several compressed pieces.
     pub fn reader<'a>(self, packed: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(packed)),
@@ -54,7 +54,7 @@ impl Compression {
         })
     }
 
-    /// Unpacks the first compressed piece of `packed` and ignores what follows it.
+    /// Unpacks the first compressed piece of `packed` and ignores the rest.
     pub fn first<'a>(self, packed: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Compression::Gzip => Box::new(flate2::bufread::GzDecoder::new(packed)),

@@ -1,4 +1,5 @@
-//! Facts of the machine that Kiln runs on: where its packages come from and whom it trusts.
+//! Facts about this machine: its name, its memory, its package mirror and its trusted authorities. Reads files of the
+//! system.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// This host's name, as it knows it itself.
+/// This host's name, as the kernel has it.
 pub fn name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     name.unwrap_or_else(|| "localhost".to_owned())
@@ -23,7 +24,7 @@ pub struct AptMirror {
     pub security: Option<String>,
 }
 
-/// One source of packages, as apt's configuration says it.
+/// One source of packages in apt's configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct Source {
     uri: String,
@@ -31,7 +32,7 @@ struct Source {
     main: bool,
 }
 
-/// The Debian mirror in the host's apt configuration; none on a host that is no Debian.
+/// The Debian mirror in the host's apt configuration; none on other distributions.
 pub fn apt_mirror() -> Option<AptMirror> {
     let os_release = fs_err::read_to_string("/etc/os-release").ok()?;
     let codename = os_release
@@ -53,7 +54,7 @@ fn choose(sources: &[Source], codename: &str) -> Option<AptMirror> {
         let hit = sources.iter().find(|source| source.main && source.suite == suite);
         hit.map(|source| source.uri.trim_end_matches('/').to_owned())
     };
-    // A mirror method of apt's own cannot be handed to kiwi or mmdebstrap.
+    // A mirror method of apt's own does not work in kiwi or mmdebstrap.
     let archive = find(codename).filter(|uri| uri.starts_with("http"))?;
     Some(AptMirror {
         archive,
@@ -146,7 +147,7 @@ pub fn memory() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What one build may use of this host's memory, in bytes: enough is left for the host to stay alive.
+/// The memory of this host that builds may use, in bytes: the rest keeps the host alive.
 pub fn nine_tenths_of_memory() -> Option<u64> {
     Some(memory()? / 10 * 9)
 }

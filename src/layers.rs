@@ -1,8 +1,9 @@
-//! The direction in which modules depend on each other, and the tests that keep it.
+//! The order of the modules: which ones may import which, with tests that enforce it. Compiled for tests only; reads
+//! `src`.
 //!
-//! [`GROUND`], [`INSIDE`] and [`OUTSIDE`] are the architecture. A module imports only modules of rows before its own, so the
-//! modules of one row do not know each other. Below the top, the children of one module form no circle either. A parent and
-//! its child are one unit and may know each other. Code that is compiled for tests only is free.
+//! [`GROUND`], [`INSIDE`] and [`OUTSIDE`] are the architecture. A module imports only modules of earlier rows, so the
+//! modules of one row do not know each other. Below the top level, the children of one module form no circle either. A
+//! parent and its child are one unit and may know each other. Code that is compiled for tests only is exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ mod imports;
 /// The lowest row comes first.
 type Rows = [&'static [&'static str]];
 
-/// What both sides of the sandbox's wall stand on.
+/// The common base of both sides of the sandbox's wall.
 const GROUND: &Rows = &[
     &["arch", "compression", "near"],
     &["records"],
@@ -21,10 +22,10 @@ const GROUND: &Rows = &[
     &["sandbox::room"],
 ];
 
-/// The agent's side of the wall. It stands on the ground and does not know the other side.
+/// The agent's side of the wall. It uses the ground and does not know the other side.
 const INSIDE: &Rows = &[&["squashfs"], &["agent"]];
 
-/// The server's side of the wall. It stands on the ground and does not know the other side.
+/// The server's side of the wall. It uses the ground and does not know the other side.
 const OUTSIDE: &Rows = &[
     &["client", "host", "remote_nodes", "settings", "tls"],
     &["config", "sandbox", "store"],
@@ -71,7 +72,7 @@ fn every_module_has_its_place_in_the_order() {
 #[test]
 fn siblings_form_no_circle() {
     let tree = Tree::read();
-    // By the parent: which child imports which other, and where.
+    // For each parent: which child imports which other one, and where.
     let mut arrows: BTreeMap<&[String], BTreeMap<(&str, &str), String>> = BTreeMap::new();
     for (module, import) in tree.imports() {
         let shared = module.path.iter().zip(&import.target);
@@ -97,7 +98,7 @@ fn siblings_form_no_circle() {
     );
 }
 
-/// Whether the arrows lead from one to the other.
+/// Whether the arrows lead from `start` to `end`.
 fn is_reached(arrows: &BTreeMap<(&str, &str), String>, start: &str, end: &str) -> bool {
     let (mut seen, mut next) = (BTreeSet::from([start]), vec![start]);
     while let Some(here) = next.pop() {
@@ -110,7 +111,7 @@ fn is_reached(arrows: &BTreeMap<(&str, &str), String>, start: &str, end: &str) -
     false
 }
 
-/// The entry of the order that a module belongs to: the longest that its path begins with.
+/// The entry of a module in the order: the longest one that its path begins with.
 fn layer(path: &[String]) -> &'static str {
     let own = all().filter(|name| {
         let mut rest = path.iter();

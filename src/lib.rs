@@ -16,16 +16,16 @@
 //!  destroy the sandbox
 //! ```
 //!
-//! # Modules, and which way they depend
+//! # Modules and their dependencies
 //!
-//! [`arch`], [`records`], [`emulation`] and [`sandbox::room`] are the ground of both sides of the sandbox's wall. [`agent`] and
-//! [`squashfs`] are the inner side, which never knows the outer one: the rest.
+//! [`arch`], [`records`], [`emulation`] and [`sandbox::room`] are the ground of both sides of the sandbox's wall.
+//! [`agent`] and [`squashfs`] are the inner side, which never knows the outer one: the rest.
 //!
-//! There [`config`] says what is wanted and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
-//! [`orchestrate`] joins them into jobs, [`api`] offers those, and [`site`] makes all of it from the configuration: it is the
-//! one place that puts the parts together. [`cli`] sits on top, on [`client`] where it speaks to a server.
+//! There [`config`] describes the settings and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
+//! [`orchestrate`] joins them into jobs, [`api`] offers those, and [`site`] makes all of it from the configuration: it
+//! is the only place that puts the parts together. [`cli`] sits on top, on [`client`] where it talks to a server.
 //!
-//! `layers.rs` has the whole order, and tests that hold it.
+//! `layers.rs` has the whole order, and tests that enforce it.
 
 pub mod arch;
 pub mod compression;

@@ -1,4 +1,4 @@
-//! `kiln`: the command line, and the hidden supervisor of sandboxes.
+//! `kiln`: starts the command line, or the hidden supervisor of a sandbox.
 
 use std::process::ExitCode;
 

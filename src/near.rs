@@ -1,4 +1,4 @@
-//! Names that somebody may have meant.
+//! Finds the names that a mistyped name may stand for. Pure: no I/O.
 
 /// The names closest to `given`, the closest first; at most three.
 pub(crate) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
@@ -9,7 +9,7 @@ pub(crate) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>)
         .filter_map(|name| {
             let lower = name.to_lowercase();
             let distance = if !given.is_empty() && (lower.contains(&given) || given.contains(&lower)) {
-                // A part of a name is a likely slip, however much is missing.
+                // An incomplete name is a likely slip, even if much is missing.
                 1
             } else {
                 distance(&given, &lower, most)?
@@ -22,7 +22,7 @@ pub(crate) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>)
     near.into_iter().map(|(_, name)| name).take(3).collect()
 }
 
-/// How many letters have to be inserted, removed, replaced or swapped with their neighbour, if no more than `most`.
+/// The number of letters to insert, remove, replace or swap with a neighbour, unless it exceeds `most`.
 fn distance(one: &str, other: &str, most: usize) -> Option<usize> {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().abs_diff(other.len()) > most {

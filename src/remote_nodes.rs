@@ -1,7 +1,7 @@
-//! Looking at remote build nodes over SSH.
+//! Examines remote build nodes over SSH. Starts OpenSSH's client.
 //!
-//! OpenSSH's own client does it, so the site's `ssh_config`, jump hosts and certificates count. Host keys are always
-//! checked: a host whose key is not known is not able to run jobs.
+//! The site's `ssh_config`, jump hosts and certificates thus apply. Host keys are always checked: a host with an
+//! unknown key cannot run jobs.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,23 +9,23 @@ use openssh::{KnownHosts, Session, SessionBuilder};
 
 use crate::{arch::Arch, records::remote_build_node::RemoteBuildNodeStatus};
 
-/// How hosts are logged in to.
+/// The login to hosts.
 #[derive(Debug, Clone)]
 pub struct RemoteNodeSettings {
-    /// The user there.
+    /// The user on the host.
     pub user: String,
-    /// The private key; none means what the SSH client would take.
+    /// The private key; none means the SSH client's default.
     pub identity_file: Option<PathBuf>,
     /// The file of known host keys; none means the SSH client's own.
     pub known_hosts: Option<PathBuf>,
     /// A configuration for the SSH client; none means its own.
     pub ssh_config: Option<PathBuf>,
-    /// How long connecting may take.
+    /// The longest time for connecting.
     pub connect_timeout: Duration,
 }
 
 impl RemoteNodeSettings {
-    /// The makings of a connection that accepts no host whose key is not known.
+    /// The builder of a connection that rejects hosts with unknown keys.
     pub(crate) fn session(&self) -> SessionBuilder {
         let mut builder = SessionBuilder::default();
         builder
@@ -57,13 +57,13 @@ impl Default for RemoteNodeSettings {
     }
 }
 
-/// What is asked of a host: architecture, where Podman is and where Docker, and how many jobs there are. One line each.
-/// The engine's own program is not on everybody's path, and its client need not be installed.
+/// Asks a host for its architecture, the paths of Podman and of Docker, and the number of jobs. One line each. The
+/// engine's own program is not on every user's path, and its client need not be installed.
 const QUESTIONS: &str = "uname -m; command -v podman || echo none; \
      PATH=$PATH:/usr/sbin; command -v docker || command -v dockerd || echo none; \
      find /tmp -maxdepth 1 -name 'ims_*' | wc -l";
 
-/// Looks at a host. Whatever goes wrong is in the answer.
+/// Examines a host. Every error is part of the answer.
 pub async fn look_at(xname: String, settings: &RemoteNodeSettings) -> RemoteBuildNodeStatus {
     let mut status = RemoteBuildNodeStatus {
         xname,
@@ -73,7 +73,7 @@ pub async fn look_at(xname: String, settings: &RemoteNodeSettings) -> RemoteBuil
         num_current_jobs: -1,
         able_to_run_jobs: false,
     };
-    // A host that accepts the connection and then says nothing is not able either.
+    // A host that accepts the connection and then stays silent cannot run jobs either.
     let limit = settings.connect_timeout * 2;
     match tokio::time::timeout(limit, ask(&status.xname, settings)).await {
         Ok(Ok(answers)) => read(&answers, &mut status),
@@ -90,7 +90,7 @@ async fn ask(host: &str, settings: &RemoteNodeSettings) -> Result<String, String
         .await
         .map_err(|error| describe(&error))?;
     let answer = answer(&session).await;
-    // The answer counts, not how the connection ended.
+    // An error at the end of the connection does not matter.
     let _ = session.close().await;
     answer
 }
@@ -110,7 +110,7 @@ async fn answer(session: &Session) -> Result<String, String> {
     ))
 }
 
-/// What went wrong, with its causes, in one line.
+/// An error with its causes, in one line.
 pub(crate) fn describe(error: &openssh::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

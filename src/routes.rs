@@ -1,5 +1,5 @@
-//! Routes of the network namespace that this process is in: how sandboxes are kept from where they may not reach, and
-//! how the one card of a virtual machine gets its address.
+//! Sets routes in the network namespace of this process: they keep sandboxes from forbidden networks, and give the only
+//! card of a virtual machine its address. Uses netlink.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,25 +12,25 @@ use rtnetlink::{
 
 use crate::records::{Code, Failure};
 
-/// What a route is to do.
+/// The effect of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Through the gateway.
+    /// Packets go through the gateway.
     Through,
-    /// Nowhere: who sends is told `EACCES`.
+    /// Packets go nowhere: the sender gets `EACCES`.
     Prohibited,
 }
 
-/// Lets this network reach only the networks of `allow`, if it names any, and none of `deny` in any case. The gateway's
-/// own network stays, since names are asked for there. What has no IPv4 address is out of reach already: sandboxes have
-/// no IPv6.
+/// Limits this network to the networks of `allow`, if any are named, and excludes those of `deny` in any case. The
+/// gateway's own network stays reachable, since it has the name server. Only IPv4 matters: sandboxes have no IPv6.
 ///
-/// Whoever is to be held by it may have neither `CAP_NET_ADMIN`, with which routes are changed, nor `CAP_NET_RAW`, which
+/// A process under these limits must not have `CAP_NET_ADMIN`, which allows changing routes, nor `CAP_NET_RAW`, which
+/// allows bypassing them.
 /// sends past them.
 ///
 /// # Errors
 ///
-/// `no_network` when the kernel does not take a route.
+/// `no_network` when the kernel refuses a route.
 pub fn restrict(allow: &[IpNet], deny: &[IpNet]) -> Result<(), Failure> {
     let ways = ways(allow, deny);
     if ways.is_empty() {
@@ -53,11 +53,12 @@ pub fn restrict(allow: &[IpNet], deny: &[IpNet]) -> Result<(), Failure> {
     })
 }
 
-/// Gives the network card `name` its address, brings it and the loopback up, and makes `gateway` the way out.
+/// Gives the network card `name` its address, brings it and the loopback up, and routes everything else through
+/// `gateway`.
 ///
 /// # Errors
 ///
-/// `no_network` when there is no such card, or the kernel refuses.
+/// `no_network` when the card does not exist, or the kernel refuses.
 pub fn configure(name: &str, address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -> Result<(), Failure> {
     with_netlink(async |handle| {
         for (link, address) in [("lo", None), (name, Some(address))] {
@@ -79,8 +80,8 @@ pub fn configure(name: &str, address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -
     })
 }
 
-/// The routes to set. More specific ones win in the kernel, and networks lie within each other or apart: all that is
-/// left to do is to leave out what is allowed within something denied.
+/// The routes to set. The kernel prefers more specific ones, and two networks are either nested or disjoint. So it only
+/// remains to leave out allowed networks within denied ones.
 fn ways(allow: &[IpNet], deny: &[IpNet]) -> Vec<(Ipv4Net, Way)> {
     let of_ipv4 = |nets: &[IpNet]| -> Vec<Ipv4Net> {
         let ipv4 = nets.iter().filter_map(|net| match net {
@@ -99,7 +100,7 @@ fn ways(allow: &[IpNet], deny: &[IpNet]) -> Vec<(Ipv4Net, Way)> {
     if !allow.is_empty() && !ways.iter().any(|(net, _)| *net == everything) {
         ways.push((everything, Way::Prohibited));
     }
-    // Through the gateway first: the last one may take the route to it away.
+    // Routes through the gateway come first: the last route may remove the one to the gateway.
     ways.sort_by_key(|(net, way)| (*way == Way::Prohibited, std::cmp::Reverse(net.prefix_len())));
     ways.dedup();
     ways
@@ -170,7 +171,7 @@ mod tests {
             ["Through 10.0.0.0/8", "Prohibited 10.1.0.0/16", "Prohibited 0.0.0.0/0"]
         );
         assert_eq!(of(&["10.0.0.0/8"], &["10.0.0.0/8"])[0], "Prohibited 10.0.0.0/8");
-        // To allow only what there is none of is to allow nothing.
+        // An allow list without any IPv4 network allows nothing.
         assert_eq!(of(&["fd00::/8"], &[]), ["Prohibited 0.0.0.0/0"]);
         assert_eq!(
             of(&["0.0.0.0/0"], &["10.0.0.0/8"]),

@@ -1,6 +1,7 @@
-//! What can be set: every key is described once, with its type, its default and its meaning, by [`settings!`](crate::settings!).
+//! Describes settings: [`settings!`](crate::settings!) states each key once, with its type, its default and its
+//! meaning. Pure: no I/O.
 //!
-//! From that come the typed structs, the reading of the file and of the environment, and the reference.
+//! The typed structs, the parsing of the file and of the environment, and the reference all follow from that.
 
 use std::{
     fmt,
@@ -17,9 +18,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 /// A section of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Section {
-    /// Its name, as between brackets.
+    /// Its name, as between the brackets.
     pub name: &'static str,
-    /// What it is about, line by line.
+    /// Its description, line by line.
     pub about: &'static [&'static str],
     /// Its keys, in the order of the reference.
     pub keys: &'static [Key],
@@ -30,17 +31,17 @@ pub struct Section {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it means, line by line.
+    /// Its meaning, line by line.
     pub about: &'static [&'static str],
-    /// What it could be, in TOML, if it has no default.
+    /// An example in TOML, if it has no default.
     pub example: Option<&'static str>,
-    /// What it is when nobody says.
+    /// The value when the key is not set.
     pub default: fn() -> Option<toml::Value>,
-    /// Sees whether it can be that.
+    /// Checks whether a value is valid.
     pub check: fn(&toml::Value) -> Result<(), String>,
 }
 
-/// Describes a section: the struct with its defaults, and `SECTION` for those that read and document it.
+/// Describes a section: the struct with its defaults, and `SECTION` for the parser and the reference.
 #[macro_export]
 macro_rules! settings {
     (
@@ -67,7 +68,7 @@ macro_rules! settings {
         }
 
         impl $name {
-            /// The section, for those that read and document it.
+            /// The section, for the parser and the reference.
             pub const SECTION: $crate::settings::Section = $crate::settings::Section {
                 name: $section,
                 about: &[$($about),*],
@@ -91,12 +92,12 @@ macro_rules! settings {
 pub struct Period(Duration);
 
 impl Period {
-    /// So many seconds.
+    /// A number of seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    /// As the standard library has it.
+    /// The period as a type of the standard library.
     pub const fn duration(self) -> Duration {
         self.0
     }
@@ -135,9 +136,9 @@ impl fmt::Display for Period {
 /// TCP ports, written as `22000-22999` or as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// The first.
+    /// The first port.
     pub first: u16,
-    /// The last; not before the first.
+    /// The last port; not below the first.
     pub last: u16,
 }
 
@@ -187,28 +188,28 @@ impl fmt::Display for Size {
     }
 }
 
-/// Where to listen: one address, or a list of them.
+/// The addresses to listen on: one, or a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses(pub Vec<SocketAddr>);
 
 impl Addresses {
-    /// Whether only this host can reach them.
+    /// Whether only this host can reach the addresses.
     pub fn are_loopback(&self) -> bool {
         self.0.iter().all(|address| is_loopback(address.ip()))
     }
 }
 
-/// Whether only this host can reach the address. `::ffff:127.0.0.1` is 127.0.0.1 in other words.
+/// Whether only this host can reach the address. `::ffff:127.0.0.1` is another form of 127.0.0.1.
 pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Where something can be reached: a network, or a host by its name.
+/// A destination on the network: a network, or a host by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// A network, or one address.
+    /// A network, or a single address.
     Network(IpNet),
-    /// A host; which addresses it has is asked when they are needed.
+    /// A host; its addresses are looked up when they are needed.
     Host(String),
 }
 
@@ -226,7 +227,7 @@ impl FromStr for Destination {
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
             (1..=63).contains(&label.len()) && label.chars().all(plain) && !label.starts_with('-')
         };
-        // What ends in a number is an address that was mistyped.
+        // A text that ends in a number is a mistyped address.
         let number = text.rsplit('.').next().is_some_and(|last| last.parse::<u64>().is_ok());
         if text.len() <= 253 && !number && text.split('.').all(label) {
             return Ok(Self::Host(text.to_owned()));

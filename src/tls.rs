@@ -1,4 +1,4 @@
-//! Reading certificates and keys.
+//! Reads certificates and keys from files.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -11,7 +11,7 @@ use rustls::{
 ///
 /// # Errors
 ///
-/// When it cannot be read, or has none.
+/// When the file cannot be read, or contains no certificate.
 pub fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let pem = fs_err::read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -22,11 +22,11 @@ pub fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-/// What TLS needs to serve with this certificate.
+/// The TLS configuration of a server with this certificate.
 ///
 /// # Errors
 ///
-/// When a file cannot be read, or the key is not the certificate's.
+/// When a file cannot be read, or the key does not match the certificate.
 pub fn server_config(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
     let chain = authorities(certificate)?;
     let pem = fs_err::read(key)?;

@@ -1,4 +1,4 @@
-//! Who is let in, and to what: tokens of Kiln's own and of an issuer.
+//! Tests who may enter the API and with which rights: Kiln's own tokens and those of an issuer.
 
 mod oidc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 const REQUIRED: (&str, &str) = ("KILN__AUTH__MODE", "required");
 
-/// Checks that nobody was let in, and that nothing says more than that; what it says.
+/// Checks that the caller was refused and learned nothing more. Returns the message.
 #[track_caller]
 fn not_let_in(answer: &Answer) -> String {
     let told = answer.problem(401);
@@ -27,7 +27,7 @@ async fn roles_allow_what_they_should() {
     let (read, write, admin) = (server.token("read"), server.token("write"), server.token("admin"));
     let image = || Some(json!({ "name": "image" }));
 
-    // Nobody.
+    // Without a token.
     for (method, path) in [
         ("GET", "/v3/images"),
         ("GET", "/images"),
@@ -58,12 +58,12 @@ async fn roles_allow_what_they_should() {
         assert_eq!(server.ask("kiln_x", "GET", path, None).await.status, 200, "{path}");
     }
 
-    // Who may look.
+    // With the role `read`.
     assert_eq!(server.ask(&read, "GET", "/v3/images", None).await.status, 200);
     let refused = server.ask(&read, "POST", "/v3/images", image()).await.problem(403);
     assert_eq!(refused, "This needs the role `write`; `read-er` has `read`.");
 
-    // Who may change single records.
+    // With the role `write`.
     let made = server.ask(&write, "POST", "/v3/images", image()).await;
     assert_eq!(made.status, 201, "{}", made.text);
     let one = format!("/v3/images/{}", made.json()["id"].as_str().unwrap());
@@ -90,7 +90,7 @@ async fn roles_allow_what_they_should() {
     }
     assert_eq!(server.ask(&write, "DELETE", &one, None).await.status, 204);
 
-    // Who may do everything.
+    // With the role `admin`.
     assert_eq!(
         server.ask(&admin, "DELETE", "/v3/deleted/images", None).await.status,
         204
@@ -158,7 +158,7 @@ async fn wrong_tokens_are_refused() {
         "kiln_",
         "x",
         "a.b.c",
-        // Whoever reads the database has digests, not tokens.
+        // A reader of the database has digests, not tokens.
         &format!("kiln_{}", "0".repeat(43)),
     ] {
         let answer = server.ask(wrong, "GET", "/v3/images", None).await;
@@ -225,7 +225,7 @@ fn tokens_are_kept_nowhere() {
             assert!(!String::from_utf8_lossy(&bytes).contains(digits), "{name}");
         }
     }
-    // Who is careless with names or roles is told so.
+    // Invalid names, roles and periods are reported.
     for wrong in [
         &["--name", "", "--role", "read"][..],
         &["--name", "a\nb", "--role", "read"],
@@ -268,12 +268,12 @@ async fn addresses_with_many_wrong_tokens_are_told_to_wait() {
     assert!(answer.header("retry-after").parse::<u32>().unwrap() <= 60);
     // Others behind the same gateway are not shut out.
     assert_eq!(server.ask(&good, "GET", "/v3/images", None).await.status, 200);
-    // Nor is who only forgot to say who they are.
+    // A caller that only forgot its token is not shut out either.
     not_let_in(&server.ask("", "GET", "/v3/images", None).await);
     server.stop();
 }
 
-/// The first thing that `kiln serve` says to who asks for authentication and has no token.
+/// The first message of `kiln serve` with authentication and without tokens.
 #[test]
 fn the_first_token_is_asked_for() {
     let mut server = Server::start(&[REQUIRED]);

@@ -1,5 +1,5 @@
-//! Whatever is wrong with the input: exit code 1, the cause in one line, a hint, the log's path once there is a log,
-//! and nothing left behind.
+//! Every bad input leads to exit code 1, the cause in one line, a hint, the log's path once there is a log, and leaves
+//! nothing behind.
 
 use crate::support::{
     self, Kiln, Ran, Recipe,
@@ -156,7 +156,7 @@ fn template_values_that_are_missing() {
 fn repositories_that_do_not_answer() {
     needs!(support::no_namespaces());
     let recipe = Recipe::copy_of("rpm-minimal");
-    // Bound and closed again: nobody listens there.
+    // Bound and closed again, so that the port is free.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -70,7 +70,7 @@ struct Fetched {
     dir: PathBuf,
     manifest: Value,
     job: Value,
-    /// What `head-object` says, by file name.
+    /// The output of `head-object`, by file name.
     heads: BTreeMap<String, Value>,
 }
 
@@ -403,7 +403,7 @@ fn the_log_is_an_artifact_and_holds_every_step() {
             rest = &rest[done..];
         }
         assert_eq!(image.heads["build.log.zst"]["ContentType"], "application/zstd");
-        // What a tool says comes in too, with its time in UTC.
+        // The log contains the tools' output, with times in UTC.
         assert!(log.contains("config.sh: "), "{arch}");
         let first = log.split_whitespace().next().unwrap();
         assert!(first.parse::<jiff::Timestamp>().is_ok(), "{first}");
@@ -442,7 +442,7 @@ fn artifacts_can_be_got_and_deleted_by_kiln_too() {
     kiln.assert_nothing_built();
 }
 
-/// Builds rpm-minimal with a package manager, and checks what is special about it.
+/// Builds rpm-minimal with a package manager, and checks its peculiarities.
 fn rpm_root(arch: &str, manager: &str, recipe: &Recipe, repository: &Repository) {
     let kiln = Kiln::new();
     let out = tempfile::tempdir().unwrap();
@@ -481,7 +481,7 @@ fn rpm_root(arch: &str, manager: &str, recipe: &Recipe, repository: &Repository)
     let list = squashfs::list(&rootfs);
     assert!(list.values().all(|entry| (entry.uid, entry.gid) == (0, 0)), "{list:?}");
 
-    // What a boot loader of the architecture looks at; never the compressed file.
+    // The header that a boot loader of the architecture checks; never the compressed file's.
     let kernel = fs_err::read(dir.join("kernel")).unwrap();
     let (at, magic): (usize, &[u8]) = if arch == "aarch64" {
         (56, b"ARM\x64")

@@ -1,4 +1,4 @@
-//! What the command line says, word by word.
+//! Tests the output of the command line, word by word.
 
 use std::process::Stdio;
 

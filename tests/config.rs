@@ -18,7 +18,7 @@ impl Configured {
         Self { kiln, file }
     }
 
-    /// What a command says, with these variables.
+    /// The output of a command, with these variables.
     fn says(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.kiln.command(args);
         command.env("KILN_CONFIG", &self.file).envs(variables.iter().copied());
@@ -348,12 +348,12 @@ fn the_reference_is_the_example() {
     let reference = Kiln::bare().run(["config", "reference"]).ok().stdout;
     let example = support::source_dir().join("examples/kiln.toml");
     assert_eq!(fs_err::read_to_string(example).unwrap(), reference);
-    // Everything uncommented that is no example is what it is anyway.
+    // Every key that is not an example has its default value, so uncommenting it changes nothing.
     let configured = Configured::new(&reference);
     assert!(configured.checked(&[]).contains("ok: DATA/kiln.toml"));
 }
 
-/// A file of somebody else's must not be taken for none.
+/// An unreadable file must not count as missing.
 #[test]
 fn a_file_that_cannot_be_read_is_an_error() {
     let kiln = Kiln::bare();

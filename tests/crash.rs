@@ -1,4 +1,4 @@
-//! Processes are killed while they write, a hundred times on each database: what was answered is there afterwards.
+//! Kills processes while they write, a hundred times on each database: every confirmed write exists afterwards.
 //!
 //! The killed process is this program itself, told by its environment where to write. It prints each write once it was
 //! answered, so all that was printed has to be found, and nothing further than one write beyond it.
@@ -36,7 +36,7 @@ fn images(store: &SharedStore) -> &dyn Collection<Image> {
     &**store
 }
 
-/// What is written of a record, alone from its identity.
+/// The content of a record, which follows from its id.
 fn image(id: ImageId) -> (Image, Vec<String>) {
     let image = Image {
         id,
@@ -117,7 +117,7 @@ async fn writer() {
     std::future::pending::<()>().await;
 }
 
-/// What a process had done when it was killed, by record: the last stage answered, and the last begun.
+/// The progress of a killed process, by record: the last stage answered, and the last begun.
 type Done = HashMap<Uuid, (u8, u8)>;
 
 /// Lets a process write for a time after its first answer, then does as told, and kills it.
@@ -229,7 +229,7 @@ async fn postgresql_loses_nothing_that_was_answered() {
     let mut writes = 0;
     for round in 0..ROUNDS {
         let done = write_and_die(&place, time(round), || {
-            // This store stays open: its connections have to be replaced without anybody noticing.
+            // This store stays open: its connections have to be replaced unnoticed.
             if round % 10 == 9 {
                 server.crash();
             }

@@ -1,5 +1,5 @@
-//! Customize jobs as their users see them: real OpenSSH, sftp, rsync and Ansible against shells of real sandboxes, and what
-//! becomes of the image, compared to the last byte.
+//! Tests customize jobs as their users see them: real OpenSSH, sftp, rsync and Ansible against shells of real
+//! sandboxes. The resulting image is compared to the last byte.
 
 mod changes;
 mod debug;

@@ -1,4 +1,4 @@
-//! `kiln doctor`: it says what is so, and what to do where it is not.
+//! Tests `kiln doctor`: its findings are true, and have a remedy where something is wrong.
 
 use crate::support::{self, Kiln};
 use serde_json::Value;
@@ -9,7 +9,7 @@ fn finding<'a>(findings: &'a Value, what: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("nothing is said of {what}: {findings:#}"))
 }
 
-/// Free space is asked for as by sites whose images are small: what is free here is not what is tried.
+/// Asks for little free space, like a site with small images: the host's free space is not under test.
 const LITTLE_DISK: (&str, &str) = ("KILN__CAPACITY__FIRST_DISK", "64MiB");
 
 #[test]
@@ -75,7 +75,7 @@ fn what_is_missing_comes_with_the_next_command() {
     }
 }
 
-/// What kata/README.md tells people to copy can be read by those who get it.
+/// The files that kata/README.md tells users to copy are valid.
 #[test]
 fn the_files_for_kata_are_well_formed() {
     let read = |name: &str| fs_err::read_to_string(support::source_dir().join("kata").join(name)).unwrap();
@@ -102,7 +102,7 @@ fn the_files_for_kata_are_well_formed() {
         .collect();
     assert_eq!(names, ["kata-qemu", "kata-qemu-runtime-rs"]);
 
-    // What doctor looks for is what the fragment sets.
+    // The doctor looks for the options that the fragment sets.
     let fragment = read("kernel.conf");
     for option in ["CONFIG_BINFMT_MISC=y", "CONFIG_OVERLAY_FS=y", "CONFIG_SQUASHFS=y"] {
         assert!(fragment.lines().any(|line| line == option), "{option}");

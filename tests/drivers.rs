@@ -1,7 +1,8 @@
-//! Sandboxes as a server has them: they outlive it, are found again by it, and leave nothing, whoever is killed when.
+//! Tests sandboxes as a server uses them: they outlive it, it finds them again, and they leave nothing behind,
+//! whichever process is killed at whatever time.
 //!
-//! `cases` is what every driver is put through; a module for each driver says how that is done to it, and what only it
-//! has to stand. A small static program stands for the agent: it runs the shell script that the test put into it.
+//! `cases` has the tests of every driver. The module of each driver adapts them and adds its own. A small static
+//! program stands in for the agent: it runs the test's shell script.
 
 mod bell;
 mod cases;

@@ -10,8 +10,8 @@ use crate::support::{
 };
 use serde_json::Value;
 
-/// What differs between any two builds of the recipes here, one by one with the reason. Such a file has to be there with
-/// the same type, mode, owner and attributes all the same.
+/// The differences between any two builds of these recipes, each with its reason. Such a file must still exist with the
+/// same type, mode, owner and attributes.
 const UNLIKE: &[Unlike] = &[
     Unlike {
         path: "/var/cache/ldconfig/aux-cache",

@@ -1,11 +1,11 @@
-//! Faults while jobs are carried out: processes that are killed, an S3 that fails, disks that are full, a database that
-//! is away. Whatever happens, each job ends, once, with an image that is whole or with a cause, and nothing is left.
+//! Faults while jobs run: killed processes, a failing S3, full disks, an absent database. In every case each job ends,
+//! once, with a complete image or with a cause, and leaves nothing behind.
 //!
-//! What is random comes from a seed, which is printed; `KILN_FAULT_SEED` repeats it. `KILN_FAULT_ROUNDS` says how often
-//! something is killed (24 by default).
+//! Random choices follow from a seed, which is printed; `KILN_FAULT_SEED` repeats it. `KILN_FAULT_ROUNDS` sets the
+//! number of kills (24 by default).
 //!
-//! Jumps of the clock are not here: Linux virtualises the monotonic clock only, and nobody's time of day is set for a
-//! test. Whoever compares times of day takes `now` as an argument, and is tested where it is.
+//! Jumps of the clock are not covered: Linux virtualises only the monotonic clock, and a test must not set the host's
+//! time of day. Code that compares times of day takes `now` as an argument, and has its own tests.
 
 use crate::support::postgres;
 use crate::support::s3_proxy;

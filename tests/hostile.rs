@@ -1,8 +1,8 @@
-//! Recipes that mean harm, carried out by a real server. Each is contained, its job ends with a cause that fits, and
-//! neither the host nor the toolbox nor the next job is touched.
+//! Runs hostile recipes on a real server. Each is contained, its job ends with a fitting cause, and neither the host
+//! nor the toolbox nor the next job is affected.
 //!
-//! Where a case would hurt the machine that runs the tests if its limit failed, it has an end of its own: it asks for a
-//! few times what it may have, or writes what is there already.
+//! A case that would hurt the test machine if its limit failed has an end of its own: it asks for a few times its
+//! limit, or writes values that are already set.
 
 use crate::support;
 mod archives;

@@ -1,4 +1,4 @@
-//! What an IMS installation has stored, read, put into the store, and written again.
+//! Tests reading the stored files of an IMS, importing them into the store, and writing them again.
 
 use std::path::{Path, PathBuf};
 

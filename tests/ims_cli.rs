@@ -1,4 +1,4 @@
-//! The commands of `cray ims`: what each sends, what is shown of the answers, and what is said when something is wrong.
+//! Tests the commands of `cray ims`: the requests of each, the display of the answers, and the errors.
 
 use crate::support::fake_server;
 mod login;
@@ -380,7 +380,7 @@ fn refusals_say_why() {
     insta::assert_snapshot!(shown);
 }
 
-/// What a Kiln server failed of has its own advice and its own exit code.
+/// A failure of a Kiln server has its own advice and its own exit code.
 #[test]
 fn a_failure_of_the_server_is_shown_as_such() {
     let kiln = Kiln::bare();

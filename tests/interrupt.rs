@@ -1,4 +1,4 @@
-//! Builds that are ended from outside, in every way there is: whoever dies, nothing of the build stays.
+//! Tests builds that are ended from outside, in every possible way: whichever process dies, nothing of the build stays.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// What Ctrl-C may take, and what the clean-up after a killed kiln may take.
+/// The time limits for Ctrl-C, and for the clean-up after a killed kiln.
 const PROMPTLY: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(5);
 
@@ -39,7 +39,7 @@ impl Sleeping {
         let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
         // kiwi shows what a script says only in larger pieces.
         kiln.wait_for_file(&mut build, "var/asleep");
-        // What the tests look for when it has ended can be found while it runs.
+        // The processes that must be gone afterwards can be found during the run.
         let names: Vec<_> = kiln.processes().into_values().collect();
         for name in ["kiln", "kiln-supervisor", "kiln-init", "agent", "kiwi-ng", "config.sh"] {
             assert!(names.iter().any(|found| found == name), "no {name} in {names:?}");
@@ -53,7 +53,7 @@ impl Sleeping {
         }
     }
 
-    /// The next build finds nothing in its way, and the one before is recorded as what it was.
+    /// The next build finds no obstacle, and the one before has this state in its record.
     fn assert_next_build_works(&self, before: &str) {
         let ran = self
             .kiln
@@ -70,7 +70,7 @@ impl Sleeping {
     }
 }
 
-/// The processes of a build by what they are: `supervisor` in the host's namespaces, `entrance`, `init`, `agent`.
+/// The processes of a build by their role: `supervisor` in the host's namespaces, `entrance`, `init`, `agent`.
 fn processes_of(kiln: Pid) -> BTreeMap<&'static str, Pid> {
     let only_child = |of: Pid| {
         let children = fs_err::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();

@@ -8,7 +8,7 @@ use std::{
 use crate::support::{self, Kiln, Ran, Recipe, commands::build, foreign, repository::Repository, serve::Server};
 use serde_json::Value;
 
-/// What the server said when it refused something.
+/// The server's message in a refusal.
 #[track_caller]
 fn refused(ran: &Ran) -> &str {
     assert_eq!(ran.code, Some(2), "{}", ran.last());
@@ -127,7 +127,7 @@ fn a_recipe_becomes_an_image() {
     let log = site.run(&["jobs", "logs", id]).ok().stdout;
     assert!(log.contains("from the script"), "{log}");
 
-    // What it used is what the next build of the recipe gets, not what a first one does.
+    // The next build of the recipe gets what this one used, not the values for a first build.
     let ran = site.follow(&recipe, &[]).ok();
     let second: Value = serde_json::from_str(&ran.stdout).unwrap();
     let (first, second) = (&status["needs"], &site.status(second["id"].as_str().unwrap())["needs"]);
@@ -136,7 +136,7 @@ fn a_recipe_becomes_an_image() {
         "{first} {second}"
     );
 
-    // Nobody else says where a job is that Kiln carries out, and an ended one cannot be cancelled.
+    // Clients cannot set the status of a job that Kiln carries out, and an ended job cannot be cancelled.
     assert_eq!(site.server.ask_raw("", "PATCH", &format!("/v3/jobs/{id}")), 409);
     let cancel = site.run(&["jobs", "cancel", id]);
     assert!(refused(&cancel).contains("has ended"), "{}", cancel.stderr);
@@ -174,7 +174,7 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
     let id = site.recipe(&recipe, &["--arch", foreign(), "--require-dkms", "false"]);
     let begun = Instant::now();
     let ran = site.follow(&id, &[]);
-    // Well within what a client waits for; a second is what it takes on a host that does nothing else.
+    // Well within the patience of a client; an idle host needs a second.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(ran.failed().contains("needs a virtual machine"), "{}", ran.stderr);
     assert!(ran.stderr.contains("foreign = \"namespace\""), "{}", ran.stderr);
@@ -203,7 +203,7 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
         "{execs:#}"
     );
     assert!(ran.stderr.contains("programs   0 as native twins, "), "{}", ran.stderr);
-    // That the rule was lowered is said.
+    // The status says that the rule was relaxed.
     assert!(
         status["reason"].as_str().unwrap().contains("host's own kernel"),
         "{status:#}"
@@ -236,7 +236,7 @@ fn the_level_of_twins_is_the_jobs_or_the_recipes_or_the_servers() {
         let job = site.server.build(&recipe, &twins);
         assert_eq!(site.status(&job)["twins"], is, "{recipes:?} {jobs:?}");
         site.run(&["jobs", "cancel", &job]).ok();
-        // What is done again is done in the same way.
+        // A retried job keeps its options.
         let again = site.json(&["jobs", "retry", &job])["id"].as_str().unwrap().to_owned();
         assert_eq!(site.status(&again)["twins"], is, "{recipes:?} {jobs:?}");
         site.run(&["jobs", "cancel", &again]).ok();
@@ -284,10 +284,10 @@ fn a_failed_job_is_gone_on_from() {
     assert_eq!(status["error"]["code"], "kernel_missing");
     let log = site.run(&["jobs", "logs", &second]).ok().stdout;
     assert!(!log.contains("built"), "{log}");
-    // What it went on from is its own now.
+    // The files belong to the second job now.
     let thrice = site.run(&["jobs", "retry", &first, "--from", "package"]);
     assert!(refused(&thrice).contains("Nothing is left"), "{}", thrice.stderr);
-    // Whoever deletes the jobs deletes what was kept.
+    // Deleting the jobs deletes the kept files.
     for job in [&first, &second] {
         site.run(&["jobs", "delete", job]).ok();
     }

@@ -18,7 +18,7 @@ use kiln::emulation::{
 use roots::Root;
 use serde::Deserialize;
 
-/// What became of one case of the corpus.
+/// The outcome of one case of the corpus.
 #[derive(Debug, Deserialize)]
 struct Outcome {
     status: i32,
@@ -68,7 +68,7 @@ fn assert_same(plain: &Outcomes, other: &Outcomes) {
     assert!(different.is_empty(), "{different:#?}");
 }
 
-/// That in every case as many programs ran as twins and under the emulator as `wanted` says of what the case wants.
+/// Checks that in every case as many programs ran as twins and under the emulator as `wanted` computes for it.
 fn assert_ran(outcomes: &Outcomes, wanted: impl Fn([u64; 2]) -> [u64; 2]) {
     let wrong: Vec<_> = outcomes
         .iter()
@@ -77,7 +77,7 @@ fn assert_ran(outcomes: &Outcomes, wanted: impl Fn([u64; 2]) -> [u64; 2]) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The joined file, under the emulator's own name, with which it begins what it says.
+/// The joined file, under the emulator's own name, which prefixes its messages.
 fn joined(dir: &Path) -> PathBuf {
     let emulator = roots::emulator();
     let joined = dir.join(emulator.file_name().unwrap());

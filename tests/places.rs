@@ -33,8 +33,8 @@ fn succeeded(server: &Server, job: &str) -> (Value, String) {
     (status, log)
 }
 
-/// Has a server with these variables build a small recipe for `arch` so many times at once; what the jobs' records say
-/// then, and what the recipe's script said of its kernel.
+/// Builds a small recipe for `arch` several times at once on a server with these variables. Returns the jobs' records,
+/// and the recipe script's report on its kernel.
 fn builds(
     repository: &Repository,
     arch: &str,

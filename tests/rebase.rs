@@ -77,7 +77,7 @@ struct Job {
 }
 
 impl Job {
-    /// Packs what `fill` puts into a directory, unpacks it again, and notes what was unpacked.
+    /// Packs the directory that `fill` fills, unpacks it again, and records the unpacked files.
     fn new(mksquashfs: &[&str], fill: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("source");
@@ -123,7 +123,7 @@ impl Job {
         }
     }
 
-    /// Checks that the new image has exactly what the root has.
+    /// Checks that the new image has the same content as the root.
     fn check(&self) {
         let again = self.dir.path().join("again");
         unpack(&self.out, &again);

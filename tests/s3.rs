@@ -1,5 +1,5 @@
-//! What Kiln expects of S3, held against the embedded server and, if there is one to test, against a real service:
-//! set `KILN_TEST_S3_ENDPOINT`, `KILN_TEST_S3_ACCESS_KEY` and `KILN_TEST_S3_SECRET_KEY`.
+//! Tests Kiln's expectations of S3 against the embedded server and, if configured, against a real service: set
+//! `KILN_TEST_S3_ENDPOINT`, `KILN_TEST_S3_ACCESS_KEY` and `KILN_TEST_S3_SECRET_KEY`.
 
 mod conformance;
 mod durability;
@@ -18,7 +18,7 @@ macro_rules! cases {
     };
 }
 
-/// What Kiln relies on, so any service has to do it.
+/// The behaviour that Kiln relies on, required of any service.
 macro_rules! relied_on {
     ($runner:ident) => {
         cases! { $runner:

@@ -1,4 +1,4 @@
-//! What a recipe's own scripts, which run as root in the sandbox, can see and do.
+//! Tests what a recipe's own scripts, which run as root in the sandbox, can see and do.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -323,7 +323,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        // What its sandboxes left, if a test failed, belongs to ids that only root can remove.
+        // If a test failed, the remains of its sandboxes belong to ids that only root can remove.
         let _ = Command::new("userdel").arg("--force").arg(&self.name).output();
         let _ = fs_err::remove_dir_all(&self.home);
     }

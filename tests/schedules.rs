@@ -68,7 +68,7 @@ const ROUNDS: usize = 40;
 /// Schedules that become due in each.
 const EACH: usize = 25;
 
-/// What a killed server left of the schedules.
+/// The remains of schedules after a server was killed.
 #[derive(Debug, Default, Clone, Copy)]
 struct Left {
     /// Runs whose tick is there, and whose job may be or not.
@@ -76,7 +76,7 @@ struct Left {
     made: usize,
 }
 
-/// Adds schedules that are due to a store that no server uses; what was left of those before.
+/// Adds due schedules to a store that no server uses. Returns the remains of the earlier ones.
 async fn add_due(data: &Path, recipe: RecipeId, all: &mut Vec<ScheduleId>) -> Left {
     let store = open(data.join("records.sqlite").to_str().unwrap()).await.unwrap();
     let mut left = Left::default();

@@ -1,4 +1,4 @@
-//! `kiln schedules`: what each command sends, what is shown of the answers, and what is said when something is wrong.
+//! Tests `kiln schedules`: the requests of each command, the display of the answers, and the errors.
 
 use crate::support::fake_server;
 

@@ -1,4 +1,4 @@
-//! `kiln serve` as a process: how it starts, what it refuses, how it stops, and what it lets no caller do to others.
+//! Tests `kiln serve` as a process: its start, its refusals, its stop, and the protection of callers from each other.
 
 use crate::support::postgres;
 mod tls;
@@ -17,7 +17,7 @@ use crate::support::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A server that must not start; what it says.
+/// Starts a server that must fail. Returns its message.
 #[track_caller]
 fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
     let mut command = kiln.command(["serve"]);
@@ -31,7 +31,7 @@ fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
 async fn nothing_has_to_be_configured() {
     let kiln = Kiln::bare();
     let mut started = kiln.start(["serve"]);
-    // Whoever else listens there on this machine is left alone.
+    // The test does not disturb another program on these ports.
     if !eventually(Duration::from_secs(20), || {
         started.has_said("ready") || started.has_ended()
     }) || started.has_ended()
@@ -357,7 +357,7 @@ async fn callers_who_ask_too_often_are_told_to_wait() {
         }
     }
     assert!((10..=15).contains(&refused), "{refused}");
-    // That is nobody else's fault.
+    // Other callers are not affected.
     assert_eq!(server.ask(&other, "GET", "/v3/images", None).await.status, 200);
     server.stop();
 }

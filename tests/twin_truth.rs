@@ -1,4 +1,5 @@
-//! Answers that are compiled into Debian's own programs: what a native twin says is what the emulated program says.
+//! Tests answers that are compiled into Debian's own programs: a native twin gives the same ones as the emulated
+//! program.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +36,7 @@ fn target() -> Arch {
     support::foreign().parse().unwrap()
 }
 
-/// A root of the foreign architecture with twins of what it has to say, and the emulator.
+/// A root of the foreign architecture, with the twins under test and the emulator.
 ///
 /// `answers.so` is not there, so what programs take from `uname` is left out here.
 struct Root {
@@ -257,7 +258,7 @@ fn character_sets_are_converted_natively() {
     assert!(!alone.status.success(), "{alone:?}");
 }
 
-/// What is no such program, or damaged, is refused and never makes the agent fail.
+/// Damaged files and files of other kinds are refused, and never make the agent fail.
 #[test]
 fn broken_files_are_refused() {
     let original = fs_err::read(root().dir.join("usr/bin/bash")).unwrap();

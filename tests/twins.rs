@@ -2,7 +2,7 @@
 
 use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository, squashfs};
 
-/// What the recipe's script sees of the twins, one fact a line.
+/// A script of the recipe that reports facts about the twins, one per line.
 const SCRIPT: &str = r#"#!/bin/bash
 set -eu
 before=$(ls /.kiln/bin | wc -l)
@@ -109,7 +109,7 @@ fn a_package_without_the_signature_that_the_recipe_asks_for_has_no_twins() {
     assert!(log.contains("no equal package: bash 0:5"), "{log}");
     assert!(twins > 200, "only {twins} programs ran as twins");
 
-    // Somebody else's index.
+    // An index with a wrong signature.
     let index = dir.path().join(HOST).join("repodata/repomd.xml");
     let text = fs_err::read_to_string(&index).unwrap();
     fs_err::write(index, format!("{text}<!-- changed -->")).unwrap();

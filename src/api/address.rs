@@ -1,4 +1,4 @@
-//! Addresses: the prefix that IMS's gateway takes off, and what is answered where nothing is.
+//! Normalizes the addresses of requests, and answers those of no route. Pure: no I/O.
 
 use axum::{
     Json,
@@ -11,11 +11,11 @@ use serde_json::json;
 
 use super::problem::Problem;
 
-/// Where IMS's gateway has the service; its clients know no other place.
+/// The prefix at IMS's gateway; its clients know no other one.
 const GATEWAY_PREFIX: &str = "/apis/ims";
 
-/// Takes off the gateway's prefix and a doubled slash at the beginning, both of which IMS's clients send. To be done
-/// before anything looks at the address.
+/// Removes the gateway's prefix and a doubled slash at the beginning; IMS's clients send both. Runs before any other
+/// code reads the address.
 pub fn normalize(mut request: Request) -> Request {
     let path = request.uri().path();
     let single = format!("/{}", path.trim_start_matches('/'));
@@ -31,7 +31,7 @@ pub fn normalize(mut request: Request) -> Request {
             .query()
             .map(|query| format!("?{query}"))
             .unwrap_or_default();
-        // What was a valid address stays one without its beginning.
+        // A valid address stays valid without its beginning.
         if let Ok(uri) = format!("{inner}{query}").parse::<Uri>() {
             *request.uri_mut() = uri;
         }
@@ -39,7 +39,7 @@ pub fn normalize(mut request: Request) -> Request {
     request
 }
 
-/// What stands at the variable places of an address. What is no text there names nothing, so it is a 404.
+/// The variable parts of an address. A part that is not UTF-8 names nothing, so the answer is 404.
 #[derive(Debug)]
 pub(super) struct Path<T>(pub T);
 
@@ -53,7 +53,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     }
 }
 
-/// 404.
+/// 404: no such address.
 pub(super) async fn unknown() -> Problem {
     Problem::new(
         StatusCode::NOT_FOUND,
@@ -61,7 +61,7 @@ pub(super) async fn unknown() -> Problem {
     )
 }
 
-/// 405; but OPTIONS is answered with what there is. The header `Allow` is added by the router.
+/// 405: no such method here. OPTIONS is answered with the methods that exist; the router adds the header `Allow`.
 pub(super) async fn wrong_method(method: Method, uri: Uri) -> Response {
     if method == Method::OPTIONS {
         return (StatusCode::OK, HeaderMap::new()).into_response();

@@ -1,7 +1,7 @@
-//! The agents' side of the service: their protocol over HTTP.
+//! Serves the agents' protocol over HTTP. It touches only connections: [`AgentCalls`] carries out the calls.
 //!
-//! These routes are no part of the API for users: no role opens them, only the token of the job that they name. They
-//! are mounted beside the API, and alone on the socket that sandboxes see.
+//! These routes are not part of the users' API: no role opens them, only the token of the job in the address. They are
+//! mounted beside the API, and alone on the socket that sandboxes see.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// The largest body that is read, in bytes. An agent's batches of events have 1 MiB of text, which escapes in JSON can
-/// make six times as long; the receipts of 10 000 parts have half of that.
+/// The largest accepted body, in bytes. An agent's batches of events contain up to 1 MiB of text, which JSON's escapes
+/// can make six times as long; the receipts of 10 000 parts take half of that.
 const LARGEST_BODY: usize = 8 * 1024 * 1024;
 
 type Calls = State<Arc<dyn AgentCalls>>;
@@ -91,7 +91,7 @@ async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> R
     let (job, response) = (agent.job, agent.call(&*calls, Call::OpenLine).await);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         tokio::spawn(async move {
-            // The agent that went away meanwhile asks again.
+            // An agent that has gone away meanwhile asks again.
             if let Ok(line) = upgrade.await {
                 calls.take_line(job, Box::new(TokioIo::new(line)));
             }
@@ -104,7 +104,7 @@ async fn finish(State(calls): Calls, agent: Agent, Body(outcome): Body<Outcome>)
     agent.call(&*calls, Call::Finish(outcome)).await
 }
 
-/// Who calls: the job in the address and the token in the header. Whether they fit is for [`AgentCalls`] to say.
+/// The caller: the job in the address and the token in the header. [`AgentCalls`] checks whether they match.
 struct Agent {
     job: JobId,
     token: String,
@@ -132,7 +132,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Agent {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        /// The one member of every address; those of some routes have more.
+        /// The member of every address; some routes have further ones.
         #[derive(serde::Deserialize)]
         struct OfJob {
             job: JobId,
@@ -146,7 +146,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Agent {
     }
 }
 
-/// A JSON body. One that cannot be read is refused as everything else is.
+/// A JSON body. An unreadable one is refused like any other request.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {

@@ -1,4 +1,4 @@
-//! Request bodies: JSON, and what is answered when they are not.
+//! Reads request bodies as JSON, and answers those that are not. Touches the request only.
 
 use axum::{
     body::Bytes,
@@ -13,7 +13,7 @@ use super::{
     problem::{Problem, Result},
 };
 
-/// A body as it came. Handlers read it when everything that is checked before it has been.
+/// A body, unread. A handler reads it after its other checks.
 #[derive(Debug)]
 pub(super) struct RawBody {
     bytes: Bytes,
@@ -33,20 +33,20 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
 }
 
 impl RawBody {
-    /// What the body says.
+    /// The members of the body.
     ///
     /// # Errors
     ///
-    /// As of [`RawBody::json`], and 422 with everything that is wrong with its members.
+    /// As [`RawBody::json`], and 422 with all mistakes in its members.
     pub(super) fn read<B: Members>(&self) -> Answer<B> {
         Ok(fields::read(self.json()?)?)
     }
 
-    /// What the body says, where one may be left out.
+    /// The members of the body, where a body is optional.
     ///
     /// # Errors
     ///
-    /// As of [`RawBody::read`], but for a body that says nothing, which is none.
+    /// As [`RawBody::read`]; an empty body counts as none.
     pub(super) fn read_if_any<B: Members>(&self) -> Answer<Option<B>> {
         if self.bytes.is_empty() || (self.is_json && self.bytes.trim_ascii() == b"{}") {
             return Ok(None);
@@ -54,11 +54,11 @@ impl RawBody {
         self.read().map(Some)
     }
 
-    /// The body as JSON that says something.
+    /// The body as JSON that is not empty.
     ///
     /// # Errors
     ///
-    /// 415 when it is called something else, 400 when it is not JSON or says nothing (`{}`, `[]`, `null`, `0`, `""`).
+    /// 415 for another media type, 400 for invalid JSON or an empty value (`{}`, `[]`, `null`, `0`, `""`).
     pub(super) fn json(&self) -> std::result::Result<Value, Refusal> {
         if !self.is_json {
             return Err(Refusal::Framework(
@@ -75,10 +75,10 @@ impl RawBody {
     }
 }
 
-/// Why a body was not taken.
+/// The reason for refusing a body.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// What IMS's web framework answers by itself, which is no problem document.
+    /// An answer of IMS's web framework, which is not a problem document.
     Framework(StatusCode, String),
     /// A problem.
     Problem(Box<Problem>),
@@ -99,7 +99,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What handlers that read a body answer.
+/// The result of a handler that reads a body.
 pub(super) type Answer<T> = std::result::Result<T, Refusal>;
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -1,8 +1,8 @@
-//! Reading the members of a JSON object by IMS's rules: what is taken for a boolean or a number, every error reported at
-//! once under the name of its field, and no unknown field.
+//! Reads the members of a JSON object by IMS's rules for booleans and numbers. All errors are reported at once, each
+//! under the name of its field, and an unknown field is an error. Pure: no I/O.
 //!
-//! A body is declared once, by [`body!`]. The type of a member brings the rule by which it is read and the schema that
-//! describes it, so that one cannot contradict the other:
+//! A body is declared once, by [`body!`]. The type of a member has both the rule for reading it and the schema that
+//! describes it, so that the two cannot contradict each other:
 //!
 //! ```text
 //! body!  struct JobCreate { enable_debug: OrDefault<bool>, … }     members, with their documentation
@@ -27,13 +27,13 @@ pub(super) use rules::{
     texts,
 };
 
-/// What is wrong with a field: a list of texts, or an object of such lists.
+/// The errors of a field: a list of texts, or an object of such lists.
 pub(super) type FieldError = Value;
 
-/// A field as it was read.
+/// The result of reading a field.
 pub(super) type Parsed<T> = std::result::Result<T, FieldError>;
 
-/// Stands for a value that was not read; [`Fields::finish`] has said why.
+/// Stands for a value that could not be read; [`Fields::finish`] has reported the reason.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Invalid;
 
@@ -46,16 +46,16 @@ impl From<Invalid> for Problem {
 /// Named schemas of a description.
 pub(super) type Components = Vec<(String, RefOr<Schema>)>;
 
-/// How a value is read, and how that is described.
+/// A rule for reading a value, with its description.
 pub(super) trait Field {
-    /// The value as it was read.
+    /// The type of the value.
     type Read;
 
     /// Reads a value that is not null.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The mistake in the value.
     fn read(value: &Value) -> Parsed<Self::Read>;
 
     /// The description, or a reference to it.
@@ -67,7 +67,7 @@ pub(super) trait Field {
 
 /// A field of a body with its presence, or a group of fields.
 pub(super) trait Member {
-    /// The value as it was read.
+    /// The type of the value.
     type Read;
 
     /// Reads the member.
@@ -104,7 +104,7 @@ pub(super) trait Members: Sized {
 ///
 /// # Errors
 ///
-/// 422 with everything that is wrong with it.
+/// 422 with all mistakes in the body.
 pub(super) fn read<B: Members>(value: Value) -> Result<B> {
     let mut fields = Fields::of(value)?;
     let body = B::take(&mut fields);
@@ -112,7 +112,7 @@ pub(super) fn read<B: Members>(value: Value) -> Result<B> {
     Ok(body?)
 }
 
-/// The members that have not been read yet, and what was wrong with those that have.
+/// The members that are still unread, and the errors so far.
 #[derive(Debug)]
 pub(super) struct Fields {
     members: Map<String, Value>,
@@ -124,7 +124,7 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// 422 when it is none.
+    /// 422 if the value is not an object.
     fn of(value: Value) -> Result<Self> {
         match value {
             Value::Object(members) => Ok(Self::new(members)),
@@ -143,7 +143,7 @@ impl Fields {
         }
     }
 
-    /// A member that has to be there.
+    /// A required member.
     fn required<T>(&mut self, name: &str, parse: impl FnOnce(&Value) -> Parsed<T>) -> std::result::Result<T, Invalid> {
         match self.optional(name, parse)? {
             Some(value) => Ok(value),
@@ -151,7 +151,7 @@ impl Fields {
         }
     }
 
-    /// A member that need not be there, but is not null when it is.
+    /// A member that may be absent, but not null.
     fn optional<T>(
         &mut self,
         name: &str,
@@ -167,7 +167,7 @@ impl Fields {
         }
     }
 
-    /// A member that may be absent (none), null (some none) or a value.
+    /// A member that may be absent (`None`), null (`Some(None)`) or a value.
     #[expect(clippy::option_option, reason = "absent and null are different things here")]
     fn nullable<T>(
         &mut self,
@@ -186,11 +186,11 @@ impl Fields {
         Err(Invalid)
     }
 
-    /// To be called when every known member has been read.
+    /// Ends the reading, after every known member has been read.
     ///
     /// # Errors
     ///
-    /// 422 with everything that was wrong.
+    /// 422 with all errors.
     fn finish(self) -> Result<()> {
         self.into_errors().map_err(Problem::invalid)
     }
@@ -218,12 +218,12 @@ pub(super) fn object<B: Members>(value: &Value) -> Parsed<B> {
     read.map_err(|Invalid| error("Not valid."))
 }
 
-/// One thing that is wrong with a field.
+/// One error of a field.
 pub(super) fn error(text: impl Into<String>) -> FieldError {
     json!([text.into()])
 }
 
-/// The words of a documentation comment, from its lines.
+/// The text of a documentation comment, from its lines.
 pub(super) fn words(lines: &[&str]) -> String {
     let lines: Vec<_> = lines
         .iter()

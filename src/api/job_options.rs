@@ -1,10 +1,10 @@
-//! The options of jobs, as bodies say them.
+//! Declares the options of jobs in request bodies. Pure: no I/O.
 
 use super::fields::{FileName, Gib, Nullable, OrEmpty, members};
 use crate::records::{TwinLevel, job::JobOptions};
 
-/// Declares the options twice: of a new job, which is read as its options, and of a schedule, where an absent option
-/// stays as it is and null takes it back to what is usual.
+/// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
+/// unchanged, and null resets it to the default.
 macro_rules! job_options {
     ($($(#[doc = $doc:literal])* $field:ident: $new:ty, scheduled $scheduled:ty;)*) => {
         members! {
@@ -17,7 +17,7 @@ macro_rules! job_options {
         }
 
         impl ScheduledJobOptions {
-            /// Changes the options as far as the request says anything of them.
+            /// Applies the options that the request sets.
             pub(super) fn apply(&self, options: &mut JobOptions) {
                 $(if let Some(given) = &self.$field {
                     options.$field.clone_from(given);

@@ -1,4 +1,4 @@
-//! How large requests may be and how long they may take.
+//! Limits the size and duration of requests. Touches the request only.
 
 use std::{any::Any, time::Duration};
 
@@ -18,8 +18,8 @@ use crate::{
     settings::{Period, Size},
 };
 
-/// How much of a body that is too large is read all the same, so that a caller who does not listen before having sent
-/// everything gets to hear why it was refused.
+/// How much of a too large body is read nevertheless: a caller that only listens after sending everything thus receives
+/// the reason for the refusal.
 const LINGER: u64 = 16 << 20;
 
 /// The limits in use.
@@ -40,8 +40,8 @@ impl From<&LimitSettings> for Limits {
 
 /// Limits the body's size and the time of a request.
 ///
-/// A body that is no file is received here, whole: handlers would do the same, and a slow caller can be told apart from
-/// a slow answer.
+/// A body that is not a file is received here, as a whole. Handlers would do the same, and here a slow caller can be
+/// told from a slow answer.
 pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: Next) -> Response {
     let time = limits.time.duration();
     if is_upload(request.uri().path()) {
@@ -57,7 +57,7 @@ pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: 
         }
     };
     let mut request = Request::from_parts(parts, Body::from(body));
-    // It is known not to be too large.
+    // The size of the body has been checked.
     DefaultBodyLimit::disable().apply(&mut request);
     if let Ok(response) = timeout(time, next.run(request)).await {
         return response;
@@ -66,8 +66,8 @@ pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: 
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
 }
 
-/// A body that is a file goes to its handler as it comes, which limits its size. It may take long, but must not stand
-/// still.
+/// Passes a body that is a file to its handler as a stream; the handler limits its size. It may take long, but must not
+/// stall.
 async fn upload(time: Duration, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let pieces = futures::stream::unfold(body.into_data_stream(), move |mut stream| async move {
@@ -80,12 +80,12 @@ async fn upload(time: Duration, request: Request, next: Next) -> Response {
     next.run(Request::from_parts(parts, Body::from_stream(pieces))).await
 }
 
-/// Why an upload did not get through.
+/// The reason for giving up an upload.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing came for too long")]
 struct StoodStill;
 
-/// The whole of a body.
+/// Receives a whole body.
 async fn receive(body: Body, declared: Option<u64>, most: Size) -> Result<Bytes, Problem> {
     let mut kept = Vec::with_capacity(usize::try_from(declared.unwrap_or(0).min(most.0)).unwrap_or(0));
     let mut received = 0;
@@ -111,7 +111,7 @@ fn too_large(most: Size, sent: impl std::fmt::Display) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
 }
 
-/// What the caller says how long the body is.
+/// The length of the body, as declared by the caller.
 fn declared(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -125,7 +125,7 @@ fn is_upload(path: &str) -> bool {
     )
 }
 
-/// What is answered when a handler panics. What it said stays in the log.
+/// The answer when a handler panics. The message of the panic stays in the log.
 #[expect(clippy::needless_pass_by_value, reason = "that is how it is called")]
 pub(super) fn panicked(what: Box<dyn Any + Send>) -> Response {
     let text = what
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::api::{auth::Auth, serve};
 
-    /// What the whole server answers whose one handler is this.
+    /// The answer of a whole server with this single handler.
     async fn answer(handler: axum::routing::MethodRouter, path: &str) -> (StatusCode, String) {
         let settings = LimitSettings {
             request_timeout: Period::seconds(1),

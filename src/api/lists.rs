@@ -1,8 +1,8 @@
-//! Lists: IMS's plain answer, streamed, and Kiln's optional parameters for part of it.
+//! Lists: IMS's plain answer, streamed, and Kiln's optional parameters to narrow it. Reads the database.
 //!
-//! Without parameters a list is everything, in the order of creation. Parameters narrow it down or sort it; those that
-//! nobody knows are ignored, as in IMS. When `limit` cuts a list, the header `Link` has the address of the rest
-//! (RFC 8288).
+//! Without parameters a list contains everything, in the order of creation. Parameters narrow it down or sort it;
+//! unknown ones are ignored, as in IMS. When `limit` cuts a list, the header `Link` has the address of the rest (RFC
+//! 8288).
 
 use std::{fmt::Write, future::Future, marker::PhantomData, str::FromStr};
 
@@ -30,9 +30,9 @@ const CHUNK: u32 = 1_000;
 /// The most records that `limit` can ask for.
 const MAX_LIMIT: u32 = 10_000;
 
-/// A kind of record that there are lists of.
+/// A kind of record with lists.
 pub(super) trait Listed: Send + 'static {
-    /// The parameters that lists of this kind know beside those of every list.
+    /// The parameters of lists of this kind, beside the common ones.
     const FILTERS: &'static [&'static str];
 
     fn id(&self) -> String;
@@ -60,7 +60,7 @@ listed!(PublicKey, name, []);
 listed!(Schedule, name, []);
 listed!(Job, image_root_archive_name, ["arch", "status", "job_type"]);
 
-/// What a request asks of a list.
+/// The parameters of a request for a list.
 #[derive(Debug, Clone)]
 pub(super) struct ListQuery<R> {
     query: Query,
@@ -140,11 +140,11 @@ impl<R: Listed, S: Send + Sync> FromRequestParts<S> for ListQuery<R> {
     }
 }
 
-/// The parameters of a request. What is not percent-encoded as it should be is taken as it stands.
+/// The parameters of a request. A text with wrong percent-encoding is taken literally.
 ///
 /// # Errors
 ///
-/// 400.
+/// 400: the query cannot be parsed.
 pub(super) fn pairs(query: Option<&str>) -> Result<Vec<(String, String)>> {
     let uri: Uri = format!("/?{}", query.unwrap_or_default())
         .parse()
@@ -215,11 +215,11 @@ impl<R: Listed> ListQuery<R> {
         Ok(list)
     }
 
-    /// Answers with the records that `page` finds.
+    /// Answers with the records of `page`.
     ///
     /// # Errors
     ///
-    /// What the store says to the first page. When a later one fails, the answer breaks off, so that no client takes a
+    /// The store's error on the first page. If a later page fails, the answer breaks off, so that no client takes a
     /// part for the whole.
     pub(super) async fn answer<F>(self, page: impl Fn(Query) -> F + Send + Sync + 'static) -> Result<Response>
     where
@@ -250,7 +250,7 @@ impl<R: Listed> ListQuery<R> {
             let Some(mut state) = state else { return Ok(None) };
             let chunk = (state.page)(state.query.clone()).await.map_err(std::io::Error::other)?;
             let mut text = std::mem::take(&mut state.text);
-            // What was last may have gone meanwhile.
+            // The last record may have been deleted meanwhile.
             if chunk.count > 0 {
                 state.text = format!(",{}", chunk.text);
             }
@@ -281,11 +281,11 @@ impl<R: Listed> ListQuery<R> {
 struct Streaming<P> {
     page: P,
     query: Query,
-    /// What was read and not sent yet.
+    /// The text that was read but not sent yet.
     text: String,
 }
 
-/// A page of records whose JSON the store does not have; `records` may hold one more than asked for.
+/// A page of records for which the store has no JSON; `records` may hold one more than requested.
 pub(super) fn write<R: Serialize>(mut records: Vec<Stored<R>>, limit: u32) -> PageText<R> {
     let more = records.len() > limit as usize;
     records.truncate(limit as usize);
@@ -295,7 +295,7 @@ pub(super) fn write<R: Serialize>(mut records: Vec<Stored<R>>, limit: u32) -> Pa
         ..PageText::default()
     };
     for stored in records {
-        // What records hold are texts and numbers, which JSON can say.
+        // Records consist of texts and numbers, which JSON can represent.
         let text = serde_json::to_string(&stored.record).unwrap_or_default();
         if !page.text.is_empty() {
             page.text.push(',');
@@ -306,7 +306,7 @@ pub(super) fn write<R: Serialize>(mut records: Vec<Stored<R>>, limit: u32) -> Pa
     page
 }
 
-/// Where a list goes on after a page; nowhere when it is the last.
+/// The place at which a list continues after a page; none after the last page.
 fn place_after<R: Listed>(query: &Query, page: &PageText<R>) -> Option<After> {
     let (last, position) = page.last.as_ref().filter(|_| page.more)?;
     Some(After {
@@ -332,7 +332,7 @@ fn decode(cursor: &str) -> Option<After> {
     })
 }
 
-/// A text that databases can be asked for.
+/// A text that databases accept.
 fn plain(name: &str, value: &str) -> Result<String> {
     if value.contains('\0') {
         return Err(refused(name, "a text without null characters"));

@@ -1,7 +1,7 @@
-//! The REST API.
+//! The REST API. It touches the network; database and S3 only through the store and the artifacts.
 //!
-//! One file per resource. Everything here speaks HTTP and JSON and nothing else does; what requests mean for records is
-//! decided in the handlers, what is kept in [`store`](crate::store), what lies in S3 in [`artifacts`](crate::artifacts).
+//! One file per resource. Only this module speaks HTTP and JSON with users. The handlers decide the effect of a request
+//! on records; [`store`](crate::store) has the records, and [`artifacts`](crate::artifacts) has the objects in S3.
 
 pub mod address;
 pub mod agent;
@@ -40,30 +40,30 @@ use crate::{
     store::{LogFeed, SharedStore},
 };
 
-/// What request handlers share. Cheap to clone.
+/// The state shared by request handlers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Api(Arc<Shared>);
 
 /// The parts of [`Api`].
 #[derive(Debug)]
 pub struct Shared {
-    /// Records.
+    /// The store of records.
     pub store: SharedStore,
-    /// Objects.
+    /// The objects in S3.
     pub artifacts: ArtifactStore,
-    /// What jobs get that do not say otherwise.
+    /// The defaults of jobs.
     pub jobs: JobSettings,
-    /// The largest object that is taken over the API, in bytes.
+    /// The largest object accepted over the API, in bytes.
     pub upload_bytes: u64,
-    /// How remote build nodes are logged in to.
+    /// The login to remote build nodes.
     pub remote_nodes: RemoteNodeSettings,
-    /// Wakes those who follow a job.
+    /// Wakes the followers of a job.
     pub feed: Arc<LogFeed>,
-    /// Cancelled when the server stops: answers that go on for ever end then.
+    /// Cancelled when the server stops, to end endless answers.
     pub stop: CancellationToken,
-    /// What carries jobs out; none where somebody else does.
+    /// The orchestrator; none if another server carries out jobs.
     pub orchestrator: Option<Arc<Orchestrator>>,
-    /// Rung when a schedule was changed.
+    /// Notified when a schedule changes.
     pub schedule_changed: Arc<Notify>,
 }
 
@@ -76,25 +76,25 @@ impl std::ops::Deref for Api {
 }
 
 impl Api {
-    /// An API over these.
+    /// An API with these parts.
     pub fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
     }
 
-    /// Something is to be cleared away.
+    /// Wakes the orchestrator, because remains are to be cleared away.
     fn wake_orchestrator(&self) {
         if let Some(orchestrator) = &self.orchestrator {
             orchestrator.clear_away();
         }
     }
 
-    /// What makes the jobs of schedules.
+    /// The scheduler of jobs.
     pub fn scheduler(&self) -> Scheduler {
         let maker = Arc::new(self.clone());
         Scheduler::new(self.store.clone(), maker, Arc::clone(&self.schedule_changed))
     }
 
-    /// The routes, without authentication and limits. Addresses have to be [normal](address::normalize) by then.
+    /// The routes, without authentication and limits. They expect [normalized](address::normalize) addresses.
     pub fn router(self) -> Router {
         let (router, document) = openapi::routes().split_for_parts();
         router

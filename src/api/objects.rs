@@ -1,4 +1,4 @@
-//! What records say of objects in S3, checked: links and manifests.
+//! Checks the objects that records refer to: links and manifests. Reads S3.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Map, Value};
@@ -13,14 +13,14 @@ use crate::{
     records::{ArtifactKind, Link, link::bucket_and_key},
 };
 
-/// Objects looked at in S3 at the same time, for one request.
+/// Objects checked in S3 at the same time, for one request.
 const PARALLEL: usize = 8;
 
 /// Bucket and key of a link.
 ///
 /// # Errors
 ///
-/// 422 when the path is none of S3's.
+/// 422 when the path is not one of S3.
 pub(super) fn place(path: &str) -> Result<(&str, &str)> {
     bucket_and_key(path).ok_or_else(|| {
         let mut errors = Map::new();
@@ -29,11 +29,11 @@ pub(super) fn place(path: &str) -> Result<(&str, &str)> {
     })
 }
 
-/// Sees that the object is in S3.
+/// Checks that the object is in S3.
 ///
 /// # Errors
 ///
-/// 422 when it is not, 502 when S3 does not say.
+/// 422 when it is missing, 502 when S3 does not answer.
 pub(super) async fn must_exist(api: &Api, path: &str) -> Result<()> {
     let (bucket, key) = place(path)?;
     if api.artifacts.exists(bucket, key).await? {
@@ -43,17 +43,17 @@ pub(super) async fn must_exist(api: &Api, path: &str) -> Result<()> {
     }
 }
 
-/// Reads and checks the manifest that an image's link names, and everything that it names itself. Answers all objects
-/// of the image: the manifest's path first.
+/// Reads and checks the manifest behind an image's link, and every object that it names. Returns the paths of all
+/// objects of the image: the manifest's first.
 ///
 /// # Errors
 ///
-/// 422 or 400 as IMS has it, and 422 where IMS accepts a manifest that is none; 502 when S3 does not say.
+/// 422 or 400 as in IMS, and 422 where IMS accepts an invalid manifest; 502 when S3 does not answer.
 pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
     let artifacts = read_manifest(api, link).await?;
     let mut objects = vec![link.path.clone()];
     objects.extend(artifacts.into_iter().map(|artifact| artifact.path));
-    // Owned: the checks run side by side.
+    // Owned values, since the checks run concurrently.
     let checks = objects[1..]
         .iter()
         .cloned()
@@ -65,7 +65,7 @@ pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
     Ok(objects)
 }
 
-/// Sees that an image can be started from: its manifest can be read and its root file system is in S3.
+/// Checks that a job can start from an image: its manifest is readable and its root file system is in S3.
 ///
 /// # Errors
 ///
@@ -79,13 +79,13 @@ pub(super) async fn check_rootfs(api: &Api, link: &Link) -> Result<Artifact> {
     Ok(rootfs)
 }
 
-/// What a manifest says of one object.
+/// A manifest's entry for one object.
 pub(super) struct Artifact {
-    /// Where it is.
+    /// The location of the object.
     pub(super) path: String,
     /// Its MD5, lower-case hexadecimal, if the manifest has it.
     pub(super) md5: Option<String>,
-    /// Its SHA-256 likewise, which manifests of others lack.
+    /// Its SHA-256 in the same form; manifests of other systems lack it.
     pub(super) sha256: Option<String>,
     is_rootfs: bool,
 }
@@ -117,7 +117,7 @@ async fn read_manifest(api: &Api, link: &Link) -> Result<Vec<Artifact>> {
     })
 }
 
-/// What is wrong with a manifest: IMS answers the two with different statuses.
+/// The mistake in a manifest: IMS answers the two kinds with different statuses.
 #[derive(Debug, PartialEq)]
 enum Fault {
     Malformed(String),

@@ -1,4 +1,5 @@
-//! The API's description: made from the handlers, served as `/openapi.json` with a page to read it at `/docs`.
+//! The description of the API: generated from the handlers, served as `/openapi.json` with a page to read it at
+//! `/docs`. Pure: no I/O.
 
 use axum::{Json, Router, routing::get};
 use serde_json::Value;
@@ -40,7 +41,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     router
 }
 
-/// The description on its own, as it is served.
+/// The description alone, as it is served.
 pub fn document() -> Value {
     schemas::refine(&routes().into_openapi())
 }
@@ -55,7 +56,7 @@ pub(super) fn pages(document: &OpenApi) -> Router<Api> {
         ))
 }
 
-/// What is the same everywhere, said once: names of operations, and the answers of the layers around the handlers.
+/// Adds the parts common to all operations: their names, and the answers of the layers around the handlers.
 fn finish(document: &mut OpenApi) {
     document.servers = Some(vec![Server::new("/"), Server::new("/apis/ims")]);
     let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
@@ -119,7 +120,7 @@ fn finish(document: &mut OpenApi) {
     }
 }
 
-/// Problems are `application/problem+json`; and every status has words.
+/// Gives problems the type `application/problem+json`, and every status a description.
 fn describe(operation: &mut Operation) {
     for (status, response) in &mut operation.responses.responses {
         let RefOr::T(response) = response else { continue };
@@ -141,7 +142,7 @@ fn describe(operation: &mut Operation) {
             };
             words.clone_into(&mut response.description);
         }
-        // The web framework that IMS is made with answers these two in its own way.
+        // IMS's web framework answers these two in its own form.
         if status == "400" || status == "415" {
             response
                 .content

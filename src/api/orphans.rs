@@ -1,6 +1,6 @@
-//! Removing objects that no record names any more.
+//! Removes objects that no record names any more. Touches the database and S3.
 //!
-//! The store writes them down in the transaction that forgets the last name, so nothing is lost when this fails: the
+//! The store notes them in the transaction that removes the last reference, so nothing is lost when this fails: the
 //! next request that purges, or the next pass of the timer, tries again.
 
 use futures::{StreamExt, stream};
@@ -14,7 +14,7 @@ const ROUND: u32 = 500;
 /// Removals at the same time.
 const PARALLEL: usize = 8;
 
-/// Removes what it can.
+/// Removes as many as possible.
 pub async fn remove(api: &Api) {
     loop {
         let doomed = match api.store.doomed(ROUND).await {
@@ -44,7 +44,7 @@ pub async fn remove(api: &Api) {
                         hint = failure.hint,
                         "{path} stays for now: {failure}"
                     );
-                    // Whoever waits for this need not wait for each of them.
+                    // When S3 does not answer, a waiting caller need not wait for each object.
                     if failure.code.is_passing() {
                         break;
                     }

@@ -1,4 +1,4 @@
-//! Answers that say no: `application/problem+json`, with the members that IMS's clients read.
+//! Error answers: `application/problem+json`, with the members that IMS's clients read. Pure, but for the log.
 
 use axum::{
     Json,
@@ -13,7 +13,7 @@ use crate::{
     store::StoreError,
 };
 
-/// What a handler answers.
+/// The result of a handler.
 pub type Result<T> = std::result::Result<T, Problem>;
 
 /// An answer that says no.
@@ -47,7 +47,7 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
-/// The `type` of a problem that is a failure.
+/// The `type` of a problem that comes from a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind(Code);
 
@@ -71,12 +71,12 @@ impl Problem {
         }
     }
 
-    /// 400: the request cannot be carried out as it is.
+    /// 400: the request cannot be carried out in this form.
     pub fn bad_request(detail: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// 404: there is nothing here.
+    /// 404: no such resource.
     pub fn not_found() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -84,17 +84,17 @@ impl Problem {
         )
     }
 
-    /// 409: it is in the way of something that exists.
+    /// 409: the request conflicts with an existing resource.
     pub fn conflict(detail: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// 422: it can be read, but it makes no sense.
+    /// 422: the request is readable but makes no sense.
     pub fn unprocessable(detail: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
-    /// 422, field by field.
+    /// 422, with the errors of each field.
     pub fn invalid(errors: Map<String, Value>) -> Self {
         let fields = errors.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let mut problem = Self::unprocessable(format_args!(
@@ -118,7 +118,7 @@ impl From<StoreError> for Problem {
             StoreError::Damaged(_) => Failure::from(error).into(),
             StoreError::Unavailable(_) => {
                 let mut problem = Self::from(Failure::from(error));
-                // Which database it is, and where, is for the log.
+                // The address of the database belongs in the log only.
                 problem.detail = Some("The database does not answer. Try again later.".to_owned());
                 problem
             }
@@ -126,7 +126,7 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// The table of failures says whose fault it is. Only those of the server are worth a line in its log.
+/// The table of failures decides between client and server. Only the server's failures are logged.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         let Failure { code, detail, hint, .. } = failure;

@@ -1,4 +1,4 @@
-//! How often one caller may ask.
+//! Limits the rate of requests of each caller. Keeps its counts in memory: no I/O.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -19,27 +19,27 @@ use governor::{
 use super::problem::Problem;
 use crate::{config::LimitSettings, records::TokenId};
 
-/// How many callers are told apart. The rest of them, in a flood from many addresses, count as one.
+/// The number of callers that are counted separately. In a flood from many addresses, the rest count as one.
 const MOST_CALLERS: usize = 50_000;
 
-/// After so many requests, callers are forgotten who have been silent.
+/// The number of requests after which silent callers are forgotten.
 const FORGET_EVERY: u32 = 4096;
 
-/// Who asks.
+/// The identity of a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// The holder of a token.
     Token(TokenId),
-    /// Somebody whom the issuer knows.
+    /// A subject of the issuer.
     Subject(String),
-    /// An address.
+    /// An address of the network.
     Peer(IpAddr),
-    /// All who are too many to be told apart.
+    /// All callers beyond the limit.
     Others,
 }
 
 impl Key {
-    /// An address. Of IPv6 addresses, 2^64 belong to one host.
+    /// The key of an address. Of IPv6 addresses, 2^64 belong to one host.
     pub(super) fn peer(address: IpAddr) -> Self {
         Self::Peer(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -51,17 +51,17 @@ impl Key {
     }
 }
 
-/// Counts requests, in memory that does not grow with the number of callers.
+/// Counts requests, in memory of bounded size.
 #[derive(Debug)]
 pub(super) struct Rate {
     limiter: Option<DefaultKeyedRateLimiter<Key>>,
     since_forgetting: AtomicU32,
-    /// There were too many callers when they were counted last. Counting costs more than a request should.
+    /// Whether there were too many callers at the last census. A census costs more than a request should.
     crowded: AtomicBool,
 }
 
 impl Rate {
-    /// Of all requests.
+    /// The limit for all requests.
     pub(super) fn of_requests(settings: &LimitSettings) -> Self {
         let burst = NonZeroU32::new(settings.burst).unwrap_or(NonZeroU32::MIN);
         let quota =
@@ -69,7 +69,7 @@ impl Rate {
         Self::new(quota)
     }
 
-    /// Of wrong tokens.
+    /// The limit for wrong tokens.
     pub(super) fn of_failed_logins(settings: &LimitSettings) -> Self {
         Self::new(NonZeroU32::new(settings.failed_logins_per_minute).map(Quota::per_minute))
     }
@@ -82,7 +82,7 @@ impl Rate {
         }
     }
 
-    /// Counts one, unless it is too many: then how long to wait.
+    /// Counts one request. When that exceeds the limit, the error is the time to wait.
     pub(super) fn count(&self, key: Key) -> Result<(), Duration> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         if self.since_forgetting.fetch_add(1, Ordering::Relaxed) >= FORGET_EVERY {
@@ -102,7 +102,7 @@ impl Rate {
     }
 }
 
-/// 429.
+/// 429: too many requests.
 pub(super) fn too_often(what: &str, wait: Duration) -> Response {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     let detail = format!("{what} Try again in {seconds} s.");

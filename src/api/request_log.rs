@@ -1,4 +1,4 @@
-//! One line in the log for each request, and an identity by which it can be found there.
+//! Writes one line to the log for each request, with an id by which the request can be found there.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,25 +14,25 @@ use axum::{
 use tracing::Instrument;
 use uuid::Uuid;
 
-/// The header that names a request. What a gateway said is kept.
+/// The header with a request's id. An id from a gateway is kept.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest name of a request that is taken over.
+/// The longest id that is taken over.
 const LONGEST_ID: usize = 64;
 
-/// Whom a request turned out to be from: set by authentication, read by the log.
+/// The caller of a request: set by authentication, read by the log.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Caller(Arc<OnceLock<String>>);
 
 impl Caller {
-    /// Says who it is.
+    /// Sets the name of the caller.
     pub(super) fn is(&self, name: &str) {
-        // Who is known already stays who it is.
+        // The first name stays.
         let _ = self.0.set(name.to_owned());
     }
 }
 
-/// The middleware.
+/// The middleware that writes the line.
 pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let id = identity(&request);
     let caller = Caller::default();
@@ -65,10 +65,10 @@ fn identity(request: &Request) -> String {
         .map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
 }
 
-/// The line, written when the request is over: also when its caller went away before.
+/// The line. It is written when the request is over, also when the caller went away before.
 struct Line {
     method: Method,
-    /// Without the query, which may hold what is nobody's business.
+    /// The path without the query, which may contain private data.
     path: String,
     id: String,
     caller: Caller,
@@ -87,7 +87,7 @@ impl Drop for Line {
             return;
         };
         let status = status.as_u16();
-        // Probes come every few seconds for ever.
+        // Probes arrive every few seconds for ever.
         if path.starts_with("/healthz/") && status < 400 {
             tracing::debug!(%method, path, status, duration_ms, request.id = id, principal, "answered");
         } else {

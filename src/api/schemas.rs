@@ -1,17 +1,17 @@
-//! What the types of records and parameters cannot say in the API's description.
+//! Adds to the API's description the rules that the types of records and parameters cannot express. Pure: no I/O.
 
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
-/// How IMS writes moments: `date-time` needs a zone.
+/// IMS's form of moments; `date-time` would need a zone.
 const MOMENT: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?$";
 
-/// Records, which bear moments.
+/// The records with moments.
 const RECORDS: [&str; 4] = ["Recipe", "Image", "PublicKey", "Job"];
 
-/// The description with the form of moments.
+/// The description, with the form of moments added.
 pub(super) fn refine(document: &OpenApi) -> Value {
-    // What was made of plain structs can be written.
+    // A description made from plain structs can always be serialised.
     let mut document = serde_json::to_value(document).unwrap_or_default();
     let schemas = &mut document["components"]["schemas"];
     for record in RECORDS {

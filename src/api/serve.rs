@@ -1,4 +1,4 @@
-//! Listening: sockets, TLS, patience with slow callers, and a clean stop.
+//! Serves the API over the network: sockets, TLS, time limits for slow callers, and a clean stop.
 
 use std::{
     io,
@@ -35,29 +35,29 @@ use super::{
 };
 use crate::records::{Code, Failure};
 
-/// How long requests in progress get when the server stops.
+/// The time that requests in progress get when the server stops.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// How long a caller may take for the headers of a request, and keep a connection open without making one.
+/// The longest time for the headers of a request, and for an idle connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a TLS handshake may take.
+/// The longest time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Headers of one request, in bytes.
+/// The most header bytes of one request.
 const MOST_HEADER_BYTES: u32 = 64 << 10;
 
-/// Headers of one request.
+/// The most headers of one request.
 const MOST_HEADERS: usize = 100;
 
 /// Requests on one HTTP/2 connection at a time.
 const MOST_STREAMS: u32 = 128;
 
-/// As much of a connection's beginning as tells HTTP/1 from HTTP/2.
+/// The bytes at a connection's beginning that tell HTTP/1 from HTTP/2.
 const PREFACE: usize = 24;
 
-/// The API with everything that stands before it: addresses made normal, the log, authentication, limits.
-/// `agents` are the routes of the agents' protocol, where agents come over the network.
+/// The API with every layer before it: normalized addresses, the log, authentication, limits. `agents` are the routes
+/// of the agents' protocol, where agents come over the network.
 pub fn app(router: Router, agents: Option<Router>, auth: Auth, limits: Limits) -> Router {
     let inner = router
         .layer(CatchPanicLayer::custom(limits::panicked))
@@ -65,16 +65,16 @@ pub fn app(router: Router, agents: Option<Router>, auth: Auth, limits: Limits) -
         .layer(middleware::from_fn_with_state(auth, auth::authenticate))
         .layer(CompressionLayer::new())
         .layer(middleware::from_fn(request_log::log));
-    // Around all of it, since a router's own layers come after it has looked at the address.
+    // Outside the router, because a router's own layers run after it has matched the address.
     let users = Router::new().fallback_service(inner.map_request(address::normalize));
     match agents {
-        // Each of their calls shows the token of its job, and what it may ask for is bounded there.
+        // Each of these calls bears the token of its job, and its requests are bounded there.
         Some(agents) => agents.layer(CatchPanicLayer::custom(limits::panicked)).merge(users),
         None => users,
     }
 }
 
-/// Sockets that are open and not yet served.
+/// Sockets that are open but not served yet.
 #[derive(Debug)]
 pub struct Sockets {
     listeners: Vec<TcpListener>,
@@ -82,7 +82,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Opens them.
+    /// Opens the sockets.
     ///
     /// # Errors
     ///
@@ -113,12 +113,12 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Where they are; what asked for any port has got one.
+    /// The addresses of the sockets, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Serves them until told to stop; then takes no more connections and waits for requests in progress, for
+    /// Serves the sockets until stopped. Then it accepts no more connections and waits for requests in progress, for
     /// [`GRACE`] at most.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Sockets {
                 None => std::future::pending().await,
             }
         };
-        // No socket ends by itself, unless it is broken.
+        // A socket ends by itself only when it is broken.
         let broken = tokio::select! {
             () = stop.cancelled() => None,
             () = following => None,
@@ -190,7 +190,7 @@ fn server(listener: TcpListener, handle: Handle<SocketAddr>) -> Server<SocketAdd
     server
 }
 
-/// Sends small packets at once: a body would otherwise wait 40 ms for the client to acknowledge the headers before it.
+/// Sends small packets at once. Otherwise a body would wait 40 ms until the client acknowledges the headers.
 #[derive(Debug, Clone, Copy)]
 struct NoDelay;
 
@@ -207,8 +207,8 @@ impl<S> Accept<tokio::net::TcpStream, S> for NoDelay {
     }
 }
 
-/// Accepts connections that have to say something soon. The HTTP library itself waits for ever for the first bytes,
-/// which tell it what protocol is spoken.
+/// Accepts connections, and closes those that stay silent. The HTTP library itself would wait for ever for the first
+/// bytes, which tell it the protocol.
 #[derive(Debug, Clone)]
 struct Hurrying<A>(A);
 
@@ -235,7 +235,7 @@ where
     }
 }
 
-/// A connection whose first bytes have to come in time.
+/// A connection with a deadline for its first bytes.
 #[derive(Debug)]
 struct Hurried<S> {
     stream: S,

@@ -1,4 +1,4 @@
-//! `/healthz` and `/version`.
+//! `/healthz` and `/version`. Reads the database for `/healthz/ready`.
 
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;

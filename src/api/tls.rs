@@ -1,4 +1,4 @@
-//! The server's certificate, and noticing that it was replaced.
+//! The server's certificate, which is read again when its files change. Reads two files.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use crate::tls::server_config;
 
-/// How often the files are looked at.
+/// The interval between checks of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A certificate in use.
@@ -23,7 +23,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads it.
+    /// Reads the certificate and its key.
     ///
     /// # Errors
     ///
@@ -36,15 +36,15 @@ impl Certificate {
         })
     }
 
-    /// What connections are accepted with. It follows when the files change.
+    /// The configuration for accepting connections. It changes with the files.
     pub fn config(&self) -> RustlsConfig {
         self.config.clone()
     }
 
-    /// Uses the files' new contents whenever they change; never ends. While they do not fit together, as in the middle
-    /// of being replaced, the old ones stay in use.
+    /// Loads the files again whenever they change; never ends. While they do not match, as in the middle of a
+    /// replacement, the old ones stay in use.
     pub async fn follow(self) {
-        // Nothing is seen yet: they may have changed since they were read.
+        // No state is known yet: the files may have changed since they were read.
         let mut seen = None;
         let mut told = None;
         loop {

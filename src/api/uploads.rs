@@ -1,4 +1,5 @@
-//! `/kiln/v1`: uploads. IMS leaves them to its clients, which need keys of S3 for that; here they go through the API.
+//! `/kiln/v1`: uploads. IMS leaves them to its clients, which need S3 keys for that; here they go through the API.
+//! Writes to S3 and the database.
 
 use axum::{
     Json,
@@ -86,7 +87,7 @@ impl Change<Image> for SetLink {
     }
 }
 
-/// Notes an object that is about to come, so that it goes with its image whatever happens.
+/// Records an object before its upload, so that it is removed with its image in any case.
 struct Announce(String);
 
 impl Change<Image> for Announce {

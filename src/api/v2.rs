@@ -1,4 +1,4 @@
-//! `/v2` and the paths without a version: the same records; only deleting is for good.
+//! `/v2` and the paths without a version: the same records, but deleting is final. Touches the database and S3.
 
 use axum::{
     extract::{RawQuery, State},
@@ -29,7 +29,7 @@ struct Cascade {
     cascade: Option<String>,
 }
 
-/// As in IMS: true, yes, t and 1 mean yes, everything else no.
+/// As in IMS: true, yes, t and 1 mean yes, everything else means no.
 fn keeps_objects(query: Option<&str>) -> Result<bool> {
     let pairs = lists::pairs(query)?;
     let cascade = pairs.iter().rev().find(|(key, _)| key == "cascade");
@@ -82,7 +82,7 @@ hard_delete!(
 hard_delete!(recipes, Recipe, "recipes", "/recipes", "/recipes/{id}");
 hard_delete!(images, Image, "images", "/images", "/images/{id}");
 
-/// Everything of `/v2`.
+/// All routes of `/v2`.
 pub(super) fn router() -> OpenApiRouter<Api> {
     v3::common()
         .routes(routes!(public_keys::delete))

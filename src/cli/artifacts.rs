@@ -1,4 +1,4 @@
-//! `kiln artifacts`: what builds left in S3, and the embedded service for other clients.
+//! `kiln artifacts`: lists and fetches the results of builds in S3, and serves the embedded S3 to other clients.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `kiln build`.
+//! `kiln build`: builds images of a recipe without a server, in sandboxes on this host.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ use crate::{
     site::Workshop,
 };
 
-/// Processes and threads that one build may have; a kiwi build has a few dozen.
+/// The most processes and threads of one build; a kiwi build has a few dozen.
 const MOST_PROCESSES: u32 = 16_384;
 
 #[derive(Debug, Args)]
@@ -135,7 +135,7 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A name in `/boot`, not a path out of it.
+/// Parses the name of a file in `/boot`; a path is an error.
 fn file_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     if !text.is_empty() && text.len() <= 255 && !text.starts_with('.') && text.chars().all(plain) {
@@ -205,7 +205,7 @@ impl BuildArguments {
         }
         if archs.is_empty() {
             let host = Arch::host();
-            // A recipe for several architectures is built for this one, if it is among them.
+            // A recipe for several architectures is built for the host's, if it is among them.
             let declared = recipe
                 .declared
                 .iter()
@@ -273,7 +273,7 @@ impl BuildArguments {
         archs.iter().map(|arch| request(*arch)).collect()
     }
 
-    /// Prints what was built, and writes it to `--output`.
+    /// Prints the result, and writes it to `--output`.
     async fn deliver(&self, image: &Image, workshop: &Workshop, printer: &Printer) -> Result<(), Failure> {
         printer.result(format_args!("image      {} ({})", image.id, image.arch));
         printer.result(format_args!("manifest   {}", image.manifest.path));

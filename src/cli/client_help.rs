@@ -1,8 +1,9 @@
-//! What help says of the commands that speak to a server: their nouns, and only the options that mean something there.
+//! Completes the help of the commands that talk to a server: their nouns, and only the options that have an effect
+//! there. Pure: no I/O.
 
 use clap::{Arg, Command};
 
-/// Groups of commands that only speak to a server.
+/// The groups of commands that only talk to a server.
 pub(super) const GROUPS: [&str; 12] = [
     "customize",
     "shell",
@@ -18,7 +19,7 @@ pub(super) const GROUPS: [&str; 12] = [
     "logout",
 ];
 
-/// Groups with the verbs of records: one of them, and several.
+/// The groups with the verbs of records: the singular and the plural of each.
 const NOUNS: [(&str, &str, &str); 6] = [
     ("recipes", "a recipe", "recipes"),
     ("images", "an image", "images"),
@@ -28,7 +29,7 @@ const NOUNS: [(&str, &str, &str); 6] = [
     ("schedules", "a schedule", "schedules"),
 ];
 
-/// Completes what the derived command line cannot say.
+/// Completes the derived command line.
 pub(super) fn complete(mut command: Command) -> Command {
     let shared: Vec<Arg> = command.get_arguments().map(fit).collect();
     for name in GROUPS {
@@ -37,7 +38,7 @@ pub(super) fn complete(mut command: Command) -> Command {
     name_records(command, false)
 }
 
-/// An option of every command, for one that keeps nothing on this machine.
+/// Changes an option of every command for a command that stores nothing on this machine.
 fn fit(argument: &Arg) -> Arg {
     match argument.get_id().as_str() {
         "verbose" => argument.clone().help("Show requests and answers").display_order(900),
@@ -46,7 +47,7 @@ fn fit(argument: &Arg) -> Arg {
     }
 }
 
-/// The verbs are shared by all kinds of records; here each says whose verb it is.
+/// All kinds of records share their verbs; this function adds the noun of each.
 fn name_records(command: Command, is_deleted: bool) -> Command {
     command.mut_subcommands(|group| {
         let name = group.get_name().to_owned();

@@ -1,10 +1,10 @@
-//! The command line as people paste it.
+//! Tidies a command line as users paste it, before it is parsed. Pure: no I/O.
 
 use std::ffi::OsString;
 
 use super::client_help::GROUPS;
 
-/// Options of the groups that speak to a server, which people also put before the group. Each takes a value.
+/// Options of the groups that talk to a server, which users also put before the group. Each takes a value.
 const CARRIED: [&str; 6] = [
     "--server",
     "--format",
@@ -17,12 +17,12 @@ const CARRIED: [&str; 6] = [
 /// Options of every command that take a value.
 const GLOBAL: [&str; 2] = ["--data-dir", "--config"];
 
-/// The arguments as the parser wants them.
+/// The arguments in the form that the parser expects.
 pub(super) fn tidy(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     carry_behind_group(join_spaced(arguments))
 }
 
-/// Joins `--flag = value`, as IMS's manual prints it, into `--flag=value`. A lone `=` means nothing else.
+/// Joins `--flag = value`, as IMS's manual prints it, into `--flag=value`. A lone `=` has no other meaning.
 fn join_spaced(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut rest = arguments.into_iter().peekable();
@@ -47,8 +47,8 @@ fn is_bare_flag(text: &str) -> bool {
     text.len() > 2 && text.starts_with("--") && !text.contains('=')
 }
 
-/// Puts `kiln --server URL images list` into the order `kiln images --server URL list`. The options are not those of
-/// every command, so that `kiln build --server URL` stays an error.
+/// Changes `kiln --server URL images list` into `kiln images --server URL list`. These options do not belong to every
+/// command, so `kiln build --server URL` stays an error.
 fn carry_behind_group(arguments: Vec<OsString>) -> Vec<OsString> {
     let (mut before, mut carried) = (Vec::new(), Vec::new());
     let mut rest = arguments.iter();

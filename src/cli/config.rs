@@ -1,4 +1,5 @@
-//! `kiln config`: sees whether the configuration is right, and shows what it is and could be.
+//! `kiln config`: checks the configuration, and shows the settings in effect and the possible ones. Reads the file and
+//! the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ impl ConfigCommand {
     }
 }
 
-/// Prints all problems; the last one is what the command failed with.
+/// Prints all problems except the last, with which the command fails.
 fn tell(problems: Vec<Problem>, printer: &Printer) -> Result<(), Failure> {
     let mut last = None;
     for problem in problems {

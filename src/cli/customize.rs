@@ -1,4 +1,4 @@
-//! `kiln customize`: an image becomes another, on a server, by commands, scripts and playbooks.
+//! `kiln customize`: changes an image on a server by commands, scripts and playbooks. Reads their files.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::{
     records::{ChangeKind, Code, Failure},
 };
 
-/// Bytes of the files beside a playbook. More are no playbook.
+/// The most bytes of the files beside a playbook. A larger directory does not belong to a playbook.
 const MOST_BESIDE_PLAYBOOK: u64 = 64 << 20;
 
 /// Make an image from another one, without a shell.
@@ -43,7 +43,7 @@ pub(super) struct CustomizeArguments {
     options: ServerOptions,
 }
 
-/// What is run in the image, in the order of the command line.
+/// The changes to make in the image, in the order of the command line.
 #[derive(Debug, Clone)]
 struct Changes(Vec<(ChangeKind, String)>);
 
@@ -124,7 +124,7 @@ impl CustomizeArguments {
     }
 }
 
-/// A change as the server wants it.
+/// A change in the server's form.
 fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
     let path = Path::new(value);
     let unreadable = |error: std::io::Error| {
@@ -166,7 +166,7 @@ fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
     })
 }
 
-/// Bytes of all files in a directory, counted until they are more than `most`.
+/// The bytes of all files in a directory, counted until they exceed `most`.
 fn size_of(dir: &Path, most: u64) -> std::io::Result<u64> {
     let mut size = 0;
     for entry in fs_err::read_dir(dir)? {

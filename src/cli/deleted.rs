@@ -1,4 +1,4 @@
-//! `kiln deleted`: records that were deleted, until they are restored or deleted for good.
+//! `kiln deleted`: shows deleted records of a server, restores them, or deletes them finally.
 
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::Method;

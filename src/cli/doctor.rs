@@ -1,4 +1,4 @@
-//! `kiln doctor`.
+//! `kiln doctor`: prints the findings about this host.
 
 use clap::Args;
 use owo_colors::OwoColorize;
@@ -43,7 +43,7 @@ impl DoctorArguments {
 }
 
 fn show(finding: &Finding, printer: &Printer) {
-    // Padded before it is coloured: the colours' bytes would count.
+    // Padded before colouring, because the bytes of the colours would count.
     let state = format!("{:<8}", finding.state.name());
     let state = match (finding.state, finding.required) {
         (State::Ok, _) => state.green().to_string(),

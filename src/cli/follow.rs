@@ -1,4 +1,4 @@
-//! Following a job, through restarts of its server.
+//! Follows a job, through restarts of its server. Network only.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// How long a server may be away before it is given up.
+/// The longest absence of a server.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Between one try to reach it and the next.
+/// The pause between two attempts to reach the server.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is said of a job, in its order, without gaps and without repeats.
+/// The news of a job, in order, without gaps and repetitions.
 #[derive(Debug)]
 pub(super) struct Follower<'s> {
     session: &'s Session,
@@ -24,12 +24,12 @@ pub(super) struct Follower<'s> {
     following: Option<Following>,
     /// Whether there was ever a connection.
     was_connected: bool,
-    /// Since when nothing is heard.
+    /// The time since which the server has been silent.
     away: Option<Instant>,
 }
 
 impl<'s> Follower<'s> {
-    /// From behind the line of the number `after` on.
+    /// Follows the job from the line after the number `after`.
     pub(super) fn new(session: &'s Session, job: &'s str, after: Option<u64>) -> Self {
         Self {
             session,
@@ -41,11 +41,11 @@ impl<'s> Follower<'s> {
         }
     }
 
-    /// What came since the last time. Nothing comes after [`News::End`].
+    /// The news since the last call. None after [`News::End`].
     ///
     /// # Errors
     ///
-    /// The server's, if it never answered, says no, or is away for too long.
+    /// The server's failure, if it never answered, refuses, or is absent for too long.
     pub(super) async fn next(&mut self) -> Result<Vec<News>, Failure> {
         loop {
             let failure = match self.try_next().await {

@@ -1,4 +1,4 @@
-//! The files of an image in a directory on this machine.
+//! Finds the files of an image in a directory on this machine. Reads that directory only.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,18 @@ use crate::{
     records::{ArtifactKind, Code, Failure},
 };
 
-/// What a directory holds of an image.
+/// The image found in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ImageFiles {
     /// The files, in the order of their upload.
     pub(super) artifacts: Vec<(ArtifactKind, PathBuf)>,
-    /// The architecture, where the directory says it.
+    /// The architecture, if the directory tells it.
     pub(super) arch: Option<Arch>,
-    /// What the image could be called.
+    /// A likely name for the image.
     pub(super) name: Option<String>,
 }
 
-/// How the files of one kind may be called. The first pattern that names a single file decides.
+/// The possible names of one kind of file. The first pattern that matches a single file decides.
 struct Names {
     kind: ArtifactKind,
     what: &'static str,
@@ -68,11 +68,11 @@ impl Names {
 }
 
 impl ImageFiles {
-    /// Looks through a directory.
+    /// Searches a directory.
     ///
     /// # Errors
     ///
-    /// `image_files` when there is no root file system, or several files could be meant.
+    /// `image_files` when there is no root file system, or a choice is ambiguous.
     pub(super) fn find(dir: &Path) -> Result<Self, Failure> {
         let unreadable = |error: std::io::Error| Failure::io("cannot read the image's files", &error);
         let dir = fs_err::canonicalize(dir).map_err(unreadable)?;
@@ -122,7 +122,7 @@ impl ImageFiles {
         Ok(Self {
             artifacts,
             arch: arch_of_manifest.or(arch_of_dir),
-            // `kiln build --output OUT` makes OUT/ARCH, which is no name of an image.
+            // `kiln build --output OUT` makes OUT/ARCH, which is not a good name for an image.
             name: called.filter(|_| arch_of_dir.is_none()).map(str::to_owned),
         })
     }

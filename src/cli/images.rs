@@ -1,4 +1,4 @@
-//! `kiln images`.
+//! `kiln images`: the commands for images on a server.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The commands of `cray ims`: as `kiln ims …`, so that a pasted line works, and without the `ims`.
+//! The commands of `cray ims`: as `kiln ims …`, so that a pasted line works, and without the `ims`. Pure: no I/O.
 
 use clap::{Args, Subcommand};
 

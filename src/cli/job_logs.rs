@@ -1,4 +1,4 @@
-//! `kiln jobs logs`, and what is shown of a job that was just created with `--follow`.
+//! `kiln jobs logs`: prints a job's log from a server, also with `--follow`.
 
 use std::{
     borrow::Cow,
@@ -64,7 +64,7 @@ impl ShowLog {
     }
 }
 
-/// Writes lines to standard output: to a terminal without what it would obey, elsewhere as they came.
+/// Writes lines to standard output: to a terminal without control sequences, elsewhere unchanged.
 struct Output {
     timestamps: bool,
     is_terminal: bool,
@@ -78,11 +78,11 @@ impl Output {
         }
     }
 
-    /// Writes lines. Answers whether anybody reads on.
+    /// Writes lines. Returns whether the reader is still there.
     fn show<'l>(&mut self, lines: impl IntoIterator<Item = &'l LogEntry>) -> Result<bool, Failure> {
         match self.write(BufWriter::new(io::stdout().lock()), lines) {
             Ok(()) => Ok(true),
-            // A reader that went away (`| head`) is no failure of ours.
+            // A reader that went away (`| head`) is not a failure of Kiln.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Failure::io("cannot write the log", &error)),
         }
@@ -108,8 +108,8 @@ impl Output {
     }
 }
 
-/// A line without what a terminal would obey: colours and other commands are left out, what may be read
-/// as more than it is becomes `�`.
+/// A line without control sequences for a terminal: colours and other commands are left out, and characters that could
+/// deceive a reader become `�`.
 pub(super) fn harmless(text: &str) -> Cow<'_, str> {
     let obeyed = |c: char| is_invisible(c) && c != '\t';
     if !text.contains(obeyed) {

@@ -1,7 +1,7 @@
-//! The options of jobs, for the commands that make jobs.
+//! The options of jobs, for the commands that make jobs. Pure: no I/O.
 //!
-//! There are three groups, since `customize` has one of them only. A command whose words for an option are others says
-//! so with `mut_arg`.
+//! There are three groups, since `customize` has only one of them. A command that describes an option differently uses
+//! `mut_arg`.
 
 use clap::Args;
 
@@ -50,7 +50,7 @@ pub(super) struct Execution {
 }
 
 impl BootFiles {
-    /// With the names that `cray` sends when they are not given.
+    /// Replaces absent names by those that `cray` sends.
     pub(super) fn or_usual(self) -> Self {
         let or = |name: Option<String>, usual: &str| name.or_else(|| Some(usual.to_owned()));
         Self {

@@ -1,4 +1,4 @@
-//! `kiln jobs create --follow`: how a job gets on, until it ends.
+//! `kiln jobs create --follow`: shows the progress of a job on a server until it ends.
 
 use super::{follow::Follower, progress::Progress, session::Session};
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
     },
 };
 
-/// Shows how a job gets on, then its record.
+/// Shows the progress of a job, then its record.
 ///
 /// # Errors
 ///
-/// `job_failed` when it ends without an image; `interrupted` when the user has seen enough.
+/// `job_failed` when it ends without an image; `interrupted` when the user stops following.
 pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure> {
     let id = job.text("id").unwrap_or_default();
     let printer = &session.printer;
@@ -47,7 +47,7 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
     Err(failure(&status))
 }
 
-/// Why a job has no image.
+/// The reason for the job's failure.
 fn failure(status: &Data) -> Failure {
     let error = status.get("error");
     let state = status.text("state").unwrap_or("gone");
@@ -100,9 +100,9 @@ fn event(what: What) -> Event {
     }
 }
 
-/// What happened between two looks at a job.
+/// The events between two views of a job.
 fn changes(before: Option<&JobProgress>, now: &JobProgress) -> Vec<What> {
-    // Another try begins with nothing.
+    // Another attempt starts from nothing.
     let before = before.filter(|before| before.attempt == now.attempt);
     let known = before.map_or(&[][..], |before| &before.steps);
     let ended = now.steps.iter().filter(|time| !known.contains(time));

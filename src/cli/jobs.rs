@@ -1,4 +1,4 @@
-//! `kiln jobs`.
+//! `kiln jobs`: the commands for jobs on a server.
 
 use clap::{Args, Subcommand};
 use reqwest::Method;

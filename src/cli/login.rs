@@ -1,4 +1,4 @@
-//! `kiln login` and `kiln logout`: which server is meant, and the token for it.
+//! `kiln login` and `kiln logout`: choose the default server, and store its token in the user's file of credentials.
 
 use std::io::{IsTerminal, Read};
 
@@ -18,7 +18,7 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// The longest token that is read.
+/// The longest accepted token.
 const LONGEST: u64 = 64 << 10;
 
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ impl LoginArguments {
         } else {
             self.options.given_token()?
         };
-        // An unknown server is not sent a token.
+        // The token is not sent to an unknown server.
         let anonymous = open(None)?;
         let version = version(&anonymous).await?;
         let token = match given {
@@ -131,7 +131,7 @@ impl LogoutArguments {
     }
 }
 
-/// The server's version, which shows that it is one.
+/// The server's version. It shows that the address belongs to a Kiln or an IMS.
 async fn version(session: &Session) -> Result<String, Failure> {
     let answer = session.client.get(collection::VERSION).await?;
     answer.text("version").map(str::to_owned).ok_or_else(|| {
@@ -151,7 +151,7 @@ async fn wants_token(anonymous: &Session) -> Result<bool, Failure> {
     }
 }
 
-/// Whether the token, or the lack of one, is accepted.
+/// Checks that the server accepts the token, or the lack of one.
 async fn check(session: &Session) -> Result<(), Failure> {
     let one = Filter {
         limit: Some(1),

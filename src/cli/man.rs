@@ -1,4 +1,4 @@
-//! `kiln man`: one manual page for each command.
+//! `kiln man`: writes a manual page for each command into a directory.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The command line. Results go to standard output, everything else to standard error.
+//! The command line: parses it and runs the command. Results go to standard output, everything else to standard error.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -119,7 +119,7 @@ enum Command {
     Man(man::ManArguments),
 }
 
-/// Reads the command line, does what it says, prints the failure if there is one.
+/// Parses the command line, runs the command, and prints its failure, if any.
 pub fn main() -> ExitCode {
     let arguments = parse();
     let printer = Printer::new(arguments.quiet, arguments.verbose);
@@ -131,7 +131,7 @@ pub fn main() -> ExitCode {
             .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into()))
             .init();
     }
-    // One provider for the whole process; two linked ones without a choice would panic at first use.
+    // One provider for the whole process: with two linked and none chosen, the first use would panic.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     let mut runtime = if serves {

@@ -1,4 +1,4 @@
-//! What goes where: results to standard output, the rest to standard error, less or more of it as asked.
+//! Prints results to standard output and messages to standard error, fewer or more of them as requested.
 
 use std::{
     fmt::Display,
@@ -9,7 +9,7 @@ use owo_colors::OwoColorize;
 
 use crate::records::Failure;
 
-/// How much is said.
+/// The amount of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Quiet,
@@ -38,26 +38,26 @@ impl Printer {
         self.level == Level::Verbose
     }
 
-    /// Whether there is somebody to watch a progress bar.
+    /// Whether a user can watch a progress bar.
     pub(super) fn wants_bars(&self) -> bool {
         self.level == Level::Normal && std::io::stderr().is_terminal() && std::env::var_os("KILN_NO_PROGRESS").is_none()
     }
 
-    /// A result.
+    /// Prints a result.
     #[expect(clippy::unused_self, reason = "callers should not care which output obeys the level")]
     pub(super) fn result(&self, text: impl Display) {
-        // A reader that went away (`| head`) is no failure of ours.
+        // A reader that went away (`| head`) is not a failure of Kiln.
         let _ = writeln!(anstream::stdout(), "{text}");
     }
 
-    /// Something that happened.
+    /// Prints an event.
     pub(super) fn note(&self, text: impl Display) {
         if self.level >= Level::Normal {
             let _ = writeln!(anstream::stderr(), "{text}");
         }
     }
 
-    /// Why it did not work.
+    /// Prints the failure of the command.
     #[expect(clippy::unused_self, reason = "callers should not care which output obeys the level")]
     pub(super) fn failure(&self, failure: &Failure) {
         let mut err = anstream::stderr();

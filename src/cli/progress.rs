@@ -1,4 +1,4 @@
-//! Progress: bars for people at a terminal, plain lines for everybody else.
+//! Progress: bars on a terminal, plain lines elsewhere. Writes to standard error.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// One line with the latest thing said, for work without steps.
+/// One line with the latest message, for work without steps.
 #[derive(Debug)]
 pub(super) struct Spinner {
     bar: Option<ProgressBar>,
@@ -64,12 +64,12 @@ pub(super) struct Progress {
     several: bool,
 }
 
-/// What one build shows.
+/// The display of one build.
 #[derive(Debug)]
 pub(super) struct Lane {
     bar: Option<ProgressBar>,
     printer: Printer,
-    /// Put before plain lines when several builds share the output.
+    /// The prefix of plain lines when several builds share the output.
     prefix: String,
     begun: Instant,
     step: Mutex<Option<Step>>,
@@ -137,7 +137,7 @@ impl Lane {
         }
     }
 
-    /// What the build waits for.
+    /// Shows the reason for waiting.
     pub(super) fn say(&self, text: &str) {
         match &self.bar {
             Some(_) => self.message(text),
@@ -145,7 +145,7 @@ impl Lane {
         }
     }
 
-    /// The build is over, and this is how.
+    /// Ends the display, with the result.
     pub(super) fn end_as(&self, how: &str) {
         let took = seconds(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));
         let text = format!("{how} after {took}");

@@ -1,4 +1,4 @@
-//! `kiln public-keys`.
+//! `kiln public-keys`: the commands for public keys on a server.
 
 use std::{
     io::Read,
@@ -17,7 +17,7 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// The longest file that is read for a public key.
+/// The longest accepted file of a public key.
 const LONGEST: u64 = 64 << 10;
 
 #[derive(Debug, Subcommand)]
@@ -79,7 +79,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// A path as a shell would read it: none expands the `~` of `--public-key=~/.ssh/id_rsa.pub`.
+/// A path as a shell would expand it: shells leave the `~` of `--public-key=~/.ssh/id_rsa.pub` alone.
 fn at_home(path: &Path) -> PathBuf {
     match (path.strip_prefix("~"), std::env::var_os("HOME")) {
         (Ok(rest), Some(home)) if !path.exists() => Path::new(&home).join(rest),

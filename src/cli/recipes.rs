@@ -1,4 +1,4 @@
-//! `kiln recipes`.
+//! `kiln recipes`: the commands for recipes on a server.
 
 use std::path::{Path, PathBuf};
 

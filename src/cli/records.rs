@@ -1,4 +1,4 @@
-//! What can be done with every kind of records: list, describe, delete, deleteall.
+//! The verbs that all kinds of records share: list, describe, delete, deleteall. Network only.
 
 use clap::{Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser};
 use reqwest::Method;
@@ -114,7 +114,7 @@ fn sort() -> impl TypedValueParser<Value = (SortKey, bool)> {
     })
 }
 
-/// The query that a choice of records becomes.
+/// The query for a choice of records.
 pub(super) trait Query {
     fn pairs(&self) -> Vec<(&'static str, String)> {
         Vec::new()
@@ -148,7 +148,7 @@ impl From<NamedList> for Filter {
         Filter {
             name: list.name,
             sort,
-            // Twice around is not at all.
+            // Reversing twice restores the order.
             reverse: list.reverse != is_reversed.unwrap_or(false),
             limit: list.limit.and_then(|limit| usize::try_from(limit).ok()),
             ..Filter::default()
@@ -204,7 +204,7 @@ impl<L: Args + Into<Filter>, D: Args + Query> Common<L, D> {
     }
 }
 
-/// Looks a record up and asks for it.
+/// Finds a record and requests it.
 pub(super) async fn describe(session: &Session, collection: &Collection, given: &str) -> Result<Data, Failure> {
     let found = session.client.find(collection, given).await?;
     request(session, Method::GET, collection, &found, None).await
@@ -224,7 +224,7 @@ pub(super) async fn request(
     answer.map_err(|failure| missing(collection, failure))
 }
 
-/// Says where to look for a record that is not there.
+/// Adds a hint where to find a missing record.
 pub(super) fn missing(collection: &Collection, failure: Failure) -> Failure {
     match failure.code {
         Code::NotFound => failure.hint(format!("`kiln {} list` shows what there is", collection.command)),
@@ -232,7 +232,7 @@ pub(super) fn missing(collection: &Collection, failure: Failure) -> Failure {
     }
 }
 
-/// Creates a record and shows it.
+/// Creates a record and prints it.
 pub(super) async fn create(
     session: &Session,
     collection: &Collection,
@@ -245,7 +245,7 @@ pub(super) async fn create(
     session.show(&record)
 }
 
-/// How a record is spoken of: with its name where that is known.
+/// A record's description in messages: with its name if known.
 pub(super) fn called(collection: &Collection, found: &Found) -> String {
     match &found.name {
         Some(name) => format!("{} {name} ({})", collection.noun, found.id),

@@ -1,4 +1,4 @@
-//! `kiln remote-build-nodes`.
+//! `kiln remote-build-nodes`: the commands for remote build nodes of a server.
 
 use clap::{Args, Subcommand};
 use reqwest::Method;

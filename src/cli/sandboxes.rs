@@ -1,4 +1,5 @@
-//! `kiln sandboxes`: what `kiln build --keep` left. Its files belong to ids of the sandbox, so `rm` alone cannot.
+//! `kiln sandboxes`: lists and removes the sandboxes that `kiln build --keep` kept. Their files belong to ids of the
+//! sandbox, so `rm` alone cannot remove them.
 
 use clap::Subcommand;
 

@@ -1,4 +1,4 @@
-//! `kiln schedules`.
+//! `kiln schedules`: the commands for schedules on a server.
 
 use clap::{
     Args, Subcommand,
@@ -250,7 +250,7 @@ impl JobArguments {
     }
 }
 
-/// Has the server do something with a schedule.
+/// Makes the server do something with a schedule.
 async fn act(session: &Session, which: &Which, what: &str) -> Result<(Found, Data), Failure> {
     let found = session.client.find(&SCHEDULES, &which.id).await?;
     let answer = session
@@ -260,7 +260,7 @@ async fn act(session: &Session, which: &Which, what: &str) -> Result<(Found, Dat
     Ok((found, answer))
 }
 
-/// The address of something of a schedule.
+/// The address of a part of a schedule.
 fn below<'a>(found: &'a Found, what: &'a str) -> Vec<&'a str> {
     let mut path = SCHEDULES.path.to_vec();
     path.extend([found.id.as_str(), what]);

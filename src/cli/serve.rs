@@ -1,4 +1,4 @@
-//! `kiln serve`: the API, and the embedded S3 service where no other is configured.
+//! `kiln serve`: runs the API, and the embedded S3 service unless another one is configured.
 
 use std::io::IsTerminal;
 
@@ -12,17 +12,17 @@ use crate::{
     site::Server,
 };
 
-/// Threads that answer requests, at most: each costs memory, and they wait for the database and S3 most of the time.
+/// The most threads for requests: each costs memory, and they mostly wait for the database and S3.
 const MOST_THREADS: usize = 8;
 
-/// Threads for what blocks: files of the embedded S3 service, and hashing.
+/// The most threads for blocking work: files of the embedded S3 service, and hashing.
 const MOST_BLOCKING_THREADS: usize = 64;
 
 /// Run the server until Ctrl-C or SIGTERM.
 #[derive(Debug, Args)]
 pub(super) struct ServeArguments {}
 
-/// The threads of a process that serves.
+/// The async runtime of a serving process.
 pub(super) fn runtime() -> tokio::runtime::Builder {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -47,7 +47,7 @@ impl ServeArguments {
     }
 }
 
-/// Says where everything is and how to use it.
+/// Prints the addresses of all parts, and how to use them.
 async fn introduce(config: &Config, printer: &Printer, server: &Server) {
     let scheme = if config.server.tls_certificate.is_some() {
         "https"
@@ -90,7 +90,7 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
                 .map(|issuer| format!(", of Kiln and of {issuer}"))
                 .unwrap_or_default();
             printer.result(format_args!("auth       tokens{also}"));
-            // Whether there are any is only a courtesy here.
+            // The hint about tokens is only a courtesy, so errors do not matter here.
             if oidc.is_none() && server.store().tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
                 printer.result("           there is none yet: `kiln tokens create --name NAME --role admin` makes one");
             }
@@ -99,7 +99,7 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
     }
 }
 
-/// The usual limit of 1024 open files is meant for programs of another kind.
+/// The usual limit of 1024 open files is too low for a server.
 fn allow_many_connections() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised =
@@ -109,7 +109,7 @@ fn allow_many_connections() {
     }
 }
 
-/// From here on, what happens is logged.
+/// Starts the log.
 fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn,kiln=info".into());
     let log = tracing_subscriber::fmt()

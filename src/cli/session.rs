@@ -1,4 +1,5 @@
-//! What the commands that speak to a server share: which server, as whom, and how results are written.
+//! The common parts of commands that talk to a server: the server, the login, and the format of results. Reads the
+//! credentials and the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ pub(super) struct ServerOptions {
     configuration: Option<String>,
 }
 
-/// A server, and a way to show what it says.
+/// A server, and the format for its answers.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) client: Client,
@@ -83,7 +84,7 @@ impl ServerOptions {
         })
     }
 
-    /// The server that the command line or the environment names.
+    /// The server from the command line or the environment.
     pub(super) fn named_server(&self) -> Result<Option<Server>, Failure> {
         if let Some(hostname) = &self.hostname {
             return Server::parse_gateway(hostname).map(Some);
@@ -96,7 +97,7 @@ impl ServerOptions {
         self.server.as_deref().map(Server::parse).transpose()
     }
 
-    /// The token that the command line or the environment gives.
+    /// The token from the command line or the environment.
     pub(super) fn given_token(&self) -> Result<Option<String>, Failure> {
         if let Some(path) = &self.token {
             let text = fs_err::read_to_string(path).map_err(|error| {
@@ -116,7 +117,7 @@ impl ServerOptions {
     }
 }
 
-/// The token in a file: all of it, or the member `access_token`.
+/// The token in a file: its whole content, or the member `access_token`.
 pub(super) fn token_in(text: &str) -> Result<String, Failure> {
     let text = text.trim();
     let none = || {
@@ -133,7 +134,7 @@ pub(super) fn token_in(text: &str) -> Result<String, Failure> {
     Ok(text.to_owned())
 }
 
-/// The gateway that a configuration of `cray` names.
+/// The gateway in a configuration of `cray`.
 fn cray_hostname(name: &str) -> Result<String, Failure> {
     let unusable = |why: &dyn std::fmt::Display| {
         Failure::new(
@@ -164,7 +165,7 @@ fn cray_hostname(name: &str) -> Result<String, Failure> {
 }
 
 impl Session {
-    /// Shows a record.
+    /// Prints a record.
     pub(super) fn show(&self, data: &Data) -> Result<(), Failure> {
         if *data != Data::Null {
             self.printer.result(self.format.record(data)?);
@@ -172,7 +173,7 @@ impl Session {
         Ok(())
     }
 
-    /// Shows a list.
+    /// Prints a list.
     pub(super) fn show_list(&self, collection: &Collection, records: Vec<Data>) -> Result<(), Failure> {
         self.printer.result(self.format.list(collection, records)?);
         Ok(())

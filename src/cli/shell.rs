@@ -1,4 +1,4 @@
-//! `kiln shell`: logs in to the shell of a job with ssh, which is told host, port, key and host key.
+//! `kiln shell`: logs in to the shell of a job. Starts ssh with the right host, port, key and host key.
 
 use std::{
     io::Write,
@@ -16,7 +16,7 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// Between two looks at whether the shell is open.
+/// The interval between checks whether the shell is open.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Log in to the shell of a job.
@@ -38,7 +38,7 @@ pub(super) struct ShellArguments {
 }
 
 impl ShellArguments {
-    /// Becomes ssh, so returns only when that cannot be.
+    /// Becomes ssh, so it returns only on failure.
     pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
         let session = self.options.open(printer)?;
         let job = session.client.find(&JOBS, &self.job).await?.id;
@@ -61,7 +61,7 @@ impl ShellArguments {
     }
 }
 
-/// Where a shell is.
+/// The address and host key of a shell.
 struct Shell<'a> {
     host: &'a str,
     port: u64,
@@ -81,9 +81,9 @@ impl<'a> Shell<'a> {
         Ok(Self { host, port, host_key })
     }
 
-    /// Has ssh take this host key and no other one.
+    /// Makes ssh accept this host key and no other.
     fn options(&self) -> std::io::Result<Vec<String>> {
-        // ssh reads it after this process has become it, so nobody is left to remove it; it holds nothing secret.
+        // ssh reads the file after this process has become ssh, so it cannot be removed; it contains no secret.
         let mut known = tempfile::Builder::new().prefix("kiln-host-key-").tempfile()?;
         writeln!(known, "[{}]:{} {}", self.host, self.port, self.host_key)?;
         writeln!(known, "{} {}", self.host, self.host_key)?;
@@ -132,7 +132,7 @@ async fn wait(client: &Client, job: &str, printer: &Printer) -> Result<Data, Fai
     }
 }
 
-/// The private key in ~/.ssh whose public half is among these.
+/// The private key in ~/.ssh whose public half is in this list.
 fn own_key(public: &str) -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os("HOME")?).join(".ssh");
     own_key_in(&dir, public)
@@ -154,7 +154,7 @@ fn own_key_in(dir: &Path, public: &str) -> Option<PathBuf> {
     private.exists().then_some(private)
 }
 
-/// The key itself in a line that may have options before it and a comment behind.
+/// The key in a line that may have options before it and a comment after it.
 fn material(line: &str) -> Option<&str> {
     line.split_whitespace().find(|word| word.starts_with("AAAA"))
 }

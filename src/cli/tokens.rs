@@ -1,4 +1,4 @@
-//! `kiln tokens`: who may use the API. Works on the database itself, whether a server runs or not.
+//! `kiln tokens`: the commands for API tokens. They use the database directly, whether a server runs or not.
 
 use clap::{Subcommand, ValueEnum};
 
@@ -129,7 +129,7 @@ impl TokensCommand {
 fn after_now(period: Period) -> Result<Moment, Failure> {
     let micros = i64::try_from(period.duration().as_micros()).ok();
     let end = micros.and_then(|micros| Moment::now().micros().checked_add(micros));
-    // Later moments cannot be written with four digits for the year.
+    // The year of a later moment would need more than four digits.
     let end = end.filter(|end| *end < 253_402_300_800_000_000);
     let end =
         end.ok_or_else(|| Failure::new(Code::Expiry, "that is too far away").hint("leave --expires out for `never`"))?;

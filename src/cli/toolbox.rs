@@ -1,4 +1,4 @@
-//! `kiln toolbox`.
+//! `kiln toolbox`: builds toolboxes and shows them. Writes to the data directory.
 
 use clap::Subcommand;
 
@@ -43,7 +43,7 @@ impl ToolboxCommand {
             ToolboxCommand::Build { arch, mirror } => {
                 let own = ensure(config, printer, Arch::host(), mirror.clone()).await?;
                 let toolbox = match arch {
-                    // It is made with the emulator of this host's.
+                    // A foreign toolbox needs the emulator of the host's one.
                     Some(arch) if arch != Arch::host() => ensure(config, printer, arch, mirror).await?,
                     _ => own,
                 };
@@ -85,7 +85,7 @@ fn not_built(arch: Arch) -> Failure {
     Failure::new(Code::NoToolbox, detail).hint(format!("run `kiln toolbox build{option}`"))
 }
 
-/// The toolbox for this architecture, built if it must be.
+/// The toolbox for this architecture; builds it if necessary.
 pub(super) async fn ensure(
     config: &Config,
     printer: &Printer,

@@ -1,4 +1,5 @@
-//! `kiln import` and `kiln export`: the stored files of an IMS. Work on the database itself, whether a server runs or not.
+//! `kiln import` and `kiln export`: read and write an IMS's files of records. They use the database directly, whether a
+//! server runs or not.
 
 use std::path::PathBuf;
 
@@ -34,7 +35,8 @@ impl ImportCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let ImportCommand::Ims { dir } = self;
         let (records, mut notes) = import::read_ims(&dir)?;
-        // Before anything is written: images whose manifests cannot be read would be taken over without their objects.
+        // S3 is opened before anything is written: otherwise images with unreadable manifests would be imported without
+        // their objects.
         let (artifacts, _embedded) = site::artifact_store(config).await?;
         let store = site::open_store(config).await?;
         let artifacts = &artifacts;
@@ -72,7 +74,7 @@ fn tell(printer: &Printer, notes: &[Note]) {
     }
 }
 
-/// Whoever moves a site has to hear of what was left behind, and a script too.
+/// Fails when records were left behind, so that users and scripts notice it.
 fn complete(notes: &[Note], done: &str) -> Result<(), Failure> {
     match notes.iter().filter(|note| note.left_out).count() {
         0 => Ok(()),

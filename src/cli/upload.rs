@@ -1,4 +1,4 @@
-//! Records that are made together with what belongs to them.
+//! Creates records together with their objects. Reads files and sends them to the server.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::Method;
@@ -10,17 +10,17 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// Whose the objects are that a record comes to name.
+/// The owner of the objects that a record will name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Objects {
-    /// They are uploaded with it, and go with it.
+    /// They are uploaded with the record, and are removed with it.
     Uploaded,
-    /// They were there before.
+    /// They existed before.
     Theirs,
 }
 
-/// Creates a record, has `fill` upload what belongs to it, and shows what came out. If that fails, or is interrupted,
-/// the record is removed again.
+/// Creates a record, lets `fill` upload its objects, and prints the result. If that fails or is interrupted, the record
+/// is removed again.
 pub(super) async fn create_filled(
     session: &Session,
     collection: &Collection,
@@ -50,8 +50,8 @@ pub(super) async fn create_filled(
     }
 }
 
-/// Removes a record that could not be completed, for good, and says so. It is only deleted, and can be restored, when it
-/// may name objects of somebody else by now: they would go with it.
+/// Removes an incomplete record finally, and reports it. If the record may already name another owner's objects, it is
+/// only deleted and can be restored: a final removal would remove the objects too.
 async fn remove(
     session: &Session,
     collection: &Collection,
@@ -82,7 +82,7 @@ async fn remove(
     failure
 }
 
-/// Uploads with a bar for people who watch, and a line for everybody else.
+/// Uploads with a progress bar on a terminal, and with a line elsewhere.
 pub(super) async fn upload(session: &Session, path: &[&str], what: &str, upload: Upload) -> Result<Data, Failure> {
     let size = upload.size;
     let bar = session.printer.wants_bars().then(|| {

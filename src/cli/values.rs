@@ -1,4 +1,4 @@
-//! Values of options, in the forms that `cray` takes.
+//! Values of options, in the forms that `cray` accepts. Pure: no I/O.
 
 use clap::{
     Args,
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A truth value in one of the words that Python's tools take for one.
+/// A boolean, in one of the words that Python's tools accept.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "t" | "1" | "yes" | "y" | "on" => Ok(true),
@@ -54,7 +54,7 @@ one_of!(
 one_of!(missed_runs, MissedRuns);
 one_of!(overlap, Overlap);
 
-/// Which tools may run as native twins, or null for what is usual.
+/// Which tools may run as native twins, or null for the default.
 pub(super) fn twins_or_default() -> impl TypedValueParser<Value = Value> {
     let names = TwinLevel::ALL.map(TwinLevel::name).into_iter().chain(["default"]);
     PossibleValuesParser::new(names).map(|name| match name.as_str() {
@@ -63,7 +63,7 @@ pub(super) fn twins_or_default() -> impl TypedValueParser<Value = Value> {
     })
 }
 
-/// One item of a list with commas.
+/// One item of a comma-separated list.
 pub(super) fn item() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().map(|text| text.trim().to_owned())
 }
@@ -86,7 +86,7 @@ pub(super) struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The link, if anything is said of one. `cray` needs the type to be given; there is only one.
+    /// The link, if any part of it is given. `cray` requires the type although there is only one.
     pub(super) fn link(&self) -> Option<Value> {
         let default_type = self.link_path.as_ref().map(|_| "s3".to_owned());
         let link = Body::default()
@@ -128,7 +128,7 @@ impl TemplateOptions {
     }
 }
 
-/// Refuses two lists that belong together and do not fit.
+/// Refuses two parallel lists of different lengths.
 pub(super) fn same_length(one: &str, length: usize, other: &str, other_length: usize) -> Result<(), Failure> {
     if length == other_length {
         return Ok(());
@@ -140,7 +140,7 @@ pub(super) fn same_length(one: &str, length: usize, other: &str, other_length: u
     .hint("the items belong together in their order; commas separate them"))
 }
 
-/// A JSON object of what was given.
+/// A JSON object of the given values.
 #[derive(Debug, Default)]
 pub(super) struct Body(Map<String, Value>);
 
@@ -160,7 +160,7 @@ impl Body {
         Value::Object(self.0)
     }
 
-    /// For a change: refuses one that changes nothing.
+    /// The body of a change; an empty change is an error.
     pub(super) fn into_change(self) -> Result<Value, Failure> {
         if self.0.is_empty() {
             return Err(Failure::new(Code::Usage, "nothing is to be changed").hint("`--help` lists what can be"));

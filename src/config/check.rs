@@ -1,4 +1,5 @@
-//! What single keys cannot tell: files that must be readable, and settings that make no sense together.
+//! Checks that single keys cannot make: readable files, and settings that contradict each other. Reads the files that
+//! the configuration names; no network.
 
 use std::{
     io,
@@ -14,18 +15,18 @@ use crate::{
     tls,
 };
 
-/// Whether callers have to say who they are.
+/// Whether callers have to authenticate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nobody has to: only this host can reach the server.
+    /// Callers need not authenticate: only this host can reach the server.
     Open,
-    /// Everybody has to.
+    /// Every caller has to authenticate.
     Authenticated,
 }
 
 impl Config {
-    /// Whether callers have to say who they are. Only what asks for less than everything ever makes this
-    /// [`Access::Open`], and [`Config::problems`] has something to say about it unless only this host can call.
+    /// Whether callers have to authenticate. Only a configuration that asks for less than everything makes this
+    /// [`Access::Open`], and [`Config::problems`] reports that unless only this host can call.
     pub fn access(&self) -> Access {
         if self.auth.mode == AuthMode::Required || self.oidc.issuer.is_some() || !self.only_here() {
             Access::Authenticated
@@ -40,7 +41,7 @@ impl Config {
         self.server.listen.are_loopback() && public.is_none_or(|url| Url::parse(url).is_ok_and(|url| names_here(&url)))
     }
 
-    /// Everything that is wrong with the configuration as a whole.
+    /// All problems of the configuration as a whole.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         self.check_server(&mut problems);
@@ -55,7 +56,7 @@ impl Config {
         problems
     }
 
-    /// A problem of a key, told where the key was set.
+    /// A problem of a key, with the place where the key was set.
     fn problem(&self, section: &'static str, key: &'static str, what: impl std::fmt::Display) -> Problem {
         let origin = self.origins.get(&(section, key)).cloned();
         Problem::new(origin, format_args!("[{section}] {key}: {what}"))
@@ -164,7 +165,7 @@ impl Config {
     fn check_oidc(&self, problems: &mut Vec<Problem>) {
         let oidc = &self.oidc;
         let Some(issuer) = &oidc.issuer else {
-            // Somebody meant to configure an issuer.
+            // The user meant to configure an issuer.
             if let Some(origin) = self.origins.get(&("oidc", "")) {
                 let problem = Problem::new(origin.clone(), "[oidc] has no issuer");
                 problems.push(problem.hint("set issuer and audience, or remove the section"));
@@ -303,7 +304,7 @@ impl Config {
 
     fn check_engine(&self, problems: &mut Vec<Problem>) {
         let Some(engine) = &self.docker.engine else { return };
-        // The server would say the same.
+        // The server would report the same problem.
         let checked = engine.parse::<EngineUrl>().and_then(|url| match url {
             EngineUrl::Tcp(_) => self.docker.client_certificates().map(drop),
             EngineUrl::Socket(_) | EngineUrl::Ssh { .. } => Ok(()),
@@ -314,7 +315,7 @@ impl Config {
         }
     }
 
-    /// Where a key was set, if it was.
+    /// The place where a key was set, if it was set.
     pub(super) fn origin(&self, section: &Section, key: &Key) -> Option<String> {
         let found = self
             .origins
@@ -324,14 +325,14 @@ impl Config {
     }
 }
 
-/// Whether the host in an address is this one.
+/// Whether an address names this host.
 pub(crate) fn names_here(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_loopback)
 }
 
-/// Whether nobody on the way can read or change what is asked there.
+/// Whether requests to an address are safe from being read or changed on the way.
 pub(crate) fn is_private(url: &Url) -> bool {
     url.has_host() && (url.scheme() == "https" || (url.scheme() == "http" && names_here(url)))
 }

@@ -1,4 +1,4 @@
-//! The address of a container engine, as it is written.
+//! The written form of a container engine's address. Pure: no I/O, but for the environment.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -8,7 +8,7 @@ use crate::records::{Code, Failure};
 /// The engine's usual socket.
 pub const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 
-/// The written form, as in `DOCKER_HOST`.
+/// An address as written in `DOCKER_HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineUrl {
     /// `unix://PATH`.
@@ -17,11 +17,11 @@ pub enum EngineUrl {
     Tcp(String),
     /// `ssh://[USER@]HOST[PATH]`.
     Ssh {
-        /// The user, if one is named.
+        /// The user, if named.
         user: Option<String>,
         /// The host.
         host: String,
-        /// The engine's socket there.
+        /// The engine's socket on that host.
         socket: PathBuf,
     },
 }
@@ -51,7 +51,7 @@ impl FromStr for EngineUrl {
                     Some((user, host)) => (Some(user.to_owned()), host),
                     None => (None, host),
                 };
-                // What begins with a dash would be an option of the SSH client.
+                // A leading dash would make the host an option of the SSH client.
                 if host.is_empty() || host.starts_with('-') || user.as_deref() == Some("") {
                     return Err(bad());
                 }
@@ -67,11 +67,11 @@ impl FromStr for EngineUrl {
 }
 
 impl DockerEngineSettings {
-    /// The directory with the client's certificates.
+    /// The directory of the client's certificates.
     ///
     /// # Errors
     ///
-    /// `engine_address` when there is none.
+    /// `engine_address` when the directory is unknown.
     pub fn client_certificates(&self) -> Result<PathBuf, Failure> {
         self.certificates.clone().ok_or_else(no_certificates)
     }

@@ -1,4 +1,4 @@
-//! Every key that there is, by sections, and the variable that sets it.
+//! Lists every key, by sections, and the variable for each. Pure: no I/O.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::settings::{Key, Section};
 
-/// What begins the variables that set keys.
+/// The prefix of the variables that set keys.
 pub(super) const PREFIX: &str = "KILN__";
 
 /// Every section, in the order of the reference.

@@ -1,4 +1,5 @@
-//! Settings: one TOML file with strict keys, variables that win over it, and where things are kept.
+//! The configuration: one TOML file with strict keys, and variables that override it. Reads the file and the
+//! environment; no network.
 
 mod check;
 mod engine;
@@ -33,52 +34,52 @@ pub use self::{
 };
 use crate::records::{Code, Failure};
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Debug)]
 pub struct Config {
-    /// Where Kiln keeps its files.
+    /// The directory of Kiln's files.
     pub data_dir: PathBuf,
     /// The S3 service to use; none means the embedded one.
     pub s3: Option<S3Settings>,
     /// The embedded S3 service.
     pub embedded_s3: EmbeddedS3Settings,
-    /// Where records are kept.
+    /// The database of records.
     pub store: StoreSettings,
-    /// Where the server listens.
+    /// The server's addresses.
     pub server: ServerSettings,
-    /// What one caller may ask for.
+    /// Limits on requests.
     pub limits: LimitSettings,
-    /// What is logged.
+    /// The log.
     pub log: LogSettings,
-    /// Who may use the API.
+    /// Authentication.
     pub auth: AuthSettings,
-    /// Whose tokens are accepted.
+    /// The OpenID Connect issuer.
     pub oidc: OidcSettings,
-    /// What jobs get.
+    /// The resources and options of jobs.
     pub jobs: JobSettings,
     /// The shells of jobs.
     pub shell: ShellSettings,
-    /// What keeps jobs apart.
+    /// The isolation of jobs.
     pub isolation: IsolationSettings,
-    /// What jobs can reach.
+    /// The network of jobs.
     pub network: NetworkSettings,
-    /// A container engine that jobs may run in.
+    /// A container engine for jobs.
     pub docker: DockerEngineSettings,
-    /// How images of other architectures are built.
+    /// Emulation of other architectures.
     pub emulation: EmulationSettings,
-    /// What this host gives to jobs.
+    /// This host's capacity for jobs.
     pub capacity: CapacitySettings,
-    /// When jobs are given up.
+    /// The limits that end a job.
     pub watch: WatchSettings,
-    /// How remote build nodes are reached.
+    /// The login to remote build nodes.
     pub remote_build_nodes: RemoteBuildNodeSettings,
-    /// The file that was read, if there is one.
+    /// The file that was read, if any.
     file: Option<PathBuf>,
-    /// Where each value comes from that somebody set.
+    /// The origin of each value that was set.
     origins: BTreeMap<(&'static str, &'static str), Origin>,
 }
 
-/// The configuration, as the file has it.
+/// The configuration, in the form of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Values {
@@ -103,18 +104,18 @@ struct Values {
 }
 
 impl Config {
-    /// Reads the file (`path`, or the user's own if there is one) and the environment. `data_dir` from the command line
-    /// wins over both.
+    /// Reads the file (`path`, or the user's default file if it exists) and the environment. `data_dir` from the
+    /// command line overrides both.
     ///
     /// # Errors
     ///
-    /// `config_invalid` with file and line, or the variable.
+    /// `config_invalid` with the file and line, or with the variable.
     pub fn load(path: Option<&Path>, data_dir: Option<PathBuf>) -> Result<Self, Failure> {
         Self::read(path, data_dir)?
             .map_err(|problems| first_of(problems).unwrap_or_else(|| Failure::new(Code::ConfigInvalid, "it is wrong")))
     }
 
-    /// As [`Config::load`], with every problem that single keys have.
+    /// Like [`Config::load`], but returns every problem of single keys.
     pub fn read(path: Option<&Path>, data_dir: Option<PathBuf>) -> Result<Result<Self, Vec<Problem>>, Failure> {
         let file = match path {
             Some(path) => Some(path.to_owned()),
@@ -167,12 +168,12 @@ impl Config {
         }))
     }
 
-    /// The file that was read, if there is one.
+    /// The file that was read, if any.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Where jobs keep their records and logs.
+    /// The directory of the jobs' records and logs.
     pub fn jobs_dir(&self) -> PathBuf {
         self.data_dir.join("jobs")
     }
@@ -183,7 +184,7 @@ impl Config {
     }
 }
 
-/// Kiln's directory where a variable says, else where it is by default below the user's own.
+/// Kiln's directory: from a variable, or else by default below the user's home directory.
 fn under_home(variable: &str, default: &str) -> Option<PathBuf> {
     let set = std::env::var_os(variable)
         .filter(|value| !value.is_empty())
@@ -192,8 +193,8 @@ fn under_home(variable: &str, default: &str) -> Option<PathBuf> {
     dir.map(|dir| dir.join("kiln"))
 }
 
-/// The user's own file, if there is one. One that cannot be looked at is not taken for one that is not there: it may
-/// be what asks for authentication.
+/// The user's default file, if it exists. A file that cannot be examined does not count as missing: it may be the one
+/// that requires authentication.
 fn default_file() -> Result<Option<PathBuf>, Failure> {
     let Some(path) = under_home("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("kiln.toml")) else {
         return Ok(None);

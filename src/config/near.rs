@@ -1,11 +1,11 @@
-//! What somebody may have meant who wrote something that there is not.
+//! Suggests the right name for a misspelled key, section or variable. Pure: no I/O.
 
 use super::{
     keys::{SECTIONS, TOP, variable},
     problem::{Origin, Problem},
 };
 
-/// A key or section that there is not.
+/// The problem of an unknown key or section.
 pub(super) fn unknown(here: Origin, section: &str, name: &str) -> Problem {
     let all = || SECTIONS.iter().chain([&TOP]);
     let what = if section.is_empty() {
@@ -31,7 +31,7 @@ pub(super) fn unknown(here: Origin, section: &str, name: &str) -> Problem {
     Problem::new(here, what).hint(hint)
 }
 
-/// A variable that sets nothing.
+/// The problem of a variable that sets nothing.
 pub(super) fn unknown_variable(here: Origin, name: &str) -> Problem {
     let known = || {
         SECTIONS
@@ -50,7 +50,7 @@ pub(super) fn unknown_variable(here: Origin, name: &str) -> Problem {
     }
 }
 
-/// How many letters have to be changed, added or removed to make one word of the other.
+/// The number of letters to change, add or remove between one word and the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,15 +1,15 @@
-//! Mistakes in the configuration, and where each is.
+//! Problems of the configuration, and their places. Pure: no I/O.
 
 use std::{fmt, path::PathBuf};
 
 use crate::records::{Code, Failure};
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A line of the file.
+    /// A line of a file.
     File(PathBuf, usize),
-    /// A variable.
+    /// An environment variable.
     Environment(String),
     /// `--data-dir` or `KILN_DATA_DIR`.
     CommandLine,
@@ -25,14 +25,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Something that is wrong with the configuration.
+/// A problem of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file and line, or the variable; none for what nobody set.
+    /// The file and line, or the variable; none for a value that was not set.
     pub origin: Option<Origin>,
-    /// What is wrong.
+    /// The mistake.
     pub what: String,
-    /// What to do about it.
+    /// The advice.
     pub hint: String,
 }
 
@@ -50,7 +50,7 @@ impl Problem {
         self
     }
 
-    /// Its line in the file; what is in none comes after.
+    /// Its line in the file; problems outside the file sort last.
     pub(super) fn line(&self) -> usize {
         match &self.origin {
             Some(Origin::File(_, line)) => *line,
@@ -74,7 +74,7 @@ impl From<Problem> for Failure {
     }
 }
 
-/// The first problem as a failure that says how many more there are.
+/// The first problem as a failure, with the number of the others.
 pub fn first_of(problems: Vec<Problem>) -> Option<Failure> {
     let more = problems.len().saturating_sub(1);
     let mut failure = Failure::from(problems.into_iter().next()?);

@@ -1,4 +1,4 @@
-//! Shows what can be set, and what is.
+//! Writes the reference of all settings, and the settings in effect. Pure: no I/O.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::settings::{Key, Section};
 
-/// A file with every key, its meaning and its default, commented out.
+/// A file with every key, its meaning and its default, all commented out.
 pub fn reference() -> String {
     let mut text = String::from(
         "# Every key of Kiln's configuration with its default. Remove the `#` before a section and a key to set it;\n\
@@ -42,13 +42,13 @@ fn comment(text: &mut String, lines: &[&str]) {
     }
 }
 
-/// A key's default as TOML, or what it could be.
+/// A key's default as TOML, or an example.
 fn default_of(key: &Key) -> String {
     (key.default)().map_or_else(|| key.example.unwrap_or("\"\"").to_owned(), |value| value.to_string())
 }
 
 impl Config {
-    /// What is in effect, as a file with where each value comes from. Secrets are not shown.
+    /// The settings in effect, as a file with the origin of each value. Secrets are left out.
     pub fn show(&self) -> String {
         let mut text = String::new();
         let data_dir = Value::String(self.data_dir.display().to_string());
@@ -79,7 +79,7 @@ impl Config {
         let _ = writeln!(text, "{line:<48} # {origin}");
     }
 
-    /// A section's values; none if the section is not there.
+    /// A section's values; none if the section is absent.
     fn section(&self, name: &str) -> Option<Value> {
         fn values(settings: impl Serialize) -> Option<Value> {
             Value::try_from(settings).ok()
@@ -138,7 +138,7 @@ mod tests {
         *,
     };
 
-    /// Everything in the reference, as if somebody had set it.
+    /// The whole reference, with every key set.
     fn uncommented() -> String {
         let is_setting =
             |line: &&str| line.starts_with('[') || line.split_once(" = ").is_some_and(|(name, _)| !name.contains(' '));
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(source.problems, []);
         let keys: usize = SECTIONS.iter().map(|section| section.keys.len() + 1).sum();
         assert_eq!(source.origins.len(), keys + 1);
-        // What it says the defaults are is what they are.
+        // The defaults in the reference are the real ones.
         for section in SECTIONS {
             for key in section.keys {
                 if let Some(default) = (key.default)() {

@@ -12,7 +12,7 @@ use crate::settings;
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for the one place that needs it.
+    /// The text itself, for the one use that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -24,7 +24,7 @@ impl From<String> for Secret {
     }
 }
 
-/// Serialised as a placeholder that only shows that there is a secret.
+/// Serialised as a placeholder that shows only that a secret is set.
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("REDACTED")

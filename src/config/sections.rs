@@ -1,4 +1,4 @@
-//! The sections of the configuration, beside `[s3]`, which is [`S3Settings`](super::S3Settings).
+//! The sections of the configuration except `[s3]`, which is [`S3Settings`](super::S3Settings). Pure: no I/O.
 
 use std::{
     fmt,
@@ -184,8 +184,8 @@ settings! {
     }
 }
 
-/// Where clouds tell a machine what it is, and hand out its credentials: link-local addresses for most, and one each for
-/// AWS over IPv6, and Alibaba.
+/// The addresses at which clouds describe a machine and hand out its credentials: link-local ones for most, and one
+/// each for AWS over IPv6, and Alibaba.
 fn metadata_services() -> Vec<Destination> {
     let of = |network: [u8; 4], length| Destination::Network(IpNet::new_assert(Ipv4Addr::from(network).into(), length));
     let aws = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
@@ -288,13 +288,13 @@ settings! {
     }
 }
 
-/// Where jobs run that the host's own kernel should not carry.
+/// The isolation of jobs that the host's own kernel should not carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ForeignIsolation {
-    /// In a virtual machine.
+    /// A virtual machine.
     Vm,
-    /// In namespaces, on the host's kernel.
+    /// Namespaces on the host's kernel.
     Namespace,
 }
 
@@ -308,23 +308,23 @@ pub enum LogFormat {
     Json,
 }
 
-/// When callers have to say who they are. There is no word for "never".
+/// When callers have to authenticate. There is deliberately no "never".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// Always, if an issuer is configured; else the server keeps to loopback addresses.
+    /// Always, if an issuer is configured; otherwise the server stays on loopback addresses.
     Auto,
     /// Always.
     Required,
 }
 
-/// The address of a database. It may hold a password, so it is never printed whole.
+/// The address of a database. It may contain a password, so it is never printed whole.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct DatabaseUrl(String);
 
 impl DatabaseUrl {
-    /// All of it, for the one place that needs it.
+    /// The whole address, for the one use that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -338,7 +338,7 @@ impl fmt::Display for DatabaseUrl {
         if url.password().is_some() && url.set_password(Some("REDACTED")).is_err() {
             return f.write_str("…");
         }
-        // A password can stand among the parameters, too.
+        // The parameters may contain a password, too.
         if url.query().is_some() {
             url.set_query(Some("REDACTED"));
         }

@@ -1,6 +1,7 @@
-//! Gathers what was set, and where: defaults, then the file, then the environment, then the command line.
+//! Gathers the values that are set, and their origins: defaults, then the file, then the environment, then the command
+//! line. Pure: no I/O; it gets the text and the variables.
 //!
-//! Every key is checked on its own where it stands, so that all mistakes are told at once, each with its line.
+//! Every key is checked on its own, at its place, so that all mistakes are reported at once, each with its line.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
@@ -13,19 +14,19 @@ use super::{
 };
 use crate::settings::{Key, Section};
 
-/// What was set.
+/// The values that are set.
 #[derive(Debug, Default)]
 pub(super) struct Source {
-    /// Values that can be what they are set to, as the file would have them.
+    /// The valid values, in the form of the file.
     pub(super) values: Table,
-    /// Where each comes from, by section and key; of a section itself, by section and nothing.
+    /// The origin of each value, by section and key; of a section itself, by section and an empty key.
     pub(super) origins: BTreeMap<(&'static str, &'static str), Origin>,
-    /// What is wrong.
+    /// The mistakes.
     pub(super) problems: Vec<Problem>,
 }
 
 impl Source {
-    /// Adds what a file sets.
+    /// Adds the values of a file.
     pub(super) fn add_file(&mut self, path: &Path, text: &str) {
         let line_of = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
         let place = |line: usize| Origin::File(path.to_owned(), line);
@@ -68,11 +69,11 @@ impl Source {
         self.problems.sort_by_key(Problem::line);
     }
 
-    /// Adds what the environment sets.
+    /// Adds the values of the environment.
     pub(super) fn add_environment(&mut self, variables: impl Iterator<Item = (OsString, OsString)>) {
         let mut variables: Vec<_> = variables
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-            // `KILN_SERVER__LISTEN` is a mistake for `KILN__SERVER__LISTEN`, and no other variable looks so.
+            // `KILN_SERVER__LISTEN` is a mistake for `KILN__SERVER__LISTEN`; no other variable has this form.
             .filter(|(name, _)| name.to_ascii_uppercase().starts_with("KILN_") && name.contains("__"))
             .collect();
         variables.sort();
@@ -92,7 +93,7 @@ impl Source {
                 self.problems.push(Problem::new(here, "it is no UTF-8 text"));
                 continue;
             };
-            // As in `KEY=${UNSET}`: nothing was said.
+            // As with `KEY=${UNSET}`: an empty variable sets nothing.
             if value.is_empty() {
                 continue;
             }
@@ -135,7 +136,7 @@ fn key_of(section: &Section, name: &str) -> Option<&'static Key> {
     section.keys.iter().find(|key| key.name == name)
 }
 
-/// A variable's text is the value itself where text can be one; else it is written as in TOML.
+/// The value of a variable: its text as it is where the key takes text, or else parsed as TOML.
 fn value_of(key: &Key, text: String) -> Value {
     let plain = Value::String(text);
     if (key.check)(&plain).is_ok() {

@@ -1,6 +1,6 @@
-//! What each file of the library imports, read from its text: `use`, and paths in the code.
+//! Finds the imports of each file of the library in its text: `use`, and paths in the code. Reads `src`.
 //!
-//! Names that a module re-exports are followed to the file that has them. Methods and macros lead to nothing.
+//! Names that a module re-exports are traced to the file that defines them. Methods and macros are ignored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,17 +14,17 @@ pub(super) struct Tree {
 
 pub(super) struct Module {
     pub(super) path: Vec<String>,
-    /// Below `src`.
+    /// The path below `src`.
     pub(super) file: PathBuf,
     imports: Vec<Import>,
-    /// The names that `use` brings in, and what they stand for.
+    /// The names that `use` imports, and their full paths.
     names: BTreeMap<String, Vec<String>>,
 }
 
 /// A path in a file.
 pub(super) struct Import {
     pub(super) line: usize,
-    /// The module in whose file the imported thing is.
+    /// The module whose file defines the imported item.
     pub(super) target: Vec<String>,
 }
 
@@ -112,9 +112,9 @@ struct Reader<'a> {
     own: &'a [String],
     module: Module,
     children: Vec<(String, Option<String>)>,
-    /// The names of all modules that the file declares, which `use` may begin with.
+    /// The names of all modules that the file declares; a `use` may begin with them.
     declared: BTreeSet<&'a str>,
-    /// Modules that are written in the file itself, by how deep their braces are.
+    /// The modules inside the file, by the depth of their braces.
     inline: Vec<usize>,
     depth: usize,
 }
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         (self.module, self.children)
     }
 
-    /// An attribute's tokens between the brackets.
+    /// The tokens of an attribute, between its brackets.
     fn attribute(&mut self) -> Vec<&'a str> {
         self.at += 2;
         let (start, mut depth) = (self.at, 1);
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// Passes over an item: up to its semicolon or the end of its braces.
+    /// Skips an item, up to its semicolon or the end of its braces.
     fn skip_item(&mut self) {
         let mut depth = 0;
         loop {
@@ -221,7 +221,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A path outside `use`: of this crate if it begins with one of the three words or with an imported name.
+    /// A path outside `use`. It belongs to this crate if it begins with one of the three keywords or with an imported
+    /// name.
     fn path(&mut self) {
         let line = self.tokens[self.at].0;
         let mut parts = vec![self.peek(0)];

@@ -1,10 +1,10 @@
-//! Artifacts of an image: their kinds, names and digests (IMS contract: media types and key names).
+//! The artifacts of an image: their kinds, names and digests (IMS contract: media types and key names). Pure: no I/O.
 
 use md5::{Digest as _, Md5};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-/// What an object of an image is.
+/// The kind of an image's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactKind {
@@ -58,11 +58,11 @@ pub struct Digests {
 /// An open upload of one artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upload {
-    /// What is uploaded.
+    /// The kind of artifact.
     pub kind: ArtifactKind,
-    /// Where to: the bucket.
+    /// The target bucket.
     pub bucket: String,
-    /// Where to: the key.
+    /// The target key.
     pub key: String,
     /// S3's name for the upload.
     pub id: String,
@@ -73,13 +73,13 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// How many parts there will be. An empty object has one, empty too.
+    /// The number of parts. An empty object has one, also empty.
     pub fn parts(&self) -> u64 {
         self.size.div_ceil(self.part_size).max(1)
     }
 }
 
-/// Size and digests of bytes as they go by.
+/// Computes size and digests of a stream of bytes.
 #[derive(Debug, Default)]
 pub struct Digesting {
     size: u64,
@@ -88,19 +88,19 @@ pub struct Digesting {
 }
 
 impl Digesting {
-    /// These come next.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         self.md5.update(bytes);
         self.sha256.update(bytes);
     }
 
-    /// How many went by.
+    /// The number of bytes so far.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Those of everything that went by.
+    /// The size and digests of all bytes.
     pub fn finish(self) -> Digests {
         Digests {
             size: self.size,
@@ -113,7 +113,7 @@ impl Digesting {
 /// An object that is in S3 and was verified there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadedArtifact {
-    /// What it is.
+    /// Its kind.
     pub kind: ArtifactKind,
     /// Its bucket.
     pub bucket: String,
@@ -121,12 +121,12 @@ pub struct UploadedArtifact {
     pub key: String,
     /// The entity tag that S3 reports, without quotes.
     pub etag: String,
-    /// Size and digests of what was sent.
+    /// Size and digests of the uploaded bytes.
     pub digests: Digests,
 }
 
 impl UploadedArtifact {
-    /// `s3://bucket/key`.
+    /// Its location: `s3://bucket/key`.
     pub fn path(&self) -> String {
         format!("s3://{}/{}", self.bucket, self.key)
     }

@@ -1,19 +1,19 @@
-//! What a customize job does to its image when nobody logs in to do it.
+//! The changes that a customize job makes to its image without a login. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 
-/// One change. A job makes its changes in their order, and fails with the first that does.
+/// One change. A job makes its changes in order, and fails with the first one that fails.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// How it is made.
+    /// Its kind.
     pub kind: ChangeKind,
-    /// What it is called in logs: the command itself, or the name of a file.
+    /// Its name in logs: the command itself, or the name of a file.
     pub name: String,
-    /// What is run: `s3://bucket/key`.
+    /// The object to run: `s3://bucket/key`.
     pub object: String,
     /// SHA-256 of that object, lower-case hexadecimal.
     pub sha256: String,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
@@ -45,10 +45,10 @@ impl ChangeKind {
 }
 
 impl Change {
-    /// How an image's record names it: `run sha256:…`, `script NAME sha256:…`.
+    /// Its entry in an image's record: `run sha256:…`, `script NAME sha256:…`.
     pub fn provenance(&self) -> String {
         match self.kind {
-            // A command line can hold anything; its digest says which it was.
+            // A command line can contain anything, so its digest identifies it.
             ChangeKind::Run => format!("run sha256:{}", self.sha256),
             kind => format!("{} {} sha256:{}", kind.name(), self.name, self.sha256),
         }

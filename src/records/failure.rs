@@ -1,4 +1,4 @@
-//! Why a job ended in `error`: a stable code, the cause in one line, and what to do about it.
+//! The failure of a job or a request: a stable code, the cause in one line, and advice. Pure: no I/O.
 
 mod code;
 #[cfg(test)]
@@ -13,14 +13,14 @@ use super::Step;
 
 pub use code::Code;
 
-/// The cause of a failed job. Printed by the CLI and kept with the job.
+/// The cause of a failed job. The CLI prints it, and the job's record keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What went wrong, and what follows from it.
+    /// The kind of failure, which decides the consequences.
     pub code: Code,
     /// The cause, in one line.
     pub detail: String,
-    /// What the user can do about it.
+    /// Advice for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The step that failed; absent when the failure lies outside the steps.
@@ -46,14 +46,14 @@ impl Failure {
         self
     }
 
-    /// Says in which step it happened, unless that is known already.
+    /// Sets the step of the failure, unless it is known already.
     #[must_use]
     pub fn at(mut self, step: Step) -> Self {
         self.step.get_or_insert(step);
         self
     }
 
-    /// An operating-system error that has no better name. A full disk is recognised and gets its own code.
+    /// An operating-system error without a better name. A full disk is recognised and gets its own code.
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         let detail = format!("{what}: {error}");
         match error.kind() {
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// No space, or no inodes, left.
+    /// No space, or no inodes, left on a disk.
     pub fn disk_full(detail: impl fmt::Display) -> Self {
         Self::new(Code::DiskFull, detail)
             .hint("free space in Kiln's data directory, or set KILN_DATA_DIR to a larger file system")

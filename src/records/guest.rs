@@ -1,4 +1,5 @@
-//! What the host and a virtual machine say to each other, one JSON line each, through the machine's control port.
+//! The messages between the host and a virtual machine: one JSON line each, through the machine's control port. Pure:
+//! no I/O.
 
 use std::time::Duration;
 
@@ -6,49 +7,49 @@ use serde::{Deserialize, Serialize};
 
 use super::{Failure, protocol::AgentFacts};
 
-/// The port on which the errand comes in and news goes out.
+/// The port for the errand, inwards, and for news, outwards.
 pub const CONTROL_PORT: &str = "kiln.control";
 
-/// The port that takes what the agent says on standard error.
+/// The port for the agent's standard error.
 pub const WORDS_PORT: &str = "kiln.words";
 
 /// The serial number of the disk with the toolbox.
 pub const TOOLBOX_DISK: &str = "toolbox";
 
-/// The serial number of the disk that is the job's own.
+/// The serial number of the job's own disk.
 pub const SCRATCH_DISK: &str = "scratch";
 
-/// How often a machine tells how full its disk is.
+/// The interval between a machine's reports of its disk usage.
 pub const NEWS_EVERY: Duration = Duration::from_secs(1);
 
-/// What a machine is for.
+/// The purpose of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Errand {
-    /// To show that it boots.
+    /// Boot, as a test.
     Boot,
-    /// To run the agent.
+    /// Run the agent.
     Agent(GuestJob),
 }
 
-/// An agent in a machine of its own.
+/// An agent in a virtual machine of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestJob {
-    /// What the agent hears on its standard input.
+    /// The agent's standard input.
     pub facts: AgentFacts,
     /// The machine's name.
     pub hostname: String,
     /// Content of `/etc/resolv.conf`.
     pub resolv_conf: String,
-    /// Processes and threads at most.
+    /// The limit of processes and threads.
     pub pids: u32,
 }
 
-/// What a machine says.
+/// A message from a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
-    /// What is used of its own disk.
+    /// The usage of its own disk.
     Disk {
         /// Bytes.
         bytes: u64,
@@ -59,12 +60,12 @@ pub enum News {
     Ended(GuestReport),
 }
 
-/// How an errand went.
+/// The result of an errand.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestReport {
     /// The agent's exit code, or 128 plus the signal's number.
     pub exit_code: i32,
-    /// How often the guest's kernel killed a process for want of memory.
+    /// The number of processes that the guest's kernel killed for lack of memory.
     pub oom_kills: u64,
     /// Set when the agent could not be started.
     pub failure: Option<Failure>,

@@ -1,4 +1,5 @@
-//! Identifiers. Each kind is its own type, so that one cannot be passed where another is meant.
+//! Identifiers. Each kind is its own type, so that an identifier cannot be passed in place of another. Pure: no I/O,
+//! except for the randomness of new ones.
 
 use std::{fmt, str::FromStr};
 
@@ -42,7 +43,7 @@ macro_rules! id_type {
 }
 
 id_type!(
-    /// One create or customize run.
+    /// One run, of a create or customize job.
     JobId, new_v4
 );
 id_type!(

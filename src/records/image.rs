@@ -1,4 +1,4 @@
-//! Images: what was built.
+//! The records of built images. Pure: no I/O.
 
 use std::collections::BTreeMap;
 

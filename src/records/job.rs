@@ -1,4 +1,4 @@
-//! Jobs, as IMS's API shows them.
+//! Jobs, as IMS's API shows them. Pure: no I/O.
 //!
 //! ```text
 //!  create     creating → fetching_recipe → waiting_for_repos → building_image → [waiting_on_user] → packaging_artifacts → success
@@ -6,7 +6,7 @@
 //!  both       any of these → error
 //! ```
 //!
-//! A step may be skipped, none may be gone back to, and what has ended stays ended ([`JobStatus::may_become`]).
+//! A job may skip a status, never goes back to one, and stays ended once it has ended ([`JobStatus::may_become`]).
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -175,7 +175,7 @@ impl JobStatus {
         matches!(self, JobStatus::Error | JobStatus::Success)
     }
 
-    /// Whether a job may go from here to there: forward, never back, and nowhere from an end.
+    /// Whether a job may go from this status to the next: forward, never back, and nowhere from an end.
     pub fn may_become(self, next: JobStatus) -> bool {
         self == next || (!self.is_final() && (next.is_final() || self < next))
     }

@@ -1,11 +1,11 @@
-//! Links: where an object is, as records and manifests say it.
+//! Links: the locations of objects, as records and manifests hold them. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 
-/// Where an object is.
+/// The location of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// `s3://bucket/key`.
+    /// The object: `s3://bucket/key`.
     pub path: String,
     /// Entity tag without quotes; informative.
     #[serde(default)]
@@ -52,8 +52,8 @@ impl Link {
     }
 }
 
-/// Bucket and key of `s3://bucket/key`, or none when the path has another form or holds what S3 does not take. A `?` is
-/// part of the key.
+/// Bucket and key of `s3://bucket/key`, or none when the path has another form or contains something that S3 does not
+/// accept. A `?` is part of the key.
 pub fn bucket_and_key(path: &str) -> Option<(&str, &str)> {
     let (bucket, key) = path.strip_prefix("s3://")?.split_once('/')?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');

@@ -1,25 +1,25 @@
-//! The log of a job, line by line.
+//! The log of a job, line by line. Pure: no I/O.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Moment, Step, protocol::Stream};
 
-/// A line to be kept.
+/// A line to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// When it was said, by the clock of who said it. Kept to the microsecond.
+    /// The time of the line, by the clock of its origin. Stored to the microsecond.
     pub time: Timestamp,
-    /// The step that the job was at, if it was at any.
+    /// The step of the job at that time, if any.
     pub step: Option<Step>,
-    /// Who said it.
+    /// The origin of the line.
     pub stream: LogStream,
     /// The line, without its end.
     pub text: String,
 }
 
 impl LogLine {
-    /// A line of the server's own, said now.
+    /// A line of the server's own, with the current time.
     pub fn of_server(text: impl Into<String>) -> Self {
         Self {
             time: Timestamp::now(),
@@ -30,14 +30,14 @@ impl LogLine {
     }
 }
 
-/// A line that was kept.
+/// A stored line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRow {
-    /// Its number in the job's log: from 0 without holes, over all attempts.
+    /// Its number in the job's log: from 0 without gaps, over all attempts.
     pub seq: u64,
-    /// When it was kept, by the server's clock.
+    /// The time of its storage, by the server's clock.
     pub kept: Moment,
-    /// What was said.
+    /// The line itself.
     pub line: LogLine,
 }
 

@@ -1,4 +1,4 @@
-//! What Kiln keeps and says: types and rules, no I/O.
+//! The domain: the types of everything that Kiln stores and exchanges, and their rules. Pure: no I/O.
 
 pub mod artifact;
 pub mod change;

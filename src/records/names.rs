@@ -1,7 +1,7 @@
-//! Names that people give, and what they may not contain.
+//! Checks names that users give. Pure: no I/O.
 //!
-//! A name ends up in lists on a terminal, in headers of S3 objects, in file names and in arguments of programs. Whatever
-//! would mean something there is refused when the name is given, so that nothing later has to quote it.
+//! A name ends up in lists on a terminal, in headers of S3 objects, in file names and in arguments of programs.
+//! Characters with a meaning there are refused at the start, so that no later code has to quote a name.
 
 /// The longest name, in bytes.
 pub const MAX_NAME: usize = 1024;
@@ -9,8 +9,8 @@ pub const MAX_NAME: usize = 1024;
 /// The longest file name, in bytes (`NAME_MAX` of Linux).
 pub const MAX_FILE_NAME: usize = 255;
 
-/// What is wrong with the name of a record: control characters, or its length. Names may be anything else that can be
-/// read; they are never part of a path.
+/// Checks the name of a record: no control characters, and a limited length. A name may otherwise be any readable text;
+/// it is never part of a path.
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     if name.len() > MAX_NAME {
         return Err("Longer than 1024 bytes.");
@@ -21,7 +21,7 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What is wrong with the name of a file in a directory that Kiln chooses.
+/// Checks the name of a file in a directory that Kiln chooses.
 pub fn check_file_name(name: &str) -> Result<(), &'static str> {
     check_name(name)?;
     if name.len() > MAX_FILE_NAME {
@@ -36,7 +36,7 @@ pub fn check_file_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What is wrong with a host's name: letters, digits, dots, hyphens and underscores, beginning with a letter or digit.
+/// Checks a host's name: letters, digits, dots, hyphens and underscores, beginning with a letter or digit.
 pub fn check_host_name(name: &str) -> Result<(), &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.len() > 253 || !name.chars().all(plain) || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -45,8 +45,8 @@ pub fn check_host_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What is wrong with a public key: it has to be one line of `authorized_keys`, its line end included or not. What the
-/// line says is for the SSH server to judge.
+/// Checks a public key: it has to be one line of `authorized_keys`, with or without its line end. The SSH server judges
+/// the content of the line.
 pub fn check_public_key(key: &str) -> Result<(), &'static str> {
     let line = key
         .strip_suffix('\n')
@@ -66,7 +66,7 @@ pub fn check_public_key(key: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Control characters, and the marks that turn the direction of text around, which make a name look like another one.
+/// Control characters, and the marks that reverse the direction of text, which make one name look like another.
 pub fn is_invisible(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,4 +1,4 @@
-//! What the agent and its server say to each other.
+//! The protocol between the agent and its server. Pure: no I/O.
 //!
 //! The agent opens every exchange; it is an HTTP request with the job's token. Each [`Call`] is one route:
 //!
@@ -13,9 +13,9 @@
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
 //! ```
 //!
-//! Bodies are JSON. A refusal is a [`Failure`](super::Failure) as JSON; its status says what the agent does about it:
-//! 401 and 410 mean that it has no business here (any more) and exits, 5xx that it tries again, all others that the job
-//! fails with that cause.
+//! Bodies are JSON. A refusal is a [`Failure`](super::Failure) as JSON, and its status tells the agent how to react: on
+//! 401 and 410 the agent has no business here (any more) and exits; on 5xx it retries; on all others the job fails with
+//! that cause.
 
 use std::{fmt, net::IpAddr};
 
@@ -38,8 +38,8 @@ mod event;
 mod job;
 pub mod shell;
 
-/// Names this version of the protocol: a digest (FNV-1a) of the files that define it. Kiln and its agent are built
-/// together; a pair that was not must be told apart at once, not by the first message that cannot be read.
+/// Identifies this version of the protocol: a digest (FNV-1a) of the files that define it. Kiln and its agent are built
+/// together. A mismatched pair must be detected at once, not by the first unreadable message.
 pub const PROTOCOL: u64 = {
     let hash = fnv1a(0xcbf2_9ce4_8422_2325, include_bytes!("protocol.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/call.rs"));
@@ -59,22 +59,22 @@ const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
     hash
 }
 
-/// What an agent has to know to find its job. It comes as one JSON line on the agent's standard input, never as an
-/// argument or in the environment, which programs of a recipe could read.
+/// The facts that an agent needs to find its job. They arrive as one JSON line on the agent's standard input, never as
+/// an argument or in the environment, which a recipe's programs could read.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentFacts {
-    /// Where the server is: `unix:` and the path of a socket, or an `http` or `https` address.
+    /// The server's address: `unix:` and the path of a socket, or an `http` or `https` address.
     pub server: String,
     /// The job.
     pub job: JobId,
-    /// Shows that the agent is this job's, and can do nothing else.
+    /// Proves that the agent belongs to this job; it allows nothing else.
     pub token: String,
-    /// Ports of the server's loopback that the sandbox may reach, each under its own number at 127.0.0.1.
+    /// Ports of the server's loopback that the sandbox may reach, each with the same number at 127.0.0.1.
     pub doors: Vec<u16>,
-    /// Whom to trust when `server` is an `https` address: certificate authorities, PEM.
+    /// The certificate authorities to trust when `server` is an `https` address, PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_bundle: Option<String>,
-    /// The address whose ports these are, where a sandbox cannot have the server's sockets: a virtual machine.
+    /// The address that has these ports, where a sandbox cannot have the server's sockets: in a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }

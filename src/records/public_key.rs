@@ -1,4 +1,4 @@
-//! Public keys: who may log in to a job's shell.
+//! Public keys: the keys that may log in to a job's shell. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 

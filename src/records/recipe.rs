@@ -1,4 +1,4 @@
-//! Recipes: what can be built.
+//! The records of recipes. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,6 @@ impl LinuxDistribution {
 pub struct TemplateValue {
     /// The variable.
     pub key: String,
-    /// What it stands for.
+    /// Its value.
     pub value: String,
 }

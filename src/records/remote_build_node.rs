@@ -1,4 +1,4 @@
-//! Remote build nodes: hosts that run jobs of their own architecture natively.
+//! Remote build nodes: hosts that run jobs of their own architecture natively. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 

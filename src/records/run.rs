@@ -1,4 +1,4 @@
-//! How Kiln carries a job out: the states it goes through, and the arrows between them.
+//! How Kiln carries out a job: the states of a run, and the arrows between them. Pure: no I/O.
 //!
 //! ```text
 //!              launch             start             finish               commit
@@ -9,9 +9,9 @@
 //!     └─ fail (also from Launching, Running, Committing) ─────────┴───────────────▶ Failed
 //! ```
 //!
-//! Each arrow is a function of [`Run`]; nothing else changes a state. A function refuses ([`Refused`]) from any state
-//! that has no such arrow, so `Success` and `Failed` stay what they are. What IMS's clients see, [`JobStatus`], follows
-//! from the state and the step ([`Run::status`]) and never goes back, even when a job is tried again.
+//! Each arrow is a function of [`Run`]; nothing else changes a state. A function refuses ([`Refused`]) every state that
+//! has no such arrow, so `Success` and `Failed` are final. The status that IMS's clients see, [`JobStatus`], follows
+//! from the state and the step ([`Run::status`]). It never goes back, even when a job is retried.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use super::{
     protocol::{BootFiles, SandboxFacts, ShellNews, TemplateMode},
 };
 
-/// The longest rest between two tries of a job.
+/// The longest pause between two attempts of a job.
 const LONGEST_REST: Duration = Duration::from_mins(10);
 
-/// How long a job rests after this try, the first of which is 1: `first`, and twice as long each time.
+/// The pause after this attempt, counted from 1: `first`, doubled each time.
 pub fn rest_after(attempt: u32, first: Duration) -> Duration {
     first
         .saturating_mul(1 << attempt.saturating_sub(1).min(16))
@@ -36,124 +36,124 @@ pub fn rest_after(attempt: u32, first: Duration) -> Duration {
 /// Kiln's own half of a job; IMS's half is [`Job`](super::Job).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Where it is.
+    /// Its place in the diagram.
     pub state: State,
-    /// What was decided when it was asked for.
+    /// The decisions made when the job was requested.
     pub plan: Plan,
-    /// The image that it makes; chosen at the start, so that a second try writes to the same place.
+    /// The image to be made; chosen at the start, so that a second attempt writes to the same place.
     pub image: ImageId,
-    /// Which try this is, from 1.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The server whose host the sandbox is on.
+    /// The server whose host has the sandbox.
     pub owner: Option<ServerId>,
-    /// SHA-256 of the token of this try's agent, hexadecimal. Gone with the try.
+    /// SHA-256 of the token of this attempt's agent, hexadecimal. Cleared with the attempt.
     pub token: Option<String>,
-    /// The step that it is in, or ended in.
+    /// The current step, or the step at which the job ended.
     pub step: Option<Step>,
-    /// Steps of this try that ended well.
+    /// Steps of this attempt that succeeded.
     pub steps: Vec<StepTime>,
-    /// What this try brought, or is bringing, to S3.
+    /// The uploads of this attempt to S3, open or complete.
     pub uploads: Vec<RunUpload>,
-    /// What it used at most.
+    /// The highest usage measured.
     pub used: Option<Used>,
-    /// What this try's sandbox is, as its agent found it.
+    /// Facts about this attempt's sandbox, as its agent reported them.
     #[serde(default)]
     pub found: Option<SandboxFacts>,
-    /// What ran how, once this try's root is built, if it is emulated.
+    /// Counts of native and emulated programs, once this attempt's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
-    /// Its shell, if it is to have one.
+    /// Its shell, if it has one.
     #[serde(default)]
     pub shell: Option<Shell>,
-    /// When this try was launched.
+    /// When this attempt was launched.
     pub launched: Option<Moment>,
-    /// When the next try may be launched, while one that failed is rested from.
+    /// The earliest time of the next attempt, while the job rests after a failed one.
     #[serde(default)]
     pub retry_at: Option<Moment>,
     /// When the job ended.
     pub ended: Option<Moment>,
-    /// Whether the files of the sandbox are kept, so that another job can go on from them.
+    /// Whether the files of the sandbox are kept, so that another job can resume from them.
     pub kept: bool,
-    /// SHA-256 of the recipe's archive, hexadecimal, once it was read.
+    /// SHA-256 of the recipe's archive, hexadecimal, once the archive was read.
     pub recipe_sha256: Option<String>,
-    /// Where the whole log is, once the job has ended: `s3://bucket/key`.
+    /// The location of the whole log, once the job has ended: `s3://bucket/key`.
     pub log: Option<String>,
-    /// Whether nothing of it is left to clear away.
+    /// Whether its remains are all cleared away.
     pub settled: bool,
 }
 
-/// Where a job is.
+/// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Waiting for its turn.
     Queued,
-    /// It has a place; its sandbox is being made.
+    /// Placed; its sandbox is being made.
     Launching,
     /// Its agent has called.
     Running,
-    /// Its agent is finished; the manifest and the image's record are being written.
+    /// Its agent has finished; the manifest and the image's record are being written.
     Committing,
-    /// It has ended, with an image.
+    /// Ended with an image.
     Success,
-    /// It has ended, without.
+    /// Ended without an image.
     Failed(Failure),
 }
 
-/// What was decided when the job was asked for.
+/// The decisions made when the job was requested.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Where it runs; none until it is known what the places offer.
+    /// The place of the run; none until the offers of the places are known.
     #[serde(default = "local")]
     pub place: Option<String>,
-    /// What makes its sandbox there.
+    /// The kind of its sandbox there.
     #[serde(default)]
     pub driver: DriverKind,
-    /// Whether it gets a kernel of its own even if its architecture is the place's.
+    /// Whether it needs its own kernel even if its architecture is the place's.
     #[serde(default)]
     pub own_kernel: bool,
-    /// How the programs of the image's architecture run.
+    /// How programs of the image's architecture run.
     pub how: How,
-    /// One sentence that says where and why.
+    /// One sentence that gives the place and the reason for it.
     pub why: String,
-    /// What it may use, and what is set aside for it.
+    /// Its limits, and the resources reserved for it.
     pub needs: Needs,
-    /// The image that it changes; a create job has a recipe instead.
+    /// The image to change; a create job has a recipe instead.
     #[serde(default)]
     pub image: Option<BaseImage>,
     /// The recipe's archive: `s3://bucket/key`.
     pub recipe: String,
     /// Names and values for the recipe's templates.
     pub values: Vec<(String, String)>,
-    /// What happens to template names without a value.
+    /// The treatment of template names without a value.
     pub template_mode: TemplateMode,
-    /// Which tools may run as native twins if it is emulated. Plans of servers that had no twins do not say.
+    /// Which tools may run as native twins if the job is emulated. Absent in plans of servers without twins.
     #[serde(default = "no_twins")]
     pub twins: TwinLevel,
     /// Which files of `/boot` are delivered.
     pub boot: BootFiles,
-    /// What it goes on from, if it does not begin anew.
+    /// The job and step to resume from, if this is not a fresh start.
     pub resume: Option<ResumeFrom>,
-    /// Who asked for it, if that is known.
+    /// The user, if known.
     pub who: Option<String>,
 }
 
 /// The place that every server has: its own host.
 pub const LOCAL: &str = "local";
 
-/// What servers that knew no other place meant.
+/// The place in plans of servers that had only their own host.
 #[expect(clippy::unnecessary_wraps, reason = "that is the field's type")]
 fn local() -> Option<String> {
     Some(LOCAL.to_owned())
 }
 
-/// What servers that had no twins meant.
+/// The level in plans of servers without twins.
 fn no_twins() -> TwinLevel {
     TwinLevel::Off
 }
 
 impl Plan {
-    /// What type of job it is of.
+    /// The type of the job.
     pub const fn job_type(&self) -> JobType {
         match self.image {
             Some(_) => JobType::Customize,
@@ -162,29 +162,29 @@ impl Plan {
     }
 }
 
-/// An image that is the beginning of another.
+/// An image that a customize job starts from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseImage {
-    /// It.
+    /// Its id.
     pub id: ImageId,
     /// Its root file system: `s3://bucket/key`.
     pub rootfs: String,
-    /// The MD5 that its manifest has of that.
+    /// The MD5 of the root file system in its manifest.
     pub md5: Option<String>,
-    /// The SHA-256 that its manifest has of that.
+    /// The SHA-256 of the root file system in its manifest.
     pub sha256: Option<String>,
-    /// What is run in it; with none, its user changes it by hand.
+    /// The commands to run in it. If empty, a user changes the image by hand.
     pub changes: Vec<Change>,
 }
 
-/// What a job goes on from.
+/// The point from which a job resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeFrom {
-    /// The job whose files were kept.
+    /// The job with the kept files.
     pub job: JobId,
-    /// The first step that is done again.
+    /// The first step to repeat.
     pub step: Step,
-    /// The server whose host they are on.
+    /// The server whose host has the files.
     pub server: ServerId,
 }
 
@@ -192,34 +192,34 @@ pub struct ResumeFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
-    /// On this CPU.
+    /// Directly on this CPU.
     Native,
     /// By user-mode emulation.
     Emulated,
 }
 
-/// What makes sandboxes.
+/// The kinds of sandboxes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriverKind {
-    /// Namespaces of the host's kernel.
+    /// Namespaces on the host's kernel.
     #[default]
     Namespace,
-    /// QEMU, with a virtual machine for each job.
+    /// QEMU, one virtual machine per job.
     Microvm,
-    /// A container engine, with a container for each job.
+    /// A container engine, one container per job.
     Docker,
-    /// A container engine with Kata, with a virtual machine for each job.
+    /// A container engine with Kata, one virtual machine per job.
     Kata,
 }
 
-/// Whose kernel a sandbox runs on.
+/// Which kernel a sandbox runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
-    /// That of the place, apart from it by namespaces.
+    /// The place's kernel, separated by namespaces.
     Shared,
-    /// Its own, in a virtual machine.
+    /// A kernel of its own, in a virtual machine.
     Own,
 }
 
@@ -234,7 +234,7 @@ impl DriverKind {
         }
     }
 
-    /// Whose kernel its sandboxes run on.
+    /// Which kernel its sandboxes run on.
     pub fn kernel(self) -> Kernel {
         match self {
             Self::Namespace | Self::Docker => Kernel::Shared,
@@ -242,7 +242,7 @@ impl DriverKind {
         }
     }
 
-    /// What keeps its sandboxes apart from everything else, as in the API.
+    /// How its sandboxes are isolated, as in the API.
     pub fn isolation(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
@@ -252,20 +252,20 @@ impl DriverKind {
     }
 }
 
-/// What a job needs of a place.
+/// The resources that a job needs from a place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// Memory that is set aside, bytes.
+    /// Reserved memory, in bytes.
     pub memory: u64,
-    /// Memory at which it is ended, bytes.
+    /// Memory limit, in bytes; the job is ended there.
     pub memory_limit: u64,
-    /// Disk that is set aside, bytes.
+    /// Reserved disk space, in bytes.
     pub disk: u64,
-    /// Disk at which it is ended, bytes.
+    /// Disk limit, in bytes; the job is ended there.
     pub disk_limit: u64,
 }
 
-/// What a job used at most.
+/// The highest usage of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Bytes of memory.
@@ -289,16 +289,16 @@ pub struct StepTime {
     pub cpu_ms: u64,
 }
 
-/// An upload of a try.
+/// An upload of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunUpload {
-    /// Where it goes.
+    /// The object to upload.
     pub upload: Upload,
-    /// The object, once S3 has it whole and checked.
+    /// The object, once S3 has all of it and its checksum was verified.
     pub done: Option<UploadedArtifact>,
 }
 
-/// There is no such arrow from where the job is.
+/// The job's current state has no such arrow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {from} cannot {arrow}")]
 pub struct Refused {
@@ -335,7 +335,7 @@ impl Run {
         }
     }
 
-    /// Queued, still: this is where it will run, decided now or anew.
+    /// Queued → Queued: sets the place, now or again.
     pub fn place(&mut self, place: &str, driver: DriverKind, how: How, why: &str) -> Result<(), Refused> {
         self.only_from("be placed", |state| matches!(state, State::Queued))?;
         (self.plan.place, self.plan.driver) = (Some(place.to_owned()), driver);
@@ -343,7 +343,7 @@ impl Run {
         Ok(())
     }
 
-    /// Queued → Launching: this server has set aside what the job needs.
+    /// Queued → Launching: this server has reserved the resources for the job.
     pub fn launch(&mut self, owner: ServerId, now: Moment) -> Result<(), Refused> {
         self.only_from("launch", |state| matches!(state, State::Queued))?;
         self.owner = Some(owner);
@@ -353,21 +353,21 @@ impl Run {
         Ok(())
     }
 
-    /// Launching → Running: the agent asked what to do. Asked again by the same agent, nothing changes.
+    /// Launching → Running: the agent fetched its job. A repeated call by the same agent changes nothing.
     pub fn start(&mut self) -> Result<(), Refused> {
         self.only_from("start", |state| matches!(state, State::Launching | State::Running))?;
         self.state = State::Running;
         Ok(())
     }
 
-    /// Running → Committing: the agent did all it had to. Said again, nothing changes.
+    /// Running → Committing: the agent completed its work. A repeated call changes nothing.
     pub fn finish(&mut self) -> Result<(), Refused> {
         self.only_from("finish", |state| matches!(state, State::Running | State::Committing))?;
         self.state = State::Committing;
         Ok(())
     }
 
-    /// Committing → Success: manifest and record are there.
+    /// Committing → Success: the manifest and the record exist.
     pub fn commit(&mut self, now: Moment) -> Result<(), Refused> {
         self.only_from("commit", |state| matches!(state, State::Committing))?;
         self.state = State::Success;
@@ -375,8 +375,8 @@ impl Run {
         Ok(())
     }
 
-    /// Launching, Running → Queued, for another try from this moment on: what failed was the place, not the recipe. Not
-    /// once its shell was open: what its user did there cannot be done again.
+    /// Launching, Running → Queued, for another attempt at the given time, because the place failed and not the recipe.
+    /// Refused once the job's shell was open: its user's work cannot be repeated.
     pub fn retry(&mut self, at: Moment) -> Result<(), Refused> {
         let untouched = self.shell.as_ref().is_none_or(|shell| shell.opened.is_none());
         self.only_from("be tried again", |state| {
@@ -392,7 +392,7 @@ impl Run {
         Ok(())
     }
 
-    /// Any state but the two ends → Failed.
+    /// Any state but the two final ones → Failed.
     pub fn fail(&mut self, failure: Failure, now: Moment) -> Result<(), Refused> {
         self.only_from("fail", |state| !state.is_final())?;
         self.state = State::Failed(match self.step {
@@ -419,7 +419,7 @@ impl Run {
         Err(Refused { from, arrow })
     }
 
-    /// What IMS's clients see, given what they saw before.
+    /// The status for IMS's clients, given the previous status.
     pub fn status(&self, before: JobStatus) -> JobStatus {
         let now = match (&self.state, self.step) {
             (State::Success, _) => JobStatus::Success,
@@ -430,48 +430,49 @@ impl Run {
             (_, Some(Step::Fetch)) if self.plan.image.is_some() => JobStatus::FetchingImage,
             (_, Some(Step::Fetch | Step::Template)) => JobStatus::FetchingRecipe,
             (_, Some(Step::Repos)) => JobStatus::WaitingForRepos,
-            // Whoever waits for its shell must not take it for open before it is.
+            // The status must not announce the shell before it is open.
             (_, Some(Step::Customize)) if self.is_changed_by_hand() => before,
             (_, Some(Step::Build | Step::Customize)) => JobStatus::BuildingImage,
         };
         if before.may_become(now) { now } else { before }
     }
 
-    /// How long it still rests before its next try. A clock that was set back makes nobody wait for ever.
+    /// The remaining pause before the next attempt. A clock that was set back does not delay the job for ever.
     pub fn rest(&self, now: Moment) -> Option<Duration> {
         let micros = self.retry_at?.micros().checked_sub(now.micros())?;
         let rest = Duration::from_micros(u64::try_from(micros).ok()?);
         (!rest.is_zero() && rest <= LONGEST_REST).then_some(rest)
     }
 
-    /// What this try goes on from. A second one begins anew: what the first left may be what it failed of.
+    /// The point from which this attempt resumes. A second attempt starts afresh: the leftovers of the first may have
+    /// caused its failure.
     pub fn resumes(&self) -> Option<ResumeFrom> {
         self.plan.resume.filter(|_| self.attempt == 1)
     }
 
-    /// Whether somebody can log in now.
+    /// Whether a user can log in now.
     pub fn has_open_shell(&self) -> bool {
         self.shell.as_ref().is_some_and(Shell::is_ready)
     }
 
-    /// Whether it waits for its user to change the image.
+    /// Whether the job waits for its user to change the image.
     fn is_changed_by_hand(&self) -> bool {
         let shell = self.shell.as_ref();
         shell.is_some_and(|shell| shell.wish.when == ShellTime::Customize)
     }
 
-    /// Since when it has been at work without a user.
+    /// The time since which the job has worked without a user.
     pub fn at_work_since(&self) -> Option<Moment> {
         let closed = self.shell.as_ref().and_then(|shell| shell.closed);
         closed.or(self.launched)
     }
 
-    /// Notes what its sandbox is.
+    /// Records the facts about its sandbox.
     pub fn note_sandbox(&mut self, found: SandboxFacts) {
         self.found = Some(found);
     }
 
-    /// Notes what became of its shell.
+    /// Records news of its shell.
     pub fn note_shell(&mut self, news: &ShellNews, now: Moment) {
         let Some(shell) = &mut self.shell else { return };
         match news {
@@ -482,8 +483,7 @@ impl Run {
         }
     }
 
-    /// Running: somebody says what is to become of what was done in its shell. Said again, the last word counts until the
-    /// agent has heard it.
+    /// Running: records the user's verdict on the work in its shell. It can be changed until the agent has received it.
     pub fn judge(&mut self, verdict: Verdict) -> Result<(), Refused> {
         let open = self.has_open_shell();
         self.only_from("be told what to do with its shell", |state| {
@@ -495,26 +495,26 @@ impl Run {
         Ok(())
     }
 
-    /// Notes that a step began.
+    /// Records the start of a step.
     pub fn begin_step(&mut self, step: Step) {
         self.step = Some(step);
     }
 
-    /// Notes that a step ended well. Said again, nothing changes.
+    /// Records the success of a step. A repeated call changes nothing.
     pub fn end_step(&mut self, time: StepTime) {
         if !self.steps.iter().any(|known| known.step == time.step) {
             self.steps.push(time);
         }
     }
 
-    /// Notes what ran how in this try.
+    /// Records the counts of native and emulated programs in this attempt.
     pub fn note_execs(&mut self, mut execs: Execs) {
-        // What comes out of a sandbox does not decide how large a record is.
+        // The output of a sandbox must not decide the size of a record.
         execs.most_expensive.truncate(Execs::MOST_EXPENSIVE);
         self.execs = Some(execs);
     }
 
-    /// Notes what was measured; what was more before stays.
+    /// Records measured usage; each figure keeps its maximum.
     pub fn note_use(&mut self, now: Used) {
         let before = self.used.unwrap_or_default();
         self.used = Some(Used {
@@ -524,11 +524,11 @@ impl Run {
         });
     }
 
-    /// What this try brought, one of each kind: an upload that was begun anew counts instead of the one before it.
+    /// The uploads of this attempt, one of each kind: a restarted upload replaces the one before it.
     ///
     /// # Errors
     ///
-    /// The first that is not finished.
+    /// The first upload that is not complete.
     pub fn artifacts(&self) -> Result<Vec<UploadedArtifact>, &Upload> {
         let last_of_its_kind = |at: usize, known: &RunUpload| {
             let later = &self.uploads[at + 1..];
@@ -540,12 +540,12 @@ impl Run {
             .collect()
     }
 
-    /// Whether the place has anything set aside for it.
+    /// Whether resources of its place are reserved for it.
     pub fn holds_place(&self) -> bool {
         self.owner.is_some() && !self.settled
     }
 
-    /// Why it failed, if it did.
+    /// The failure, if the job failed.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.state {
             State::Failed(failure) => Some(failure),
@@ -567,7 +567,7 @@ impl State {
         }
     }
 
-    /// Whether it is an end.
+    /// Whether the state is final.
     pub const fn is_final(&self) -> bool {
         matches!(self, State::Success | State::Failed(_))
     }
@@ -670,8 +670,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order: an end is final, a refusal changes nothing, clients never see a status go
-        /// back, a token lives only while there is something to do, and tries are counted.
+        /// In any order of arrows: an end is final, a refusal changes nothing, clients never see a status go back, a
+        /// token exists only while work is left, and attempts are counted.
         #[test]
         fn no_order_of_arrows_breaks_a_run(arrows in arrows()) {
             let mut run = run();

@@ -1,10 +1,10 @@
-//! The shell of a job: where it is reached, how it is, how it ends.
+//! The shell of a job: its address, its state, its end. Pure: no I/O.
 //!
 //! ```text
 //!  Pending ──open──▶ Ready ──close──▶ Closed
 //! ```
 //!
-//! It is open once. A job whose shell was open is not tried again: what its user did is gone.
+//! A shell opens once. A job whose shell was open is not retried: its user's work is lost.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,30 +13,30 @@ use super::Moment;
 /// A shell, as the server keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shell {
-    /// What the plan says of it.
+    /// The shell that the plan asks for.
     pub wish: ShellWish,
-    /// Where it is reached; none until a server has the job.
+    /// Its address; none until a server has the job.
     pub at: Option<Address>,
-    /// How it is.
+    /// Its state.
     pub status: ShellStatus,
     /// The public half of its host key, as in OpenSSH's `known_hosts`: type and key. Made for this job only.
     pub host_key: Option<String>,
     /// When it was opened.
     pub opened: Option<Moment>,
-    /// When it ends by itself, unless it is used before.
+    /// The time at which it ends by itself, unless it is used before.
     pub until: Option<Moment>,
     /// When it was closed.
     pub closed: Option<Moment>,
-    /// What somebody said over the API that is to become of the work in it.
+    /// The verdict on the work in it that a user gave over the API.
     pub verdict: Option<Verdict>,
 }
 
-/// What shell a job is to have.
+/// The shell that a job should have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellWish {
     /// The keys that may log in, as in OpenSSH's `authorized_keys`.
     pub keys: String,
-    /// Whether whoever logs in sees the image's root and nothing else.
+    /// Whether a login sees the image's root and nothing else.
     pub jail: bool,
     /// When it is opened.
     pub when: ShellTime,
@@ -48,7 +48,7 @@ pub struct ShellWish {
 pub enum ShellTime {
     /// To change the image by hand.
     Customize,
-    /// To look at what was built, well or not.
+    /// To inspect the result, whether the build succeeded or not.
     Debug,
 }
 
@@ -85,18 +85,18 @@ impl ShellStatus {
     }
 }
 
-/// What is to become of what was done in a shell.
+/// The verdict on the work in a shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is kept.
+    /// The work is kept.
     Complete,
-    /// It is thrown away.
+    /// The work is discarded.
     Failed,
 }
 
 impl Verdict {
-    /// The name of the file in the shell that says the same.
+    /// The name of the file in the shell that gives the same verdict.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -106,7 +106,7 @@ impl Verdict {
 }
 
 impl Shell {
-    /// One that is yet to be opened.
+    /// A shell that is not open yet.
     pub fn new(wish: ShellWish) -> Self {
         Self {
             wish,
@@ -120,12 +120,12 @@ impl Shell {
         }
     }
 
-    /// Whether it can be logged in to.
+    /// Whether it accepts logins.
     pub fn is_ready(&self) -> bool {
         self.status == ShellStatus::Ready
     }
 
-    /// Pending → Ready. Said again, nothing changes.
+    /// Pending → Ready. A repeated call changes nothing.
     pub fn open(&mut self, host_key: &str, until: Moment, now: Moment) {
         if self.status == ShellStatus::Pending {
             self.status = ShellStatus::Ready;
@@ -135,12 +135,12 @@ impl Shell {
         }
     }
 
-    /// Any → Closed. Said again, nothing changes.
+    /// Any → Closed. A repeated call changes nothing.
     pub fn close(&mut self, now: Moment) {
         if self.status != ShellStatus::Closed {
             self.status = ShellStatus::Closed;
             self.until = None;
-            // One that never was open kept nobody waiting.
+            // A shell that was never open delayed no job.
             self.closed = self.opened.map(|_| now);
         }
     }

@@ -1,4 +1,4 @@
-//! The steps of a job, in their order.
+//! The steps of a job, in order. Pure: no I/O.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ impl Step {
         Step::Upload,
     ];
 
-    /// Those of a job of this type, in order.
+    /// The steps of a job of this type, in order.
     pub const fn of(job: JobType) -> &'static [Step] {
         use Step::{Build, Customize, Fetch, Package, Prepare, Repos, Template, Upload};
         match job {

@@ -1,4 +1,4 @@
-//! Moments, in the form in which IMS writes them.
+//! Moments, in IMS's written form. Reads the clock, nothing else.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// A moment, exact to the microsecond.
 ///
-/// Written in UTC as ISO 8601 without a zone (`2026-11-20T13:53:42.680608`, the fraction absent when it is zero), which
-/// is what IMS does and its clients sort as text. Read with or without a zone: old IMS releases wrote `+00:00`.
+/// Written in UTC as ISO 8601 without a zone (`2026-11-20T13:53:42.680608`, without the fraction when it is zero): IMS
+/// does the same, and its clients sort it as text. Read with or without a zone: old IMS releases wrote `+00:00`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(i64);
 
 impl Moment {
-    /// Now.
+    /// The current moment.
     pub fn now() -> Self {
         Self(Timestamp::now().as_microsecond())
     }
@@ -23,7 +23,7 @@ impl Moment {
         Self(micros)
     }
 
-    /// So much later, or at the end of time.
+    /// Adds a duration, up to the end of time.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(
@@ -32,7 +32,7 @@ impl Moment {
         )
     }
 
-    /// So much earlier, or at the beginning of time.
+    /// Subtracts a duration, down to the beginning of time.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Self(

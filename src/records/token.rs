@@ -1,14 +1,14 @@
-//! API tokens and what they allow.
+//! API tokens and their roles. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Moment, TokenId};
 
-/// What a caller may do. Each role includes the ones before it.
+/// The rights of a caller. Each role includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Look at everything.
+    /// Read everything.
     Read,
     /// Create, change, delete and restore single records.
     Write,
@@ -17,7 +17,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Every role, the least first.
+    /// Every role, the weakest first.
     pub const ALL: [Role; 3] = [Role::Read, Role::Write, Role::Admin];
 
     /// Its name.
@@ -30,17 +30,17 @@ impl Role {
     }
 }
 
-/// A token's record. The token itself is not kept, only its SHA-256.
+/// A token's record. It holds the SHA-256 of the token, not the token itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     /// Its identity.
     pub id: TokenId,
-    /// When it was made.
+    /// The time of its creation.
     pub created: Moment,
-    /// Whom or what it is for.
+    /// Its purpose or owner.
     pub name: String,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
-    /// When it ends; none means never.
+    /// Its expiry; none means never.
     pub expires: Option<Moment>,
 }

@@ -1,4 +1,4 @@
-//! How far an emulated build may use native twins, and what came of it.
+//! The level of native twins in an emulated build, and its results. Pure: no I/O.
 
 use std::{fmt, str::FromStr};
 
@@ -21,7 +21,7 @@ pub enum TwinLevel {
 }
 
 impl TwinLevel {
-    /// All of them, in their order.
+    /// All levels, in order.
     pub const ALL: [Self; 4] = [Self::Off, Self::Tools, Self::Shell, Self::Full];
 
     /// Its name.
@@ -41,7 +41,7 @@ impl fmt::Display for TwinLevel {
     }
 }
 
-/// No level has this name.
+/// The name of no level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no level of twins called `{0}`: it is one of off, tools, shell, full")]
 pub struct UnknownTwinLevel(String);
@@ -68,12 +68,12 @@ pub struct Execs {
 }
 
 impl Execs {
-    /// How many programs are named at most.
+    /// The most programs that are named.
     pub const MOST_EXPENSIVE: usize = 10;
 }
 
 impl fmt::Display for Execs {
-    /// How many of each kind, in one line.
+    /// Writes the counts of each kind on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} as native twins, {} emulated", self.twins, self.emulated)
     }

@@ -1,13 +1,14 @@
-//! The toolbox: the root file system that the agent runs in.
+//! Reads a toolbox: the root file system in which the agent runs. Reads the directory of toolboxes; writes nothing.
 //!
 //! ```text
-//! toolboxes/<digest of the description>/toolbox.squashfs   what other machines and VMs get
+//! toolboxes/<digest of the description>/toolbox.squashfs   for other machines and VMs
 //! toolboxes/<digest of the description>/tree               the same, unpacked: the lower layer of every sandbox here
 //! toolboxes/<digest of the description>/vm                 kernel and modules of virtual machines, beside the root
 //! toolboxes/<digest of the description>/facts.json         its digest, and every package with its version
 //! ```
 //!
-//! It is unpacked because a user namespace cannot mount a squashfs without FUSE, which would tax every file access.
+//! The tree is unpacked because a user namespace cannot mount a squashfs without FUSE, which would slow down every file
+//! access.
 
 use std::path::{Path, PathBuf};
 
@@ -28,11 +29,11 @@ pub struct Toolbox {
     pub tree: PathBuf,
     /// Holds `vmlinuz` and `modules` for virtual machines, where Debian has a kernel for them.
     pub vm: PathBuf,
-    /// What is in it.
+    /// Facts about its content.
     pub facts: Facts,
 }
 
-/// What a toolbox is, for people and for provenance.
+/// Facts about a toolbox, for people and for provenance.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     /// SHA-256 of the squashfs, hexadecimal.
@@ -54,12 +55,12 @@ pub(super) const SQUASHFS: &str = "toolbox.squashfs";
 pub(super) const FACTS: &str = "facts.json";
 
 impl Toolbox {
-    /// The toolbox of the built-in description for hosts of this architecture among those in `toolboxes`, if it was built.
+    /// The toolbox of the built-in description for hosts of this architecture, among those in `toolboxes`, if built.
     pub(super) fn find(toolboxes: &Path, arch: Arch) -> Option<Self> {
         Self::read(toolboxes, definition::digest(arch))
     }
 
-    /// The toolbox of this name among those in `toolboxes`, if it was built.
+    /// The toolbox with this name, among those in `toolboxes`, if built.
     pub(super) fn read(toolboxes: &Path, name: String) -> Option<Self> {
         let dir = toolboxes.join(&name);
         let facts = serde_json::from_slice(&fs_err::read(dir.join(FACTS)).ok()?).ok()?;
@@ -77,7 +78,7 @@ impl Toolbox {
 pub(crate) mod tests {
     use super::*;
 
-    /// One that is nowhere.
+    /// A toolbox without files.
     pub(crate) fn toolbox(arch: Arch) -> Toolbox {
         Toolbox {
             name: format!("toolbox-{arch}"),

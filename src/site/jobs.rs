@@ -1,4 +1,5 @@
-//! The part of a server that carries jobs out.
+//! Builds the part of a server that carries out jobs. It makes directories and the server's id below the data
+//! directory, and builds toolboxes; sandboxes are the drivers' business.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -25,13 +26,13 @@ use crate::{
     store::{LogFeed, SharedStore},
 };
 
-/// The pause before a toolbox that could not be built is tried again.
+/// The pause before the next attempt to build a toolbox.
 const TOOLBOX_PAUSE: Duration = Duration::from_mins(2);
 
-/// What carries jobs out, ready to run.
+/// The parts that carry out jobs, ready to run.
 #[derive(Debug)]
 pub(super) struct JobService {
-    /// What the API hands jobs to.
+    /// The orchestrator, for the API.
     pub(super) orchestrator: Arc<Orchestrator>,
     equipment: Arc<Equipment>,
     agents: UnixListener,
@@ -39,11 +40,11 @@ pub(super) struct JobService {
 }
 
 impl JobService {
-    /// Makes everything that carrying jobs out takes; nothing happens before [`JobService::run`].
+    /// Makes the parts; nothing happens before [`JobService::run`].
     ///
     /// # Errors
     ///
-    /// When this host cannot make sandboxes at all, or the agent is not there.
+    /// When this host cannot make sandboxes at all, or the agent is missing.
     pub(super) fn new(
         config: &Config,
         store: SharedStore,
@@ -94,7 +95,7 @@ impl JobService {
         })
     }
 
-    /// Carries jobs out until `stop` fires. Sandboxes go on, and wait for the next server.
+    /// Carries out jobs until `stop` fires. Sandboxes keep running, and wait for the next server.
     pub(super) async fn run(self, config: &Config, stop: &CancellationToken) {
         let calls = api::agent::router(self.orchestrator.clone());
         let agents = axum::serve(self.agents, calls).into_future();
@@ -110,12 +111,12 @@ impl JobService {
     }
 }
 
-/// Builds toolboxes when the first job, or the first build node of another architecture, waits for one. Never ends.
+/// Builds toolboxes once the first job, or the first build node of another architecture, waits for one. Never ends.
 async fn make_toolboxes(config: &Config, equipment: &Equipment) {
     loop {
         let arch = equipment.wanted().await;
         if arch != Arch::host() && equipment.of(Arch::host()).is_err() {
-            // It is made with that one, which was asked for just now.
+            // The foreign toolbox is built with the host's one, which this call requests.
             let _ = equipment.of(arch);
             make_toolbox(config, equipment, Arch::host()).await;
             continue;
@@ -149,7 +150,7 @@ async fn make_toolbox(config: &Config, equipment: &Equipment, arch: Arch) {
     tokio::time::sleep(pause).await;
 }
 
-/// Who this server is: chosen once for its data directory, so that it knows its sandboxes again.
+/// This server's id: chosen once for its data directory, so that the server recognises its sandboxes later.
 fn server_id(data_dir: &Path) -> Result<ServerId, Failure> {
     let path = data_dir.join("server-id");
     let failed = |error: std::io::Error| Failure::io("cannot keep this server's id", &error);
@@ -160,7 +161,7 @@ fn server_id(data_dir: &Path) -> Result<ServerId, Failure> {
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let id = ServerId::new();
-            // The lock on the data directory keeps others away.
+            // The lock on the data directory excludes other servers.
             let mut file = tempfile::NamedTempFile::new_in(data_dir).map_err(failed)?;
             std::io::Write::write_all(&mut file, format!("{id}\n").as_bytes()).map_err(failed)?;
             file.as_file().sync_all().map_err(failed)?;
@@ -171,7 +172,7 @@ fn server_id(data_dir: &Path) -> Result<ServerId, Failure> {
     }
 }
 
-/// The port of an address on this host's loopback, which a sandbox reaches only through a door.
+/// The port of an address on this host's loopback. A sandbox reaches such an address only through a door.
 fn loopback_port(endpoint: &str) -> Option<u16> {
     let url = reqwest::Url::parse(endpoint).ok()?;
     let host = url.host_str()?.trim_matches(['[', ']']);

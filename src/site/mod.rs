@@ -1,8 +1,9 @@
-//! Puts a site together from its configuration.
+//! Builds the parts of Kiln from its configuration: a *site* is those parts together. Makes directories and sockets,
+//! and opens the database and S3.
 //!
-//! This is the composition root, the one place that knows both the configuration and the parts: the store of records, S3,
-//! drivers, toolboxes. `kiln serve` runs all of them joined as a [`Server`], `kiln build` works in a [`Workshop`], and other
-//! commands take single parts.
+//! This is the composition root, the only place that knows both the configuration and the parts: the store of records,
+//! S3, drivers, toolboxes. `kiln serve` runs all of them joined as a [`Server`], `kiln build` works in a [`Workshop`],
+//! and other commands take single parts.
 
 mod jobs;
 mod objects;

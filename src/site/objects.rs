@@ -1,4 +1,4 @@
-//! S3: the service of the configuration, or Kiln's own.
+//! Connects to S3: to the service of the configuration, or to Kiln's own, which it starts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ use crate::{
     records::Failure,
 };
 
-/// The S3 service to use, and the embedded one if it is that, which lives as long as what is returned.
+/// The S3 service to use, and the embedded one if it is used, which stops when the returned value is dropped.
 pub async fn artifact_store(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
     if let Some(settings) = &config.s3 {
         return Ok((ArtifactStore::connect(settings).await?, None));
@@ -19,7 +19,7 @@ pub async fn artifact_store(config: &Config) -> Result<(ArtifactStore, Option<Em
     over(embedded_s3(config, 0).await?).await
 }
 
-/// As [`artifact_store`], with the embedded service at the address of the configuration.
+/// Like [`artifact_store`], with the embedded service at the address of the configuration.
 pub(super) async fn served_artifact_store(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
     if let Some(settings) = &config.s3 {
         return Ok((ArtifactStore::connect(settings).await?, None));
@@ -36,7 +36,7 @@ pub(super) async fn served_artifact_store(config: &Config) -> Result<(ArtifactSt
     over(embedded).await
 }
 
-/// Starts the embedded S3 service on a loopback port; 0 means any that is free.
+/// Starts the embedded S3 service on a loopback port; 0 means any free one.
 pub async fn embedded_s3(config: &Config, port: u16) -> Result<EmbeddedS3, Failure> {
     Ok(start(config, SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?)
 }

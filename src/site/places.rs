@@ -1,5 +1,5 @@
-//! The places that a server's jobs may run at, as the configuration says: this host, a container engine, and the remote
-//! build nodes of the records.
+//! Lists the places for a server's jobs, from the configuration: this host, a container engine, and the remote build
+//! nodes of the records. No I/O of its own, but the drivers prepare their directories.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::{
     },
 };
 
-/// The place that is the container engine of the configuration.
+/// The place of the configured container engine.
 const ENGINE: &str = "docker";
 
-/// All of them. `installation` names this server among those that use the same engines.
+/// All places. `installation` tells this server from others that use the same engines.
 ///
 /// # Errors
 ///
-/// When this host cannot make sandboxes at all, or the engine's address makes no sense.
+/// When this host cannot make sandboxes at all, or the engine's address is invalid.
 pub(super) fn places(config: &Config, installation: &str, equipment: Arc<Equipment>) -> Result<Places, Failure> {
     let local = namespace_driver(config)?;
     let engine =

@@ -1,4 +1,4 @@
-//! The store of records.
+//! Opens the store of records: a file of SQLite, or a connection to PostgreSQL.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// `store_unavailable`; `config_invalid` when the password or the address makes no sense.
+/// `store_unavailable`; `config_invalid` when the password or the address is invalid.
 pub async fn open_store(config: &Config) -> Result<SharedStore, Failure> {
     let Some(url) = &config.store.url else {
         fs_err::create_dir_all(&config.data_dir)
@@ -39,7 +39,7 @@ pub async fn open_store(config: &Config) -> Result<SharedStore, Failure> {
     Ok(Arc::new(PostgresStore::connect(&url).await?))
 }
 
-/// The whole address of a database.
+/// The whole address of a database, with its password.
 fn with_password(url: &DatabaseUrl, password: Option<&str>) -> Option<String> {
     let mut whole = Url::parse(url.expose()).ok()?;
     if !matches!(whole.scheme(), "postgresql" | "postgres") {
@@ -48,7 +48,7 @@ fn with_password(url: &DatabaseUrl, password: Option<&str>) -> Option<String> {
     if let Some(password) = password
         && whole.set_password(Some(password)).is_err()
     {
-        // Without a host, as for a socket in a directory, there is no other place for it.
+        // An address without a host, as for a socket in a directory, has no other place for the password.
         whole.query_pairs_mut().append_pair("password", password);
     }
     Some(whole.into())

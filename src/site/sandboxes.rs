@@ -1,4 +1,5 @@
-//! The makers of sandboxes: the agent, drivers and toolboxes, and the ways to reach them.
+//! Builds the makers of sandboxes: the agent, drivers and toolboxes, and the ways to reach them. Reads the agent's
+//! program and files that the configuration names, and makes directories.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,11 +21,11 @@ use crate::{
     },
 };
 
-/// The agent's program: beside this one, or where `KILN_AGENT` says.
+/// The agent's program: beside this one, or at `KILN_AGENT`.
 ///
 /// # Errors
 ///
-/// `no_agent` when it is not there, `agent_not_static` when it would not run in every root file system.
+/// `no_agent` when it is missing, `agent_not_static` when it would not run in every root file system.
 pub(super) fn agent() -> Result<PathBuf, Failure> {
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("kiln-agent"));
     let path = std::env::var_os("KILN_AGENT")
@@ -35,7 +36,7 @@ pub(super) fn agent() -> Result<PathBuf, Failure> {
         Failure::new(Code::NoAgent, format!("the agent is not there: {error}"))
             .hint("`make build` puts it beside kiln; KILN_AGENT names another place")
     })?;
-    // A static program names no loader; the name stands near the start of every dynamic one.
+    // A static program names no loader; a dynamic one has the name near its start.
     let head = &program[..program.len().min(4096)];
     if head
         .windows(7)
@@ -53,22 +54,22 @@ pub(super) fn agent() -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 ///
-/// When the directory cannot be made or this user has no ids for a sandbox.
+/// When the directory cannot be made, or this user has no ids for a sandbox.
 pub fn namespace_driver(config: &Config) -> Result<NamespaceDriver, Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
     let driver = NamespaceDriver::new(&config.data_dir.join("sandboxes"), &program)?;
-    // Without an agent there will be no sandbox of any kind, which is said where one is asked for.
+    // Without an agent no kind of sandbox works. The error is reported when a sandbox is requested.
     Ok(match agent() {
         Ok(agent) => driver.with_machines(&config.data_dir.join("toolboxes"), &agent),
         Err(_) => driver,
     })
 }
 
-/// The container engine, if there is one. `installation` names who uses it among others.
+/// The container engine, if one is configured. `installation` tells this user of the engine from others.
 ///
 /// # Errors
 ///
-/// `engine_address` when its address makes no sense.
+/// `engine_address` when its address is invalid.
 pub fn docker_driver(config: &Config, installation: &str) -> Result<Option<DockerDriver>, Failure> {
     let Some(url) = &config.docker.engine else {
         return Ok(None);
@@ -82,7 +83,7 @@ pub fn docker_driver(config: &Config, installation: &str) -> Result<Option<Docke
     })))
 }
 
-/// Where the container engine is that the configuration names so.
+/// The address of the configured container engine.
 fn engine_address(config: &Config, url: &str) -> Result<EngineAddress, Failure> {
     Ok(match url.parse::<EngineUrl>()? {
         EngineUrl::Socket(path) => EngineAddress::Socket(path),
@@ -100,7 +101,7 @@ fn engine_address(config: &Config, url: &str) -> Result<EngineAddress, Failure> 
     })
 }
 
-/// Where the shells of jobs are.
+/// The addresses for the shells of jobs.
 pub(super) fn shell_place(config: &Config) -> ShellPlace {
     let first = config.server.listen.0.first().map(SocketAddr::ip);
     let listen = config.shell.listen.or(first).unwrap_or(Ipv4Addr::LOCALHOST.into());
@@ -118,7 +119,7 @@ pub(super) fn shell_place(config: &Config) -> ShellPlace {
     }
 }
 
-/// How remote build nodes are logged in to.
+/// The login to remote build nodes.
 pub(super) fn node_login(config: &Config) -> RemoteNodeSettings {
     let settings = config.remote_build_nodes.clone();
     RemoteNodeSettings {
@@ -135,7 +136,7 @@ pub fn toolboxes(config: &Config) -> Result<Toolboxes, Failure> {
     Toolboxes::new(&config.data_dir.join("toolboxes"), namespace_driver(config)?)
 }
 
-/// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user gets to it.
+/// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user can enter it.
 pub(super) fn doors_dir(config: &Config) -> Result<PathBuf, Failure> {
     let outer = config.data_dir.join("agents");
     make_private_dir(&outer)?;

@@ -1,4 +1,4 @@
-//! The server of a site: the parts of `kiln serve`, joined.
+//! Joins the parts of `kiln serve` into a server. It locks the data directory, opens the sockets and runs everything.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -22,20 +22,20 @@ use crate::{
     store::{LogFeed, SharedStore},
 };
 
-/// How often objects are looked for that no record names any more.
+/// The interval between searches for objects that no record names any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(67);
 
-/// A server whose sockets are open. It answers once it runs.
+/// A server with open sockets. It answers once it runs.
 #[derive(Debug)]
 pub struct Server {
     store: SharedStore,
     joined: Joined,
     stop: CancellationToken,
-    /// Keeps other servers from the data directory.
+    /// Excludes other servers from the data directory.
     _lock: std::fs::File,
 }
 
-/// The parts over an open store.
+/// The parts that need an open store.
 #[derive(Debug)]
 struct Joined {
     sockets: Sockets,
@@ -52,7 +52,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// `already_served` when another server uses the data directory; else the failure of the part that cannot be made.
+    /// `already_served` when another server uses the data directory; or else the failure of a part.
     pub async fn open(config: &Config, stop: CancellationToken) -> Result<Self, Failure> {
         let lock = lock(&config.data_dir)?;
         let store = open_store(config).await?;
@@ -70,12 +70,12 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// The addresses that it listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.joined.sockets.addresses()
     }
 
-    /// The address of the embedded S3 service, if that is used.
+    /// The address of the embedded S3 service, if used.
     pub fn embedded_s3(&self) -> Option<String> {
         self.joined.embedded.as_ref().map(EmbeddedS3::endpoint)
     }
@@ -85,11 +85,11 @@ impl Server {
         &self.store
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is stopped.
     ///
     /// # Errors
     ///
-    /// When it can listen no longer.
+    /// When it can no longer listen.
     pub async fn run(self, config: &Config) -> Result<(), Failure> {
         let outcome = self.joined.run(config, &self.stop).await;
         self.store.close().await;
@@ -116,7 +116,7 @@ impl Joined {
         let feed = Arc::new(LogFeed::default());
         let jobs = if config.jobs.run {
             let endpoint = embedded.as_ref().map(EmbeddedS3::endpoint);
-            // As sandboxes see it.
+            // The address as sandboxes see it.
             let seen = config
                 .s3
                 .as_ref()
@@ -190,7 +190,7 @@ impl Joined {
             () = following => Ok(()),
             () = sweep(&api) => Ok(()),
             () = scheduler.run() => Ok(()),
-            // It ends when told to stop, as the API does, which may have requests to finish.
+            // Ends when stopped, like the API, which may have requests to finish.
             () = async { carrying_out.await; std::future::pending().await } => Ok(()),
         };
         tracing::info!("stopped");
@@ -201,7 +201,7 @@ impl Joined {
     }
 }
 
-/// Removes, now and then, objects that could not be removed when the last record forgot them; never ends.
+/// Regularly removes objects whose removal failed when the last record forgot them; never ends.
 async fn sweep(api: &Api) {
     let mut ticks = interval(SWEEP_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -211,7 +211,7 @@ async fn sweep(api: &Api) {
     }
 }
 
-/// Sees to it that no other server uses the data directory, as long as what is returned lives.
+/// Excludes other servers from the data directory while the returned file is open.
 fn lock(data_dir: &Path) -> Result<std::fs::File, Failure> {
     fs_err::create_dir_all(data_dir).map_err(|error| Failure::io("cannot make the data directory", &error))?;
     let path = data_dir.join("serve.lock");

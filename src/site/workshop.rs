@@ -1,4 +1,4 @@
-//! The parts of `kiln build`, which needs no server.
+//! The parts of `kiln build`, which needs no server. Opens a socket for the agent of each sandbox.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -25,9 +25,9 @@ use crate::{
 /// The parts that the jobs of one command share.
 #[derive(Debug)]
 pub struct Workshop {
-    /// Makes sandboxes.
+    /// The maker of sandboxes.
     pub driver: NamespaceDriver,
-    /// Where images go.
+    /// The target of images.
     pub store: ArtifactStore,
     agent: PathBuf,
     jobs: PathBuf,
@@ -39,7 +39,7 @@ impl Workshop {
     ///
     /// # Errors
     ///
-    /// When this host cannot make sandboxes, the agent is not there, or S3 does not answer.
+    /// When this host cannot make sandboxes, the agent is missing, or S3 does not answer.
     pub async fn open(config: &Config) -> Result<Self, Failure> {
         let driver = namespace_driver(config)?;
         let agent = agent()?;
@@ -53,11 +53,11 @@ impl Workshop {
         })
     }
 
-    /// Clears away after builds that were killed. Returns how many there were.
+    /// Removes the remains of killed builds. Returns their number.
     ///
     /// # Errors
     ///
-    /// When something of them cannot be removed.
+    /// When a remainder cannot be removed.
     pub async fn sweep(&self) -> Result<usize, Failure> {
         reap::sweep_once(&self.jobs, &self.driver, &self.store).await
     }
@@ -66,7 +66,7 @@ impl Workshop {
     ///
     /// # Errors
     ///
-    /// What ended the job, with what it left for a look.
+    /// The failure of the job, with the remains for an inspection.
     pub async fn run(
         &self,
         toolbox: &Toolbox,
@@ -86,10 +86,10 @@ impl Workshop {
     }
 }
 
-/// Answers the agent that comes to a socket, as long as the handle lives.
+/// Answers the agent on a socket until the handle is dropped.
 fn answer(listener: UnixListener, calls: Arc<dyn AgentCalls>) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        // It ends by being aborted only.
+        // The future only ends by being aborted.
         let _ = axum::serve(listener, api::agent::router(calls)).await;
     }))
 }

@@ -226,7 +226,7 @@ async fn a_server_that_says_stop_is_obeyed() {
         panic!("it is to finish");
     };
     assert_eq!(failure.code.name(), "cancelled");
-    // What is left to say is still said.
+    // The remaining lines are still sent.
     events.say("good bye").await;
     events.flush().await;
 }

@@ -1,4 +1,4 @@
-//! What a refusal makes of the agent.
+//! Tests how the agent reacts to refusals.
 
 use std::{
     io::Write,
@@ -108,7 +108,7 @@ async fn a_failure_that_the_server_finds_is_the_jobs() {
     let mut answers = vec![
         Err(Refusal::Failed(disk_full.clone())),
         Err(Refusal::Hole(7)),
-        // What passes is not the caller's concern.
+        // A temporary failure does not reach the caller.
         Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away"))),
         Err(Refusal::Later(Failure::new(Code::StoreUnavailable, "away"))),
         Ok(Answer::Done),

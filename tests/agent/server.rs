@@ -1,4 +1,4 @@
-//! A server for agents that answers what the test says, on a socket as sandboxes see it.
+//! A server for agents that gives the test's answers, on a socket as sandboxes see it.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ use tokio::{net::UnixListener, task::JoinHandle};
 
 pub const TOKEN: &str = "the right one";
 
-/// What a test wants answered. It sees every call.
+/// The test's answers. The script sees every call.
 pub type Script = dyn FnMut(Call) -> Result<Answer, Refusal> + Send;
 
 pub struct Scripted {

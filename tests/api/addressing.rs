@@ -1,10 +1,10 @@
-//! Which addresses there are, and what each takes.
+//! Tests the addresses of the API, and the methods of each.
 
 use serde_json::{Value, json};
 
 use crate::api::server::{Answer, NOBODY, Server, unique};
 
-/// Every address of version 3 with its methods; `{id}` is that of nobody.
+/// Every address of version 3 with its methods; `{id}` is an unknown id.
 const V3: &[(&str, &str)] = &[
     ("/v3/public-keys", "GET POST DELETE"),
     ("/v3/public-keys/{id}", "GET DELETE"),

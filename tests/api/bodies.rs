@@ -1,4 +1,4 @@
-//! Request bodies: what counts as JSON, what is checked first, and what no record has.
+//! Tests request bodies: valid JSON, the order of the checks, and unknown members.
 
 use serde_json::{Value, json};
 
@@ -307,7 +307,7 @@ async fn checks_come_in_order() {
     api.raw("PATCH", &format!("/v3/recipes/{NOBODY}"), JSON, "{")
         .await
         .problem(404);
-    // What it is called, whether it can be read, whether it says anything, what it says.
+    // The checks in order: media type, syntax, emptiness, content.
     api.raw("PATCH", &path, Some("text/plain"), "{").await.message(415);
     api.raw("PATCH", &path, JSON, "{").await.message(400);
     api.raw("PATCH", &path, JSON, "{}").await.problem(400);
@@ -315,7 +315,7 @@ async fn checks_come_in_order() {
     let other = json!({"path": "s3://ims/other", "type": "s3"});
     api.patch(&path, json!({"link": other, "arch": "sparc"})).await.errors();
     api.patch(&path, json!({ "link": other })).await.problem(409);
-    // Fields, before what they refer to.
+    // Fields are checked before their references.
     let job = |artifact: &str, more: Value| {
         let mut job = json!({"job_type": "create", "artifact_id": artifact, "public_key_id": key,
                              "image_root_archive_name": "n"});

@@ -1,4 +1,4 @@
-//! What is taken for a text, a boolean, a number, a UUID: the rules of IMS, and that typed values are what is stored.
+//! Tests what counts as a text, a boolean, a number, a UUID: IMS's rules, and that typed values are stored.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ const FALSE: [&str; 14] = [
     "0", "f", "F", "false", "False", "FALSE", "off", "Off", "OFF", "n", "N", "no", "No", "NO",
 ];
 
-/// Everything that is a boolean, with what it means.
+/// Every form of a boolean, with its meaning.
 fn yes_and_no() -> Vec<(Value, bool)> {
     let texts = |list: [&'static str; 14], means| list.into_iter().map(move |text| (json!(text), means));
     let mut all: Vec<_> = texts(TRUE, true).chain(texts(FALSE, false)).collect();

@@ -224,7 +224,7 @@ async fn a_link_that_somebody_else_took_meanwhile_cannot_come_back() {
         };
         let gone = format!("/v3/deleted/{kind}/{}", id_of(&first));
         api.patch(&gone, undelete()).await.problem(422);
-        // Purging one leaves what the other one has.
+        // Purging one record leaves the objects of the other.
         api.delete(&gone).await.done();
         for object in objects_of(&api, &second).await {
             assert!(api.exists(&object).await, "{object}");

@@ -121,7 +121,7 @@ async fn w26_the_resulting_image_is_checked() {
         (&patched["status"], &patched["resultant_image_id"]),
         (&json!("success"), &json!(image))
     );
-    // What has ended stays as it ended; the same once more is no change.
+    // An ended job does not change; a repeated update is not a change.
     let other = id_of(&api.image(json!({})).await);
     api.patch(&path, json!({"resultant_image_id": other}))
         .await
@@ -304,7 +304,7 @@ async fn w08_an_age_that_cannot_be_read_deletes_nothing() {
         );
         assert_eq!(api.ids("/v3/jobs").await, std::slice::from_ref(&id), "{query}");
     }
-    // What IMS's clients say still means what they mean by it.
+    // Filters of IMS's clients keep their meaning.
     for query in [
         "age=1d",
         "age=6h",

@@ -1,4 +1,4 @@
-//! `/jobs`: what a job is made of, what follows from its recipe or image, and what is checked in which order.
+//! Tests `/jobs`: the members of a job, those that follow from its recipe or image, and the order of the checks.
 
 use serde_json::{Value, json};
 
@@ -122,7 +122,7 @@ async fn everything_follows_from_the_architecture_of_the_artifact() {
                     let what = format!("{arch} {kind} recipe: {recipe_dkms} asked: {asked:?}");
                     assert_eq!(made["arch"], arch, "{what}");
                     assert_eq!(made["kernel_file_name"], kernel, "{what}");
-                    // What is built for aarch64 always gets a kernel of its own.
+                    // A job for aarch64 always gets a kernel of its own.
                     let dkms = arch == "aarch64" || asked.unwrap_or(usual);
                     assert_eq!(made["require_dkms"], dkms, "{what}");
                 }
@@ -193,7 +193,7 @@ async fn shells() {
             false,
             Ok(Some(&[(Some("customize"), false)])),
         ),
-        // What CFS sends.
+        // The request that CFS sends.
         (
             "customize",
             Some(json!([{"jail": true}])),

@@ -1,4 +1,4 @@
-//! Lists: IMS's plain answer, and Kiln's parameters, which are optional and change nothing for those who do not ask.
+//! Tests lists: IMS's plain answer, and Kiln's optional parameters, which do not affect other clients.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -133,7 +133,7 @@ async fn what_is_no_parameter_is_told() {
         ] {
             api.get(&format!("/v3/{kind}?{query}")).await.problem(400);
         }
-        // Those that this list does not know are ignored, as in IMS.
+        // Parameters of other lists are ignored, as in IMS.
         if kind == "public-keys" {
             api.get("/v3/public-keys?arch=armv7").await.is(200);
         } else {

@@ -1,4 +1,4 @@
-//! Manifests: what is checked when an image gets its link, one check after the other, in POST and in PATCH alike.
+//! Tests manifests: the checks when an image gets its link, one after the other, in POST and in PATCH alike.
 
 use serde_json::{Value, json};
 

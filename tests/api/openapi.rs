@@ -152,7 +152,7 @@ fn schemathesis() -> PathBuf {
     program
 }
 
-/// What Schemathesis is told of this server: records that are there, and what cannot follow from a description.
+/// Schemathesis's settings for this server: existing records, and facts that a description cannot express.
 async fn settings(api: &Server) -> String {
     let mut text = format!("[parameters]\n\"query.cursor\" = \"{CURSOR}\"\n");
     let mut operation = |name: &str, what: &str| {
@@ -223,7 +223,8 @@ async fn a_client_that_tries_everything_finds_the_description_true() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("schemathesis.toml");
     fs_err::write(&config, settings(&api).await).unwrap();
-    // What deletes comes last, and whole collections: the records go with them. Version 2 is the one without a version.
+    // Deleting operations and whole collections come last, because they remove the records. Version 2 is the same as no
+    // version.
     let deleting = "^DELETE |^PATCH (/v3(/deleted)?)?/(recipes|images|public-keys|jobs|remote-build-nodes)$";
     let others = format!("{deleting}|^[A-Z]+ /v2/");
     for (filter, what, examples) in [
@@ -265,7 +266,7 @@ async fn a_client_that_tries_everything_finds_the_description_true() {
             "{found}{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        // What tested nothing proved nothing.
+        // A run without tests proves nothing.
         assert!(
             found.contains("Test cases:") && !found.contains("Selected: 0/"),
             "{found}"

@@ -80,7 +80,7 @@ fn start() -> Option<Sshd> {
     Some(sshd)
 }
 
-/// A Kiln that knows the host's key as `known`, and the nodes `here` (this sshd) and `nowhere` (nobody listens).
+/// A Kiln that knows the host's key as `known`, and the nodes `here` (this sshd) and `nowhere` (a closed port).
 fn kiln(sshd: &Sshd, known: &str) -> Server {
     sshd.configure_client(known);
     Server::with(&[
@@ -112,7 +112,7 @@ async fn looking_at_nodes() {
     for name in ["nowhere", "here"] {
         api.make(PATH, json!({ "xname": name })).await;
     }
-    // What marks a running job of IMS on a node.
+    // The mark of a running IMS job on a node.
     let marker = tempfile::Builder::new().prefix("ims_").tempdir_in("/tmp").unwrap();
     let here = api.read(&format!("{PATH}/status/here")).await;
     let jobs = here["numCurrentJobs"].as_i64().unwrap();

@@ -6,7 +6,7 @@ use crate::api::server::{NOBODY, Server, id_of, unique};
 
 const PATH: &str = "/kiln/v1/schedules";
 
-/// A server whose jobs somebody else carries out.
+/// A server whose jobs another server carries out.
 fn server() -> Server {
     Server::with(&[("KILN__JOBS__RUN", "false")])
 }
@@ -215,7 +215,7 @@ async fn running_now_makes_a_job_of_the_recipe() {
     assert_eq!(of_history, jobs);
     assert_eq!(api.read(&format!("{path}/history?limit=1")).await, json!([history[0]]));
     assert_eq!(api.read("/v3/jobs").await.as_array().unwrap().len(), 2);
-    // Without a key the job says so with an id that nobody has.
+    // Without a key the job has an unused id in its place.
     api.patch(&path, json!({"public_key_id": null})).await.is(200);
     let tick = api.send("POST", &format!("{path}/run"), None).await.is(201).json();
     let job = api

@@ -36,7 +36,7 @@ async fn an_archive_goes_to_its_recipe() {
     let object = api.s3().get_object().bucket(RECIPES).key(&key).send().await.unwrap();
     assert_eq!(object.e_tag().unwrap().trim_matches('"'), recipe["link"]["etag"]);
     assert_eq!(object.body.collect().await.unwrap().to_vec(), body);
-    // What it has, it keeps.
+    // An existing archive is not replaced.
     put(&api, &path, "other").await.problem(409);
     assert_eq!(api.read(&format!("/v3/recipes/{id}")).await, recipe);
     let job = json!({"job_type": "create", "artifact_id": id, "public_key_id": api.key().await,

@@ -155,7 +155,7 @@ async fn w07_deleting_a_collection_lasts_and_what_comes_after_is_kept() {
         let mut api = Server::own();
         let (recipe, image) = (api.recipe(json!({})).await, api.image(json!({})).await);
         let key = api.key().await;
-        // What was deleted softly before is none of its business.
+        // Version 2 does not touch softly deleted records.
         let deleted = id_of(&api.image(json!({})).await);
         api.delete(&format!("/v3/images/{deleted}")).await.done();
         for kind in ["recipes", "images", "public-keys"] {

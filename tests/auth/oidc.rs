@@ -195,7 +195,7 @@ async fn forged_tokens_are_refused() {
     header.jwk = None;
     header.jku = Some("http://127.0.0.1:1/keys".to_owned());
     forged.push(encode(&header, &issuer.claims("kiln-admin"), &own.encoding).unwrap());
-    // With the issuer's key, but another algorithm than the key is for, or with extensions that nobody understands.
+    // The issuer's key, but with another algorithm than the key's, or with critical extensions.
     for change in [
         json!({ "alg": "PS256" }),
         json!({ "alg": "RS512" }),
@@ -237,7 +237,7 @@ async fn keys_are_exchanged_without_a_restart() {
     issuer.set_keys(std::slice::from_ref(&new.public));
     let good = support::eventually_async(|| async { status(&server, &issuer.token(&new, "kiln-read")).await == 200 });
     assert!(good.await, "the new key is not used");
-    // What the issuer has withdrawn is worth nothing.
+    // A withdrawn key is worthless.
     let told = server
         .ask(&issuer.token(&old, "kiln-read"), "GET", "/v3/images", None)
         .await;
@@ -267,7 +267,7 @@ async fn an_unknown_key_is_looked_for_at_most_once_a_minute() {
     let statuses = futures::future::join_all(storm).await;
     assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
     assert!(issuer.fetches() - before <= 1, "{}", issuer.fetches());
-    // It hurts nobody else.
+    // Other callers are not affected.
     assert_eq!(status(&server, &issuer.token(&key, "kiln-read")).await, 200);
     server.stop();
 }
@@ -320,7 +320,7 @@ async fn an_issuer_has_to_prove_itself() {
     }
 }
 
-/// A description that is about somebody else, or keys that cannot be meant for tokens.
+/// A description of another issuer, or keys that are not meant for tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_issuer_says_is_checked() {
     let key = SigningKey::new("one", Algorithm::ES256);

@@ -70,7 +70,7 @@ fn commands_scripts_and_playbooks_are_run_in_their_order() {
         format!("script mark.sh sha256:{}", digest(&fs_err::read(script).unwrap()))
     );
     assert!(of(3).starts_with("ansible site.yml sha256:") && of(4).starts_with("run sha256:"));
-    // Nobody could have logged in.
+    // No login was possible.
     assert!(site.record(job)["ssh_containers"].is_null());
 
     // The same again, from the record.

@@ -1,4 +1,4 @@
-//! Shells into builds, for who asked for them.
+//! Tests debug shells of builds.
 
 use super::site::Site;
 use crate::support::{self, Recipe, repository::Repository};
@@ -25,7 +25,7 @@ fn a_build_can_be_looked_at_when_it_has_failed_and_when_it_has_not() {
         shell.run("cat /mnt/image/image-root/half; echo $IMS_JOB_ID"),
         format!("half\n{failed}\n")
     );
-    // Whatever is said, it has failed.
+    // The verdict does not change the failure.
     shell.run("touch /mnt/image/complete");
     assert_eq!(site.failed(&failed), "script_failed");
 

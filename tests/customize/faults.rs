@@ -1,4 +1,4 @@
-//! What can go wrong with a shell, an image, and their users.
+//! Tests faults of shells, images and their users.
 
 use std::{io::Read, net::TcpStream, process::Stdio, time::Duration};
 
@@ -55,7 +55,7 @@ fn strangers_do_not_get_in_and_a_flood_of_them_keeps_nobody_out_for_long() {
         Some(255)
     );
 
-    // More connections than there is room for, of people who say nothing.
+    // More silent connections than the server accepts.
     let flood: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(("127.0.0.1", shell.port)).unwrap())
         .collect();
@@ -119,7 +119,7 @@ fn a_sandbox_that_dies_under_its_user_is_the_end_of_the_job() {
     let agents = site.server.kiln.processes();
     let agent = agents.iter().find(|(_, name)| *name == "agent").map(|(pid, _)| *pid);
     kill(Pid::from_raw(agent.expect("no agent runs")), Signal::SIGKILL).unwrap();
-    // Not tried again: what was typed is gone.
+    // Not retried: the user's work is lost.
     assert_eq!(site.failed(&job), "sandbox_lost");
     assert_eq!(site.status(&job)["attempt"], 1);
     assert_eq!(session.wait_with_output().unwrap().status.code(), Some(255));
@@ -130,7 +130,7 @@ fn a_sandbox_that_dies_under_its_user_is_the_end_of_the_job() {
 fn an_image_that_is_not_what_its_manifest_says_is_refused() {
     needs!(support::no_namespaces(), support::not_root());
     let site = Site::start(&[]);
-    // Somebody has been at the object.
+    // The object was changed by another program.
     let object = &site.pieces(&format!("{}/rootfs", site.image))[0];
     let mut bytes = fs_err::read(object).unwrap();
     let middle = bytes.len() / 2;

@@ -13,7 +13,7 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
     let before = support::host_binfmt();
     let mut site = Site::empty(&[]);
-    // The image knows where its packages come from, as images do that somebody works on.
+    // The image has its repositories configured, as images do that are changed later.
     let recipe = Recipe::copy_of("debian-minimal")
         .with_config("repository_gpgcheck=", "imageinclude=\"true\" repository_gpgcheck=")
         .with_config("<package name=\"ca-certificates\"/>", "<package name=\"python3\"/>");
@@ -59,7 +59,7 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
         "{status:#}\n{}",
         site.log(&job)
     );
-    // That something came into these directories shows in their times, a minute later.
+    // New entries in these directories change their times, a minute later.
     let mut differing = changed(&base_rootfs, &after);
     for touched in ["/root", "/tmp"] {
         differing.remove(touched);

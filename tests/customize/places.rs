@@ -74,7 +74,7 @@ fn a_shell_in_a_virtual_machine() {
             (&"microvm".into(), &"vm".into())
         );
         assert_ne!(shell.run("uname -r"), of_host);
-        // Modules are built by what the kernel says of itself.
+        // Builds of modules depend on the kernel's own information.
         let events: u64 = shell.run("cat /sys/kernel/uevent_seqnum").trim().parse().unwrap();
         assert!(events > 0);
     });

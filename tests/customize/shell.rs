@@ -28,7 +28,7 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
         );
     }
 
-    // What IMS's users find there.
+    // The environment that IMS's users expect.
     let environment = shell.run("echo $IMS_JOB_ID $IMS_ARCH $IMS_DKMS_ENABLED; id -u; ls /etc/cray/ca");
     assert_eq!(
         environment,
@@ -117,7 +117,7 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
     ]);
     // Only their contents' times.
     expected.remove("/");
-    // What was still running was ended, wherever it was.
+    // Remaining processes were ended, wherever they ran.
     let differing: Vec<_> = differing.into_iter().filter(|path| path != "/root/late").collect();
     assert_eq!(differing, expected.into_iter().collect::<Vec<_>>());
     assert_eq!(
@@ -134,7 +134,7 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
     site.stop();
 }
 
-/// What an interactive session in a terminal of 77 columns and 33 lines says.
+/// The output of an interactive session in a terminal of 77 columns and 33 lines.
 fn terminal(shell: &super::site::Shell, typed: &str) -> String {
     let mut line: Vec<String> = vec!["stty cols 77 rows 33; exec ssh -tt".to_owned()];
     line.extend(shell.options().iter().cloned());

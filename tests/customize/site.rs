@@ -32,7 +32,7 @@ pub struct Site {
     variables: Vec<(String, String)>,
 }
 
-/// What is not in the image: it is large, and nobody needs it.
+/// Directories left out of the image: they are large and not needed.
 const LEFT_OUT: [&str; 12] = [
     "boot",
     "opt",
@@ -105,7 +105,7 @@ fn furnish(root: &Path) {
     (capability[0], capability[3], capability[5]) = (1, 2, 0x20);
     xattr::set(at("etc/able"), "security.capability", &capability).unwrap();
     xattr::set(at("etc/able"), "user.note", b"kept").unwrap();
-    // Lists of files show times by the minute; what is changed below must be seen all the same.
+    // Lists of files show times by the minute; later changes must be visible all the same.
     for dir in ["etc", "root", "tmp"] {
         tool("touch", &["--date=2020-02-02", at(dir).to_str().unwrap()]);
     }
@@ -404,7 +404,7 @@ impl Shell {
         support::succeed(command.arg(batch.path()).arg(self.target()));
     }
 
-    /// What a command says that succeeds.
+    /// The output of a command that succeeds.
     #[track_caller]
     pub fn run(&self, script: &str) -> String {
         let output = self.try_run(script);
@@ -426,7 +426,7 @@ pub fn listing(image: &Path) -> BTreeMap<String, String> {
         let path = line[place + 1..].split(" -> ").next()?;
         let mut words: Vec<&str> = line.split_whitespace().collect();
         if line.starts_with('d') {
-            // Of a directory that is how it is written down, not what is in it.
+            // A directory's size depends on its storage, not on its content.
             words.remove(2);
         }
         Some((path.to_owned(), words.join(" ")))

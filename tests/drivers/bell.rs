@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// What is said with this in front is answered only when the test lets it.
+/// A word with this prefix is answered only when the test allows it.
 pub const HELD: &str = "held-";
 
 /// The bell.
@@ -44,7 +44,7 @@ impl Bell {
                     while held && !words.lock().unwrap().let_go.contains(&word) {
                         std::thread::sleep(Duration::from_millis(10));
                     }
-                    // Whoever cannot be told any more rings again.
+                    // A sandbox that misses the answer rings again.
                     let _ = (&socket).write_all(b".");
                 });
             }
@@ -57,7 +57,7 @@ impl Bell {
         self.words.lock().unwrap().said.contains(&format!("{name} {word}"))
     }
 
-    /// Answers what is held, now or later.
+    /// Answers a held word, now or later.
     pub fn let_go(&self, name: &str, word: &str) {
         self.words.lock().unwrap().let_go.insert(format!("{name} {word}"));
     }

@@ -1,4 +1,4 @@
-//! What every driver is put through.
+//! The tests of every driver.
 
 use std::{
     path::Path,
@@ -59,7 +59,7 @@ pub async fn how_a_sandbox_ended_is_known<K: Kind>() {
     let evidence = place.run(&spec).await;
     assert_eq!(evidence.exit_code, 7, "{evidence:?}");
     assert_eq!((evidence.oom_kills, &evidence.failure), (0, &None), "{evidence:?}");
-    // What it read is what it was told, and its output is nobody's.
+    // The program read its facts, and its standard output was discarded.
     let facts = serde_json::to_string(&place.kind.facts_inside(&spec)).unwrap();
     assert_eq!(evidence.last_words, [facts, "last words".to_owned()]);
     let usage = place.driver().usage(spec.job).await.unwrap();
@@ -69,7 +69,7 @@ pub async fn how_a_sandbox_ended_is_known<K: Kind>() {
     );
     assert_eq!(place.driver().list().await.unwrap(), [(spec.job, false)]);
     place.destroy(spec.job).await;
-    // Whoever was not sure that it was destroyed does it again.
+    // Destroying can be repeated.
     place.destroy(spec.job).await;
 }
 
@@ -127,7 +127,7 @@ pub async fn a_sandbox_outlives_the_process_that_started_it<K: Kind>() {
 
 pub async fn a_sandbox_is_destroyed_while_it_runs<K: Kind>() {
     let place = Place::<K>::new().await;
-    // Somebody who will not go.
+    // A process that ignores signals.
     let job = place.start("trap '' TERM INT HUP; (sleep 600 &)").await;
     let begun = Instant::now();
     place.destroy(job).await;
@@ -162,7 +162,7 @@ pub async fn recipes_cannot_look_into_the_agent<K: Kind>() {
     place.destroy(spec.job).await;
 }
 
-/// Tries to connect to `$1`, port `$2`; says what it hears, or `refused`.
+/// Tries to connect to `$1`, port `$2`; prints the answer, or `refused`.
 const CONNECT: &str = r#"
 connect() {
     python3 -c '
@@ -179,7 +179,7 @@ except OSError as error:
 pub async fn the_hosts_loopback_is_out_of_reach_and_the_rest_is_not<K: Kind>() {
     needs!(no_address());
     let place = Place::<K>::new().await;
-    // What listens everywhere is reached where other machines would reach it.
+    // A service on all addresses is reachable where other machines would reach it.
     let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -219,7 +219,7 @@ pub async fn the_hosts_loopback_is_out_of_reach_and_the_rest_is_not<K: Kind>() {
     assert!(place.bell.has_heard(&spec.job.to_string(), "through-the-door"));
     place.destroy(spec.job).await;
 
-    // Who asks for the host's network has all of it.
+    // A sandbox on the host's network has all of it.
     needs!(place.kind.no_host_network());
     let mut spec = place.spec(&format!("{CONNECT}\nconnect 127.0.0.1 {port}"));
     spec.network = Network::Host;
@@ -256,7 +256,7 @@ pub async fn disk_space_of_a_fixed_size_is_full_when_it_is<K: Kind>() {
         place.wait_for(spec.job, word).await;
     }
     assert!(!mounts.contains(&spec.job.to_string()), "it shows on the host");
-    // It is measured while it runs, and what was deleted is the host's again.
+    // Its usage is measured while it runs, and deleted files free space on the host.
     let measured = eventually_async(|| async { place.driver().usage(spec.job).await.unwrap().inodes > 800 }).await;
     assert!(measured);
     let usage = place.driver().usage(spec.job).await.unwrap();

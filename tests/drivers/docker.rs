@@ -20,7 +20,7 @@ pub struct Containers {
     pub driver: DockerDriver,
 }
 
-/// What a driver for the tests' engine is made from; each test is an installation of its own.
+/// The settings of a driver for the tests' engine; each test is an installation of its own.
 pub fn settings(kiln: &Kiln, engine: EngineAddress) -> DockerSettings {
     let program = support::kiln_program();
     DockerSettings {
@@ -86,7 +86,7 @@ impl Kind for Containers {
     }
 }
 
-/// What is left of this installation at the engine, and of this job on the host.
+/// The remains of this installation at the engine, and of this job on the host.
 pub fn leftovers(kiln: &Kiln, job: JobId) -> Vec<String> {
     let mark = format!("label=kiln.installation={}", installation(kiln));
     let engine = Engine::shared();
@@ -97,7 +97,7 @@ pub fn leftovers(kiln: &Kiln, job: JobId) -> Vec<String> {
         .collect();
     let volumes = engine.docker(&["volume", "ls", "--filter", &mark, "--format", "volume {{.Name}}"]);
     left.extend(volumes.lines().map(str::to_owned));
-    // What the engine forgot would still have its doors mounted.
+    // A container that the engine has forgotten would still have its doors mounted.
     let doors = format!("doors-{job}");
     for entry in fs_err::read_dir("/proc").unwrap().flatten() {
         let mounts = fs_err::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();

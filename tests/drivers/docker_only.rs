@@ -1,4 +1,4 @@
-//! What only an engine can do to a server: go away, come back, lack things, be shared, be far away.
+//! Tests of what only an engine can do to a server: disappear, return, lack features, be shared, be remote.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::support::{Kiln, engine::Engine, eventually_async, sshd::Sshd};
 async fn an_engine_that_crashes_and_comes_back() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
-    // An engine of its own: it is taken away from nobody else.
+    // An engine of its own, since the test takes it away.
     let engine = Engine::start();
     let driver = DockerDriver::new(settings(&place.kiln, EngineAddress::Socket(engine.socket())));
     let spec = place.spec("ring ready; ring held-for-ever");
@@ -40,7 +40,8 @@ async fn an_engine_that_crashes_and_comes_back() {
         assert_eq!(code.name(), "engine_gone");
     }
     engine.bring_up();
-    // It ends what it finds when it comes back. That is the place's fault, not the recipe's, so that it is tried again.
+    // When the engine returns, it ends its remaining containers. That is the place's fault, not the recipe's, so the
+    // job is retried.
     let ended = eventually_async(|| async { driver.look(spec.job).await.unwrap() != SandboxState::Running }).await;
     assert!(ended);
     let SandboxState::Ended(evidence) = driver.look(spec.job).await.unwrap() else {
@@ -81,7 +82,7 @@ async fn what_the_engine_has_not() {
     let failure = driver.start(&spec).await.unwrap_err();
     assert_eq!(failure.code.name(), "runtime_unknown", "{failure:?}");
     assert_eq!(driver.own_kernel().await.unwrap_err().code.name(), "runtime_unknown");
-    // Nothing of what was begun is left.
+    // Nothing is left of the failed start.
     driver.destroy(spec.job, Scratch::Remove).await.unwrap();
     assert_eq!(driver.list().await.unwrap(), []);
 
@@ -102,7 +103,7 @@ async fn what_the_engine_has_is_tried_out() {
     assert_eq!(place.driver().arch().await.unwrap(), Arch::host());
     place.driver().shared_kernel().await.unwrap();
     assert_eq!(place.driver().own_kernel().await.unwrap_err().code.name(), "no_vm");
-    // Whoever lists sandboxes sees none of that.
+    // The list of sandboxes shows nothing of that.
     assert_eq!(place.driver().list().await.unwrap(), []);
 }
 
@@ -218,7 +219,7 @@ async fn networks_that_are_denied_stay_out_of_reach_whatever_root_does() {
     );
     place.driver().destroy(spec.job, Scratch::Remove).await.unwrap();
 
-    // Only what is allowed, and names.
+    // Only allowed networks, and names.
     let mut spec = place.spec(&format!(
         "{REACH}
         reach {own} 9

@@ -1,4 +1,4 @@
-//! Recipes that look for a way out. Each finds only what is its own.
+//! Tests recipes that look for a way out. Each finds only its own things.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,8 +12,8 @@ use crate::drivers::{
 };
 use crate::support;
 
-/// Looks for `$1` in every place that root of a sandbox gets at: files, processes, disks, kernel. Says where it was, and
-/// what could be done that must not be.
+/// Looks for `$1` in every place that a sandbox's root can reach: files, processes, disks, kernel. Reports where it was
+/// found, and which forbidden actions succeeded.
 const CORPUS: &str = r#"
 mark=$1
 # The shell says what it may not do, which is nobody's concern.
@@ -52,7 +52,7 @@ echo looked >&3
 kill -9 -1
 "#;
 
-/// What there is to be found on the host: a file at its root, and a process.
+/// The bait on the host: a file at its root, and a process.
 struct Bait {
     file: PathBuf,
     process: Child,

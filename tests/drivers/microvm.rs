@@ -1,4 +1,4 @@
-//! Virtual machines of the namespace driver, and what they alone have to stand.
+//! Virtual machines of the namespace driver, and the tests that only they have.
 
 use std::{
     net::IpAddr,
@@ -111,7 +111,7 @@ async fn a_starter() {
     crate::drivers::cases::a_starter::<Microvms>().await;
 }
 
-/// What QEMU's sandbox has running on the host: process numbers and command lines.
+/// QEMU's process for a sandbox on the host.
 fn qemu_of(job: JobId) -> Pid {
     let processes = namespace::processes_of(job);
     let qemu = processes.iter().find(|(_, name)| name.starts_with("qemu-system"));
@@ -163,7 +163,7 @@ async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     kill(qemu_of(job), Signal::SIGKILL).unwrap();
     let evidence = place.end_of(job).await;
     assert_eq!(evidence.failure.unwrap().code.name(), "vm_lost");
-    // What it wrote may lack something, so nobody goes on with it.
+    // Its data may be incomplete, so no job resumes from them.
     place.driver().destroy(job, Scratch::Keep).await.unwrap();
     let mut next = place.spec("");
     next.scratch_from = Some(job);

@@ -1,4 +1,4 @@
-//! The namespace driver, and what it alone has to stand: that of its processes any is killed at any moment.
+//! The namespace driver, and the tests that only it has: any of its processes is killed at any moment.
 
 use std::{path::Path, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::drivers::{
 };
 use crate::support::{self, Kiln, eventually, tool};
 
-/// How long a supervisor may take for what it does at once.
+/// The time limit for a supervisor's immediate actions.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Sandboxes made of namespaces.
@@ -68,7 +68,7 @@ impl Kind for Namespaces {
     }
 }
 
-/// What is left of a job's sandbox on the host.
+/// The remains of a job's sandbox on the host.
 pub fn leftovers(job: JobId) -> Vec<String> {
     let processes = processes_of(job).into_iter();
     let mut left: Vec<String> = processes.map(|(pid, name)| format!("process {pid} {name}")).collect();

@@ -1,4 +1,4 @@
-//! Where sandboxes are made in a test: a driver, and how to put something into its sandboxes and see what they do.
+//! The place of sandboxes in a test: a driver, with means to put something into its sandboxes and to watch them.
 
 use std::{
     net::IpAddr,
@@ -20,7 +20,7 @@ use crate::support::{self, Kiln, eventually, eventually_async};
 
 pub const MIB: u64 = 1 << 20;
 
-/// What differs from driver to driver.
+/// The differences between drivers.
 pub trait Kind: Sized {
     /// Its name, by which a process of a test's finds it.
     const NAME: &'static str;
@@ -34,12 +34,12 @@ pub trait Kind: Sized {
     /// The driver.
     fn driver(&self) -> &dyn Driver;
 
-    /// Whose kernel the sandboxes have.
+    /// The kind of kernel of the sandboxes.
     fn kernel(&self) -> Kernel {
         Kernel::Shared
     }
 
-    /// What an agent hears that was told these facts.
+    /// The facts that an agent receives for these.
     fn facts_inside(&self, spec: &SandboxSpec) -> AgentFacts {
         spec.facts.clone()
     }
@@ -64,12 +64,12 @@ pub trait Kind: Sized {
         None
     }
 
-    /// What another process needs to make the same driver.
+    /// The environment in which another process makes the same driver.
     fn environment(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// How long a sandbox may take for what it does at once.
+    /// The time limit for a sandbox's immediate actions.
     fn soon(&self) -> Duration {
         Duration::from_secs(10)
     }
@@ -80,7 +80,7 @@ pub trait Kind: Sized {
     /// Why disk space has no fixed size here, if it has none.
     fn no_sized_disk(&self) -> Option<String>;
 
-    /// Why nobody can have the host's network, if nobody can.
+    /// The reason why the host's network is not available, if it is not.
     fn no_host_network(&self) -> Option<String>;
 
     /// Why a recipe may look into the agent, if it may.
@@ -88,7 +88,7 @@ pub trait Kind: Sized {
         None
     }
 
-    /// What is left of a job on the host and must not be, in words.
+    /// The forbidden remains of a job on the host, in words.
     fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String>;
 
     /// Ends whatever a failed test left running.
@@ -97,7 +97,7 @@ pub trait Kind: Sized {
 
 /// A driver with a directory of its own.
 pub struct Place<K: Kind> {
-    // The order is that of their end: nobody rings when the doors are closed.
+    // The order of the fields is that of their end: no sandbox rings when the doors are closed.
     pub kind: K,
     pub bell: Bell,
     doors: Mutex<Vec<Doors>>,
@@ -122,7 +122,7 @@ impl<K: Kind> Place<K> {
         self.kind.driver()
     }
 
-    /// What a sandbox is made from that runs this script. `ring WORD` in it reaches the test's bell.
+    /// The description of a sandbox that runs this script. `ring WORD` in it reaches the test's bell.
     pub fn spec(&self, script: &str) -> SandboxSpec {
         let job = JobId::new();
         let doors_dir = self.kiln.data().join(format!("doors-{job}"));

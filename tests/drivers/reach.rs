@@ -1,4 +1,4 @@
-//! Where a sandbox's network leads, though its root does what it can to get elsewhere.
+//! Tests the reach of a sandbox's network against a hostile root.
 
 use std::{io::Write, net::IpAddr};
 
@@ -11,8 +11,8 @@ use crate::drivers::{
     place::{Kind, Place, own_address},
 };
 
-/// Says `NAME: what it heard` from `$2`, port `$3`, or the error's name. With a fourth word the socket is bound to that
-/// card, past every route.
+/// Prints `NAME: ` and the answer of `$2`, port `$3`, or the error's name. With a fourth word the socket is bound to
+/// that card, past every route.
 const TRY: &str = r#"
 try() {
     python3 -c '
@@ -34,10 +34,10 @@ print(name, said, sep=": ", file=sys.stderr)
 }
 "#;
 
-/// What clouds tell their machines, keys and all.
+/// The address of clouds' metadata services, which hand out keys.
 const METADATA: &str = "169.254.169.254";
 
-/// A port of this machine that greets whoever comes.
+/// A port of this machine that greets every client.
 fn greeter() -> u16 {
     let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -63,7 +63,7 @@ fn no_address() -> Option<String> {
     own_address().is_none().then(|| lack.to_owned())
 }
 
-/// What is denied stays denied, and the rest is reached.
+/// Denied networks stay unreachable, and the rest is reachable.
 async fn what_is_denied<K: Kind>(refusals: [&str; 2]) {
     needs!(K::lack(), no_address());
     let place = Place::<K>::new().await;
@@ -103,7 +103,7 @@ async fn what_is_denied<K: Kind>(refusals: [&str; 2]) {
     place.destroy(spec.job).await;
 }
 
-/// What is not allowed is out of reach, except that names can be asked for.
+/// Networks that are not allowed are unreachable, except for looking up names.
 async fn what_is_allowed<K: Kind>(refusals: [&str; 2]) {
     needs!(K::lack(), no_address());
     let place = Place::<K>::new().await;

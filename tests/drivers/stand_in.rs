@@ -1,5 +1,5 @@
-//! The stand-in for the agent: a static program with a script in it, which runs that as its child, as the agent runs
-//! its tools, passes on to it that it is to end, and ends as that does. With an argument it rings the test's bell.
+//! Stands in for the agent: a static program with a script in it. It runs the script as its child, as the agent runs
+//! its tools, passes signals to end on to it, and ends when it does. With an argument it rings the test's bell.
 
 use std::{
     os::unix::fs::PermissionsExt,

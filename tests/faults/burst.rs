@@ -23,7 +23,7 @@ const AT_ONCE: usize = 2;
 /// How many come to their end by themselves.
 const RUN: usize = 4;
 
-/// How long it may take until a new job knows what it waits for.
+/// The longest time until a new job has a reason for waiting.
 const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

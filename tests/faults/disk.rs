@@ -137,7 +137,7 @@ async fn a_full_data_directory_loses_no_record() {
         };
         println!("{what}: {}", ended["error"]);
         let code = ended["error"]["code"].as_str();
-        // Where nothing could be recorded, the tool that failed first is what is known in the end.
+        // If nothing could be recorded, the final cause is the tool that failed first.
         let causes = if what == "bytes" {
             &["disk_full", "build_failed"][..]
         } else {

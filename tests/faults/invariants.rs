@@ -1,4 +1,4 @@
-//! What is so whatever happened.
+//! Checks the conditions that hold after every fault.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -142,7 +142,7 @@ pub async fn check(site: &Site, observer: &Observer) -> Ends {
             .map(|object| object.key)
             .collect::<BTreeSet<String>>()
     };
-    // What deleted jobs left goes soon.
+    // The remains of deleted jobs soon disappear.
     let cleared = eventually_async(async || stored("ims", "logs/").await == logs).await;
     assert!(cleared, "{:#?} are not {logs:#?}", stored("ims", "logs/").await);
     assert_eq!(
@@ -162,7 +162,7 @@ pub async fn check(site: &Site, observer: &Observer) -> Ends {
     assert_eq!(ran.code, Some(0), "{}", ran.last());
     let mut left = site.kiln.leftovers();
     if site.was_killed() {
-        // What it was receiving just then is removed when it is old enough to be nobody's; tests/s3 waits for that.
+        // Interrupted uploads are removed only when they are old enough; tests/s3 waits for that.
         left.retain(|what| !what.contains("/s3/incoming/"));
     }
     assert!(left.is_empty(), "left behind: {left:#?}");

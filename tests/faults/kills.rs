@@ -46,7 +46,7 @@ enum When {
     After(Duration),
 }
 
-/// What is to be done to one job.
+/// The fault for one job.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     victim: Victim,
@@ -62,7 +62,7 @@ fn plan(rounds: usize, random: &mut Random) -> VecDeque<Round> {
         })
     };
     let mut plan: Vec<Round> = POINTS.into_iter().flat_map(at).collect();
-    // In a short run some of each kind, in a long one all of the first. Some find nobody to kill.
+    // A short run has some of each kind, a long one has all of the first. In some rounds the victim is missing.
     let by_chance = plan.len().max(2 * rounds);
     for number in 0..by_chance {
         let millis = random.between(0..u64::try_from(JOB.as_millis()).unwrap());
@@ -75,7 +75,7 @@ fn plan(rounds: usize, random: &mut Random) -> VecDeque<Round> {
     plan.into()
 }
 
-/// What was done.
+/// The faults so far.
 #[derive(Debug, Default)]
 struct Tally {
     killed: usize,
@@ -188,7 +188,7 @@ async fn whoever_is_killed_every_job_ends_once() {
     assert!(tally.killed >= rounds, "too few were there to be killed: {tally:?}");
     // Two tries are allowed, and most jobs lose one at most.
     assert!(ends.success > 0, "{ends:?}");
-    // What befalls the place is no fault of the recipe; only a tool that was killed cannot be told from one that failed.
+    // A lost place is not a failure of the recipe; but a killed tool looks the same as a failed one.
     let causes = ["sandbox_lost", "build_failed"];
     assert!(
         ends.errors.keys().all(|code| causes.contains(&code.as_str())),

@@ -1,4 +1,4 @@
-//! What is random, and can be had again.
+//! Pseudorandom numbers that can be repeated.
 
 use std::ops::Range;
 

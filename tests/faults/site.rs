@@ -29,7 +29,7 @@ pub struct Site {
     s3: Option<(PathBuf, S3Settings)>,
     variables: Vec<(String, String)>,
     process: Mutex<Option<Started>>,
-    /// Held by whoever starts the server: several may miss it at once.
+    /// Locked while the server is started: several tasks may find it missing at once.
     starting: tokio::sync::Mutex<()>,
     killed: AtomicBool,
     repository: Repository,
@@ -53,7 +53,7 @@ pub fn rank(job: &Value) -> u32 {
     }
 }
 
-/// Whether nothing of it is under way any more: it has ended, and what it left was cleared away.
+/// Whether the job has ended and its remains are cleared away.
 pub fn is_settled(job: &Value) -> bool {
     rank(job) == 11 && job["log"].is_string()
 }
@@ -72,7 +72,7 @@ impl Site {
             ("KILN__EMBEDDED_S3__LISTEN", format!("127.0.0.1:{s3_port}")),
             ("KILN__ISOLATION__LOOPBACK_PORTS", format!("[{}]", repository.port())),
             ("KILN__LIMITS__REQUESTS_PER_SECOND", "0".to_owned()),
-            // What failed jobs leave must be told from what is left by mistake.
+            // The remains of failed jobs must not be mistaken for leaks.
             ("KILN__WATCH__KEEP_FAILED", "0s".to_owned()),
             ("KILN__CAPACITY__FIRST_MEMORY", "64MiB".to_owned()),
             ("KILN__CAPACITY__FIRST_DISK", "64MiB".to_owned()),
@@ -203,7 +203,7 @@ impl Site {
         self.repository.port()
     }
 
-    /// What asks for a job.
+    /// The body of a request for a job.
     pub fn job(&self, recipe: &str) -> Value {
         json!({ "job_type": "create", "artifact_id": recipe, "public_key_id": self.key,
             "image_root_archive_name": "faulty" })
@@ -269,7 +269,7 @@ impl Site {
     }
 }
 
-/// A port of loopback that nobody uses.
+/// A free port of the loopback.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()

@@ -14,7 +14,7 @@ use crate::support::{self, Kiln};
 
 const JOBS: usize = 10;
 
-/// What a server says when it has made an image.
+/// The server's log message after making an image.
 const MADE: &str = "the job has made its image";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

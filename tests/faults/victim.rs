@@ -1,4 +1,4 @@
-//! Who is killed.
+//! Finds and kills the processes of a job.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ impl Victim {
         Victim::Tool,
     ];
 
-    /// Who that is now, if there is one.
+    /// The victim's current process, if any.
     fn find(self, site: &Site, job: &str, random: &mut Random) -> Option<Pid> {
         if self == Victim::Server {
             return site.server_pid();
@@ -56,7 +56,7 @@ impl Victim {
         Some(pid)
     }
 
-    /// Kills it. Whether there was somebody to kill.
+    /// Kills the victim. Returns whether there was one.
     pub fn kill(self, site: &Site, job: &str, random: &mut Random) -> bool {
         if self == Victim::Server {
             return site.down(Signal::SIGKILL).is_some();

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::support::{Recipe, archive::Made};
 
-/// What is uploaded.
+/// The recipe to upload.
 pub enum Upload {
     Archive(Made),
     Directory(Recipe),
@@ -13,14 +13,14 @@ pub enum Upload {
 /// A hostile recipe.
 pub struct Case {
     pub name: &'static str,
-    /// What it would do if nothing held it.
+    /// The effect without protection.
     pub danger: &'static str,
     pub upload: Upload,
     /// A limit of the job, by its name in the API, in GiB.
     pub limit: Option<(&'static str, u32)>,
     /// The code of the failure; none where the job only harms itself, or nothing, and succeeds.
     pub code: Option<&'static str>,
-    /// What the cause or the log must say.
+    /// Required texts in the cause or the log.
     pub says: Vec<&'static str>,
 }
 
@@ -69,10 +69,10 @@ impl Case {
         self
     }
 
-    /// What is wrong with how its job ended.
+    /// The mistakes in the end of its job.
     pub fn complaints(&self, end: &End) -> Vec<String> {
         let error = &end.progress["error"];
-        // What the recipe itself said, mostly: kiwi's words are of no use here.
+        // Mostly the recipe's own output: kiwi's does not help here.
         let said = end
             .log
             .lines()

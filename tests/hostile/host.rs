@@ -1,4 +1,4 @@
-//! What of the host and the toolbox recipes must not change.
+//! Compares the parts of the host and the toolbox that recipes must not change.
 
 use std::{collections::HashSet, path::Path};
 
@@ -9,7 +9,7 @@ use crate::support::{Kiln, tool};
 pub struct Host {
     /// Path, kind, mode, owner, size and time of every file of the toolbox.
     toolbox: String,
-    /// What lies beside the toolbox and beside the data directory.
+    /// The files beside the toolbox and beside the data directory.
     around: Vec<String>,
     mounts: Vec<String>,
     name: String,
@@ -34,7 +34,8 @@ impl Host {
         assert!(lines.len() > 1000, "the toolbox has {} files", lines.len());
         let mut around = names(&toolboxes);
         around.extend(names(kiln.data().parent().unwrap()));
-        // Others may mount and unmount meanwhile; what is ours names the data directory or is called as Kiln's are.
+        // Other programs may mount and unmount meanwhile. Kiln's own mounts name the data directory or have Kiln's
+        // names.
         let data = kiln.data().display().to_string();
         let mounts = fs_err::read_to_string("/proc/self/mounts").unwrap();
         let ours = |line: &&str| line.contains(&data) || line.starts_with("kiln ");

@@ -1,5 +1,5 @@
-//! Scripts that do what they can. They are root in the sandbox, and the new root does not hold them: they begin by
-//! stepping out of it, into the toolbox that kiwi runs in.
+//! Scripts that attack the host. They are root in the sandbox, and the new root does not hold them: they begin by
+//! leaving it for the toolbox, in which kiwi runs.
 
 use crate::hostile::{case::Case, site::Site};
 
@@ -100,7 +100,7 @@ try doors-remove rm "$out/run/kiln/agent.sock"
 echo mounted all
 "#;
 
-// Whatever of this worked would change nothing: it sets what is set.
+// Even where one of these succeeds, it changes nothing: each writes the current value.
 const KERNEL: &str = r#"
 hostname hostile
 # This date complains, and succeeds all the same.

@@ -1,4 +1,4 @@
-//! A server that carries out several hostile jobs at a time, and a port of the host that none of them may reach.
+//! A server that carries out several hostile jobs at a time, and a port of the host that must stay unreachable.
 
 use std::{
     net::TcpListener,
@@ -145,7 +145,7 @@ impl Site {
         }
     }
 
-    /// Whether anybody connected to the other service.
+    /// Whether a client connected to the other service.
     pub fn was_reached(&self) -> bool {
         self.was_reached.load(Ordering::Relaxed)
     }
@@ -159,7 +159,7 @@ impl Site {
     }
 }
 
-/// A service of the host that notices whoever connects.
+/// A service of the host that notices every connection.
 fn alarm() -> (u16, Arc<AtomicBool>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -173,7 +173,7 @@ fn alarm() -> (u16, Arc<AtomicBool>) {
     (port, rang)
 }
 
-/// A port of loopback that nobody uses.
+/// A free port of the loopback.
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()

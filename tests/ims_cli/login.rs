@@ -124,7 +124,7 @@ fn tokens_come_from_files_and_the_environment() {
         "{}",
         ran.stderr
     );
-    // A token in place of a file is not repeated on the screen beyond what was typed, and not sent.
+    // A token in place of a file is not repeated on the screen in full, and not sent.
     server.take();
     assert_eq!(
         kiln_at(&kiln, &server, "images list --token eyJhbGciOi.abc.def").code,

@@ -67,7 +67,7 @@ fn a_session() {
         (r"/tmp/tmp\.\w+", "TMP"),
         (r"uploaded recipe \(.*?\)", "uploaded recipe (SIZE)"),
         (r"uploaded manifest \(.*?\)", "uploaded manifest (SIZE)"),
-        // The widths of columns follow from what was replaced above.
+        // The widths of columns depend on the values replaced above.
         (r"(\S) {3,}", "$1   "),
     ] {
         settings.add_filter(pattern, name);

@@ -349,7 +349,7 @@ fn a_server_that_goes_away_is_spoken_of() {
     );
 }
 
-/// What a site with many images has to wait for.
+/// The waiting time of a site with many images.
 #[test]
 fn a_hundred_thousand_records_are_shown_quickly() {
     let kiln = Kiln::bare();

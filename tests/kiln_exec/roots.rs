@@ -1,4 +1,4 @@
-//! Small foreign roots of real Debian packages, and native twins of what is in them.
+//! Small foreign roots of real Debian packages, and native twins of their programs.
 
 use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{self, succeed};
 
-/// What stands for the library that answers for the target: of that, only what `kiln-exec` has to do with.
+/// Stands in for the library with the target's answers; has only the parts that concern `kiln-exec`.
 const ANSWERS: &str = r#"
 extern char **environ;
 int prctl(int, ...);
@@ -129,7 +129,7 @@ impl Root {
     }
 }
 
-/// The key of a program; none of what is no regular file or has no build-id.
+/// The key of a program; none for a file that is not regular or has no build-id.
 fn key_of(path: &Path) -> Option<String> {
     let state = fs_err::symlink_metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let content = fs_err::read(path).unwrap();

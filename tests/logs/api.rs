@@ -59,7 +59,7 @@ async fn a_log_is_read_as_text() {
         whole(&job.path(), "text/plain").await,
         (text.clone(), "näme\n\u{1b}[31mred␀\n\n".to_owned())
     );
-    // Several pages of what is read at a time, the last one full.
+    // Several pages of one query's size, the last one full.
     job.says_up_to(3000).await;
     let numbered = |begin| {
         (begin..3000)
@@ -160,7 +160,7 @@ async fn a_log_is_followed_to_its_end() {
             ("end", "success")
         ]
     );
-    // Who comes later sees the same, and who has seen a part only the rest.
+    // A later follower gets the same events, and one that has seen a part gets the rest.
     assert_eq!(
         numbers(&rest_of(follow(&api, &job, None).await).await),
         (0..4001).collect::<Vec<_>>()

@@ -57,7 +57,7 @@ async fn a_log_is_shown() {
     assert_eq!(rest.ok().stdout, numbered(2343..2345));
     let dated = run_beside(server.base(), &format!("jobs logs {id} --after 2343 --timestamps")).await;
     assert_eq!(dated.ok().stdout, "2023-11-14T22:13:20 line 2344\n");
-    // Where nobody obeys it, nothing is left out.
+    // Output that does not go to a terminal is left unchanged.
     job.says(&["\u{1b}[31mred\u{1b}[0m"]).await;
     let raw = run_beside(server.base(), &format!("jobs logs {id} --after 2344")).await;
     assert_eq!(raw.ok().stdout, "\u{1b}[31mred\u{1b}[0m\n");
@@ -196,7 +196,7 @@ data: {"state":"success"}
 
 "#;
 
-/// What depends on the clock, made the same each time.
+/// Replaces everything that depends on the clock.
 fn settled(text: &str) -> String {
     let lines = text.lines().map(|line| match line.split_once(" after ") {
         Some((before, _)) => format!("{before} after TIME\n"),

@@ -1,4 +1,4 @@
-//! What the embedded server's directory outlives.
+//! Tests what the embedded server's directory survives.
 
 use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 

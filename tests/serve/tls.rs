@@ -38,7 +38,7 @@ async fn certificates_are_used_and_followed() {
         (200, reqwest::Version::HTTP_2)
     );
     assert!(trusting(&second).await.is_err());
-    // Who speaks no TLS gets nothing.
+    // A client without TLS gets no answer.
     assert!(client(None).get(version.replace("https", "http")).send().await.is_err());
 
     // In the middle of being replaced, when they do not fit together, the old ones stay in use.

@@ -30,7 +30,7 @@ async fn no_change_is_lost(place: &Place) {
     "0".clone_into(&mut record.public_key);
     let id = record.id;
     public_keys(&stores[0]).insert(&record, &[]).await.unwrap();
-    // Each adds one, eight times, and begins again when somebody was faster.
+    // Each task adds one, eight times, and starts again after a concurrent change.
     let add = async |store: SharedStore| {
         let mut left = 8;
         while left > 0 {
@@ -144,7 +144,7 @@ async fn opening_at_the_same_time(place: &Place) {
             .collect();
         assert_eq!(found, expected);
     }
-    // Those that were added through one store stand in the order of their adding.
+    // Records added through one store appear in the order of their addition.
     let names = all(recipes(&stores[0]), Side::Live).await;
     assert_eq!(names.first().unwrap().name, "0");
     for store in stores {

@@ -153,7 +153,7 @@ async fn a_hole_is_named_and_nothing_kept(place: &Place) {
     let hole = store.append(id, 1, 3, &[], false, at(3)).await.unwrap();
     assert_eq!(hole, Appended::Hole { expected: 2 });
     assert_eq!(texts(&store, id).await, ["line 0", "line 1"]);
-    // Who speaks is alive, whatever is missing; but that is no progress.
+    // Every message proves that the agent is alive, even with gaps; but it is not progress.
     let pulse = store.pulse(id).await.unwrap().unwrap();
     assert_eq!((pulse.heard, pulse.progressed), (at(3), at(1)));
 }

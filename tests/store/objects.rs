@@ -1,4 +1,4 @@
-//! What becomes of the objects that records refer to.
+//! Tests the life of the objects that records refer to.
 
 use kiln::{
     records::{Image, ImageId, Moment},
@@ -124,7 +124,7 @@ async fn nothing_may_name_a_doomed_object(place: &Place) {
         images(&store).get(Side::Live, two.id).await.unwrap().unwrap().record,
         two
     );
-    // What was refused left no reference behind.
+    // The refused change left no reference behind.
     images(&store).purge(Side::Live, None, false).await.unwrap();
     assert_eq!(store.doomed(10).await.unwrap(), paths(["x"]));
     store.forget_doomed(&paths(["x"])).await.unwrap();

@@ -1,4 +1,4 @@
-//! What may be opened, and how it is said when it may not.
+//! Tests which databases may be opened, and the errors for the others.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -105,7 +105,7 @@ async fn both_halves_come_back(place: &Place) {
     let stored = store.get_run(job.id).await.unwrap().unwrap();
     assert_eq!((&stored.job, &stored.run, stored.revision), (&changed, &run, 2));
 
-    // A job that somebody else carries out has no such half.
+    // A job of another server has no such half.
     let other = crate::store::place::job("other");
     store.insert_job(&other).await.unwrap();
     assert_eq!(store.get_run(other.id).await.unwrap(), None);

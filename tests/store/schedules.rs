@@ -195,7 +195,7 @@ async fn one_of_many_claims_a_tick(place: &Place) {
         }))
         .await;
         assert!(claims.contains(&true));
-        // Who read it after another's claim may claim anew: the tick stays one.
+        // A reader that comes after another's claim may claim again: there is still one tick.
         let ticks = stores[0].ticks(schedule.id, 99).await.unwrap();
         assert_eq!(ticks.len(), usize::try_from(round).unwrap());
     }

@@ -1,4 +1,4 @@
-//! What native programs hear, and say, in a foreign root.
+//! Tests the answers that native programs get and give in a foreign root.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ static COMPLETE: LazyLock<(&Debian, World)> = LazyLock::new(|| {
     (debian, world)
 });
 
-/// What the twin of `program` prints.
+/// The output of the twin of `program`.
 #[track_caller]
 fn said(program: &str, arguments: &[&str]) -> String {
     let (debian, world) = &*COMPLETE;
@@ -105,7 +105,7 @@ fn paths_that_are_compiled_in_lead_to_the_targets_files() {
         "open(my $file, '<', '/usr/lib/{host}/libc.so.6') or die $!; read($file, my $bytes, 20); print ord substr $bytes, 18"
     );
     assert_eq!(perl(&open), target().elf_machine().to_string());
-    // What neither has is missing in the usual way.
+    // A file that exists in neither directory is missing in the usual way.
     assert_eq!(
         perl(&format!(
             "print open(my $file, '<', '/usr/lib/{host}/none') ? 'there' : $!+0"

@@ -39,7 +39,7 @@ fn programs_wait_for_their_libraries() {
 
     world.remove("libselinux1").unwrap();
     assert!(!exists(&world, &ls) && exists(&world, &cat));
-    // Who is being started just now still finds it.
+    // A program that is just being started still finds the library.
     assert!(exists(&world, "lib/libselinux.so.1"));
     world.remove("libpcre2-8-0").unwrap();
     assert!(!exists(&world, "lib/libselinux.so.1"));
@@ -140,7 +140,7 @@ fn what_must_stay_emulated_has_no_twin() {
             assert!(!exists(&world, &format!("bin/{}", debian.key(path))), "{path}");
         }
     }
-    // Nobody who runs the loader by its name wants the host's.
+    // A program that runs the loader by its name never gets the host's.
     let programs = fs_err::read_dir(world.mounted().join("bin")).unwrap();
     let loader = inode(&world, "loader");
     assert!(

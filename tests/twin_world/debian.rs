@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::support::{ANSWERS, foreign, kiln_program};
 
-/// What the root is made of, with all that they depend on.
+/// The packages of the root; their dependencies are added.
 const PACKAGES: [&str; 8] = [
     "bash",
     "coreutils",

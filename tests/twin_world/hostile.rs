@@ -1,4 +1,4 @@
-//! Roots that want to harm who makes twins for them.
+//! Tests hostile roots, which try to harm the maker of their twins.
 
 use std::{
     os::unix::fs::symlink,
@@ -10,7 +10,7 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 
 use crate::twin_world::debian::Debian;
 
-/// What becomes of a package with a file `bin/tool`, which is something else in the root.
+/// The result of adding a package with a file `bin/tool` that is something else in the root.
 fn adding(put: impl FnOnce(&Debian, &std::path::Path)) -> (Added, usize) {
     let debian = Debian::empty();
     let host = debian.root().with_file_name("host");

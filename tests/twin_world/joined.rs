@@ -1,4 +1,5 @@
-//! Native programs as builds start them: by `kiln-exec` in front of the emulator. They say what the emulated ones say.
+//! Tests native programs as builds start them: by `kiln-exec` in front of the emulator. Their output equals that of the
+//! emulated ones.
 
 use std::{
     path::{Path, PathBuf},
@@ -117,7 +118,7 @@ fn a_module_without_a_twin_is_loaded_by_the_emulated_program() {
     assert!(after[0] > before[0], "perl was a twin first");
     assert_eq!(after[1], before[1] + 1);
 
-    // What it has said it does not say again.
+    // The emulated run must not repeat the twin's output.
     let late = format!("{copy} perl -I/opt/own -e '$| = 1; print qq(once\\n); require List::Util'");
     let ran = ask(debian, mounted, &joined, "on", &late);
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "once\n");
@@ -233,7 +234,7 @@ fn a_program_whose_trial_goes_on_waits_for_the_outcome() {
                 world.accept(&trial.key).unwrap();
             }
         }
-        // What a trial itself starts does not wait: that might be for the trial.
+        // Programs started by a trial do not wait: they might be part of the trial.
         let at_once = ask(debian, world.mounted(), &joined, "now", "dpkg --print-architecture");
         assert_eq!(String::from_utf8(at_once.stdout).unwrap(), said);
         let ended = started_before(debian, &mut world, &joined, |world| end(world, &key));

@@ -1,8 +1,7 @@
-//! The keys with which an issuer signs its tokens.
+//! The keys with which an issuer signs its tokens. Fetched from the issuer over HTTP.
 //!
-//! They are read at the start, then from time to time, and whenever a token names one that is not known: but never more
-//! often than once a minute, however many such tokens come. While the issuer does not answer, the keys that are known
-//! stay in use for a day.
+//! The keys are read at the start, then regularly, and whenever a token names an unknown key: but at most once a
+//! minute, even when many such tokens arrive. While the issuer does not answer, the known keys stay in use for a day.
 
 use std::{
     sync::{Arc, PoisonError, RwLock},
@@ -23,16 +22,16 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// How long to wait before reading them again after they were read.
+/// The shortest interval between two readings.
 const AT_MOST_EVERY: Duration = Duration::from_mins(1);
 
-/// How long to wait before trying again after the issuer did not answer.
+/// The pause before the next attempt when the issuer does not answer.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 
-/// How long keys stay in use while the issuer does not answer.
+/// The longest use of keys while the issuer does not answer.
 const MOST_AGE: Duration = Duration::from_hours(24);
 
-/// How long the issuer may take to answer.
+/// The longest time for an answer of the issuer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest answer of an issuer.
@@ -45,11 +44,12 @@ pub(super) struct Keys {
     client: Client,
     refresh: Duration,
     known: RwLock<Option<Arc<Known>>>,
-    /// When they were last asked for, and whether that worked. Held while asking, so that one asks and others wait.
+    /// The time and the success of the last request. Locked during a request, so that other callers wait for its
+    /// result.
     asked: Mutex<Option<(Instant, bool)>>,
 }
 
-/// Keys that were read.
+/// The keys from the last reading.
 #[derive(Debug)]
 struct Known {
     keys: Vec<Key>,
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// What looking for a key finds.
+/// The result of a search for a key.
 pub(super) enum Found {
     /// The key.
     Key(DecodingKey),
@@ -89,7 +89,7 @@ impl Keys {
         })
     }
 
-    /// The key that a token's header names.
+    /// The key named by a token's header.
     pub(super) async fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found {
         let known = self.known();
         if let Some(key) = known.and_then(|known| known.select(id, algorithm)) {
@@ -102,7 +102,7 @@ impl Keys {
         }
     }
 
-    /// Reads the keys now and from time to time; never ends.
+    /// Reads the keys at once and then at intervals; never ends.
     pub(super) async fn follow(&self) {
         loop {
             let wait = if self.ask(self.refresh).await {
@@ -119,7 +119,7 @@ impl Keys {
         known.clone().filter(|known| known.read.elapsed() < MOST_AGE)
     }
 
-    /// Asks for the keys, unless that was done a moment ago. Whether the last attempt worked.
+    /// Requests the keys, unless the last request was too recent. Returns whether the last attempt succeeded.
     async fn ask(&self, at_most_every: Duration) -> bool {
         let mut asked = self.asked.lock().await;
         if let Some((when, worked)) = *asked {
@@ -159,7 +159,7 @@ impl Keys {
         if discovery.issuer != self.issuer {
             return Err(format!("{address} is about another issuer: {}", discovery.issuer));
         }
-        // Whoever could change the keys on their way could sign what they like.
+        // An attacker who could change the keys on their way could sign any token.
         if !Url::parse(&discovery.jwks_uri).is_ok_and(|url| is_private(&url)) {
             return Err(format!(
                 "its keys are at {}, which is no https address",
@@ -167,7 +167,7 @@ impl Keys {
             ));
         }
         let set: KeySet = self.get(&discovery.jwks_uri).await?;
-        // Keys of kinds that this version does not know are none of our business.
+        // Keys of unknown kinds are ignored.
         let keys: Vec<_> = set.keys.into_iter().filter_map(Key::read).collect();
         if keys.is_empty() {
             return Err(format!("there is no key at {} that Kiln can use", discovery.jwks_uri));
@@ -195,7 +195,7 @@ impl Keys {
 }
 
 impl Known {
-    /// The key with that id; without an id, the only one of that kind.
+    /// The key with this id; without an id, the only key of this kind.
     fn select(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
         let mut fitting = self
             .keys
@@ -213,7 +213,7 @@ impl Key {
         if matches!(&jwk.common.public_key_use, Some(meant) if *meant != PublicKeyUse::Signature) {
             return None;
         }
-        // What a key can do follows from what it is, and never from what a token says. A symmetric key can do nothing.
+        // A key's type decides its algorithms, never a token. A symmetric key has none.
         let mut algorithms = match &jwk.algorithm {
             AlgorithmParameters::RSA(_) => vec![RS256, RS384, RS512, PS256, PS384, PS512],
             AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![ES256],
@@ -240,7 +240,7 @@ fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
             .timeout(TIMEOUT)
             .redirect(Policy::none())
             .pool_max_idle_per_host(0);
-        // A proxy cannot know what this host means by itself.
+        // A proxy cannot reach this host under its loopback names.
         match Url::parse(issuer) {
             Ok(url) if names_here(&url) => builder.no_proxy(),
             _ => builder,
@@ -259,7 +259,7 @@ fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
             let pem = fs_err::read(path).map_err(|error| unusable(&error))?;
             let trusted = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(&error))?;
             let besides = builder().tls_certs_merge(trusted.clone()).build();
-            // Where the system has none, these are all.
+            // On a system without certificates, only these are trusted.
             besides.or_else(|_| builder().tls_certs_only(trusted).build())
         }
     };
@@ -270,7 +270,7 @@ fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
     })
 }
 
-/// An error with its causes; the innermost tells most.
+/// An error with its causes; the innermost one says most.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,5 @@
-//! Authentication: who asks, and whether they may.
+//! Authentication and authorization: identifies callers, and checks their rights. Reads tokens from the database, and
+//! keys from the issuer.
 
 mod keys;
 pub mod oidc;
@@ -32,7 +33,7 @@ use crate::{
     store::{SharedStore, StoreError},
 };
 
-/// Who is let in. Cheap to clone.
+/// The entrance to the API. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Auth(Arc<Gate>);
 
@@ -45,39 +46,39 @@ struct Gate {
 
 #[derive(Debug)]
 enum Door {
-    /// Everybody on this host is.
+    /// Every caller on this host may enter.
     Open,
-    /// Those with a token are.
+    /// Callers with a valid token may enter.
     Guarded {
         tokens: SharedStore,
         oidc: Option<Arc<Oidc>>,
     },
 }
 
-/// Why a caller is not let in.
+/// The reason for turning a caller away.
 #[derive(Debug)]
 enum Refusal {
-    /// They did not say who they are.
+    /// The request has no token.
     NoToken,
-    /// What they said is not so.
+    /// The token is invalid.
     Wrong(&'static str),
-    /// Whether it is so cannot be seen now.
+    /// The token cannot be checked now.
     Unavailable(&'static str),
     /// The store does not answer.
     Store(StoreError),
-    /// They believe to talk to somebody else.
+    /// The request names another host.
     NotHere,
-    /// They are known, but for nothing.
+    /// The token is valid but gives no role.
     NoRole(Key),
 }
 
 impl Auth {
-    /// Lets in everybody. For servers that only their own host can reach.
+    /// Admits every caller. For servers that only their own host can reach.
     pub fn open(limits: &LimitSettings) -> Self {
         Self::new(Door::Open, limits)
     }
 
-    /// Lets in those with a token: one of `tokens`, or of the issuer.
+    /// Admits callers with a token: one of `tokens`, or one of the issuer.
     pub fn guarded(tokens: SharedStore, oidc: Option<Arc<Oidc>>, limits: &LimitSettings) -> Self {
         Self::new(Door::Guarded { tokens, oidc }, limits)
     }
@@ -91,7 +92,7 @@ impl Auth {
     }
 }
 
-/// The middleware: finds out who asks, sees whether they may, and counts.
+/// The middleware: identifies the caller, checks the rights, and counts the request.
 pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     let gate = &*auth.0;
     let peer = request
@@ -128,7 +129,7 @@ pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request,
     }
 }
 
-/// Who asks; nobody where nobody has to say.
+/// The caller; none where no authentication is needed.
 async fn identify(gate: &Gate, need: Need, uri: &Uri, headers: &HeaderMap) -> Result<Option<Principal>, Refusal> {
     let (tokens, oidc) = match &gate.door {
         Door::Open if is_asked_here(uri, headers) => return Ok(Some(Principal::local())),
@@ -146,14 +147,14 @@ async fn identify(gate: &Gate, need: Need, uri: &Uri, headers: &HeaderMap) -> Re
     }
 }
 
-/// Whether the caller believes to be talking to this very host. A web page that was given our address under a name of
-/// its own does not, and must not get in through its reader's browser.
+/// Whether the request names this very host. A hostile web page that points its own domain at Kiln's address does not,
+/// and must not enter through the browser of its reader.
 fn is_asked_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let named = headers.get(header::HOST).map(HeaderValue::to_str);
     let authority = match (uri.authority(), &named) {
         (Some(authority), _) => authority.as_str(),
         (None, Some(Ok(named))) => named,
-        // No browser leaves it out.
+        // Browsers always send it.
         (None, None) => return true,
         (None, Some(Err(_))) => return false,
     };
@@ -165,7 +166,7 @@ fn is_asked_here(uri: &Uri, headers: &HeaderMap) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_loopback)
 }
 
-/// The token that a request bears.
+/// The token of a request.
 fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let first = given.next().ok_or(Refusal::NoToken)?;
@@ -179,7 +180,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
     }
 }
 
-/// Who bears a token of Kiln's own.
+/// The holder of one of Kiln's own tokens.
 async fn own(tokens: &SharedStore, token: &TokenText) -> Result<Principal, Refusal> {
     let record = tokens.token(&token.sha256()).await.map_err(Refusal::Store)?;
     let record = record.ok_or(Refusal::Wrong("The token is not valid."))?;
@@ -193,9 +194,9 @@ async fn own(tokens: &SharedStore, token: &TokenText) -> Result<Principal, Refus
     })
 }
 
-/// The answer to those who are not let in.
+/// The answer to a caller that is turned away.
 fn refuse(gate: &Gate, peer: IpAddr, refusal: Refusal) -> Response {
-    // It costs the address something even before it is a caller.
+    // The address is charged for the request, since the caller is unknown.
     let key = match &refusal {
         Refusal::NoRole(key) => key.clone(),
         _ => Key::peer(peer),
@@ -238,7 +239,7 @@ fn refuse(gate: &Gate, peer: IpAddr, refusal: Refusal) -> Response {
     response
 }
 
-/// The answer to those who may not.
+/// The answer to a caller without the necessary role.
 fn forbidden(principal: &Principal, needed: Role) -> Response {
     let detail = format!(
         "This needs the role `{}`; `{}` has `{}`.",

@@ -1,4 +1,4 @@
-//! Tokens of an OpenID Connect issuer.
+//! Checks the tokens of an OpenID Connect issuer. Pure, but for fetching the issuer's keys.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::{
     records::{Code, Failure, Role},
 };
 
-/// How soon it makes sense to try again when the issuer cannot be asked.
+/// The suggested delay before a retry when the issuer does not answer.
 pub(super) const RETRY: Duration = keys::RETRY;
 
-/// How far the issuer's clock may be off, in seconds.
+/// The accepted error of the issuer's clock, in seconds.
 const LEEWAY: u64 = 30;
 
-/// The longest token that is looked at.
+/// The longest token that is examined.
 const LONGEST: usize = 16 << 10;
 
-/// Algorithms that tokens may be signed with: those where only the issuer can sign.
+/// The accepted signature algorithms: those with which only the issuer can sign.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -49,11 +49,11 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// The issuer of the settings, if they name one. It need not answer yet.
+    /// The issuer of the settings, if they name one. It need not be reachable yet.
     ///
     /// # Errors
     ///
-    /// `oidc_settings`.
+    /// `oidc_settings`: the settings are invalid.
     pub fn new(settings: &OidcSettings) -> Result<Option<Self>, Failure> {
         let Some(issuer) = &settings.issuer else {
             return Ok(None);
@@ -80,13 +80,13 @@ impl Oidc {
         self.keys.follow().await;
     }
 
-    /// Who bears a token.
+    /// The holder of a token.
     pub(super) async fn principal(&self, text: &str) -> Result<Principal, Refusal> {
         let invalid = Refusal::Wrong("The token is not valid.");
         if text.len() > LONGEST {
             return Err(Refusal::Wrong("The token is too long."));
         }
-        // An algorithm that it does not know, `none` among them, is an error already here.
+        // An unknown algorithm, including `none`, is an error at this point already.
         let Ok(header) = decode_header(text) else {
             return Err(invalid);
         };
@@ -95,7 +95,7 @@ impl Oidc {
                 "The token is signed with an algorithm that is not accepted.",
             ));
         }
-        // No extension that could have to be understood is.
+        // Kiln understands no critical extension.
         if header.crit.is_some() {
             return Err(invalid);
         }
@@ -148,10 +148,10 @@ impl Oidc {
         })
     }
 
-    /// The greatest role that the claims give.
+    /// The highest role that the claims give.
     fn role(&self, claims: &Map<String, Value>) -> Option<Role> {
         let named: Vec<&str> = match find(claims, &self.role_claim)? {
-            // As in `scope`.
+            // Names separated by spaces, as in `scope`.
             Value::String(names) => names.split_whitespace().collect(),
             Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
             _ => return None,
@@ -161,7 +161,7 @@ impl Oidc {
     }
 }
 
-/// A member by its path. Names of members may have dots in them, as addresses do.
+/// A member by its path. Names of members may contain dots, as URLs do.
 fn find<'a>(claims: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     if let Some(value) = claims.get(path) {
         return Some(value);
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn issuer(role_claim: &str) -> Oidc {
-        // As `main` does it.
+        // The same as in `main`.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let settings = OidcSettings {
             issuer: Some("http://127.0.0.1:9".to_owned()),

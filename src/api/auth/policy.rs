@@ -1,15 +1,15 @@
-//! Who may do what: one function, with no state.
+//! Decides which role a request needs: one function, without state. Pure: no I/O.
 
 use axum::http::Method;
 
 use crate::records::Role;
 
-/// What a request needs.
+/// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: anybody may.
+    /// No right: every caller may.
     Nothing,
-    /// A caller with this role, or one that includes it.
+    /// This role, or one that includes it.
     Role(Role),
 }
 
@@ -19,13 +19,13 @@ const RECORDS: [&str; 4] = ["public-keys", "recipes", "images", "jobs"];
 /// Collections under `/v3/deleted`.
 const DELETED: [&str; 3] = ["public-keys", "recipes", "images"];
 
-/// Decides by method and path, which has to be [normal](crate::api::address::normalize) by then.
+/// Decides by method and path, which has to be [normalized](crate::api::address::normalize).
 ///
-/// What is not named here needs the greatest role, so that a route somebody adds is closed until it is thought about,
-/// and a way of writing an address that only the router understands opens nothing.
+/// An unknown path needs the highest role. A new route is thus closed until it is listed here, and an unusual spelling
+/// of an address that only the router understands opens nothing.
 pub fn need(method: &Method, path: &str) -> Need {
     let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
-    // An address that is written in an unusual way is not understood, rather than guessed at.
+    // An unusual spelling of an address counts as unknown; the function does not guess.
     let usual = |part: &&str| {
         let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._~:".contains(&c);
         !["", ".", ".."].contains(part) && part.bytes().all(plain)
@@ -46,12 +46,12 @@ pub fn need(method: &Method, path: &str) -> Need {
     }
 }
 
-/// What is needed in a collection, by what comes after its name.
+/// The role for a collection, by the part after its name.
 fn record(method: &Method, look: bool, rest: &[&str]) -> Role {
     match (rest, method) {
         ([] | [_], _) if look => Role::Read,
         ([], &Method::POST) | ([_], &Method::PATCH | &Method::DELETE) => Role::Write,
-        // A whole collection at once; or what there is not.
+        // A whole collection at once, or an unknown path.
         _ => Role::Admin,
     }
 }
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// None of these may need less than what they could be taken for: deleting every image.
+    /// Each of these could be taken for deleting every image, and must not need less.
     #[test]
     fn unusual_addresses_open_nothing() {
         for path in [
@@ -180,7 +180,7 @@ mod tests {
         ] {
             assert_eq!(needed("DELETE", path), "admin", "{path}");
         }
-        // Nor does looking in an unusual way show what looking in the usual one does not.
+        // An unusual spelling must not show more than the usual one.
         for path in [
             "/docs/../v3/images",
             "/healthz/live/../../v3/images",

@@ -1,31 +1,31 @@
-//! Who asks.
+//! The identity of a caller. Pure: no I/O.
 
 use crate::records::{Role, TokenId};
 
-/// Who asks. Handlers find it in the request's extensions.
+/// An authenticated caller. Handlers find it in the request's extensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// What people call them.
+    /// The caller's name.
     pub name: String,
-    /// What they may do.
+    /// The caller's role.
     pub role: Role,
-    /// How they are known.
+    /// The source of the identity.
     pub kind: PrincipalKind,
 }
 
-/// How somebody is known.
+/// The source of a caller's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrincipalKind {
-    /// Not at all: authentication is off, and only this host can ask.
+    /// None: authentication is off, and only this host can call.
     Local,
-    /// By a token of Kiln's own.
+    /// One of Kiln's own tokens.
     Token(TokenId),
-    /// By the issuer, under this `sub`.
+    /// The issuer, under this `sub`.
     Subject(String),
 }
 
 impl Principal {
-    /// Whoever asks when nobody has to say who they are.
+    /// The caller when authentication is off.
     pub(super) fn local() -> Self {
         Self {
             name: "local".to_owned(),
@@ -35,10 +35,10 @@ impl Principal {
     }
 }
 
-/// The longest name that is shown.
+/// The longest name in the log.
 const LONGEST_NAME: usize = 128;
 
-/// A name as it can stand in one line of a log.
+/// A name, made fit for one line of a log.
 pub(super) fn printable(name: &str) -> String {
     let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     name.chars().take(LONGEST_NAME).map(plain).collect()

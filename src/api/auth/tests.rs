@@ -1,4 +1,4 @@
-//! The whole of what stands before the handlers, against addresses that somebody made up.
+//! Tests all layers before the handlers, with invented addresses.
 
 use axum::{
     Router,
@@ -15,7 +15,7 @@ use crate::{
     store::SqliteStore,
 };
 
-/// A server where everything of value is behind two addresses, and a token that may do neither.
+/// A server with two valuable addresses, and a token that is allowed neither.
 struct Guarded {
     app: Router,
     token: TokenText,
@@ -61,7 +61,7 @@ impl Guarded {
     }
 }
 
-/// Pieces that addresses are made of, and that are put into them to deceive.
+/// Pieces of addresses, including deceptive ones.
 fn pieces() -> impl Strategy<Value = Vec<&'static str>> {
     let piece = prop::sample::select(vec![
         "/",
@@ -110,7 +110,7 @@ fn no_address_leads_where_the_token_does_not() {
         let uri = uri.parse().ok()?;
         Some(runtime.block_on(guarded.delete(uri, token)))
     };
-    // What is looked for is there.
+    // The attacked address exists.
     assert_eq!(
         delete("/v3/images/1", true).unwrap(),
         (StatusCode::OK, "one image is gone".to_owned())

@@ -1,21 +1,21 @@
-//! Tokens of Kiln's own.
+//! Kiln's own API tokens. Pure, but for the randomness of new ones.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
 use crate::records::{Moment, Role, Token, TokenId};
 
-/// What tokens begin with, so that those who look for leaked secrets find them.
+/// The prefix of tokens, so that scanners for leaked secrets recognise them.
 const PREFIX: &str = "kiln_";
 
 /// Letters after the prefix: 256 bits.
 const LETTERS: usize = 43;
 
-/// A token's text. It is shown once, and kept nowhere.
+/// A token's text. It is shown once, and stored nowhere.
 pub struct TokenText(String);
 
 impl TokenText {
-    /// Makes one up.
+    /// Makes a random token.
     pub fn random() -> Self {
         Self(format!(
             "{PREFIX}{}",
@@ -23,20 +23,20 @@ impl TokenText {
         ))
     }
 
-    /// Reads one; none if it cannot be one.
+    /// Parses a token; none if the text cannot be one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let letters = text.strip_prefix(PREFIX)?;
         let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
         (letters.len() == LETTERS && letters.bytes().all(plain)).then(|| Self(text.to_owned()))
     }
 
-    /// By what the store knows it. That it is looked up by a digest also means that how long looking takes tells
-    /// nothing about tokens there are.
+    /// The digest by which the store finds the token. A search by digest also keeps the time of the search from
+    /// revealing anything about existing tokens.
     pub fn sha256(&self) -> String {
         hex::encode(Sha256::digest(&self.0))
     }
 
-    /// The text itself, for the one place that shows it.
+    /// The text itself, for the one use that shows it.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,9 +1,9 @@
-//! The declaration of bodies.
+//! The macros that declare bodies. Pure: no I/O.
 
-/// Declares the body of a request, or an object in one: what is read is what is documented.
+/// Declares the body of a request, or an object in one, so that the reader and the documentation agree.
 ///
-/// `struct` makes a type, `impl` describes one that is there; its fields then have the types that the members are read
-/// as. `at least 1 member` is for a body that may not be empty although every member may be absent.
+/// `struct` makes a type; `impl` describes an existing type, whose fields then have the types of the members' values.
+/// `at least 1 member` is for a body that may not be empty although each member may be absent.
 macro_rules! body {
     (
         $(#[doc = $about:literal])*
@@ -60,7 +60,7 @@ macro_rules! body {
     };
 }
 
-/// Declares members that bodies have in common, to be used with [`Flatten`](super::Flatten). Written as [`body!`].
+/// Declares members common to several bodies, for [`Flatten`](super::Flatten). The syntax is that of [`body!`].
 macro_rules! members {
     (
         $(#[doc = $about:literal])*
@@ -79,7 +79,7 @@ macro_rules! members {
             fn take(
                 fields: &mut $crate::api::fields::Fields,
             ) -> std::result::Result<Self, $crate::api::fields::Invalid> {
-                // All of them, so that every error is found.
+                // All members are read, so that every error is found.
                 $(let $field = <$member as $crate::api::fields::Member>::take(
                     fields,
                     $crate::api::fields::members!(@name $field $($called)?),

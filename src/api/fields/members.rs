@@ -1,4 +1,4 @@
-//! The presence of members: what it means when one is absent or null.
+//! The presence of members: the meaning of an absent or null one. Pure: no I/O.
 
 use std::marker::PhantomData;
 
@@ -11,19 +11,19 @@ use super::{Components, Field, Fields, Invalid, Member, Members};
 #[derive(Debug)]
 pub(in crate::api) struct Nullable<F>(PhantomData<F>);
 
-/// A member whose type's default stands for an absent one.
+/// A member that takes its type's default when absent.
 #[derive(Debug)]
 pub(in crate::api) struct OrDefault<F>(PhantomData<F>);
 
-/// A text for which the empty text says the same as its absence.
+/// A text whose empty value means the same as its absence.
 #[derive(Debug)]
 pub(in crate::api) struct OrEmpty<F>(PhantomData<F>);
 
-/// The members of a group, beside those of the body.
+/// The members of a group, in the same object as the body's own.
 #[derive(Debug)]
 pub(in crate::api) struct Flatten<G>(PhantomData<G>);
 
-/// A member that has to be there.
+/// A required member.
 impl<F: Field> Member for F {
     type Read = F::Read;
 
@@ -40,7 +40,7 @@ impl<F: Field> Member for F {
     }
 }
 
-/// A member that may be absent.
+/// An optional member.
 impl<F: Field> Member for Option<F> {
     type Read = Option<F::Read>;
 
@@ -128,7 +128,7 @@ impl<G: Members> Member for Flatten<G> {
     }
 }
 
-/// A schema with the words for the member that has it.
+/// A schema, with the documentation of its member.
 fn described(mut schema: RefOr<Schema>, about: &str) -> RefOr<Schema> {
     match &mut schema {
         _ if about.is_empty() => {}

@@ -1,4 +1,4 @@
-//! What records and bodies have in common.
+//! The rules for types that records and bodies share. Pure: no I/O.
 
 use super::{OrDefault, Text, body, checked, enumerations, string, texts};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 enumerations!(
-    // By its own name only: what is stored is what was sent.
+    // Only by its main name: the stored value is the one that was sent.
     Arch,
     ChangeKind,
     JobStatus,
@@ -24,7 +24,7 @@ enumerations!(
 );
 
 texts! {
-    /// A path in S3. What is not one is refused when the object is looked for.
+    /// A path in S3. An invalid one is refused at the search for the object.
     S3Path = |value| checked(value, |_| Ok(())),
         string().pattern(Some(r"^s3://[A-Za-z0-9._-]{3,255}/[^\u0000-\u001f\u007f-\u009f]{1,1024}$"));
 }

@@ -1,4 +1,4 @@
-//! The rules by which values are read, each with its description.
+//! The rules for reading values, each with its description. Pure: no I/O.
 
 use std::marker::PhantomData;
 
@@ -21,29 +21,29 @@ pub(super) const TEXT: &str = r"^[^\u0000]*$";
 /// A name, see [`check_name`].
 const NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]+$";
 
-/// Any character of a name that does not begin a new directory.
+/// Any character of a name except the separator of directories.
 const IN_FILE: &str = r"[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069/]";
 
-/// Likewise, and neither a dot nor a hyphen.
+/// The same, and neither a dot nor a hyphen.
 const FIRST_IN_FILE: &str = r"[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069/.-]";
 
-/// One line of `authorized_keys` that is not blank.
+/// One line of `authorized_keys`, not blank.
 const KEY: &str = r"^[^\u0000-\u0008\u000a-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]*[^\s\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069][^\u0000-\u0008\u000a-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]*(\r?\n)?$";
 
-/// The largest size in GiB that is taken: 1 PiB.
+/// The largest accepted size in GiB: 1 PiB.
 pub(super) const MAX_SIZE: u32 = 1 << 20;
 
-/// The texts that IMS takes for true.
+/// The texts that IMS reads as true.
 const TRUE: [&str; 14] = [
     "1", "t", "T", "true", "True", "TRUE", "on", "On", "ON", "y", "Y", "yes", "Yes", "YES",
 ];
 
-/// The texts that IMS takes for false.
+/// The texts that IMS reads as false.
 const FALSE: [&str; 14] = [
     "0", "f", "F", "false", "False", "FALSE", "off", "Off", "OFF", "n", "N", "no", "No", "NO",
 ];
 
-/// Declares rules for texts: how one is read, and its description.
+/// Declares rules for texts: the check, and the description.
 macro_rules! texts {
     ($($(#[doc = $about:literal])* $visibility:vis $name:ident = $read:expr, $schema:expr;)*) => {$(
         $(#[doc = $about])*
@@ -64,7 +64,7 @@ macro_rules! texts {
     )*};
 }
 
-/// Reads enumerations by the names of their variants, which `ALL` lists.
+/// Reads enumerations by the names of their variants, listed in `ALL`.
 macro_rules! enumerations {
     ($($type:ty),* $(,)?) => {$(
         impl $crate::api::fields::Field for $type {
@@ -112,14 +112,14 @@ texts! {
 /// Reads any text.
 pub(in crate::api) fn text(value: &Value) -> Parsed<String> {
     let text = value.as_str().ok_or_else(|| error("Not a valid string."))?;
-    // PostgreSQL cannot keep it, and nothing that reads it would expect it.
+    // PostgreSQL cannot store it, and its readers would not expect it.
     if text.contains('\0') {
         return Err(error("Contains a null character."));
     }
     Ok(text.to_owned())
 }
 
-/// Reads a text that is not empty and that `check` has nothing against.
+/// Reads a text that is not empty and that `check` accepts.
 pub(in crate::api) fn checked(value: &Value, check: impl Fn(&str) -> Result<(), &'static str>) -> Parsed<String> {
     let text = text(value)?;
     if text.is_empty() {
@@ -134,12 +134,12 @@ pub(in crate::api) fn string() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-/// A group, so that it can be made optional.
+/// As a group, so that it can be made optional.
 fn file_name() -> String {
     format!("^({FIRST_IN_FILE}{IN_FILE}*|\\.{FIRST_IN_FILE}{IN_FILE}*|\\.-{IN_FILE}*|\\.\\.{IN_FILE}+)$")
 }
 
-/// A boolean, or one of the texts and numbers that IMS takes for one.
+/// A boolean, or one of the texts and numbers that IMS reads as one.
 impl Field for bool {
     type Read = Self;
 
@@ -176,7 +176,7 @@ impl Field for bool {
     }
 }
 
-/// A size of 1 GiB or more. Fractions are cut, decimal texts are read.
+/// A size of 1 GiB or more. Fractions are cut off, and decimal texts are accepted.
 #[derive(Debug)]
 pub(in crate::api) enum Gib {}
 
@@ -222,7 +222,7 @@ impl Field for Gib {
     }
 }
 
-/// A UUID in any of the forms that IMS takes: hyphens or none, braces, `urn:uuid:`, any case.
+/// A UUID in any of IMS's forms: with or without hyphens, braces, `urn:uuid:`, any case.
 impl Field for Uuid {
     type Read = Self;
 
@@ -244,7 +244,7 @@ impl Field for Uuid {
     }
 }
 
-/// A list, whose errors are under the numbers of its items.
+/// A list. Its errors are listed by the numbers of the items.
 #[derive(Debug)]
 pub(in crate::api) struct List<F>(PhantomData<F>);
 
@@ -280,12 +280,12 @@ impl<F: Field> Field for List<F> {
     }
 }
 
-/// The reference to a schema that has a name.
+/// The reference to a named schema.
 pub(in crate::api) fn reference<T: ToSchema>() -> RefOr<Schema> {
     Ref::from_schema_name(T::name()).into()
 }
 
-/// Adds a schema that has a name, and those that it refers to.
+/// Adds a named schema, and those that it refers to.
 pub(in crate::api) fn collect<T: ToSchema>(components: &mut Components) {
     components.push((T::name().into_owned(), T::schema()));
     T::schemas(components);

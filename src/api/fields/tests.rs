@@ -1,4 +1,4 @@
-//! What IMS takes for what.
+//! Tests of IMS's rules for values.
 
 use uuid::Uuid;
 

@@ -1,4 +1,5 @@
-//! `/kiln/v1/images/{id}/customize`: an image becomes another by commands, scripts and playbooks, without anybody at hand.
+//! `/kiln/v1/images/{id}/customize`: changes an image by commands, scripts and playbooks, without a login. Writes to S3
+//! and the database.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -25,7 +26,7 @@ use crate::{
     store::Side,
 };
 
-/// Changes that one job makes at most.
+/// The most changes of one job.
 const MOST_CHANGES: usize = 100;
 
 body! {
@@ -91,7 +92,7 @@ pub(in crate::api) async fn create(
     match made.await {
         Ok(job) => Ok((StatusCode::CREATED, Json(job))),
         Err(problem) => {
-            // No job will ever need them.
+            // No job will need these objects.
             if let Err(failure) = api.artifacts.discard_changes(id).await {
                 tracing::warn!(
                     job.id = %id, code = failure.code.name(), hint = failure.hint,
@@ -107,7 +108,7 @@ async fn accept(orchestrator: &Orchestrator, job: Job, run: NewRun) -> Result<Jo
     Ok(orchestrator.accept(job, run).await?)
 }
 
-/// Puts what is to be run where the job finds it.
+/// Puts the changes into S3, where the job finds them.
 async fn keep(api: &Api, job: JobId, changes: Vec<Given>) -> Result<Vec<Change>> {
     let mut kept = Vec::with_capacity(changes.len());
     for (number, Given { kind, name, content }) in changes.into_iter().enumerate() {
@@ -122,7 +123,7 @@ async fn keep(api: &Api, job: JobId, changes: Vec<Given>) -> Result<Vec<Change>>
     Ok(kept)
 }
 
-/// The changes of a job, each with one content and a name.
+/// The changes of a job. Each one has a content and a name.
 #[derive(Debug)]
 pub(in crate::api) enum Changes {}
 
@@ -200,7 +201,7 @@ impl Field for Base64 {
     }
 }
 
-/// What a command is called: its beginning.
+/// The name of a command: its first line, cut.
 fn first_line(command: &[u8]) -> String {
     let text = String::from_utf8_lossy(command);
     let line = text.trim().lines().next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `/kiln/v1/jobs/{id}/log/stream`: a job's log as it grows, as server-sent events.
+//! `/kiln/v1/jobs/{id}/log/stream`: a job's log as it grows, as server-sent events. Reads the database.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -32,19 +32,19 @@ use crate::{
     store,
 };
 
-/// Lines that are read at a time.
+/// Lines per query.
 const PAGE: u32 = 1000;
 
-/// How often is looked at what another server may have written.
+/// The interval between checks for lines from another server.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How long nothing may be sent. Proxies give up connections that are silent for a minute.
+/// The longest silence. Proxies give up connections that are silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How long the server may take to say how a job ended, once it has.
+/// The time that the server gets to report a job's result, once it has ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// The header in which a client that comes back says the number of the last line that it has.
+/// The header in which a reconnecting client sends the number of its last line.
 const LAST_EVENT: &str = "last-event-id";
 
 /// An event of a stream.
@@ -108,29 +108,29 @@ pub(super) async fn get(
         Some((Ok::<_, Infallible>(event), following))
     });
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-    // Proxies that collect answers would hold back what is said.
+    // Proxies that buffer answers would hold the events back.
     let unbuffered = [("x-accel-buffering", "no"), ("cache-control", "no-store")];
     Ok((unbuffered, Sse::new(events).keep_alive(keep_alive)).into_response())
 }
 
-/// Somebody who follows a job.
+/// A client that follows a job.
 struct Following {
     api: Api,
     job: JobId,
     /// The number of the last line that was sent.
     after: Option<u64>,
     news: watch::Receiver<()>,
-    /// What was last said of it.
+    /// The progress that was sent last.
     progress: Value,
-    /// What is to be sent.
+    /// The events to be sent.
     ready: VecDeque<Event>,
-    /// Whether the job was seen before its end.
+    /// Whether the job was seen before it ended.
     was_live: bool,
     ended: bool,
 }
 
 impl Following {
-    /// The next event. Nothing after the end, and when the server stops or cannot go on: who follows comes again.
+    /// The next event. None after the end, and when the server stops or fails: the client then reconnects.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -153,10 +153,10 @@ impl Following {
         }
     }
 
-    /// Reads what is new.
+    /// Reads the new lines and the progress.
     async fn gather(&mut self) -> store::Result<()> {
         self.news.mark_unchanged();
-        // Before the lines: what is said until a job has ended is there when it has.
+        // The state is read before the lines: once a job has ended, all of its lines are stored.
         let (progress, ended) = self.look().await?.unwrap_or((json!({ "state": "deleted" }), true));
         let rows = self.api.store.log_page(self.job, self.after, PAGE).await?;
         let is_all = rows.len() < PAGE as usize;
@@ -181,7 +181,7 @@ impl Following {
         Ok(())
     }
 
-    /// How the job is, and whether it has ended; none when it is not there.
+    /// The progress of the job, and whether it has ended; none when the job does not exist.
     async fn look(&self) -> store::Result<Option<(Value, bool)>> {
         let store = &self.api.store;
         if let Some(stored) = store.get_run(self.job).await? {
@@ -196,7 +196,7 @@ impl Following {
     }
 }
 
-/// An event, unless its data cannot be written, which is texts and numbers here.
+/// An event. Its data are texts and numbers, so serialising them cannot fail here.
 fn event(name: &str, data: &impl Serialize) -> Option<Event> {
     Event::default().event(name).json_data(data).ok()
 }

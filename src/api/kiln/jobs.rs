@@ -1,5 +1,5 @@
-//! `/kiln/v1/jobs/{id}`: how Kiln carries a job out, and what can be done about it. IMS's view of it is in
-//! [`v3`](crate::api::v3).
+//! `/kiln/v1/jobs/{id}`: the progress of a job that Kiln carries out, and the actions on it. Touches the database.
+//! IMS's view of jobs is in [`v3`](crate::api::v3).
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use serde::Serialize;
@@ -333,7 +333,7 @@ async fn judge(api: &Api, text: &str, verdict: Verdict) -> Result<Json<JobProgre
     }
 }
 
-/// The job, if it is there and Kiln carries it out.
+/// The job, if it exists and Kiln carries it out.
 async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
     if let Some(stored) = api.store.get_run(job).await? {
         return Ok(stored);

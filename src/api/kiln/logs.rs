@@ -1,4 +1,4 @@
-//! `/kiln/v1/jobs/{id}/log`: what was said while a job ran, page by page or as one text.
+//! `/kiln/v1/jobs/{id}/log`: a job's log, page by page or as one text. Reads the database.
 
 use axum::{
     Json,
@@ -23,10 +23,10 @@ use crate::{
     store::{self, StoreError},
 };
 
-/// Lines of a page, unless the request says how many.
+/// Lines of a page by default.
 const PAGE: u32 = 1000;
 
-/// Lines of a page, at most.
+/// The most lines of a page.
 const LARGEST_PAGE: u32 = 10_000;
 
 /// A part of a job's log.
@@ -106,7 +106,7 @@ pub(super) async fn get(
     let query = lists::pairs(query.as_deref())?;
     let (after, limit) = (place(&query)?, limit(&query)?);
     let job: JobId = v3::id(&text)?;
-    // Before the lines: what is said until a job has ended is there when it has.
+    // The state is read before the lines: once a job has ended, all of its lines are stored.
     let ended = api.store.get_job(job).await?.ok_or_else(Problem::not_found)?;
     let ended = ended.record.status.is_final();
     if wants_text(&headers) {
@@ -124,7 +124,8 @@ pub(super) async fn get(
     .into_response())
 }
 
-/// All lines as text. When the store fails on the way the answer breaks off, so that nobody takes a part for the whole.
+/// All lines as text. If the store fails on the way the answer breaks off, so that no client takes a part for the
+/// whole.
 async fn whole(api: &Api, job: JobId, after: Option<u64>) -> Result<Response> {
     let first = text_page(api, job, after).await?;
     let api = api.clone();
@@ -155,7 +156,7 @@ async fn text_page(api: &Api, job: JobId, after: Option<u64>) -> store::Result<(
     Ok((text, last))
 }
 
-/// Whether plain text is asked for, and not JSON before it.
+/// Whether the request prefers plain text to JSON.
 fn wants_text(headers: &HeaderMap) -> bool {
     let kinds = headers.get_all(header::ACCEPT).into_iter();
     let kinds = kinds

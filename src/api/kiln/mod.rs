@@ -1,4 +1,4 @@
-//! `/kiln/v1`: what IMS has not. One file per resource.
+//! `/kiln/v1`: the API beyond IMS's. One file per resource.
 
 mod customize;
 mod follow;
@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::Api;
 
-/// Everything of `/kiln/v1` but uploads.
+/// All routes of `/kiln/v1` except uploads.
 pub(super) fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(logs::get))

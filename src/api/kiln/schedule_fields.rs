@@ -1,4 +1,4 @@
-//! Schedules as requests make and change them, and what follows from that.
+//! Makes and changes schedules as requested, and computes the consequences. Reads the database.
 
 use uuid::Uuid;
 
@@ -43,7 +43,7 @@ impl From<ScheduleCreate> for Schedule {
 }
 
 impl ScheduleUpdate {
-    /// Changes the schedule as far as the request says anything of it.
+    /// Applies the members that the request sets.
     pub(super) fn apply(&self, schedule: &mut Schedule) {
         set(&mut schedule.name, self.name.as_ref());
         set(&mut schedule.recipe_id, self.recipe_id.map(RecipeId).as_ref());
@@ -75,13 +75,13 @@ fn set<T: Clone>(member: &mut T, given: Option<&T>) {
     }
 }
 
-/// Sees whether what a schedule refers to is there, and says when it runs next; as far as that is not what it was, so
-/// that a schedule whose recipe is gone can still be paused.
+/// Checks that the references of a schedule exist, and computes its next run. Only changed members are checked, so that
+/// a schedule whose recipe is gone can still be paused.
 ///
 /// # Errors
 ///
-/// 400 when recipe or key is not there, as for jobs; 422 for a line that never comes, and for a name that no image can
-/// have.
+/// 400 when the recipe or key does not exist, as for jobs; 422 for a line that never occurs, and for a name that no
+/// image can have.
 pub(super) async fn settle(api: &Api, schedule: &mut Schedule, before: Option<&Schedule>) -> Result<()> {
     let now = Moment::now();
     let timing = timing(schedule)?;
@@ -114,11 +114,11 @@ pub(super) async fn settle(api: &Api, schedule: &mut Schedule, before: Option<&S
     Ok(())
 }
 
-/// When a schedule runs.
+/// The timing of a schedule.
 ///
 /// # Errors
 ///
-/// 422 when that cannot be known any more.
+/// 422 when the stored line or zone is no longer valid.
 pub(super) fn timing(schedule: &Schedule) -> Result<Timing> {
     Timing::parse(&schedule.cron, &schedule.timezone).map_err(|why| wrong("cron", why))
 }
@@ -127,7 +127,7 @@ fn wrong(field: &str, why: impl Into<String>) -> Problem {
     Problem::invalid([(field.to_owned(), error(why))].into_iter().collect())
 }
 
-/// As in IMS's jobs, what is referred to and is not there is a 400.
+/// As in IMS's jobs, a reference to a missing record is a 400.
 fn unknown(kind: &str, id: Uuid) -> Problem {
     Problem::bad_request(format_args!("There is no {kind} with the id {id}."))
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests about schedules.
+//! The bodies of requests about schedules. Pure: no I/O.
 
 use jiff::tz::TimeZone;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! `/schedules`: jobs that are made again and again. What makes them is in [`orchestrate`](crate::orchestrate::schedule).
+//! `/schedules`: jobs that are made repeatedly. Touches the database. The jobs themselves are made in
+//! [`orchestrate`](crate::orchestrate::schedule).
 
 use axum::{
     Json,
@@ -28,16 +29,16 @@ use crate::{
     store::{StoreError, Stored},
 };
 
-/// Runs that are told in advance.
+/// The number of future runs in an answer.
 const RUNS_AHEAD: usize = 5;
 
-/// Ticks that a history has if it is not asked for more or less.
+/// The number of ticks in a history by default.
 const USUAL_HISTORY: u32 = 100;
 
-/// The most ticks that a history has; there are not many more.
+/// The most ticks in a history. The store keeps hardly more of a schedule.
 const LONGEST_HISTORY: u32 = 1_000;
 
-/// How often a change is tried again when somebody was faster.
+/// The most attempts at a change while other clients change the same schedule.
 const TRIES: u32 = 10;
 
 /// A schedule, with what follows from it.
@@ -172,7 +173,7 @@ async fn set_paused(api: &Api, text: &str, paused: bool) -> Result<Json<Schedule
     change(api, current, &fields::read(json!({ "paused": paused }))?).await
 }
 
-/// Changes a schedule unless somebody was faster; then once more from what they left.
+/// Changes a schedule. After a concurrent change it starts again from the new state.
 async fn change(api: &Api, mut current: Stored<Schedule>, update: &ScheduleUpdate) -> Result<Json<ScheduleDetails>> {
     let id = current.record.id;
     for _ in 0..TRIES {
@@ -196,7 +197,7 @@ async fn change(api: &Api, mut current: Stored<Schedule>, update: &ScheduleUpdat
 
 fn details(schedule: Schedule) -> Result<Json<ScheduleDetails>> {
     let timing = timing(&schedule)?;
-    // From just before the next run, which is one of them.
+    // Starts just before the next run, to include it.
     let from = schedule.next_run.map(|next| Moment::from_micros(next.micros() - 1));
     let next_runs = from.into_iter().flat_map(|from| timing.after(from).take(RUNS_AHEAD));
     let next_runs = next_runs

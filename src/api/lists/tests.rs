@@ -1,4 +1,4 @@
-//! What a list can be asked.
+//! Tests of the parameters of lists.
 
 use super::*;
 

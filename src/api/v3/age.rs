@@ -1,6 +1,6 @@
-//! Ages, as filters of jobs say them: `30m`, `6h`, `1d`, `2w`, `1w2d`.
+//! Parses ages in filters of jobs: `30m`, `6h`, `1d`, `2w`, `1w2d`. Pure: no I/O.
 //!
-//! IMS takes what it cannot read for zero, and so deletes everything. Here it is refused.
+//! IMS reads an invalid age as zero, and so deletes everything. Kiln refuses it.
 
 const MINUTE: i64 = 60 * 1_000_000;
 
@@ -8,7 +8,7 @@ const MINUTE: i64 = 60 * 1_000_000;
 ///
 /// # Errors
 ///
-/// In words, to be put behind the parameter's name.
+/// One clause, to follow the parameter's name.
 pub(super) fn parse(text: &str) -> Result<i64, String> {
     const WANTED: &str = "has to be numbers with units, such as 30m, 6h, 1d, 2w or 1w2d";
     let mut rest = text;

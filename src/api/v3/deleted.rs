@@ -1,5 +1,5 @@
-//! `/deleted/…`: what can still be restored. Deleting and restoring change a record's metadata only; nothing is moved in
-//! S3, so keys and entity tags come back as they were.
+//! `/deleted/…`: records that can still be restored. Deleting and restoring change only a record's metadata in the
+//! database. Nothing is moved in S3, so keys and entity tags stay the same.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
@@ -50,13 +50,13 @@ impl DeletedOperation {
 
 enumerations!(DeletedOperation);
 
-/// A record that can be made ready to come back.
+/// A record that can be restored.
 trait Restorable: Record {
-    /// Sees that everything the record refers to is there. Answers objects that are superfluous afterwards.
+    /// Checks that everything the record refers to exists. Returns the objects that are superfluous afterwards.
     ///
     /// # Errors
     ///
-    /// 422 when something is gone from S3.
+    /// 422 when an object is missing in S3.
     async fn prepare(api: &Api, stored: Stored<Self>) -> Result<Vec<String>>;
 }
 
@@ -88,7 +88,7 @@ impl Restorable for Image {
             return Ok(Vec::new());
         };
         let Some(moved) = moved::image(api, link).await? else {
-            // Whatever is not right with the manifest makes restoring impossible, under one status.
+            // Every mistake in the manifest prevents restoring, with the same status.
             return check_image(api, link)
                 .await
                 .map(|_| Vec::new())
@@ -105,7 +105,7 @@ impl Restorable for Image {
     }
 }
 
-/// Brings one record back.
+/// Restores one record.
 async fn restore<R: Restorable>(api: &Api, store: &(impl Collection<R> + ?Sized), stored: Stored<R>) -> Result<bool> {
     let id = stored.record.id();
     let superfluous = R::prepare(api, stored).await?;
@@ -137,8 +137,8 @@ where
     }
 }
 
-/// Brings back every record that can be. Those that cannot stay, and the answer names them: one broken record is no
-/// reason to leave the others.
+/// Restores every record that can be restored. The answer names the others, which stay: one broken record must not keep
+/// the rest from being restored.
 async fn undelete_all<R: Restorable>(
     api: &Api,
     store: &(impl Collection<R> + ?Sized),
@@ -160,7 +160,7 @@ async fn undelete_all<R: Restorable>(
             key: last.position.to_string(),
             id: last.record.id().to_string(),
         });
-        // One after the other, so that the list keeps its order.
+        // One after the other, to keep the order of the list.
         for stored in page {
             let id = stored.record.id();
             if let Err(problem) = restore(api, store, stored).await {
@@ -179,7 +179,7 @@ async fn undelete_all<R: Restorable>(
     Err(problem.into())
 }
 
-/// The six requests, for one kind of record.
+/// The six requests for one kind of record.
 macro_rules! deleted {
     ($module:ident, $record:ty, $tag:literal, $all:literal, $one:literal, $parameters:tt) => {
         mod $module {

@@ -1,4 +1,4 @@
-//! `/images`.
+//! `/images`: the records of images. Touches the database and S3.
 
 use std::collections::BTreeMap;
 

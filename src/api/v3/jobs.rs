@@ -1,4 +1,4 @@
-//! `/jobs`: their records. What carries them out is elsewhere.
+//! `/jobs`: the records of jobs. Touches the database; the jobs run elsewhere.
 
 use axum::{
     Extension, Json,
@@ -126,7 +126,7 @@ pub(in crate::api) async fn update(
     }
     for _ in 0..TRIES {
         let mut job = current.record;
-        // Clients read it when the job has ended; whoever has read it must not be wrong later.
+        // Clients read the image when the job has ended; what they have read must stay true.
         let settled = job.resultant_image_id.filter(|_| job.status.is_final());
         if settled.is_some() && image.is_some() && image != settled {
             return Err(Problem::conflict("The job has ended with another image.").into());
@@ -178,7 +178,7 @@ pub(in crate::api) async fn delete_all(State(api): State<Api>, RawQuery(query): 
 }
 
 fn filter(pairs: &[(String, String)], now: Moment) -> Result<JobFilter> {
-    // IMS's clients read the reason in the title here.
+    // IMS's clients expect the reason in the title here.
     let refused = |reason: String| Problem {
         title: reason,
         detail: None,

@@ -23,7 +23,7 @@ use crate::{
     store::{Collection, Record, Side, StoreError, Stored},
 };
 
-/// Resources that every version has, and as `/v3` has them: to look at, to make and to change.
+/// Resources common to all versions, in the form of `/v3`: reading, creating and changing.
 pub(super) fn common() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(public_keys::create))
@@ -41,7 +41,7 @@ pub(super) fn common() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::get, jobs::update, jobs::delete))
 }
 
-/// Everything of `/v3`.
+/// All routes of `/v3`.
 pub(super) fn router() -> OpenApiRouter<Api> {
     common()
         .routes(routes!(public_keys::delete))
@@ -54,17 +54,17 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .merge(remote_build_nodes::router())
 }
 
-/// An id out of an address. Ids are compared as text: another spelling of the same UUID is unknown.
+/// An id from an address. Ids are compared as text: another spelling of the same UUID is unknown.
 ///
 /// # Errors
 ///
-/// 404.
+/// 404: no such record.
 pub(super) fn id<T: FromStr + Display>(text: &str) -> Result<T> {
     let id = text.parse::<T>().ok().filter(|id| id.to_string() == text);
     id.ok_or_else(Problem::not_found)
 }
 
-/// One record, or 404.
+/// One record, or a 404.
 pub(super) async fn find<R: Record>(store: &(impl Collection<R> + ?Sized), side: Side, text: &str) -> Result<Stored<R>>
 where
     R::Id: FromStr + Display,
@@ -72,11 +72,11 @@ where
     store.get(side, id(text)?).await?.ok_or_else(Problem::not_found)
 }
 
-/// A link is never replaced: other services have read it by then.
+/// Refuses to replace a link: other services may have read it already.
 ///
 /// # Errors
 ///
-/// 409.
+/// 409: the record has a link.
 pub(in crate::api) fn must_have_no_link(link: Option<&Link>) -> Result<()> {
     match link {
         None => Ok(()),
@@ -87,13 +87,13 @@ pub(in crate::api) fn must_have_no_link(link: Option<&Link>) -> Result<()> {
     }
 }
 
-/// What a request changes of a record.
+/// The change of a record that a request asks for.
 pub(super) trait Change<R>: Send + Sync {
-    /// Changes the record. Answers the objects that it refers to now beside those before.
+    /// Changes the record. Returns the objects that it newly refers to.
     fn apply(&self, api: &Api, record: &mut R) -> impl Future<Output = Result<Vec<String>>> + Send;
 }
 
-/// Changes a record and stores it unless somebody was faster; then once more from what they left.
+/// Changes a record and stores it. After a concurrent change it starts again from the new state.
 pub(super) async fn change<R: Record>(
     api: &Api,
     store: &(impl Collection<R> + ?Sized),

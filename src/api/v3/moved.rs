@@ -1,8 +1,8 @@
-//! Restoring what an IMS deleted before its records were imported.
+//! Restores records that an IMS deleted before they were imported. Copies objects in S3.
 //!
-//! IMS moves the objects of a deleted record to keys that begin with `deleted/`, and lists an image's in
-//! `deleted_manifest.json`. Here they are copied back; the record gets its old link; the copies under `deleted/` go when
-//! the record is back. Every step may be repeated.
+//! IMS moves the objects of a deleted record to keys that begin with `deleted/`, and lists an image's objects in
+//! `deleted_manifest.json`. This module copies them back, and the record gets its old link. The copies under `deleted/`
+//! are removed once the record is restored. Every step can be repeated.
 
 use std::fmt::Display;
 
@@ -21,17 +21,17 @@ const PREFIX: &str = "deleted/";
 /// IMS's media type of the manifest inside `deleted_manifest.json`.
 const MANIFEST_TYPE: &str = "application/vnd.cray.image.manifest";
 
-/// Objects that are back where they were.
+/// Objects that were copied back.
 pub(super) struct Moved {
     /// The record's link.
     pub(super) link: Link,
-    /// What the record refers to.
+    /// The objects that the record refers to.
     pub(super) objects: Vec<String>,
-    /// What is not needed any more when the record is back.
+    /// The objects that are superfluous once the record is restored.
     pub(super) superfluous: Vec<String>,
 }
 
-/// Brings back a recipe's archive; none when IMS did not move it.
+/// Copies back a recipe's archive; none when IMS did not move it.
 pub(super) async fn recipe(api: &Api, link: &Link) -> Result<Option<Moved>> {
     if !was_moved(link) {
         return Ok(None);
@@ -44,7 +44,7 @@ pub(super) async fn recipe(api: &Api, link: &Link) -> Result<Option<Moved>> {
     }))
 }
 
-/// Brings back an image's objects; none when IMS did not move them.
+/// Copies back an image's objects; none when IMS did not move them.
 pub(super) async fn image(api: &Api, link: &Link) -> Result<Option<Moved>> {
     if !was_moved(link) || !link.path.ends_with("/deleted_manifest.json") {
         return Ok(None);
@@ -58,7 +58,7 @@ pub(super) async fn image(api: &Api, link: &Link) -> Result<Option<Moved>> {
         }),
         _ => failure.into(),
     })?;
-    // All of them, before any is copied: a copy that nobody comes to use would stay for ever.
+    // All of them are checked before any is copied: an unused copy would stay for ever.
     for (path, _) in &named {
         must_exist(api, path).await?;
     }

@@ -1,4 +1,4 @@
-//! `/public-keys`.
+//! `/public-keys`: the records of public keys. Touches the database.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 

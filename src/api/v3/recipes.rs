@@ -1,4 +1,4 @@
-//! `/recipes`.
+//! `/recipes`: the records of recipes. Touches the database and S3.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 

@@ -1,4 +1,5 @@
-//! `/remote-build-nodes`: hosts that can run jobs of their own architecture natively, and what state they are in.
+//! `/remote-build-nodes`: hosts that can run jobs of their own architecture natively, and their state. Touches the
+//! database, and the hosts over SSH.
 
 use axum::{Json, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
@@ -16,7 +17,7 @@ use crate::{
     remote_nodes,
 };
 
-/// Hosts looked at at the same time.
+/// The number of hosts examined at the same time.
 const PARALLEL: usize = 16;
 
 body! {
@@ -52,7 +53,7 @@ async fn delete_all_nodes(State(api): State<Api>) -> Result<StatusCode> {
 }
 
 async fn find(api: &Api, xname: &str) -> Result<RemoteBuildNode> {
-    // What can be no host's name is not registered; the database need not be asked.
+    // An invalid host name cannot be registered, so the database need not be queried.
     if check_host_name(xname).is_err() {
         return Err(Problem::not_found());
     }

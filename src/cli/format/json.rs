@@ -1,4 +1,5 @@
-//! JSON, indented by two. What a terminal would obey is escaped, which changes nothing for a reader of JSON.
+//! Formats results as JSON, indented by two. Control characters for terminals are escaped, which changes nothing for a
+//! JSON parser. Pure: no I/O.
 
 use std::io::{self, Write};
 

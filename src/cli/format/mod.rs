@@ -1,4 +1,4 @@
-//! How results are written: as `cray` does, in TOML, JSON or YAML, or as a table for people.
+//! Formats results: like `cray`, as TOML, JSON or YAML, or as a table for people. Pure: no I/O.
 
 use clap::ValueEnum;
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::records::names::is_invisible;
 
-    /// Text that is something else in YAML, or that a terminal would obey.
+    /// Texts with another meaning in YAML, or with control characters for a terminal.
     const AWKWARD: &str = r#"[{"id":"123","t":"2026-11-20T13:53:42.680608","yes":"yes","n":null,"e":"","tilde":"~",
         "num":"1e5","hex":"0x12","oct":"0o7","on":"on","esc":"\u001b[31m\u009b\u202e","nl":"a\nb","q":"a \"b\" 'c' \\","hash":"a #b","colon":"a: b",
         "dash":"- x","brace":"{x}","sp":" x ","null":"null","empty":{},"none":[],"list":["a",1,true],

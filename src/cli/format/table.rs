@@ -1,4 +1,5 @@
-//! Tables: one line for each record, no wider than the terminal.
+//! Formats results as tables: one line for each record, no wider than the terminal. Asks the terminal for its width;
+//! otherwise pure.
 
 use std::io::IsTerminal;
 
@@ -9,13 +10,13 @@ use crate::{
     records::names::is_invisible,
 };
 
-/// Between columns.
+/// The spaces between columns.
 const GAP: usize = 2;
 
-/// Columns are not made narrower than this.
+/// The smallest width of a shortened column.
 const NARROWEST: usize = 8;
 
-/// The width of the terminal that results go to; none when they go somewhere else, and nothing is to be cut.
+/// The width of the terminal; none when results go elsewhere and nothing is to be cut.
 pub(super) fn terminal_width() -> Option<usize> {
     let columns = || Some(usize::from(Term::stdout().size_checked()?.1));
     std::io::stdout().is_terminal().then(columns).flatten()
@@ -37,11 +38,11 @@ pub(super) fn list(collection: &Collection, records: &[Data], width: Option<usiz
                 .collect(),
         );
     }
-    // An id that is cut is of no use, so the first column keeps its width as long as any other can give way.
+    // A shortened id is useless, so the first column keeps its width as long as others can shrink.
     lay_out(&rows, width)
 }
 
-/// One member on each line, nested ones with their path.
+/// One member per line, nested ones with their path.
 pub(super) fn record(data: &Data) -> String {
     let mut rows = Vec::new();
     flatten("", data, &mut rows);
@@ -101,7 +102,7 @@ fn cell(member: &str, data: &Data) -> String {
     }
 }
 
-/// What a terminal would obey is shown as a mark.
+/// Replaces control characters for terminals by a mark.
 fn clean(text: &str) -> String {
     if text.contains(is_invisible) {
         text.replace(is_invisible, "\u{fffd}")
@@ -147,7 +148,7 @@ fn width_of(cell: &str) -> usize {
     }
 }
 
-/// Takes from the widest column but the first until all fit, and from the first only when nothing else is left.
+/// Shrinks the widest column except the first until all fit, and the first only as a last resort.
 fn narrow(widths: &mut [usize], limit: usize) {
     let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
     while total(widths) > limit {

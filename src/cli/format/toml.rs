@@ -1,6 +1,7 @@
-//! TOML as `cray` writes it: a list is the array of tables `results`, and nulls, which TOML does not have, are left out.
+//! Formats results as TOML, like `cray`: a list is the array of tables `results`, and nulls, which TOML lacks, are left
+//! out. Pure: no I/O.
 //!
-//! Written by hand: the order is that of the answer, as far as TOML allows, and a long list is written in one go.
+//! A formatter of its own keeps the order of the answer as far as TOML allows, and writes a long list in one go.
 
 use std::fmt::Write;
 
@@ -35,7 +36,7 @@ fn finish(mut text: String) -> String {
     text
 }
 
-/// First what has one line, since what follows a heading belongs to it.
+/// One-line values come first, since everything after a heading belongs to that heading.
 fn table(text: &mut String, path: &str, members: &[(String, Data)]) {
     let mut deeper = Vec::new();
     for (name, value) in members {

@@ -1,4 +1,4 @@
-//! What went wrong, as a type: its stable name, and what follows from it.
+//! The kinds of failures, as a type: each has a stable name and fixed consequences. Pure: no I/O.
 
 use std::{borrow::Cow, fmt};
 
@@ -6,47 +6,47 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use super::table::Code;
 
-/// Whether the same may end better later.
+/// Whether a repetition may succeed later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chance {
-    /// Not before something is mended that only its owner can mend.
+    /// Only after the owner of the cause has repaired it.
     Lasting,
-    /// It lies in the infrastructure and not in what was asked for: another try of the job may end better.
+    /// The cause lies in the infrastructure and not in the request: another attempt of the job may succeed.
     OfThePlace,
-    /// It is of the place, and may pass while the caller waits.
+    /// The cause lies in the infrastructure, and may pass while the caller waits.
     Passing,
 }
 
-/// How a command ends that fails of it.
+/// The exit code of a command that fails with it.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Exit {
-    /// It failed.
+    /// The command failed.
     Failed = 1,
-    /// What was asked for makes no sense, or the server refused it; clap's code for the first, `cray`'s for both.
+    /// The request makes no sense, or the server refused it; clap's code for the first, `cray`'s for both.
     Refused = 2,
-    /// What a shell reports for a program that SIGINT ended.
+    /// The exit code that a shell reports for a program ended by SIGINT.
     Interrupted = 130,
 }
 
-/// Describes all codes: the enum, what follows from each, and the rows of `docs/errors.md`.
+/// Describes all codes: the enum, the consequences of each, and the rows of `docs/errors.md`.
 ///
-/// A group is a section of that page, with what stands above its table. A row is a variant, its name, the HTTP status of
-/// an API answer that is refused because of it, the exit of a command, whether the same may end better later, when it
-/// happens, and what to do about it.
+/// A group is a section of that page, with the text above its table. A row is a variant, its name, the HTTP status of
+/// an API answer that is refused because of it, the exit code of a command, whether a repetition may succeed later, the
+/// condition, and the advice.
 macro_rules! codes {
     ($(
         [$group:literal, $about:literal]
         $($code:ident = $name:literal, $status:literal, $exit:ident, $chance:ident, $when:literal, $advice:literal;)+
     )+) => {
-        /// What went wrong. Written as a `snake_case` word that stays the same; `docs/errors.md` lists them.
+        /// The kind of a failure. Written as a stable `snake_case` word; `docs/errors.md` lists them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($(#[doc = $when] $code,)+)+
         }
 
         impl Code {
-            /// All of them, in the order of `docs/errors.md`.
+            /// All codes, in the order of `docs/errors.md`.
             pub const ALL: &[Self] = &[$($(Self::$code,)+)+];
 
             /// Its name.
@@ -59,7 +59,7 @@ macro_rules! codes {
                 match self { $($(Self::$code => $status,)+)+ }
             }
 
-            /// The exit code of a command that fails of it.
+            /// The exit code of a command that fails with it.
             pub const fn exit(self) -> u8 {
                 match self { $($(Self::$code => super::code::Exit::$exit as u8,)+)+ }
             }
@@ -81,19 +81,19 @@ macro_rules! codes {
 pub(super) use codes;
 
 impl Code {
-    /// The code of this name.
+    /// The code with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.name() == name)
     }
 
-    /// Whether it may pass while the caller waits: agents are told to try later, a finished job waits for its image, a
-    /// client that follows a job connects again.
+    /// Whether it may pass while the caller waits: agents are told to retry later, a finished job waits for its image,
+    /// a client that follows a job reconnects.
     pub const fn is_passing(self) -> bool {
         matches!(self.chance(), Chance::Passing)
     }
 
-    /// Whether it lies in the infrastructure and not in what was asked for, so that another try may end better. What may
-    /// pass is always of that kind.
+    /// Whether the cause lies in the infrastructure and not in the request, so that another attempt may succeed. This
+    /// includes all failures that may pass.
     pub const fn is_of_the_place(self) -> bool {
         matches!(self.chance(), Chance::OfThePlace | Chance::Passing)
     }
@@ -111,7 +111,7 @@ impl Serialize for Code {
     }
 }
 
-/// Another version's code is [`Code::Unknown`], so that its records stay readable.
+/// The code of another version becomes [`Code::Unknown`], so that its records stay readable.
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = Cow::<'de, str>::deserialize(deserializer)?;
@@ -148,7 +148,7 @@ mod tests {
             let json = serde_json::to_string(code).unwrap();
             assert_eq!(json, format!("{:?}", code.name()));
             assert_eq!(serde_json::from_str::<Code>(&json).unwrap(), *code);
-            // Out of a value nothing can be borrowed.
+            // A JSON value cannot lend its text, so this reads an owned one.
             assert_eq!(serde_json::from_value::<Code>(code.name().into()).unwrap(), *code);
         }
     }
@@ -174,7 +174,7 @@ mod tests {
     fn statuses_are_refusals() {
         for code in Code::ALL {
             assert!((400..600).contains(&code.status()), "{code}");
-            // What lies in Kiln's own infrastructure is not the client's fault, unless it came too late.
+            // A failure of Kiln's own infrastructure is not the client's fault, unless the request came too late.
             let of_objects = matches!(code, Code::S3Missing | Code::StoreConflict);
             assert!(!code.is_of_the_place() || code.status() >= 500 || of_objects, "{code}");
         }
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// The lists that were kept apart before, as far as they were right.
+    /// Holds the lists that were separate before, as far as they were right.
     #[test]
     fn infrastructure_is_tried_again_and_what_may_pass_is_waited_for() {
         use Code::*;

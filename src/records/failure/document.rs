@@ -1,4 +1,4 @@
-//! `docs/errors.md`, made from the table of failures.
+//! Generates `docs/errors.md` from the table of failures. Only a test: it reads the page, or writes it if asked.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::{
 /// A section of the page.
 pub(super) struct Group {
     pub(super) name: &'static str,
-    /// What stands above its table; empty: nothing.
+    /// The text above its table; may be empty.
     pub(super) about: &'static str,
     pub(super) rows: &'static [Row],
 }
@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) advice: &'static str,
 }
 
-/// Writes the page anew if it is set.
+/// Rewrites the page if this variable is set.
 const UPDATE: &str = "KILN_UPDATE_ERRORS";
 
 const HEAD: &str = "\

@@ -1,4 +1,4 @@
-//! The table of failures.
+//! The table of failures: codes, conditions and advice. Pure: no I/O.
 
 use super::code::codes;
 

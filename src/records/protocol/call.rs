@@ -1,40 +1,41 @@
-//! Calls of the agent and the server's answers.
+//! The agent's calls and the server's answers. Pure: no I/O.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription};
 use crate::records::{ArtifactKind, Digests, Failure, Verdict};
 
-/// What an agent can ask of its server, for its own job only. Every call may be repeated: an agent that lost the answer
+/// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
 #[derive(Debug, Clone)]
 pub enum Call {
-    /// What am I to do? Answered by [`Answer::Job`].
+    /// Asks for the job. Answered by [`Answer::Job`].
     GetJob(JobQuery),
-    /// Here is what happened, in order. Answered by [`Answer::Events`] once kept. A batch without events says that the
-    /// agent is alive.
+    /// Reports events, in order. Answered by [`Answer::Events`] once they are stored. A batch without events shows that
+    /// the agent is alive.
     PostEvents(EventBatch),
-    /// I am about to send an object of this size. Answered by [`Answer::Upload`].
+    /// Announces an object of this size. Answered by [`Answer::Upload`].
     CreateUpload(NewUpload),
-    /// Where do these parts go? Answered by [`Answer::PartUrls`], in the same order.
+    /// Asks for the addresses of these parts. Answered by [`Answer::PartUrls`], in the same order.
     GetPartUrls {
         /// From [`Answer::Upload`].
         upload: u32,
-        /// Which.
+        /// The numbers of the parts.
         parts: PartNumbers,
     },
-    /// Every part was accepted. The server completes the object and checks it. Answered by [`Answer::Done`].
+    /// Reports that every part was accepted. The server completes the object and checks it. Answered by
+    /// [`Answer::Done`].
     CompleteUpload {
         /// From [`Answer::Upload`].
         upload: u32,
-        /// What was sent.
+        /// The parts and digests of the object.
         sent: SentParts,
     },
-    /// Which of these packages did other jobs share? Answered by [`Answer::Packages`], in the same order.
+    /// Asks which of these packages other jobs have shared. Answered by [`Answer::Packages`], in the same order.
     FindPackages(Packages),
-    /// May I open a line for who logs in to the shell? Answered by [`Answer::Line`], after which the connection is one.
+    /// Asks to open a line for logins to the shell. Answered by [`Answer::Line`]; then the connection becomes the line.
     OpenLine,
-    /// The job is over for the agent. Answered by [`Answer::Done`], after which the agent exits.
+    /// Reports that the job is over for the agent. Answered by [`Answer::Done`]; then the agent exits.
     Finish(Outcome),
 }
 
@@ -43,65 +44,65 @@ pub enum Call {
 pub enum Answer {
     /// The job.
     Job(Box<JobDescription>),
-    /// The events are kept.
+    /// The events are stored.
     Events(EventsKept),
     /// The upload is open.
     Upload(OpenUpload),
-    /// One presigned PUT address per part asked for.
+    /// One presigned PUT address per requested part.
     PartUrls(PartUrls),
-    /// Where each package can be got or shared.
+    /// Where to get or share each package.
     Packages(PackageUrls),
-    /// It may.
+    /// The line may be opened.
     Line,
-    /// It is done.
+    /// The request was carried out.
     Done,
 }
 
-/// Who asks for a job.
+/// The query of a request for a job.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct JobQuery {
     /// The agent's [`PROTOCOL`](super::PROTOCOL).
     pub protocol: u64,
 }
 
-/// Events one after another. An agent numbers its events from 0 without holes.
+/// Consecutive events. An agent numbers its events from 0 without gaps.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EventBatch {
-    /// Number of the first; without any, of the next to come.
+    /// Number of the first event; in an empty batch, of the next one to come.
     pub first: u64,
     /// The events, in order.
     pub events: Vec<Event>,
 }
 
-/// How far the server has an agent's events.
+/// How many of an agent's events the server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsKept {
-    /// Number of the event that it expects next; it has all before.
+    /// Number of the next expected event; the server has all earlier ones.
     pub next: u64,
-    /// The job is to end: the agent stops its tools and finishes.
+    /// The job should end: the agent stops its tools and finishes.
     pub stop: bool,
-    /// What somebody said is to become of the work in its shell.
+    /// A user's verdict on the work in the job's shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
-/// An object to come.
+/// An object about to be uploaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewUpload {
-    /// What the object is.
+    /// The kind of object.
     pub kind: ArtifactKind,
     /// Its exact size in bytes.
     pub size: u64,
 }
 
-/// An open upload: a new one, or the one that was open for the same object.
+/// An open upload: a new one, or the existing one for the same object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenUpload {
-    /// Names the upload in later calls.
+    /// Identifies the upload in later calls.
     pub upload: u32,
     /// Every part but the last has this size in bytes.
     pub part_size: u64,
-    /// The parts that S3 has already; these need not be sent again if they are what would be sent.
+    /// The parts that S3 already has; the agent skips those with the right content.
     pub parts: Vec<StoredPart>,
 }
 
@@ -116,26 +117,26 @@ pub struct StoredPart {
     pub size: u64,
 }
 
-/// Parts that addresses are asked for.
+/// The parts that need addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartNumbers {
     /// From 1.
     pub numbers: Vec<u32>,
 }
 
-/// Where parts go.
+/// The addresses for parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartUrls {
     /// Presigned PUT addresses.
     pub urls: Vec<String>,
 }
 
-/// A whole object that was sent.
+/// A whole object, sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentParts {
     /// The parts in order.
     pub parts: Vec<PartReceipt>,
-    /// Of the whole object.
+    /// The digests of the whole object.
     pub digests: Digests,
 }
 
@@ -144,7 +145,7 @@ pub struct SentParts {
 pub struct PartReceipt {
     /// From 1.
     pub number: u32,
-    /// The entity tag S3 answered with, as it came.
+    /// The entity tag in S3's answer, unchanged.
     pub etag: String,
     /// MD5 of the part, lower-case hexadecimal.
     pub md5: String,
@@ -157,22 +158,22 @@ pub struct Packages {
     pub packages: Vec<PackageFile>,
 }
 
-/// How many packages can be asked for at once.
+/// The most packages in one request.
 pub const MOST_PACKAGES: usize = 5000;
 
-/// A package as its repository's signed index has it.
+/// A package as described by its repository's signed index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageFile {
-    /// Of the file, lower-case hexadecimal.
+    /// SHA-256 of the file, lower-case hexadecimal.
     pub sha256: String,
     /// Bytes.
     pub size: u64,
 }
 
-/// Where packages can be got or shared.
+/// Where to get or share packages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageUrls {
-    /// One each.
+    /// One for each package, in order.
     pub urls: Vec<PackageUrl>,
 }
 
@@ -180,9 +181,9 @@ pub struct PackageUrls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PackageUrl {
-    /// The package is there: GET.
+    /// The package exists: GET.
     Get(String),
-    /// It is not: PUT, with these headers, by whoever has it.
+    /// The package is missing: PUT by any agent that has it, with these headers.
     Put {
         /// The address.
         url: String,
@@ -191,10 +192,10 @@ pub enum PackageUrl {
     },
 }
 
-/// How the job went, as far as the agent knows.
+/// The result of the job, as far as the agent knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Why it failed; absent when every artifact is in S3.
+    /// The cause of a failure; absent when every artifact is in S3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }

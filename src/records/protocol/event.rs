@@ -1,73 +1,73 @@
-//! What an agent reports.
+//! The events that an agent reports. Pure: no I/O.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::records::{Execs, Step};
 
-/// One thing that happened in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
+/// One event in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
-    /// The agent's clock.
+    /// The time by the agent's clock.
     pub time: Timestamp,
-    /// What happened.
+    /// The event itself.
     pub what: What,
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// A step began.
     StepStarted(Step),
-    /// A step ended well.
+    /// A step succeeded.
     StepFinished {
-        /// Which.
+        /// The step.
         step: Step,
         /// Wall-clock time it took, in milliseconds.
         wall_ms: u64,
         /// CPU time that the step's processes used, in milliseconds.
         cpu_ms: u64,
     },
-    /// A line that a tool or the agent itself said.
+    /// A line of output from a tool or from the agent itself.
     Log {
-        /// Who said it.
+        /// The origin of the line.
         stream: Stream,
-        /// The line, without its end. Bytes that are no UTF-8 were replaced.
+        /// The line, without its end. Bytes that are not UTF-8 were replaced.
         text: String,
     },
-    /// How far the current step is.
+    /// The progress of the current step.
     Progress {
         /// Units done.
         done: u64,
         /// Units in all.
         total: u64,
     },
-    /// What the sandbox is; once, before anything of the recipe runs.
+    /// Facts about the sandbox; once, before anything of the recipe runs.
     Sandbox(SandboxFacts),
-    /// What ran how while a foreign root was built or changed; once, when its step ends.
+    /// Counts of native and emulated programs while a foreign root was built or changed; once, when its step ends.
     Execs(Execs),
-    /// What became of the shell.
+    /// News of the shell.
     Shell(ShellNews),
 }
 
-/// What became of a shell.
+/// A change of a shell's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShellNews {
-    /// It can be logged in to.
+    /// The shell accepts logins.
     Opened {
         /// The public half of its host key: type and key.
         host_key: String,
-        /// When it ends by itself.
+        /// The time at which it ends by itself.
         until: Timestamp,
     },
-    /// It was used, and ends later.
+    /// The shell was used, and so ends later.
     Extended {
-        /// When it ends by itself now.
+        /// The new time at which it ends by itself.
         until: Timestamp,
     },
-    /// It is over.
+    /// The shell is over.
     Closed,
 }
 
@@ -85,7 +85,7 @@ pub struct SandboxFacts {
     pub emulator: Option<String>,
 }
 
-/// Who said a line.
+/// The origin of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stream {

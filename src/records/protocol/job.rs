@@ -1,4 +1,4 @@
-//! What an agent is told about its job.
+//! The description of a job for its agent. Pure: no I/O.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,50 @@ use crate::{
     records::{ChangeKind, JobId, JobType, ShellWish, Step, TwinLevel},
 };
 
-/// Everything an agent needs to know to do its job.
+/// Everything that an agent needs to know about its job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobDescription {
     /// The job.
     pub id: JobId,
     /// The architecture of the image.
     pub arch: Arch,
-    /// What it starts from.
+    /// The starting point.
     pub work: Work,
-    /// The shell that it opens, if it does.
+    /// The shell to open, if any.
     pub shell: Option<ShellPlan>,
-    /// Names and values that users find in the environment of what they run in the image.
+    /// Names and values for the environment of the users' commands in the image.
     pub environment: Vec<(String, String)>,
-    /// Present when the image's architecture is not the sandbox's: what to register with its kernel.
+    /// The emulator to register with the sandbox's kernel; present when the image's architecture is not the sandbox's.
     pub emulator: Option<Emulator>,
     /// Which tools of a foreign image may run as native twins.
     pub twins: TwinLevel,
-    /// How the root becomes a squashfs.
+    /// Options for the squashfs of the root.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.
     pub boot: BootFiles,
-    /// How many CPUs the build may count on.
+    /// The number of CPUs that the build may count on.
     pub cpus: u32,
-    /// Trusted certificate authorities, PEM. The sandbox holds none of its own.
+    /// Trusted certificate authorities, PEM. The sandbox has none of its own.
     pub ca_bundle: Option<String>,
-    /// The first step to do. Earlier ones were finished by another attempt, whose disk space this one was given. None
-    /// means all of them.
+    /// The first step to do. Another attempt finished the earlier ones, and this one has its disk space. None means all
+    /// steps.
     pub from: Option<Step>,
-    /// How long a server, or S3, that does not answer is waited for, in seconds.
+    /// How long to wait for a server, or S3, that does not answer, in seconds.
     pub patience_s: u64,
 }
 
-/// What a job starts from.
+/// The starting point of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// A recipe becomes an image.
+    /// A recipe, to be built as an image.
     Create(RecipeWork),
-    /// An image becomes another.
+    /// An image, to be changed into another.
     Customize(ImageWork),
 }
 
 impl Work {
-    /// The type of a job that does this.
+    /// The type of job with this starting point.
     pub const fn job_type(&self) -> JobType {
         match self {
             Self::Create(_) => JobType::Create,
@@ -61,68 +61,68 @@ impl Work {
     }
 }
 
-/// A recipe, and how it becomes an image.
+/// A recipe, and how to build it as an image.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecipeWork {
-    /// Where the recipe archive is.
+    /// The location of the recipe archive.
     pub recipe: RecipeSource,
-    /// What the recipe is written for.
+    /// The format of the recipe.
     pub recipe_type: RecipeType,
-    /// Values for the recipe's templates that the user gave.
+    /// The user's values for the recipe's templates.
     pub values: BTreeMap<String, String>,
-    /// Values that the server knows by itself, such as the site's package mirror; the user's win over them.
+    /// The server's own values, such as the site's package mirror; the user's values override them.
     pub default_values: BTreeMap<String, String>,
-    /// What happens to template names without a value.
+    /// The treatment of template names without a value.
     pub template_mode: TemplateMode,
     /// How long to wait for repositories, in seconds.
     pub repos_timeout_s: u64,
 }
 
-/// An image, and what is done to it.
+/// An image, and the changes to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ImageWork {
     /// Its root file system: a squashfs.
     pub rootfs: ObjectSource,
-    /// What is run in it, in this order. With none, its user changes it in the shell.
+    /// The changes to make, in this order. If empty, a user changes the image in the shell.
     pub changes: Vec<ChangeSource>,
 }
 
-/// An object and how to know it is the right one.
+/// An object, and the digests to verify it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ObjectSource {
     /// A presigned GET address.
     pub url: String,
     /// Bytes.
     pub size: u64,
-    /// Its MD5, lower-case hexadecimal, where it is known: images of other systems have no better digest.
+    /// Its MD5, lower-case hexadecimal, if known: images of other systems have no better digest.
     pub md5: Option<String>,
-    /// Its SHA-256, lower-case hexadecimal, where it is known.
+    /// Its SHA-256, lower-case hexadecimal, if known.
     pub sha256: Option<String>,
 }
 
 /// One change to an image.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChangeSource {
-    /// How it is made.
+    /// Its kind.
     pub kind: ChangeKind,
-    /// What it is called in logs.
+    /// Its name in logs.
     pub name: String,
-    /// What is run.
+    /// The object to run.
     pub source: ObjectSource,
 }
 
 /// The shell of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellPlan {
-    /// Keys that may log in, and when it is opened.
+    /// The keys that may log in, and when the shell opens.
     pub wish: ShellWish,
-    /// After this time without use it ends, in seconds.
+    /// The shell ends after this time without use, in seconds.
     pub idle_s: u64,
-    /// After this time it ends in any case, in seconds.
+    /// The shell ends after this time in any case, in seconds.
     pub longest_s: u64,
 }
 
-/// What a recipe is written for.
+/// The format of a recipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecipeType {
     /// kiwi-ng image descriptions.
@@ -130,7 +130,7 @@ pub enum RecipeType {
     KiwiNg,
 }
 
-/// A recipe archive and how to know it is the right one.
+/// A recipe archive, and the digest to verify it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecipeSource {
     /// A presigned GET address.
@@ -141,13 +141,13 @@ pub struct RecipeSource {
     pub size: u64,
 }
 
-/// What happens to a template name that has no value.
+/// The treatment of template names without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateMode {
-    /// It is an error (Kiln's default).
+    /// An error (Kiln's default).
     Strict,
-    /// It renders as empty text, as IMS does.
+    /// Empty text, as in IMS.
     Lenient,
 }
 
@@ -167,7 +167,7 @@ pub struct BinfmtEntry {
     pub name: String,
     /// The first bytes of a matching file.
     pub magic: Vec<u8>,
-    /// Which bits of `magic` count.
+    /// The bits of `magic` that count.
     pub mask: Vec<u8>,
     /// Absolute path of the interpreter, inside the sandbox.
     pub interpreter: String,
@@ -175,12 +175,12 @@ pub struct BinfmtEntry {
     pub flags: String,
 }
 
-/// How mksquashfs is run.
+/// Options of mksquashfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SquashfsOptions {
-    /// Compressor.
+    /// The compressor.
     pub compressor: Compressor,
-    /// Level, where the compressor has levels; none means Kiln's default for it.
+    /// Compression level, where the compressor has levels; none means Kiln's default for it.
     pub level: Option<u32>,
 }
 
@@ -203,10 +203,10 @@ pub enum Compressor {
 pub struct BootFiles {
     /// The kernel's file name in `/boot`.
     pub kernel: String,
-    /// The initrd's.
+    /// The initrd's file name there.
     pub initrd: String,
-    /// The kernel parameters'; taken only if the file exists.
+    /// The kernel parameters' file name there; optional.
     pub parameters: String,
-    /// A root without a kernel is an error; otherwise it is an image of a root file system only.
+    /// Whether a root without a kernel is an error; otherwise the image consists of a root file system only.
     pub required: bool,
 }

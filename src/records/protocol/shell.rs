@@ -1,15 +1,15 @@
-//! Lines: how those who log in to a job's shell come into its sandbox, which nobody can connect to.
+//! Lines: how logins to a job's shell enter its sandbox, which accepts no connections. Pure: no I/O.
 //!
 //! ```text
 //!  ssh ──TCP──▶ server ◀──GET …/shell, Upgrade── agent ──stdin, stdout── sshd -i
 //! ```
 //!
-//! The agent keeps a line open that nobody uses. When somebody connects to the job's port, the server writes one byte
-//! ([`GO`]) and from then on passes on what either side says; the agent starts sshd on the line and opens another one.
-//! What goes through is SSH, end to end: the server can neither read nor change it.
+//! The agent keeps an idle line open. When a user connects to the job's port, the server writes one byte ([`GO`]) and
+//! from then on relays both directions; the agent starts sshd on the line and opens another one. The content is SSH,
+//! end to end: the server can neither read nor change it.
 
-/// What a line is called in the `Upgrade` header.
+/// The name of a line in the `Upgrade` header.
 pub const UPGRADE: &str = "kiln-shell";
 
-/// What the server writes first, when somebody is there.
+/// The server's first byte on a line, once a user has connected.
 pub const GO: u8 = b'!';

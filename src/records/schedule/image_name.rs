@@ -1,4 +1,4 @@
-//! Names of the images that a schedule makes: a text with placeholders.
+//! Expands the name templates of scheduled images. Pure: no I/O.
 
 use std::fmt::Write;
 
@@ -6,24 +6,24 @@ use jiff::Zoned;
 
 use crate::{arch::Arch, records::names::check_file_name};
 
-/// What placeholders stand for.
+/// The values of the placeholders.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
-    /// When the run was due, by the clock of the schedule's zone.
+    /// The time at which the run was due, by the clock of the schedule's zone.
     pub due: &'a Zoned,
     /// The recipe's name.
     pub recipe: &'a str,
     /// The recipe's architecture.
     pub arch: Arch,
-    /// Which run of the schedule it is.
+    /// The number of the run.
     pub number: u32,
 }
 
-/// Puts facts in place of `{date}` (`2026-11-21`), `{time}` (`0200`), `{recipe}`, `{arch}` and `{n}`.
+/// Replaces `{date}` (`2026-11-21`), `{time}` (`0200`), `{recipe}`, `{arch}` and `{n}` with their values.
 ///
 /// # Errors
 ///
-/// A sentence: a placeholder is not known, a brace has no partner, or what comes out is no name that an image can have.
+/// One sentence: a placeholder is unknown, a brace has no partner, or the result is not a valid image name.
 pub fn expand(template: &str, facts: &Facts<'_>) -> Result<String, String> {
     let mut name = String::with_capacity(template.len());
     let mut rest = template;

@@ -1,4 +1,4 @@
-//! Schedules: jobs that are made again and again.
+//! Schedules: jobs that are made repeatedly. Types and rules. Pure: no I/O.
 //!
 //! Each time at which a schedule is due is a [`Tick`], and each tick makes one job at most:
 //!
@@ -9,8 +9,8 @@
 //!                          └─▶ failed ┈┈▶ made
 //! ```
 //!
-//! The job's id is chosen with the tick, so that whoever finds a tick in `making`, be it after a crash or beside another
-//! server, makes the same job. `failed` gives way to `made` where one server failed and another did not.
+//! The job's id is chosen with the tick. After a crash, or beside another server, a tick in `making` therefore leads to
+//! the same job. `failed` gives way to `made` where one server failed and another did not.
 
 pub mod image_name;
 pub mod timing;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, job::JobOptions};
 pub use timing::Timing;
 
-/// The most missed runs that can be made up for.
+/// The largest possible limit of missed runs to catch up on.
 pub const MOST_MISSED: u32 = 100;
 
 /// A job that is made again and again.
@@ -67,16 +67,16 @@ pub struct Schedule {
     pub runs: u32,
 }
 
-/// A job to be made.
+/// A job that a schedule is about to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledJob {
     /// The recipe.
     pub recipe_id: RecipeId,
     /// The key that may log in to its shell, if the schedule has one.
     pub public_key_id: Option<PublicKeyId>,
-    /// The name of the image that comes out.
+    /// The name of the resulting image.
     pub image_root_archive_name: String,
-    /// What it gets besides.
+    /// Further options of the job.
     pub options: JobOptions,
     /// The name of the schedule.
     pub schedule: String,
@@ -158,7 +158,7 @@ pub struct Tick {
 }
 
 impl Tick {
-    /// It stays where it is.
+    /// The tick keeps waiting, for this reason.
     #[must_use]
     pub fn waiting(self, why: impl Into<String>) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Tick {
         }
     }
 
-    /// It is not to make a job.
+    /// The tick makes no job, for this reason.
     #[must_use]
     pub fn skipped(self, why: impl Into<String>) -> Self {
         Self {
@@ -178,7 +178,7 @@ impl Tick {
         }
     }
 
-    /// Its job could not be made.
+    /// The tick's job could not be made, for this reason.
     #[must_use]
     pub fn failed(self, why: impl Into<String>) -> Self {
         Self {
@@ -189,7 +189,7 @@ impl Tick {
         }
     }
 
-    /// It is on to another state, and there is nothing more to say.
+    /// The tick moves to another state, without a reason.
     #[must_use]
     pub fn now(self, outcome: Outcome) -> Self {
         Self {
@@ -219,7 +219,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Those in which something is left to do.
+    /// The outcomes with work left to do.
     pub const OPEN: [Self; 3] = [Self::Waiting, Self::Making, Self::Made];
 
     /// Its name.
@@ -234,13 +234,13 @@ impl Outcome {
         }
     }
 
-    /// From where it can be come to.
+    /// The outcomes that may precede this one.
     pub const fn comes_from(self) -> &'static [Self] {
         match self {
             Self::Waiting | Self::Skipped => &[Self::Waiting],
-            // From itself with another reason.
+            // A tick in `making` may get another reason.
             Self::Making => &[Self::Waiting, Self::Making],
-            // Another server may have failed where this one did not.
+            // One server may succeed after another has failed.
             Self::Made => &[Self::Making, Self::Failed],
             Self::Failed => &[Self::Making],
             Self::Ended => &[Self::Made],

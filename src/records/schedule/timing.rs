@@ -1,17 +1,18 @@
-//! When a schedule runs: a cron line, read by the clock of a time zone.
+//! Computes when a schedule runs: a cron line, read by the clock of a time zone. Reads the database of time zones,
+//! nothing else.
 //!
-//! The line is the classic one of five fields. croner knows more (seconds, years, `L`, `W`, `#`, `?`, `+`, `@daily`); none
-//! of that is taken, so that a line means here what it means in a crontab.
+//! The line is the classic one of five fields. croner accepts more (seconds, years, `L`, `W`, `#`, `?`, `+`, `@daily`);
+//! Kiln rejects all of that, so that a line means the same here as in a crontab.
 //!
 //! # When the clock is changed
 //!
-//! As in cron, what counts is whether the minutes or the hours have a `*`.
+//! As in cron, the rule depends on whether the minutes or the hours have a `*`.
 //!
-//! * Neither has (`30 2 * * *`, `0 2,14 * * *`): every time that the line names comes once. One that does not exist,
-//!   since the clock was put forward over it, comes at the moment of the change; one that exists twice comes the first
-//!   time.
-//! * One has (`*/30 * * * *`, `15 * * * *`): the line follows the clock. What does not exist does not come, what exists
-//!   twice comes twice, so that the distances stay what they are.
+//! * Neither has one (`30 2 * * *`, `0 2,14 * * *`): every time that the line names occurs once. A time that does not
+//!   exist, because the clock was put forward over it, occurs at the moment of the change. A time that exists twice
+//!   occurs the first time.
+//! * One has one (`*/30 * * * *`, `15 * * * *`): the line follows the clock. A time that does not exist is left out,
+//!   and a time that exists twice occurs twice, so that the intervals stay the same.
 
 use croner::{
     Cron,
@@ -25,7 +26,7 @@ use jiff::{
 
 use crate::records::Moment;
 
-/// The fields of a line: name, least and greatest number, and names for numbers from the least on.
+/// The fields of a line: name, smallest and largest number, and names for the numbers from the smallest on.
 const FIELDS: [Field; 5] = [
     Field::new("minute", 0, 59, &[]),
     Field::new("hour", 0, 23, &[]),
@@ -46,7 +47,7 @@ const FIELDS: [Field; 5] = [
     ),
 ];
 
-/// What the short words of other crons stand for.
+/// The shorthands of other crons, and their lines.
 const WORDS: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -57,7 +58,7 @@ const WORDS: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
-/// The longest line, in bytes: longer than any that says something.
+/// The longest accepted line, in bytes: longer than any useful one.
 const LONGEST: usize = 256;
 
 /// A cron line and the time zone whose clock it is read by.
@@ -70,20 +71,20 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// From a line and the name of a zone.
+    /// Parses a line and the name of a zone.
     ///
     /// # Errors
     ///
-    /// What is wrong with either, in a sentence.
+    /// One sentence about the mistake in either.
     pub fn parse(line: &str, zone: &str) -> Result<Self, String> {
         Self::new(line, check_zone(zone)?)
     }
 
-    /// From a line and a zone.
+    /// Parses a line, for a given zone.
     ///
     /// # Errors
     ///
-    /// What is wrong with the line, in a sentence.
+    /// One sentence about the mistake in the line.
     pub fn new(line: &str, zone: TimeZone) -> Result<Self, String> {
         let is_fixed = check_line(line)?;
         let parser = CronParser::builder()
@@ -96,7 +97,7 @@ impl Timing {
         Ok(Self { cron, is_fixed, zone })
     }
 
-    /// The first moment after this one; none if there is none, as for the 30th of February.
+    /// The first moment after this one; none if the line never occurs, as with the 30th of February.
     pub fn next_after(&self, moment: Moment) -> Option<Moment> {
         let start = Timestamp::from_microsecond(moment.micros()).ok()?;
         let next = if self.is_fixed {
@@ -107,15 +108,15 @@ impl Timing {
         Some(Moment::from_micros(next?.as_microsecond()))
     }
 
-    /// The moments after this one, in their order.
+    /// The moments after this one, in order.
     pub fn after(&self, moment: Moment) -> impl Iterator<Item = Moment> {
         std::iter::successors(self.next_after(moment), |last| self.next_after(*last))
     }
 
-    /// The last moments after `from`, up to and including `until`, in their order; no more than `most`.
+    /// The last moments after `from`, up to and including `until`, in order; at most `most`.
     pub fn last_between(&self, from: Moment, until: Moment, most: usize) -> Vec<Moment> {
         const HOUR: i64 = 3_600_000_000;
-        // Looked for in a time that grows backwards: a line that comes each minute has half a million of them in a year.
+        // The search window grows backwards: a line that occurs every minute has half a million moments in a year.
         let mut span = HOUR;
         loop {
             let start = from.max(Moment::from_micros(until.micros().saturating_sub(span)));
@@ -144,7 +145,7 @@ impl Timing {
         self.cron.describe()
     }
 
-    /// Goes through what the line names, on a clock that nobody changes, and sees when each of it comes.
+    /// Goes through the times that the line names, on a clock without changes, and computes the moment of each.
     fn next_fixed(&self, start: Timestamp) -> Option<Timestamp> {
         let mut named: DateTime = self.zone.to_datetime(start);
         let mut inclusive = true;
@@ -158,7 +159,7 @@ impl Timing {
         }
     }
 
-    /// When a time that the line names comes.
+    /// The moment of a time that the line names.
     fn comes(&self, named: DateTime) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(named);
         match ambiguous.offset() {
@@ -183,11 +184,11 @@ impl Timing {
     }
 }
 
-/// The zone of that name, in any case.
+/// The zone of this name, in any case.
 ///
 /// # Errors
 ///
-/// What is wrong, in a sentence, with names that come close.
+/// One sentence about the mistake, with similar names.
 pub fn check_zone(name: &str) -> Result<TimeZone, String> {
     let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
     zone.ok_or_else(|| {
@@ -200,7 +201,7 @@ pub fn check_zone(name: &str) -> Result<TimeZone, String> {
     })
 }
 
-/// What is wrong with a cron line, in a sentence; else whether it names fixed times.
+/// Whether the line names fixed times, or else one sentence about its mistake.
 fn check_line(line: &str) -> Result<bool, String> {
     if line.len() > LONGEST {
         return Err(format!("Longer than {LONGEST} bytes."));
@@ -222,7 +223,7 @@ fn check_line(line: &str) -> Result<bool, String> {
     Ok(!fields[..2].iter().any(|text| text.contains('*')))
 }
 
-/// What a field of a line may hold.
+/// The rules for one field of a line.
 struct Field {
     name: &'static str,
     least: u8,
@@ -240,7 +241,7 @@ impl Field {
         }
     }
 
-    /// Lists of `*`, numbers and ranges; after a `*` or a range there may be a step.
+    /// Accepts lists of `*`, numbers and ranges; a `*` or a range may have a step.
     fn check(&self, text: &str) -> Result<(), String> {
         for item in text.split(',') {
             let (range, step) = match item.split_once('/') {
@@ -274,7 +275,7 @@ impl Field {
     fn check_range(&self, from: &str, to: &str) -> Result<(), String> {
         let least = self.number(from)?;
         let greatest = match self.number(to)? {
-            // A week may end with the Sunday.
+            // A week may end with Sunday.
             0 if to.eq_ignore_ascii_case("SUN") => 7,
             number => number,
         };

@@ -1,5 +1,6 @@
-//! Prepares toolboxes for other architectures than this host's: programs that run in the new root while it is made,
-//! the packages' scripts and kiwi's installation, run under an emulator from this host's toolbox. Copies one file.
+//! Prepares building toolboxes for architectures other than this host's: programs that run in the new root during the
+//! build, such as the packages' scripts and kiwi's installation, run under an emulator from this host's toolbox. Copies
+//! one file.
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
@@ -14,11 +15,11 @@ use crate::{
 /// The emulator's file name beside the description.
 const EMULATOR: &str = "emulator";
 
-/// mmdebstrap looks for an emulator where Debian registers one. Kiln's is elsewhere, and registered only here.
+/// mmdebstrap looks for an emulator where Debian registers one. Kiln's is elsewhere, and registered only for the build.
 pub(super) const MMDEBSTRAP_OPTION: &str = "--skip=check/qemu";
 
-/// Copies the emulator of `arch` into `input`, where host programs can open it that have only the rights of a
-/// sandbox's root. Returns how to register it.
+/// Copies the emulator of `arch` into `input`, where host programs with no more rights than a sandbox's root can open
+/// it. Returns its registration.
 ///
 /// # Errors
 ///
@@ -40,7 +41,7 @@ pub(super) fn bring_emulator(own: &Toolbox, arch: Arch, input: &Path) -> Result<
     Ok(emulation)
 }
 
-/// The failure when there is no toolbox yet to take the emulator from.
+/// The failure when no toolbox exists yet from which to take the emulator.
 pub(super) fn no_emulator() -> Failure {
     Failure::new(
         Code::NoToolbox,

@@ -1,5 +1,5 @@
-//! The toolbox: the root file system in which the agent runs. Builds it with host programs, and touches the directory
-//! of toolboxes.
+//! Builds toolboxes: the root file systems in which agents run. Runs host programs in sandboxes, and changes the
+//! directory of toolboxes.
 //!
 //! ```text
 //! toolboxes/<digest of the description>/toolbox.squashfs   for other machines and VMs
@@ -11,8 +11,8 @@
 //! The tree is unpacked because a user namespace cannot mount a squashfs without FUSE, which would slow down every
 //! file access.
 //!
-//! Each toolbox is for one architecture. Those for other architectures than this host's are for build nodes, and are
-//! made under the emulator.
+//! Each toolbox is for one architecture. The toolboxes for architectures other than this host's are for build nodes,
+//! and are built under the emulator.
 
 use std::path::{Path, PathBuf};
 
@@ -94,8 +94,8 @@ impl Toolboxes {
     ///
     /// # Errors
     ///
-    /// `toolbox_*` failures that name the tool and its last output; `no_toolbox` when one for another architecture is
-    /// asked for before this host's own, which has the emulator for it.
+    /// `toolbox_*` failures that name the tool and its last output; `no_toolbox` when a foreign toolbox is requested
+    /// before this host's own one, which has the emulator for it.
     pub async fn ensure(
         &self,
         arch: Arch,
@@ -135,7 +135,7 @@ impl Toolboxes {
     }
 
     /// Removes every toolbox of another description, and the boot files of machines with earlier agents. Returns the
-    /// toolboxes' names.
+    /// names of the toolboxes.
     pub async fn prune(&self) -> Result<Vec<String>, Failure> {
         let (known, mut removed) = (current(), Vec::new());
         for name in self.names()? {

@@ -61,7 +61,7 @@ async fn w09_what_is_a_500_in_ims_is_a_422() {
     let null = id_of(&api.recipe(json!({"template_dictionary": null})).await);
     let key = api.key().await;
     api.make("/v3/jobs", job("create", &null, &key)).await;
-    // What cannot be built.
+    // A recipe that cannot be built.
     let packer = id_of(&api.recipe(json!({"recipe_type": "packer"})).await);
     api.post("/v3/jobs", job("create", &packer, &key)).await.problem(422);
     // Two lines, of which only one would be looked at.

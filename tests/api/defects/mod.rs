@@ -1,5 +1,5 @@
-//! What IMS gets wrong and Kiln must not. Each test bears the number of the weakness in IMS that it is about;
-//! docs/api.md has the list. Those that are about one resource only stand with that resource.
+//! IMS's weaknesses, which Kiln must not share. Each test has the number of its weakness; docs/api.md has the list.
+//! Tests of a single resource are beside the other tests of that resource.
 
 mod input;
 mod storage;

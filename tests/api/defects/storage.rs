@@ -16,7 +16,7 @@ fn undelete() -> Value {
     json!({"operation": "undelete"})
 }
 
-/// What S3 says of an object.
+/// S3's description of an object.
 #[derive(Debug, PartialEq)]
 struct Head {
     etag: String,
@@ -278,7 +278,7 @@ async fn w10_what_s3_does_not_answer_is_502_and_loses_no_link() {
     wire.cut(false);
     let manifest = purged["link"]["path"].as_str().unwrap();
     assert!(api.exists(manifest).await);
-    // What is about to be removed can be named by no new record.
+    // A new record cannot name an object that is about to be removed.
     api.post("/v3/images", json!({"name": "n", "link": purged["link"]}))
         .await
         .problem(409);
@@ -384,7 +384,7 @@ async fn w10_start_up_never_fails_on_data() {
         }
         let answer = api.get(&format!("/v3/images/{image}")).await;
         assert_eq!(answer.status == 200, is_readable, "{change}: {answer:?}");
-        // Whatever it is, it can be got rid of.
+        // In any state the image can be deleted.
         api.delete(&format!("/v3/images/{image}")).await.done();
         let answer = api.patch(&format!("/v3/deleted/images/{image}"), undelete()).await;
         assert!(answer.status < 500 || !is_readable, "{change}: {answer:?}");

@@ -1,47 +1,47 @@
-//! Strings that move, and what is found to point to them.
+//! Strings that move when they become longer, and the references to them. Pure: no I/O.
 
 use std::ops::Range;
 
 /// A string that becomes longer and therefore moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Move {
-    /// The addresses that move: from where the string begins, at the earliest, up to the first byte that is another
-    /// one. Linkers let strings with equal ends share them, and what points behind the difference can stay.
+    /// The addresses that move: at the earliest from the start of the string, up to the first byte that differs.
+    /// Linkers let strings with equal ends share them, and references behind the difference can stay.
     pub from: Range<u64>,
-    /// Where the string ends: the address of its NUL.
+    /// The end of the string: the address of its NUL.
     pub end: u64,
-    /// Where `from` begins now.
+    /// The new address of the start of `from`.
     pub to: u64,
-    /// Where it begins in the file.
+    /// The offset of the string in the file.
     pub at: usize,
-    /// What it becomes.
+    /// The new text.
     pub new: Vec<u8>,
 }
 
 impl Move {
-    /// Where `address` is now. None when it does not move.
+    /// The new address of `address`. None when it does not move.
     pub fn moved(&self, address: u64) -> Option<u64> {
         self.from
             .contains(&address)
             .then(|| self.to + (address - self.from.start))
     }
 
-    /// By how much the string becomes longer.
+    /// The number of bytes by which the string grows.
     pub fn growth(&self) -> u64 {
         (self.from.start + self.new.len() as u64).saturating_sub(self.end)
     }
 
-    /// Whether something of the string, from the first byte that is another one on, is within `piece`.
+    /// Whether a part of the string, from the first differing byte on, is within `piece`.
     pub fn is_within(&self, piece: &Range<u64>) -> bool {
         piece.start <= self.end && self.from.end <= piece.end
     }
 }
 
-/// What instructions have to do with a string.
+/// The instructions that use a string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// How many places were turned to where it is now.
+    /// The number of redirected references.
     pub turned: usize,
-    /// Up to which address instructions read the text itself, in order to copy it piece by piece.
+    /// The address up to which instructions read the text itself, in order to copy it piece by piece.
     pub read_until: Option<u64>,
 }

@@ -6,7 +6,7 @@ fn moment(text: &str) -> Moment {
     Moment::from_micros(text.parse::<Timestamp>().unwrap().as_microsecond())
 }
 
-/// The first so many runs after a moment, by the clock of the zone.
+/// The first `count` runs after a moment, by the clock of the zone.
 fn runs(line: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
     let timing = Timing::parse(line, zone).unwrap();
     let runs = timing.after(moment(after)).take(count);
@@ -22,7 +22,7 @@ const LORD_HOWE: &str = "Australia/Lord_Howe";
 #[test]
 fn fixed_times_come_once_when_the_clock_is_changed() {
     for (line, zone, after, expected) in [
-        // It does not exist on the 29th, and comes at the moment of the change.
+        // 02:30 does not exist on the 29th, and occurs at the moment of the change.
         (
             "30 2 * * *",
             BERLIN,
@@ -35,7 +35,7 @@ fn fixed_times_come_once_when_the_clock_is_changed() {
             "2026-03-27T12:00:00Z",
             &["03-28 02:00 +01:00", "03-29 03:00 +02:00", "03-30 02:00 +02:00"],
         ),
-        // It exists twice on the 25th, and comes the first time.
+        // 02:30 exists twice on the 25th, and occurs the first time.
         (
             "30 2 * * *",
             BERLIN,
@@ -48,7 +48,7 @@ fn fixed_times_come_once_when_the_clock_is_changed() {
             "2026-10-24T20:00:00Z",
             &["10-25 02:00 +02:00", "10-25 14:00 +01:00"],
         ),
-        // Asked in the hour that comes again.
+        // Starts in the hour that occurs again.
         ("30 2 * * *", BERLIN, "2026-10-25T01:15:00Z", &["10-26 02:30 +01:00"]),
         (
             "15 2 * * *",
@@ -56,7 +56,7 @@ fn fixed_times_come_once_when_the_clock_is_changed() {
             "2026-10-25T00:10:00Z",
             &["10-25 02:15 +02:00", "10-26 02:15 +01:00"],
         ),
-        // What falls onto one moment comes once.
+        // Times that fall on one moment occur once.
         (
             "0,30 2,3 * * *",
             BERLIN,
@@ -278,7 +278,7 @@ fn the_last_ones_of_a_long_time_are_found_without_going_through_all() {
     assert_eq!(minutely.last_between(until, until, 5), []);
 }
 
-/// What a line says of a civil minute, read again without the library.
+/// Whether the line names this civil minute, parsed again without the library.
 fn names(line: &str, at: &Zoned) -> bool {
     let values = [at.minute(), at.hour()];
     line.split(' ').zip(values).all(|(field, value)| {
@@ -290,7 +290,7 @@ fn names(line: &str, at: &Zoned) -> bool {
 }
 
 proptest! {
-    /// Every minute of some days is asked, and each run has to come exactly where the rule in the module's head says.
+    /// Checks every minute of some days: each run has to occur exactly where the rule in the module's head says.
     #[test]
     fn every_time_that_exists_comes_and_no_other(
         day in prop::sample::select(vec!["2026-03-28T20:00:00Z", "2026-10-24T20:00:00Z", "2026-04-04T12:00:00Z", "2026-10-03T12:00:00Z", "2026-07-01T00:00:00Z"]),
@@ -309,7 +309,7 @@ proptest! {
         for n in 1..=20 * 60 {
             let run = Moment::from_micros(start.micros() + n * 60_000_000);
             let at = timing.local(run);
-            // What the clock was put forward over since the minute before.
+            // The times over which the clock was put forward since the previous minute.
             let mut skipped = before.datetime();
             let mut comes = false;
             loop {
