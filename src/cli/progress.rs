@@ -80,6 +80,7 @@ pub(super) struct Lane {
 impl Progress {
     pub(super) fn new(printer: &Printer, archs: &[Arch]) -> Self {
         let bars = printer.wants_bars().then(MultiProgress::new);
+        printer.set_bars(bars.clone());
         Self {
             bars,
             printer: printer.clone(),
@@ -102,6 +103,12 @@ impl Progress {
             String::new()
         };
         Lane::new(bar, &self.printer, prefix, job_type)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.printer.set_bars(None);
     }
 }
 
