@@ -16,9 +16,13 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use tracing::Instrument;
 
 use crate::{
-    orchestrate::agents::{AgentCalls, Refusal},
+    orchestrate::{
+        agents::{AgentCalls, Refusal},
+        job_span,
+    },
     records::{
         Code, Failure, JobId,
         protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
@@ -112,7 +116,8 @@ struct Agent {
 
 impl Agent {
     async fn call(self, calls: &dyn AgentCalls, call: Call) -> Response {
-        match calls.answer(self.job, &self.token, call).await {
+        let answer = calls.answer(self.job, &self.token, call);
+        match answer.instrument(job_span(self.job)).await {
             Ok(Answer::Job(job)) => Json(job).into_response(),
             Ok(Answer::Events(kept)) => Json(kept).into_response(),
             Ok(Answer::Upload(upload)) => Json(upload).into_response(),

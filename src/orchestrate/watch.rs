@@ -6,8 +6,9 @@
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use tracing::Instrument;
 
-use super::{launch::since_launch, live::Live, orchestrator::Orchestrator};
+use super::{job_span, launch::since_launch, live::Live, orchestrator::Orchestrator};
 use crate::{
     records::{
         Code, Failure, Step,
@@ -38,9 +39,14 @@ impl Orchestrator {
         // A place that does not answer keeps nobody from looking at the others.
         let mut outcome = Ok(());
         for stored in open.iter().filter(under_way) {
-            match self.what_is_wrong(stored).await {
+            let span = job_span(stored.job.id);
+            match self.what_is_wrong(stored).instrument(span.clone()).await {
                 Ok(None) => {}
-                Ok(Some(failure)) => self.fail(stored.job.id, stored.run.attempt, failure).await?,
+                Ok(Some(failure)) => {
+                    self.fail(stored.job.id, stored.run.attempt, failure)
+                        .instrument(span)
+                        .await?;
+                }
                 Err(failure) => outcome = outcome.and(Err(failure)),
             }
         }
@@ -159,7 +165,9 @@ impl Orchestrator {
             capacity.inodes_free,
             ByteSize(disk)
         );
-        self.fail(job, attempt, Failure::disk_full(detail)).await?;
+        self.fail(job, attempt, Failure::disk_full(detail))
+            .instrument(job_span(job))
+            .await?;
         Ok(())
     }
 }
