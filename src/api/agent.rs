@@ -162,7 +162,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .await
             .map_err(|error| (error.status(), Json(Failure::new(Code::Protocol, error.body_text()))).into_response())?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
-            let failure = Failure::new(Code::Protocol, format_args!("the agent said nonsense: {error}"));
+            let failure = Failure::new(
+                Code::Protocol,
+                format_args!("a message of the agent cannot be read: {error}"),
+            );
             (StatusCode::BAD_REQUEST, Json(failure)).into_response()
         })
     }

@@ -56,7 +56,7 @@ impl Orchestrator {
             let seconds = stored.run.rest(now)?.as_secs() + 1;
             Some((
                 stored.job.id,
-                format!("its last try failed; the next begins in {seconds} s"),
+                format!("its last try failed; the next one starts in {seconds} s"),
             ))
         });
         let mut waiting = Vec::new();

@@ -330,7 +330,7 @@ async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
     assert_eq!(site.state(second).await, State::Launching);
     let (_, reason) = server.orchestrator.waiting(first).unwrap();
     assert!(
-        reason.starts_with("its last try failed; the next begins in "),
+        reason.starts_with("its last try failed; the next one starts in "),
         "{reason}"
     );
 }

@@ -89,7 +89,7 @@ impl Orchestrator {
             }
             SandboxState::Absent if run.state == State::Running || clocks.since_launch > NO_SANDBOX => {
                 return Ok(Some(at(Failure::new(Code::SandboxLost, "the sandbox is gone")
-                    .hint("somebody removed it; the job can be started again"))));
+                    .hint("it was removed by hand; the job can be started again"))));
             }
             SandboxState::Absent => {
                 // Launched, and nobody starts it: the launch loop will.
@@ -254,7 +254,7 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
         .unwrap_or_default();
     let when = step.map(|step| format!(" in step {step}")).unwrap_or_default();
     let detail = format!(
-        "the agent ended{when} with code {} and without a word{last}",
+        "the agent ended{when} with code {} without giving a reason{last}",
         evidence.exit_code
     );
     Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel's log may say what")
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(lost.code, Code::SandboxLost);
         assert_eq!(
             lost.detail,
-            "the agent ended in step build with code 137 and without a word: panicked"
+            "the agent ended in step build with code 137 without giving a reason: panicked"
         );
         evidence.failure = Some(Failure::new(Code::NoUserNamespace, "no"));
         assert_eq!(verdict(&evidence, None).code, Code::NoUserNamespace);
