@@ -40,7 +40,7 @@ kiln ims public-keys create --name "session key" --public-key "$tmp/id_ed25519.p
 
 # A recipe: packed, uploaded and registered in one go.
 kiln recipes create --from "$recipe" --name session-recipe --linux-distribution debian \
-    --template-dictionary-key SUITE,MIRROR --template-dictionary-value stable,http://deb.debian.org/debian
+    --template-dictionary-key SUITE,MIRROR --template-dictionary-value stable,http://mirror.example.org/debian
 kiln recipes list --name session-recipe --format table
 kiln recipes describe session-recipe --format json
 kiln recipes update session-recipe --require-dkms False --format yaml

@@ -394,7 +394,7 @@ fn the_log_is_an_artifact_and_holds_every_step() {
         let mut rest = log.as_str();
         for step in ["prepare", "fetch", "template", "repos", "build", "package", "upload"] {
             let begins = rest
-                .find(&format!("{step:<8} * begins"))
+                .find(&format!("{step:<8} * started"))
                 .unwrap_or_else(|| panic!("{arch}: no {step}"));
             let done = rest
                 .find(&format!("{step:<8} * done in "))

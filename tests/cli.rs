@@ -2,6 +2,11 @@
 
 use std::process::Stdio;
 
+use kiln::{
+    artifacts::{ArtifactStore, embedded::EmbeddedS3},
+    records::ImageId,
+};
+
 use crate::support::{self, Kiln, Ran, Recipe};
 
 fn show(ran: &Ran) -> String {
@@ -293,6 +298,41 @@ fn completions() {
         assert!(script.starts_with(start), "{}", &script[..script.len().min(200)]);
         assert!(script.contains("artifacts"));
     }
+}
+
+/// A library's warning looks like every other message of the command; `KILN_LOG` adds lines for developers.
+#[tokio::test]
+async fn warnings_are_printed_like_errors() {
+    let kiln = Kiln::bare();
+    let image = ImageId::new();
+    {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let s3 = EmbeddedS3::start(&kiln.data().join("s3"), any).await.unwrap();
+        let store = ArtifactStore::connect(&s3.settings()).await.unwrap();
+        store.put_log(image, b"a log".to_vec()).await.unwrap();
+        s3.shutdown().await;
+    }
+    // A directory cannot be removed as a file is.
+    let bodies: Vec<_> = fs_err::read_dir(kiln.data().join("s3/bodies")).unwrap().collect();
+    let [Ok(body)] = &bodies[..] else { panic!("{bodies:?}") };
+    fs_err::remove_file(body.path()).unwrap();
+    fs_err::create_dir(body.path()).unwrap();
+
+    let ran = kiln.run(["artifacts", "delete", &image.to_string()]).ok();
+    let body = body.path();
+    assert_eq!(
+        ran.stderr,
+        format!(
+            "warning: embedded S3: a body could not be removed: failed to remove file `{}`: Is a directory (os error 21)\n",
+            body.display()
+        )
+    );
+
+    let mut more = kiln.command(["artifacts", "list"]);
+    more.env("KILN_LOG", "debug");
+    let ran = support::run(more).ok();
+    assert!(ran.stderr.contains(" DEBUG "), "{}", ran.stderr);
+    assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
 }
 
 /// As in `kiln completions bash | head`.

@@ -22,7 +22,7 @@ const FOREIGN: &str = "a script runs a program of another architecture than the 
 const RESOLVE: &str = "check the repository's address and this host's name resolution";
 const REACH: &str = "check the repository's address, and that it can be reached from here";
 const GONE: &str = "the repository lacks the file: check its address, or build again if it is just being published";
-const TLS: &str = "the repository's certificate is signed by nobody whom this host trusts, or has expired";
+const TLS: &str = "the repository's certificate is not signed by an authority that this host trusts, or has expired";
 const MIXED: &str = "the repository changes at the moment, or a cache on the way is stale: build again";
 const KEY: &str = "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>";
 const PACKAGE: &str = "check the package's name, and that the recipe's repositories have it for this architecture";

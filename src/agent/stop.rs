@@ -10,7 +10,7 @@ pub(super) async fn asked() -> Failure {
         Ok(mut signals) => {
             signals.recv().await;
             Failure::new(Code::SandboxLost, "the sandbox was told to end")
-                .hint("its container engine or host was stopped or restarted, or somebody stopped the container")
+                .hint("its container engine or host was stopped or restarted, or the container was stopped by hand")
         }
         // A process without the handler ends at once when the signal comes.
         Err(_) => std::future::pending().await,

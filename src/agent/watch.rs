@@ -111,7 +111,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
         programs: Programs::default(),
     };
     if let Err(errno) = seize(child) {
-        watcher.tell(&Report::Blind(format!("this kernel lets nobody trace: {errno}")));
+        watcher.tell(&Report::Blind(format!("this kernel does not allow tracing: {errno}")));
     }
     drop(go_in);
     let ended = watcher.follow(child);

@@ -16,9 +16,13 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use tracing::Instrument;
 
 use crate::{
-    orchestrate::agents::{AgentCalls, Refusal},
+    orchestrate::{
+        agents::{AgentCalls, Refusal},
+        job_span,
+    },
     records::{
         Code, Failure, JobId,
         protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
@@ -112,7 +116,8 @@ struct Agent {
 
 impl Agent {
     async fn call(self, calls: &dyn AgentCalls, call: Call) -> Response {
-        match calls.answer(self.job, &self.token, call).await {
+        let answer = calls.answer(self.job, &self.token, call);
+        match answer.instrument(job_span(self.job)).await {
             Ok(Answer::Job(job)) => Json(job).into_response(),
             Ok(Answer::Events(kept)) => Json(kept).into_response(),
             Ok(Answer::Upload(upload)) => Json(upload).into_response(),
@@ -157,7 +162,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .await
             .map_err(|error| (error.status(), Json(Failure::new(Code::Protocol, error.body_text()))).into_response())?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
-            let failure = Failure::new(Code::Protocol, format_args!("the agent said nonsense: {error}"));
+            let failure = Failure::new(
+                Code::Protocol,
+                format_args!("a message of the agent cannot be read: {error}"),
+            );
             (StatusCode::BAD_REQUEST, Json(failure)).into_response()
         })
     }

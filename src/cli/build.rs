@@ -24,7 +24,7 @@ use crate::{
         run::{Failed, Image, Request},
     },
     records::{
-        Code, EmulatedProgram, Failure, TwinLevel,
+        Code, EmulatedProgram, Failure, JobType, TwinLevel,
         protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
     },
     sandbox::Limits,
@@ -166,7 +166,7 @@ impl BuildArguments {
         let mut running = JoinSet::new();
         for request in requests {
             let (workshop, toolbox) = (Shared::clone(&workshop), toolbox.clone());
-            let (cancelled, lane) = (cancelled.clone(), progress.lane(request.arch));
+            let (cancelled, lane) = (cancelled.clone(), progress.lane(request.arch, JobType::Create));
             running.spawn(async move {
                 let arch = request.arch;
                 let outcome = workshop

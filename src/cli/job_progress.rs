@@ -5,7 +5,7 @@ use crate::{
     arch::Arch,
     client::{Data, JobProgress, News, collection::JOBS},
     records::{
-        Code, Execs, Failure, Step,
+        Code, Execs, Failure, JobType, Step,
         protocol::{Event, Stream, What},
     },
 };
@@ -63,7 +63,7 @@ async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
     let arch = job.text("arch").and_then(|arch| arch.parse().ok());
     let arch: Arch = arch.ok_or_else(|| Failure::new(Code::ServerUnknown, "the job has no architecture"))?;
     let progress = Progress::new(&session.printer, &[arch]);
-    let lane = progress.lane(arch);
+    let lane = progress.lane(arch, job_type(job));
     let mut follower = Follower::new(session, id, None);
     let mut before = None;
     loop {
@@ -90,6 +90,13 @@ async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
                 }
             }
         }
+    }
+}
+
+fn job_type(job: &Data) -> JobType {
+    match job.text("job_type") {
+        Some("customize") => JobType::Customize,
+        _ => JobType::Create,
     }
 }
 

@@ -166,7 +166,9 @@ fn ask(server: &Server) -> Result<String, Failure> {
             .hint("pipe the token into `kiln login --token-stdin`, or use --token FILE")
     };
     if !std::io::stdin().is_terminal() {
-        return Err(none(&format!("{server} wants a token, and there is nobody to ask")));
+        return Err(none(&format!(
+            "{server} wants a token, and there is no terminal to ask for it"
+        )));
     }
     if !server.keeps_secrets() {
         return Err(Failure::new(

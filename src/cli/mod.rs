@@ -14,6 +14,7 @@ mod command_line;
 mod config;
 mod customize;
 mod deleted;
+mod diagnostics;
 mod doctor;
 mod follow;
 mod format;
@@ -126,10 +127,7 @@ pub fn main() -> ExitCode {
     let serves = matches!(arguments.command, Command::Serve(_));
     // A server's log follows its configuration.
     if !serves {
-        tracing_subscriber::fmt()
-            .with_writer(std::io::stderr)
-            .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into()))
-            .init();
+        diagnostics::start(&printer);
     }
     // One provider for the whole process: with two linked and none chosen, the first use would panic.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -3,8 +3,10 @@
 use std::{
     fmt::Display,
     io::{IsTerminal, Write},
+    sync::{Arc, Mutex, PoisonError},
 };
 
+use indicatif::MultiProgress;
 use owo_colors::OwoColorize;
 
 use crate::records::Failure;
@@ -21,6 +23,8 @@ enum Level {
 #[derive(Debug, Clone)]
 pub(super) struct Printer {
     level: Level,
+    /// The progress bars on the terminal, if there are any: lines are written above them.
+    bars: Arc<Mutex<Option<MultiProgress>>>,
 }
 
 impl Printer {
@@ -30,7 +34,8 @@ impl Printer {
             (_, true) => Level::Verbose,
             _ => Level::Normal,
         };
-        Self { level }
+        let bars = Arc::default();
+        Self { level, bars }
     }
 
     /// Whether tools' output is shown.
@@ -43,6 +48,23 @@ impl Printer {
         self.level == Level::Normal && std::io::stderr().is_terminal() && std::env::var_os("KILN_NO_PROGRESS").is_none()
     }
 
+    /// Writes lines above these bars from now on, or no longer.
+    pub(super) fn set_bars(&self, bars: Option<MultiProgress>) {
+        *self.bars.lock().unwrap_or_else(PoisonError::into_inner) = bars;
+    }
+
+    fn write(&self, text: impl Display) {
+        let bars = self.bars.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A reader that went away is no failure of ours.
+        let write = || {
+            let _ = writeln!(anstream::stderr(), "{text}");
+        };
+        match bars {
+            Some(bars) => bars.suspend(write),
+            None => write(),
+        }
+    }
+
     /// Prints a result.
     #[expect(clippy::unused_self, reason = "callers should not care which output obeys the level")]
     pub(super) fn result(&self, text: impl Display) {
@@ -53,17 +75,32 @@ impl Printer {
     /// Prints an event.
     pub(super) fn note(&self, text: impl Display) {
         if self.level >= Level::Normal {
-            let _ = writeln!(anstream::stderr(), "{text}");
+            self.write(text);
         }
     }
 
-    /// Prints the failure of the command.
-    #[expect(clippy::unused_self, reason = "callers should not care which output obeys the level")]
-    pub(super) fn failure(&self, failure: &Failure) {
-        let mut err = anstream::stderr();
-        let _ = writeln!(err, "{} {}", "error:".red().bold(), failure.detail);
-        if let Some(hint) = &failure.hint {
-            let _ = writeln!(err, "\n{} {hint}", "hint:".cyan().bold());
+    /// Something that the user may want to put right; the command goes on.
+    pub(super) fn warning(&self, text: impl Display, hint: Option<&str>) {
+        if self.level >= Level::Normal {
+            self.write(format_args!("{} {text}{}", "warning:".yellow().bold(), hint_line(hint)));
         }
     }
+
+    /// Something that did not work, though the command may go on.
+    pub(super) fn error(&self, text: impl Display, hint: Option<&str>) {
+        self.write(format_args!("{} {text}{}", "error:".red().bold(), hint_line(hint)));
+    }
+
+    /// Prints the failure of the command.
+    pub(super) fn failure(&self, failure: &Failure) {
+        self.error(&failure.detail, None);
+        if let Some(hint) = &failure.hint {
+            self.write(hint_line(Some(hint)));
+        }
+    }
+}
+
+/// A hint on a line of its own.
+fn hint_line(hint: Option<&str>) -> String {
+    hint.map_or_else(String::new, |hint| format!("\n{} {hint}", "hint:".cyan().bold()))
 }

@@ -141,12 +141,12 @@ impl Config {
             let (key, what) = if server.listen.are_loopback() {
                 (
                     "public_url",
-                    "others can reach the server there, and nobody has to say who they are",
+                    "others can reach the server there, and no authentication is required",
                 )
             } else {
                 (
                     "listen",
-                    "others can reach such an address, and nobody has to say who they are",
+                    "others can reach such an address, and no authentication is required",
                 )
             };
             let hint = "set `mode = \"required\"` in [auth] and make a token with `kiln tokens create`, or configure \

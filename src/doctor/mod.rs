@@ -115,6 +115,6 @@ async fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
         .trim()
         .lines()
         .last()
-        .unwrap_or("it failed without a word")
+        .unwrap_or("it failed and printed nothing")
         .to_owned())
 }

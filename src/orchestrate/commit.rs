@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{log_artifact::packed_log, orchestrator::Orchestrator};
+use tracing::Instrument;
+
+use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
     records::{Code, Failure, Image, Link, Moment, Run, UploadedArtifact, run::State},
     store::{Collection, Side, StoreError, StoredRun},
@@ -29,25 +31,31 @@ impl Orchestrator {
             if stored.run.state != State::Committing || !ours {
                 continue;
             }
-            let job = stored.job.id;
-            if let Err(failure) = self.commit(&stored).await {
-                let waited = self
-                    .state()
-                    .committing
-                    .entry(job)
-                    .or_insert_with(Instant::now)
-                    .elapsed();
-                if is_worth_waiting(failure.code, waited) {
-                    tracing::warn!(
-                        job.id = %job, code = failure.code.name(), hint = failure.hint,
-                        "the image is not made yet: {failure}"
-                    );
-                    continue;
-                }
-                self.fail(job, stored.run.attempt, failure).await?;
-            }
-            self.state().committing.remove(&job);
+            self.commit_or_fail(&stored).instrument(job_span(stored.job.id)).await?;
         }
+        Ok(())
+    }
+
+    async fn commit_or_fail(&self, stored: &StoredRun) -> Result<(), Failure> {
+        let job = stored.job.id;
+        if let Err(failure) = self.commit(stored).await {
+            let waited = self
+                .state()
+                .committing
+                .entry(job)
+                .or_insert_with(Instant::now)
+                .elapsed();
+            if is_worth_waiting(failure.code, waited) {
+                tracing::warn!(
+                    code = failure.code.name(),
+                    hint = failure.hint,
+                    "the image is not made yet: {failure}"
+                );
+                return Ok(());
+            }
+            self.fail(job, stored.run.attempt, failure).await?;
+        }
+        self.state().committing.remove(&job);
         Ok(())
     }
 
@@ -74,7 +82,7 @@ impl Orchestrator {
         }
         // A job that was deleted meanwhile leaves its image, as in IMS.
         self.change(job.id, Run::commit).await?;
-        tracing::info!(job.id = %job.id, image.id = %run.image, "the job has made its image");
+        tracing::info!(image.id = %run.image, "the job has made its image");
         Ok(())
     }
 

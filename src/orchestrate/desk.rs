@@ -448,7 +448,7 @@ pub(super) fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure
 /// What the log says of an event, if anything.
 fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
     let (step, stream, text) = match &event.what {
-        What::StepStarted(begun) => (Some(*begun), Stream::Agent, "begins".to_owned()),
+        What::StepStarted(begun) => (Some(*begun), Stream::Agent, "started".to_owned()),
         What::StepFinished { step, wall_ms, cpu_ms } => {
             let text = format!("done in {wall_ms} ms, {cpu_ms} ms of CPU");
             (Some(*step), Stream::Agent, text)

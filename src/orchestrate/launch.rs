@@ -5,8 +5,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use tracing::Instrument;
+
 use super::{
     admit::{Limits, Room, Verdict, admit},
+    job_span,
     orchestrator::Orchestrator,
     place::Wish,
     places::Decision,
@@ -53,7 +56,7 @@ impl Orchestrator {
             let seconds = stored.run.rest(now)?.as_secs() + 1;
             Some((
                 stored.job.id,
-                format!("its last try failed; the next begins in {seconds} s"),
+                format!("its last try failed; the next one starts in {seconds} s"),
             ))
         });
         let mut waiting = Vec::new();
@@ -61,7 +64,7 @@ impl Orchestrator {
         for stored in ready {
             let at = match self.equipment.of(Arch::host()) {
                 Err(lack) => Err(lack.to_string()),
-                Ok(_) => self.place_of(stored).await?,
+                Ok(_) => self.place_of(stored).instrument(job_span(stored.job.id)).await?,
             };
             match at {
                 Ok(run) => {
@@ -84,7 +87,8 @@ impl Orchestrator {
             match self.admit_at(&place, &queue, &held).await {
                 Ok(verdicts) => {
                     for (job, verdict) in verdicts {
-                        waiting.extend(self.carry_out(job, verdict, &open).await?);
+                        let waits = self.carry_out(job, verdict, &open).instrument(job_span(job)).await?;
+                        waiting.extend(waits);
                     }
                 }
                 Err(failure) => waiting.extend(queue.iter().map(|(job, _)| (*job, failure.to_string()))),
@@ -186,17 +190,18 @@ impl Orchestrator {
             return;
         }
         let this = self.clone();
-        tokio::spawn(async move {
+        let start = async move {
             let done = this.start(job, attempt).await;
             let done = match done {
                 Ok(()) => Ok(()),
                 Err(failure) => this.fail(job, attempt, failure).await,
             };
             if let Err(error) = done {
-                tracing::warn!(job.id = %job, %error, "a sandbox's start is not recorded");
+                tracing::warn!(%error, "a sandbox's start is not recorded");
             }
             this.state().starting.remove(&job);
-        });
+        };
+        tokio::spawn(start.instrument(job_span(job)));
     }
 
     /// Starts the sandbox of a try that is being launched. Does nothing when it is there.
@@ -272,7 +277,7 @@ impl Orchestrator {
             // Somebody who was killed meanwhile had begun it, or an earlier one is not all gone. No agent but that of
             // this start knows the job's token, so it is of no use.
             Err(failure) if failure.code == Code::SandboxExists => {
-                tracing::info!(job.id = %job, "replacing a sandbox that another process began");
+                tracing::info!("replacing a sandbox that another process began");
                 driver.destroy(job, Scratch::Remove).await?;
                 driver.start(&spec).await?;
             }

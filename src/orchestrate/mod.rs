@@ -36,6 +36,8 @@ mod tests;
 mod token;
 mod watch;
 
+use crate::records::JobId;
+
 pub use self::{
     accept::{NewRun, Resume},
     admit::Asked,
@@ -44,3 +46,9 @@ pub use self::{
     places::Places,
     shell_ports::ShellPlace,
 };
+
+/// The span of work on a job: every line that is logged in it has `job.id`. Its level is the highest, so that it is there
+/// for whatever `KILN_LOG` lets through.
+pub fn job_span(job: JobId) -> tracing::Span {
+    tracing::error_span!("job", job.id = %job)
+}

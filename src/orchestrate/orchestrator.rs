@@ -211,13 +211,16 @@ impl Orchestrator {
         let Some(Ok(stored)) = changed else { return Ok(()) };
         if stored.run.state.is_final() {
             tracing::info!(
-                job.id = %job, code = failure.code.name(), hint = failure.hint,
+                code = failure.code.name(),
+                hint = failure.hint,
                 "the job has failed: {failure}"
             );
             self.say(job, format!("error: {failure}")).await;
         } else {
             tracing::warn!(
-                job.id = %job, attempt, code = failure.code.name(), hint = failure.hint,
+                attempt,
+                code = failure.code.name(),
+                hint = failure.hint,
                 "the job is tried again: {failure}"
             );
             let text = format!(

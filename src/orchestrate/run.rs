@@ -377,7 +377,7 @@ impl Log<'_> {
         let (stream, text) = match &event.what {
             What::StepStarted(begun) => {
                 self.step = Some(*begun);
-                (Stream::Agent, "begins".to_owned())
+                (Stream::Agent, "started".to_owned())
             }
             What::StepFinished { wall_ms, cpu_ms, .. } => {
                 (Stream::Agent, format!("done in {wall_ms} ms, {cpu_ms} ms of CPU"))
@@ -430,7 +430,7 @@ fn verdict(
     }
     let last = last_words.last().map(|line| format!(": {line}")).unwrap_or_default();
     let detail = format!(
-        "the agent ended with code {} and without a word{last}",
+        "the agent ended with code {} without giving a reason{last}",
         report.exit_code
     );
     Err(at(

@@ -2,7 +2,9 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use super::{launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
+use tracing::Instrument;
+
+use super::{job_span, launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
     records::{
         Code, Failure, JobId, Moment, Run,
@@ -46,15 +48,21 @@ impl Orchestrator {
             if !self.is_mine(&stored.run).await? {
                 continue;
             }
-            if stored.run.state.is_final() {
-                note(self.settle(&stored).await);
+            let span = job_span(stored.job.id);
+            let done = if stored.run.state.is_final() {
+                self.settle(&stored).instrument(span.clone()).await
             } else if !self.is_here(&stored.run) && stored.run.owner.is_some() {
-                note(self.inherit(&stored).await);
-            }
+                self.inherit(&stored).instrument(span.clone()).await
+            } else {
+                Ok(())
+            };
+            span.in_scope(|| note(done));
         }
         for stored in self.store.deleted_runs().await? {
             if self.is_mine(&stored.run).await? {
-                note(self.settle_deleted(&stored).await);
+                let span = job_span(stored.job.id);
+                let done = self.settle_deleted(&stored).instrument(span.clone()).await;
+                span.in_scope(|| note(done));
             }
         }
         note(self.drop_logs().await);
@@ -202,7 +210,10 @@ impl Orchestrator {
             if !self.state().starting.insert(job) {
                 continue;
             }
-            let removed = self.remove_unless_launched(job, place, driver).await;
+            let removed = self
+                .remove_unless_launched(job, place, driver)
+                .instrument(job_span(job))
+                .await;
             self.state().starting.remove(&job);
             removed?;
         }
@@ -215,7 +226,7 @@ impl Orchestrator {
         if now.is_some_and(|now| self.is_here(&now.run) && is_at(&now.run, place) && !now.run.settled) {
             return Ok(());
         }
-        tracing::info!(job.id = %job, place, "removing what a sandbox left");
+        tracing::info!(place, "removing what a sandbox left");
         driver.destroy(job, Scratch::Remove).await
     }
 

@@ -7,8 +7,9 @@
 use std::collections::HashSet;
 
 use tokio::net::TcpListener;
+use tracing::Instrument;
 
-use super::orchestrator::Orchestrator;
+use super::{job_span, orchestrator::Orchestrator};
 use crate::{
     records::{Code, Failure, JobId, Run, ShellStatus, run::Refused, shell::Address},
     settings::Ports,
@@ -32,7 +33,8 @@ impl Orchestrator {
                 wanted.insert(stored.job.id);
             }
             if shell.is_ready() {
-                outcome = outcome.and(self.open_port(stored).await);
+                let opened = self.open_port(stored).instrument(job_span(stored.job.id)).await;
+                outcome = outcome.and(opened);
             }
         }
         self.shells.keep_only(&wanted);

@@ -330,7 +330,7 @@ async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
     assert_eq!(site.state(second).await, State::Launching);
     let (_, reason) = server.orchestrator.waiting(first).unwrap();
     assert!(
-        reason.starts_with("its last try failed; the next begins in "),
+        reason.starts_with("its last try failed; the next one starts in "),
         "{reason}"
     );
 }
@@ -414,4 +414,69 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     // Back again, the first finds a sandbox that is no job's of its own.
     gone.orchestrator.settle_once().await.unwrap();
     assert!(gone.place.list().await.unwrap().is_empty());
+}
+
+/// The log of this thread, in JSON as a server writes it.
+#[derive(Clone, Default)]
+struct JsonLog(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for JsonLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn every_line_about_a_job_has_its_id() {
+    let log = JsonLog::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_span_list(false)
+        .with_env_filter("off,kiln=info")
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        attempts: 2,
+        retry_pause: Period::seconds(0),
+        ..WatchSettings::default()
+    });
+    let job = site.launched(&server).await;
+    server.place.ends(job);
+    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.launch_once().await.unwrap();
+    while server.orchestrator.state().starting.contains(&job) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.place.ends(job);
+    server.orchestrator.watch_once().await.unwrap();
+    assert!(site.state(job).await.is_final());
+    let unknown = JobId::new();
+    let sandbox = server.place.sandboxes.lock().unwrap()[&job].clone();
+    server.place.sandboxes.lock().unwrap().insert(unknown, sandbox);
+    server.orchestrator.settle_once().await.unwrap();
+
+    let lines = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = |start: &str, job: JobId| {
+        lines.iter().any(|line| {
+            let message = line["message"].as_str().unwrap();
+            message.starts_with(start) && line["span"]["job.id"] == job.to_string()
+        })
+    };
+    assert!(said("the job is tried again: ", job), "{lines:#?}");
+    assert!(said("the job has failed: ", job), "{lines:#?}");
+    assert!(said("removing what a sandbox left", unknown), "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| line["span"]["job.id"].is_string()),
+        "{lines:#?}"
+    );
 }

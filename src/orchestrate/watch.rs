@@ -6,8 +6,9 @@
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use tracing::Instrument;
 
-use super::{launch::since_launch, live::Live, orchestrator::Orchestrator};
+use super::{job_span, launch::since_launch, live::Live, orchestrator::Orchestrator};
 use crate::{
     records::{
         Code, Failure, Step,
@@ -38,9 +39,14 @@ impl Orchestrator {
         // A place that does not answer keeps nobody from looking at the others.
         let mut outcome = Ok(());
         for stored in open.iter().filter(under_way) {
-            match self.what_is_wrong(stored).await {
+            let span = job_span(stored.job.id);
+            match self.what_is_wrong(stored).instrument(span.clone()).await {
                 Ok(None) => {}
-                Ok(Some(failure)) => self.fail(stored.job.id, stored.run.attempt, failure).await?,
+                Ok(Some(failure)) => {
+                    self.fail(stored.job.id, stored.run.attempt, failure)
+                        .instrument(span)
+                        .await?;
+                }
                 Err(failure) => outcome = outcome.and(Err(failure)),
             }
         }
@@ -83,7 +89,7 @@ impl Orchestrator {
             }
             SandboxState::Absent if run.state == State::Running || clocks.since_launch > NO_SANDBOX => {
                 return Ok(Some(at(Failure::new(Code::SandboxLost, "the sandbox is gone")
-                    .hint("somebody removed it; the job can be started again"))));
+                    .hint("it was removed by hand; the job can be started again"))));
             }
             SandboxState::Absent => {
                 // Launched, and nobody starts it: the launch loop will.
@@ -159,7 +165,9 @@ impl Orchestrator {
             capacity.inodes_free,
             ByteSize(disk)
         );
-        self.fail(job, attempt, Failure::disk_full(detail)).await?;
+        self.fail(job, attempt, Failure::disk_full(detail))
+            .instrument(job_span(job))
+            .await?;
         Ok(())
     }
 }
@@ -246,7 +254,7 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
         .unwrap_or_default();
     let when = step.map(|step| format!(" in step {step}")).unwrap_or_default();
     let detail = format!(
-        "the agent ended{when} with code {} and without a word{last}",
+        "the agent ended{when} with code {} without giving a reason{last}",
         evidence.exit_code
     );
     Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel's log may say what")
@@ -304,7 +312,7 @@ mod tests {
         assert_eq!(lost.code, Code::SandboxLost);
         assert_eq!(
             lost.detail,
-            "the agent ended in step build with code 137 and without a word: panicked"
+            "the agent ended in step build with code 137 without giving a reason: panicked"
         );
         evidence.failure = Some(Failure::new(Code::NoUserNamespace, "no"));
         assert_eq!(verdict(&evidence, None).code, Code::NoUserNamespace);

@@ -3,6 +3,7 @@
 mod code;
 #[cfg(test)]
 mod document;
+mod row;
 mod table;
 
 use std::fmt;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Step;
 
-pub use code::Code;
+pub use table::Code;
 
 /// The cause of a failed job. The CLI prints it, and the job's record keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

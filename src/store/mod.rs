@@ -411,7 +411,7 @@ pub enum StoreError {
     #[error("{0} is being deleted")]
     Doomed(String),
     /// The record has changed since it was read.
-    #[error("somebody else changed the record at the same time")]
+    #[error("the record was changed at the same time by another request")]
     Stale,
     /// A record with this identity exists already.
     #[error("there is one with this identity already")]

@@ -99,7 +99,7 @@ fn a_shell_that_nobody_uses_ends_and_one_that_is_used_does_not() {
     shell.run("for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 1; done");
     assert_eq!(site.status(&job)["shell"]["status"], "ready");
     assert_eq!(site.failed(&job), "shell_timeout");
-    assert!(site.log(&job).contains("nobody used it for 6 s"), "{}", site.log(&job));
+    assert!(site.log(&job).contains("it was not used for 6 s"), "{}", site.log(&job));
     site.stop();
 }
 

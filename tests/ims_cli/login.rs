@@ -54,7 +54,11 @@ fn a_login_is_remembered_until_the_logout() {
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
     assert!(!file.exists());
     let nobody = kiln.run(["login", &server.url()]);
-    assert!(nobody.failed().contains("nobody to ask"), "{}", nobody.stderr);
+    assert!(
+        nobody.failed().contains("no terminal to ask for it"),
+        "{}",
+        nobody.stderr
+    );
 
     let good = with_input(kiln.command(["login", &server.url(), "--token-stdin"]), "good\n").ok();
     assert!(good.stderr.contains("version 1.2.3"), "{}", good.stderr);

@@ -100,7 +100,7 @@ fn read_order() -> Result<Order, Failure> {
         // The server died between the two calls that start a container.
         Failure::new(
             Code::SandboxStart,
-            format!("nobody said what the container is for: {error}"),
+            format!("the container was not told its job: {error}"),
         )
     })
 }
@@ -220,7 +220,7 @@ fn sandbox(
     };
     let ended_by_engine = told_to_end.map(|_| {
         Failure::new(Code::SandboxLost, "the container engine ended the sandbox")
-            .hint("it was stopped or restarted, or somebody stopped the container")
+            .hint("it was stopped or restarted, or the container was stopped by hand")
     });
     Ok((exit_code, said(failure_out).or(refused).or(ended_by_engine)))
 }

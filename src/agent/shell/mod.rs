@@ -135,7 +135,7 @@ impl End {
     fn why(self) -> String {
         match self {
             Self::Said(verdict) => format!("its user said `{}`", verdict.name()),
-            Self::Unused(limit) => format!("nobody used it for {} s", limit.as_secs()),
+            Self::Unused(limit) => format!("it was not used for {} s", limit.as_secs()),
             Self::TooLong(limit) => format!("it was open for {} s", limit.as_secs()),
         }
     }
@@ -152,10 +152,10 @@ impl End {
                 Code::ShellFailed,
                 "the user said that the changes failed",
             )
-            .hint("that was `failed` in the shell, or `kiln jobs fail`; a new job begins with the image as it was")),
+            .hint("that was `failed` in the shell, or `kiln jobs fail`; a new job starts from the unchanged image")),
             Self::Unused(_) | Self::TooLong(_) => Err(Failure::new(
                 Code::ShellTimeout,
-                format!("nobody said what is to become of the changes: {}", self.why()),
+                format!("the shell ended without a decision on its changes: {}", self.why()),
             )
             .hint(
                 "`touch complete` in the shell or `kiln jobs complete` keeps them; `idle` in [shell] allows more time",

@@ -203,7 +203,7 @@ async fn check_keys(keys: &Path) -> Result<(), Failure> {
     }
     Err(Failure::new(
         Code::BadPublicKey,
-        "the job's public key is no key that ssh can read, so nobody could log in",
+        "ssh cannot read the job's public key, so no login would be possible",
     )
     .hint("make the public key anew from the .pub file of your key, and the job with it"))
 }

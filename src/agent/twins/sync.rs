@@ -358,7 +358,7 @@ impl Keeper {
                 held.collect(),
             ),
             (
-                "emulated is also what needs these, which nobody has".to_owned(),
+                "emulated, since it needs these, which no repository has".to_owned(),
                 world.missing().map(str::to_owned).collect(),
             ),
             (

@@ -21,7 +21,7 @@ use crate::{
             new_job::{self, Planned, Request},
         },
     },
-    orchestrate::{NewRun, Orchestrator},
+    orchestrate::{NewRun, Orchestrator, job_span},
     records::{Change, ChangeKind, Image, ImageId, Job, JobId, job::JobOptions},
     store::Side,
 };
@@ -94,10 +94,13 @@ pub(in crate::api) async fn create(
         Err(problem) => {
             // No job will need these objects.
             if let Err(failure) = api.artifacts.discard_changes(id).await {
-                tracing::warn!(
-                    job.id = %id, code = failure.code.name(), hint = failure.hint,
-                    "what a job was to run is left in S3: {failure}"
-                );
+                job_span(id).in_scope(|| {
+                    tracing::warn!(
+                        code = failure.code.name(),
+                        hint = failure.hint,
+                        "what a job was to run is left in S3: {failure}"
+                    );
+                });
             }
             Err(problem.into())
         }

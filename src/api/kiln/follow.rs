@@ -28,6 +28,7 @@ use crate::{
         problem::{Problem, Result},
         v3,
     },
+    orchestrate::job_span,
     records::JobId,
     store,
 };
@@ -140,7 +141,7 @@ impl Following {
                 return None;
             }
             if let Err(error) = self.gather().await {
-                tracing::warn!(job.id = %self.job, "a log cannot be followed further: {error}");
+                job_span(self.job).in_scope(|| tracing::warn!("a log cannot be followed further: {error}"));
                 return None;
             }
             if self.ready.is_empty() {

@@ -273,7 +273,7 @@ pub(in crate::api) async fn cancel(
     let job = id(&text)?;
     carried_out(&api, job).await?;
     let orchestrator = orchestrator(&api)?;
-    let who = principal.map_or_else(|| "somebody".to_owned(), |Extension(principal)| principal.name);
+    let who = principal.map_or_else(|| "a user".to_owned(), |Extension(principal)| principal.name);
     match orchestrator
         .cancel(job, &format!("the job was cancelled by {who}"))
         .await
@@ -340,7 +340,7 @@ async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
     }
     match api.store.get_job(job).await? {
         Some(_) => Err(Problem::conflict(
-            "Kiln only keeps the record of this job; somebody else carries it out.",
+            "Kiln only keeps the record of this job; another service carries it out.",
         )),
         None => Err(Problem::not_found()),
     }

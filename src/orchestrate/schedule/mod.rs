@@ -20,6 +20,7 @@ use async_trait::async_trait;
 use jiff::SignedDuration;
 use tokio::sync::Notify;
 
+use super::job_span;
 use crate::{
     records::{
         Code, Failure, JobId, Moment, Recipe, Schedule, ScheduleId,
@@ -235,10 +236,12 @@ impl Scheduler {
         let verdict = overlap::decide(schedule.overlap, &waiting, &unfinished);
         for job in verdict.cancel {
             if let Err(failure) = self.maker.cancel(job).await {
-                tracing::warn!(
-                    %job, code = failure.code.name(), hint = failure.hint,
-                    "a job that is to be replaced was not cancelled: {failure}"
-                );
+                job_span(job).in_scope(|| {
+                    tracing::warn!(
+                        schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
+                        "a job that is to be replaced was not cancelled: {failure}"
+                    );
+                });
             }
         }
         for tick in verdict.ticks {
@@ -262,10 +265,12 @@ impl Scheduler {
             Err(failure) => {
                 let tried = now.micros().saturating_sub(tick.fired.micros());
                 let is_worth_it = failure.code.is_of_the_place() && i128::from(tried) < TRIED_FOR.as_micros();
-                tracing::warn!(
-                    schedule = %schedule.id, %job, code = failure.code.name(), hint = failure.hint,
-                    "a job was not made: {failure}"
-                );
+                job_span(job).in_scope(|| {
+                    tracing::warn!(
+                        schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
+                        "a job was not made: {failure}"
+                    );
+                });
                 if is_worth_it {
                     tick.waiting(failure.detail)
                 } else {
@@ -302,10 +307,13 @@ impl Scheduler {
         match self.maker.has_ended(job).await {
             Ok(has_ended) => has_ended,
             Err(failure) => {
-                tracing::warn!(
-                    %job, code = failure.code.name(), hint = failure.hint,
-                    "whether a job has ended is not known: {failure}"
-                );
+                job_span(job).in_scope(|| {
+                    tracing::warn!(
+                        code = failure.code.name(),
+                        hint = failure.hint,
+                        "whether a job has ended is not known: {failure}"
+                    );
+                });
                 false
             }
         }

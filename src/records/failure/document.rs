@@ -2,10 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{
-    code::{Chance, Code},
-    table::GROUPS,
-};
+use super::{row::Chance, table::Code, table::GROUPS};
 
 /// A section of the page.
 pub(super) struct Group {

@@ -1,6 +1,6 @@
 //! The table of failures: codes, conditions and advice. Pure: no I/O.
 
-use super::code::codes;
+use super::row::codes;
 
 codes! {
     ["The recipe", ""]
@@ -214,7 +214,7 @@ codes! {
         "something else at the start of a sandbox, or a program to start there, failed",
         "the message names the call or the program";
     SandboxLost = "sandbox_lost", 500, Failed, OfThePlace,
-        "the agent or the supervisor ended without a word",
+        "the agent or the supervisor ended without giving a reason",
         "something killed it: the kernel log may say what";
     SandboxExists = "sandbox_exists", 409, Failed, Lasting,
         "a job's sandbox is to be started, and there is one",

@@ -94,7 +94,11 @@ impl Handle {
         if read.is_err() || line.is_empty() {
             return Err(lost(format!("the sandbox's supervisor ended with {status}")));
         }
-        serde_json::from_str(&line).map_err(|error| lost(format!("the sandbox's supervisor said nonsense: {error}")))
+        serde_json::from_str(&line).map_err(|error| {
+            lost(format!(
+                "the report of the sandbox's supervisor cannot be read: {error}"
+            ))
+        })
     }
 }
 
