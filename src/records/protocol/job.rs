@@ -142,10 +142,11 @@ pub struct RecipeSource {
 }
 
 /// What happens to a template name that has no value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateMode {
     /// It is an error (Kiln's default).
+    #[default]
     Strict,
     /// It renders as empty text, as IMS does.
     Lenient,
@@ -176,7 +177,7 @@ pub struct BinfmtEntry {
 }
 
 /// How mksquashfs is run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SquashfsOptions {
     /// Compressor.
     pub compressor: Compressor,
@@ -185,10 +186,11 @@ pub struct SquashfsOptions {
 }
 
 /// Compressors of squashfs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compressor {
-    /// Zstandard.
+    /// Zstandard (Kiln's default).
+    #[default]
     Zstd,
     /// Deflate.
     Gzip,
