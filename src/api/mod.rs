@@ -12,7 +12,6 @@ mod job_options;
 mod kiln;
 pub mod limits;
 mod lists;
-mod objects;
 pub mod openapi;
 pub mod orphans;
 pub mod problem;
@@ -32,10 +31,9 @@ use axum::Router;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use crate::config::JobSettings;
 use crate::{
     artifacts::ArtifactStore,
-    orchestrate::{Orchestrator, schedule::Scheduler},
+    orchestrate::{Orchestrator, ask::Asker, schedule::Scheduler},
     remote_nodes::RemoteNodeSettings,
     store::{LogFeed, SharedStore},
 };
@@ -51,8 +49,8 @@ pub struct Shared {
     pub store: SharedStore,
     /// The objects in S3.
     pub artifacts: ArtifactStore,
-    /// The defaults of jobs.
-    pub jobs: JobSettings,
+    /// The door for new jobs.
+    pub asker: Arc<Asker>,
     /// The largest object accepted over the API, in bytes.
     pub upload_bytes: u64,
     /// The login to remote build nodes.
@@ -90,8 +88,7 @@ impl Api {
 
     /// The scheduler of jobs.
     pub fn scheduler(&self) -> Scheduler {
-        let maker = Arc::new(self.clone());
-        Scheduler::new(self.store.clone(), maker, Arc::clone(&self.schedule_changed))
+        Scheduler::new(Arc::clone(&self.asker), Arc::clone(&self.schedule_changed))
     }
 
     /// The routes, without authentication and limits. They expect [normalized](address::normalize) addresses.

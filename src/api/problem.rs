@@ -6,9 +6,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{
+    artifacts::Unusable,
+    orchestrate::ask::Refusal,
     records::{Code, Failure},
     store::StoreError,
 };
@@ -122,6 +124,41 @@ impl From<StoreError> for Problem {
                 problem.detail = Some("The database does not answer. Try again later.".to_owned());
                 problem
             }
+        }
+    }
+}
+
+/// Statuses are those of IMS: an unusable reference of a job is a 400.
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::ShellOfCreate | Refusal::TooManyShells | Refusal::Unknown(..) | Refusal::NoLink(_) => {
+                Self::bad_request(refusal)
+            }
+            Refusal::Packer => Self::unprocessable(refusal),
+            Refusal::RecordsOnly
+            | Refusal::NotEnded
+            | Refusal::NotSettled
+            | Refusal::FilesGone
+            | Refusal::NotReached { .. } => Self::conflict(refusal),
+            Refusal::Object(unusable) => unusable.into(),
+            Refusal::Failed(failure) => failure.into(),
+            Refusal::Store(error) => error.into(),
+        }
+    }
+}
+
+/// Statuses are those of IMS, which accepts invalid manifests.
+impl From<Unusable> for Problem {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::NotAPath(_) => {
+                let errors = json!({"path": ["Not of the form s3://bucket/key."]});
+                Self::invalid(Map::from_iter([("link".to_owned(), errors)]))
+            }
+            Unusable::Missing(_) | Unusable::Malformed { .. } => Self::unprocessable(unusable),
+            Unusable::TooLarge { .. } | Unusable::Rootfs { .. } => Self::bad_request(unusable),
+            Unusable::S3(failure) => failure.into(),
         }
     }
 }

@@ -15,7 +15,6 @@ use super::{
     Api,
     address::Path,
     body::{Answer, RawBody},
-    objects::check_image,
     problem::{Problem, Result},
     v3::{Change, change, find, must_have_no_link},
 };
@@ -210,7 +209,7 @@ async fn put_manifest(State(api): State<Api>, Path(text): Path<String>, body: Ra
         .artifacts
         .put_manifest(image.id, image.arch, manifest.artifacts)
         .await?;
-    let objects = check_image(&api, &link).await?;
+    let objects = api.artifacts.check_image(&link).await?;
     Ok(Json(change(&api, &*api.store, current, &SetLink(link, objects)).await?))
 }
 

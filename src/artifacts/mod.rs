@@ -6,6 +6,7 @@
 
 pub mod embedded;
 mod job_objects;
+mod linked;
 pub mod manifest;
 mod packages;
 pub(crate) mod percent;
@@ -16,6 +17,7 @@ mod stored_parts;
 mod upload;
 
 pub use self::{
+    linked::{Listed, Unusable},
     receive::{Expected, Received},
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };

@@ -21,10 +21,9 @@ use crate::{
         Code, Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
         link::bucket_and_key,
         protocol::{
-            Answer, Call, ChangeSource, Compressor, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription,
-            JobQuery, NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource,
-            RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, SquashfsOptions, StoredPart, Stream,
-            What, Work,
+            Answer, Call, ChangeSource, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription, JobQuery,
+            NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType,
+            RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream, What, Work,
         },
         run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
     },
@@ -147,10 +146,7 @@ impl Orchestrator {
             environment: environment(job),
             emulator: emulator(plan.how, job.arch)?,
             twins: plan.twins,
-            squashfs: SquashfsOptions {
-                compressor: Compressor::Zstd,
-                level: None,
-            },
+            squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
             cpus: (self.capacity.cpus_per_job)
                 .or_else(|| self.places.cpus(plan.place.as_deref()))

@@ -19,12 +19,12 @@ use super::{
 use crate::{
     arch::Arch,
     records::{
-        Code, Failure, JobId, Moment, Run,
+        Code, Failure, Job, JobId, Moment, Run,
         protocol::AgentFacts,
-        run::{LOCAL, Needs, Refused, State, Used},
+        run::{LOCAL, Needs, Plan, Refused, State, Used},
     },
     sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
-    store::StoredRun,
+    store::{StoreError, StoredRun},
 };
 
 /// How long a sandbox may take to be there after its start was asked for by a process that is gone.
@@ -106,12 +106,8 @@ impl Orchestrator {
         if self.places.has(plan.place.as_deref(), plan.driver) {
             return Ok(Ok(Some(stored.run.clone())));
         }
-        let wish = Wish {
-            arch: stored.job.arch,
-            own_kernel: plan.own_kernel,
-        };
         let _placing = self.placing.lock().await;
-        Ok(match self.decide(wish).await? {
+        Ok(match self.decide(&stored.job, plan).await? {
             Decision::Placed(placement) => {
                 let placed = self.change(job, |run, _| placement.note_in(run)).await?;
                 Ok(placed.and_then(Result::ok).map(|placed| placed.run))
@@ -124,6 +120,26 @@ impl Orchestrator {
                 Ok(None)
             }
         })
+    }
+
+    /// Where a job would run now.
+    pub(super) async fn decide(&self, job: &Job, plan: &Plan) -> Result<Decision, StoreError> {
+        let wish = Wish {
+            arch: job.arch,
+            own_kernel: plan.own_kernel,
+        };
+        let open = self.store.open_runs().await?;
+        let jobs_at = |name: &str| {
+            let there = open
+                .iter()
+                .filter(|stored| stored.run.plan.place.as_deref() == Some(name));
+            u32::try_from(there.count()).unwrap_or(u32::MAX)
+        };
+        let decision = self.places.decide(wish, self.isolation.foreign, jobs_at);
+        if matches!(decision, Decision::Later(_)) {
+            self.wake.places.notify_one();
+        }
+        Ok(decision)
     }
 
     /// Which of the jobs that wait at a place have room there, beside those that hold something of it.

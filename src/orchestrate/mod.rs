@@ -1,5 +1,7 @@
 //! From a request to an ended job: where it runs, what it is given, how it is watched, what is left of it.
 //!
+//! Jobs of the service come in through [`ask`], whoever wants them: a request, a schedule, or a job that is done again.
+//!
 //! The service carries jobs out by four loops over the rows of its database: `launch` gives jobs their place and
 //! starts their sandboxes, `watch` sees whether they live and get on, `commit` makes images of what agents brought,
 //! `settle` clears away. Each looks at what is, not at what it remembers, so it is right when run twice or after a
@@ -8,9 +10,9 @@
 //!
 //! `kiln build` carries out one job by itself, in [`run`].
 
-mod accept;
 mod admit;
 pub mod agents;
+pub mod ask;
 mod commit;
 mod desk;
 mod equipment;
@@ -39,8 +41,6 @@ mod watch;
 use crate::records::JobId;
 
 pub use self::{
-    accept::{NewRun, Resume},
-    admit::Asked,
     equipment::{Equipment, Lack},
     orchestrator::{Ended, Orchestrator, Parts},
     places::Places,

@@ -7,8 +7,9 @@ use std::{
 };
 
 use super::{
-    Equipment, NewRun, Parts, Places, ShellPlace,
+    Equipment, Parts, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
+    ask::NewRun,
     orchestrator::Orchestrator,
     places::NodeDriver,
 };
@@ -31,8 +32,10 @@ use crate::{
 use async_trait::async_trait;
 use futures::future::join_all;
 
+mod ask;
 mod commit;
 mod nodes;
+pub(super) mod s3_proxy;
 
 /// What each sandbox was made from, and how it is.
 #[derive(Debug)]

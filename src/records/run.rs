@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Change, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime, Step, TwinLevel,
     Upload, UploadedArtifact, Verdict,
-    protocol::{BootFiles, SandboxFacts, ShellNews, TemplateMode},
+    protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
 /// The longest pause between two attempts of a job.
@@ -127,6 +127,9 @@ pub struct Plan {
     pub values: Vec<(String, String)>,
     /// The treatment of template names without a value.
     pub template_mode: TemplateMode,
+    /// Options of mksquashfs.
+    #[serde(default)]
+    pub squashfs: SquashfsOptions,
     /// Which tools may run as native twins if the job is emulated. Absent in plans of servers without twins.
     #[serde(default = "no_twins")]
     pub twins: TwinLevel,
@@ -601,6 +604,7 @@ mod tests {
             recipe: String::new(),
             values: Vec::new(),
             template_mode: TemplateMode::Strict,
+            squashfs: SquashfsOptions::default(),
             twins: TwinLevel::Full,
             boot: BootFiles {
                 kernel: String::new(),

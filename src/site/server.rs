@@ -18,6 +18,7 @@ use crate::{
     },
     artifacts::embedded::EmbeddedS3,
     config::{Access, Config},
+    orchestrate::ask::Asker,
     records::{Code, Failure},
     store::{LogFeed, SharedStore},
 };
@@ -138,11 +139,18 @@ impl Joined {
             .as_ref()
             .filter(|_| config.server.agent_url.is_some())
             .map(reachable);
+        let orchestrator = jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator));
+        let asker = Arc::new(Asker {
+            store: Arc::clone(store),
+            artifacts: artifacts.clone(),
+            jobs: config.jobs.clone(),
+            orchestrator: orchestrator.clone(),
+        });
         let api = Api::new(Shared {
             store: Arc::clone(store),
             artifacts,
-            orchestrator: jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator)),
-            jobs: config.jobs.clone(),
+            orchestrator,
+            asker,
             upload_bytes: config.limits.upload_bytes.0,
             remote_nodes: node_login(config),
             feed,

@@ -378,3 +378,63 @@ async fn the_site_says_what_jobs_get_that_do_not() {
         true
     );
 }
+
+/// The plan of a job, in the row of a server that does not run.
+fn plan_in(data: &std::path::Path, job: &str) -> kiln::records::run::Plan {
+    let job = job.parse().unwrap();
+    tokio::task::block_in_place(|| {
+        tokio::runtime::Handle::current().block_on(async {
+            let records = data.join("records.sqlite");
+            let store = kiln::store::open(records.to_str().unwrap()).await.unwrap();
+            let plan = store.get_run(job).await.unwrap().unwrap().run.plan;
+            store.close().await;
+            plan
+        })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_that_is_named_is_required_whatever_its_name_is() {
+    let api = Server::with(&[("KILN__JOBS__RUN", "true")]);
+    let (recipe, key) = (id_of(&api.recipe(json!({})).await), api.key().await);
+    let image = id_of(&api.image(json!({})).await);
+    let mut made = Vec::new();
+    for (named, is_required) in [
+        (Value::Null, false),
+        (json!(""), false),
+        (json!("vmlinuz"), true),
+        (json!("vmlinuz-6"), true),
+    ] {
+        for (kind, artifact) in [("create", &recipe), ("customize", &image)] {
+            let mut body = job(kind, artifact, &key);
+            if named != Value::Null {
+                body["kernel_file_name"] = named.clone();
+            }
+            made.push((id_of(&api.make("/v3/jobs", body).await), is_required));
+        }
+        // The empty text is IMS's, and only known of jobs.
+        if named != "" {
+            let schedule =
+                json!({"name": unique("s"), "recipe_id": recipe, "cron": "0 0 1 1 *", "kernel_file_name": named});
+            let schedule = id_of(&api.make("/kiln/v1/schedules", schedule).await);
+            let run = format!("/kiln/v1/schedules/{schedule}/run");
+            let tick = api.make(&run, json!({})).await;
+            assert_eq!(tick["outcome"], "made", "{tick}");
+            made.push((tick["job_id"].as_str().unwrap().to_owned(), is_required));
+
+            let changes = json!([{"kind": "run", "text": "true"}]);
+            let mut body = json!({"image_root_archive_name": unique("built"), "changes": changes});
+            if named != Value::Null {
+                body["kernel_file_name"] = named.clone();
+            }
+            let job = api.make(&format!("/kiln/v1/images/{image}/customize"), body).await;
+            made.push((id_of(&job), is_required));
+        }
+    }
+    api.restarted_after(|data| {
+        for (job, is_required) in &made {
+            let boot = plan_in(data, job).boot;
+            assert_eq!(boot.required, *is_required, "{job}: {boot:?}");
+        }
+    });
+}

@@ -3,7 +3,7 @@
 use kiln::{
     records::{
         Code, Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
-        protocol::{BootFiles, TemplateMode},
+        protocol::{BootFiles, Compressor, SquashfsOptions, TemplateMode},
         run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
     },
     store::{JobFilter, StoreError, StoredRun},
@@ -37,6 +37,7 @@ fn run() -> Run {
         recipe: "s3://ims/r".to_owned(),
         values: vec![("a".to_owned(), "nul \0 and \u{1f600}".to_owned())],
         template_mode: TemplateMode::Strict,
+        squashfs: SquashfsOptions::default(),
         twins: TwinLevel::Shell,
         boot: BootFiles {
             kernel: "k".to_owned(),
@@ -54,14 +55,17 @@ fn run() -> Run {
     })
 }
 
-/// A run that a server wrote which knew nothing of twins.
+/// A run that a server wrote which knew nothing of twins, and of no choice of compressors.
 #[test]
 fn runs_of_earlier_servers_are_read() {
     let mut row = serde_json::to_value(run()).unwrap();
     row.as_object_mut().unwrap().remove("execs").unwrap();
     row["plan"].as_object_mut().unwrap().remove("twins").unwrap();
+    row["plan"].as_object_mut().unwrap().remove("squashfs").unwrap();
     let read: Run = serde_json::from_value(row).unwrap();
     assert_eq!((read.plan.twins, read.execs), (TwinLevel::Off, None));
+    let squashfs = (read.plan.squashfs.compressor, read.plan.squashfs.level);
+    assert_eq!(squashfs, (Compressor::Zstd, None));
 }
 
 fn now() -> Moment {

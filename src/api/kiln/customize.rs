@@ -5,7 +5,6 @@ use axum::{Extension, Json, extract::State, http::StatusCode};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use utoipa::openapi::{ArrayBuilder, RefOr, Schema};
 
 use crate::{
@@ -15,14 +14,11 @@ use crate::{
         auth::Principal,
         body::{Answer, RawBody},
         fields::{Components, Field, FileName, Flatten, List, Name, Parsed, Text, body, error, string, text},
-        problem::{Problem, Result},
-        v3::{
-            find, id,
-            new_job::{self, Planned, Request},
-        },
+        problem::Problem,
+        v3::{find, id},
     },
-    orchestrate::{NewRun, Orchestrator, job_span},
-    records::{Change, ChangeKind, Image, ImageId, Job, JobId, job::JobOptions},
+    orchestrate::ask::{Ask, GivenChange, NewJob},
+    records::{ChangeKind, Image, ImageId, Job, JobId, JobType, job::JobOptions},
     store::Side,
 };
 
@@ -55,14 +51,6 @@ body! {
     }
 }
 
-/// A change and its content.
-#[derive(Debug, Clone)]
-pub(in crate::api) struct Given {
-    kind: ChangeKind,
-    name: String,
-    content: Bytes,
-}
-
 /// Make an image from another one by running commands, scripts and Ansible playbooks in it. The job's architecture is that
 /// of the image.
 #[utoipa::path(post, path = "/images/{id}/customize", tag = "images", request_body = Customize,
@@ -78,52 +66,20 @@ pub(in crate::api) async fn create(
     let image: ImageId = id(&text)?;
     find::<Image>(&*api.store, Side::Live, &image.to_string()).await?;
     let given: Customize = body.read()?;
-    let request = Request::customize(image, given.image_root_archive_name, given.options);
-    let orchestrator = super::jobs::orchestrator(&api)?;
-    let Planned { job, mut run } = new_job::plan(&api, JobId::new(), request).await?;
-    run.who = principal.map(|Extension(principal)| principal.name);
-    let id = job.id;
-    let made = async {
-        if let Some(base) = &mut run.image {
-            base.changes = keep(&api, id, given.changes).await?;
-        }
-        accept(orchestrator, job, run).await
+    let new = NewJob {
+        job_type: JobType::Customize,
+        artifact_id: image.into(),
+        // Nobody logs in.
+        public_key_id: None,
+        image_root_archive_name: given.image_root_archive_name,
+        enable_debug: false,
+        shells: Vec::new(),
+        changes: given.changes,
+        options: given.options,
     };
-    match made.await {
-        Ok(job) => Ok((StatusCode::CREATED, Json(job))),
-        Err(problem) => {
-            // No job will need these objects.
-            if let Err(failure) = api.artifacts.discard_changes(id).await {
-                job_span(id).in_scope(|| {
-                    tracing::warn!(
-                        code = failure.code.name(),
-                        hint = failure.hint,
-                        "what a job was to run is left in S3: {failure}"
-                    );
-                });
-            }
-            Err(problem.into())
-        }
-    }
-}
-
-async fn accept(orchestrator: &Orchestrator, job: Job, run: NewRun) -> Result<Job> {
-    Ok(orchestrator.accept(job, run).await?)
-}
-
-/// Puts the changes into S3, where the job finds them.
-async fn keep(api: &Api, job: JobId, changes: Vec<Given>) -> Result<Vec<Change>> {
-    let mut kept = Vec::with_capacity(changes.len());
-    for (number, Given { kind, name, content }) in changes.into_iter().enumerate() {
-        kept.push(Change {
-            kind,
-            name,
-            sha256: hex::encode(Sha256::digest(&content)),
-            size: content.len() as u64,
-            object: api.artifacts.put_change(job, number, content).await?,
-        });
-    }
-    Ok(kept)
+    let who = principal.map(|Extension(principal)| principal.name);
+    let job = api.asker.ask(JobId::new(), Ask::New(Box::new(new)), who).await?;
+    Ok((StatusCode::CREATED, Json(job)))
 }
 
 /// The changes of a job. Each one has a content and a name.
@@ -131,10 +87,10 @@ async fn keep(api: &Api, job: JobId, changes: Vec<Given>) -> Result<Vec<Change>>
 pub(in crate::api) enum Changes {}
 
 impl Field for Changes {
-    type Read = Vec<Given>;
+    type Read = Vec<GivenChange>;
 
-    fn read(value: &Value) -> Parsed<Vec<Given>> {
-        let changes = List::<Given>::read(value)?;
+    fn read(value: &Value) -> Parsed<Vec<GivenChange>> {
+        let changes = List::<GivenChange>::read(value)?;
         match changes.len() {
             0 => Err(error("At least one change is needed.")),
             more if more > MOST_CHANGES => Err(error("These are too many changes for one job.")),
@@ -144,18 +100,18 @@ impl Field for Changes {
 
     fn schema() -> RefOr<Schema> {
         ArrayBuilder::new()
-            .items(Given::schema())
+            .items(GivenChange::schema())
             .min_items(Some(1))
             .max_items(Some(MOST_CHANGES))
             .into()
     }
 
     fn components(components: &mut Components) {
-        Given::components(components);
+        GivenChange::components(components);
     }
 }
 
-impl Field for Given {
+impl Field for GivenChange {
     type Read = Self;
 
     fn read(value: &Value) -> Parsed<Self> {
@@ -228,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_change_has_one_content_and_a_name() {
-        let given = Given::read(&json!({"kind": "run", "text": "  apt-get update\napt-get upgrade"}))
+        let given = GivenChange::read(&json!({"kind": "run", "text": "  apt-get update\napt-get upgrade"}))
             .ok()
             .unwrap();
         assert_eq!((given.name.as_str(), given.content.len()), ("apt-get update", 32));
-        let given = Given::read(&json!({"kind": "ansible", "name": "site.yml", "base64": "AAE="}))
+        let given = GivenChange::read(&json!({"kind": "ansible", "name": "site.yml", "base64": "AAE="}))
             .ok()
             .unwrap();
         assert_eq!(given.content, [0, 1][..]);
@@ -246,7 +202,7 @@ mod tests {
             json!({"kind": "magic", "text": "a"}),
             json!("run"),
         ] {
-            assert!(Given::read(&wrong).is_err(), "{wrong}");
+            assert!(GivenChange::read(&wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -21,7 +21,10 @@ use crate::{
         problem::{Problem, Result},
         v3::id,
     },
-    orchestrate::{Ended, Orchestrator, Resume},
+    orchestrate::{
+        Ended, Orchestrator,
+        ask::{Ask, Refusal},
+    },
     records::{
         Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
         protocol::SandboxFacts,
@@ -298,13 +301,10 @@ pub(in crate::api) async fn retry(
 ) -> Answer<(StatusCode, Json<Job>)> {
     let job = id(&text)?;
     let from = body.read_if_any::<JobRetry>()?.and_then(|retry| retry.from);
-    let stored = carried_out(&api, job).await?;
-    let orchestrator = orchestrator(&api)?;
+    let old = Box::new(carried_out(&api, job).await?);
     let who = principal.map(|Extension(principal)| principal.name);
-    match orchestrator.again(&stored, from, who).await? {
-        Resume::New(job) => Ok((StatusCode::CREATED, Json(*job))),
-        Resume::Not(why) => Err(Problem::conflict(why).into()),
-    }
+    let job = api.asker.ask(JobId::new(), Ask::Again { old, from }, who).await?;
+    Ok((StatusCode::CREATED, Json(job)))
 }
 
 /// Keep what was done in a job's shell: the shell closes, and the image is made.
@@ -346,8 +346,6 @@ async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
     }
 }
 
-pub(super) fn orchestrator(api: &Api) -> Result<&Orchestrator> {
-    api.orchestrator
-        .as_deref()
-        .ok_or_else(|| Problem::conflict("This server only keeps the records of jobs (`run = false` in [jobs])."))
+fn orchestrator(api: &Api) -> Result<&Orchestrator> {
+    api.orchestrator.as_deref().ok_or_else(|| Refusal::RecordsOnly.into())
 }

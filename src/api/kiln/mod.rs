@@ -6,7 +6,6 @@ mod jobs;
 mod logs;
 mod schedule_fields;
 mod schedule_requests;
-mod scheduled_jobs;
 mod schedules;
 
 use utoipa_axum::{router::OpenApiRouter, routes};

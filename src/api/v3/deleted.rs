@@ -15,10 +15,10 @@ use crate::{
         body::{Answer, RawBody},
         fields::{body, enumerations, error},
         lists::{self, ArchParameter, ListParameters, ListQuery},
-        objects::{check_image, must_exist},
         orphans,
         problem::{Problem, Result},
     },
+    artifacts::Unusable,
     records::{Image, PublicKey, Recipe},
     store::{Collection, Query, Record, Side, Stored},
 };
@@ -72,7 +72,8 @@ impl Restorable for Recipe {
             return Ok(Vec::new());
         };
         let Some(moved) = moved::recipe(api, link).await? else {
-            return must_exist(api, &link.path).await.map(|()| Vec::new());
+            api.artifacts.must_exist(&link.path).await?;
+            return Ok(Vec::new());
         };
         stored.record.link = Some(moved.link);
         api.store
@@ -89,13 +90,13 @@ impl Restorable for Image {
         };
         let Some(moved) = moved::image(api, link).await? else {
             // Every mistake in the manifest prevents restoring, with the same status.
-            return check_image(api, link)
-                .await
-                .map(|_| Vec::new())
-                .map_err(|problem| match problem.status {
-                    StatusCode::BAD_REQUEST => Problem::unprocessable(problem.detail.unwrap_or_default()),
-                    _ => problem,
-                });
+            return match api.artifacts.check_image(link).await {
+                Ok(_) => Ok(Vec::new()),
+                Err(fault @ (Unusable::TooLarge { .. } | Unusable::Rootfs { .. })) => {
+                    Err(Problem::unprocessable(fault))
+                }
+                Err(fault) => Err(fault.into()),
+            };
         };
         stored.record.link = Some(moved.link);
         api.store

@@ -18,7 +18,6 @@ use crate::{
         body::{Answer, RawBody},
         fields::{Field, Name, Nullable, OrDefault, Parsed, Text, body, enumerations, error, text},
         lists::{ArchParameter, ListParameters, ListQuery},
-        objects::check_image,
         problem::{Problem, Result},
     },
     arch::Arch,
@@ -164,7 +163,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
         deleted: None,
     };
     let objects = match &image.link {
-        Some(link) => check_image(&api, link).await?,
+        Some(link) => api.artifacts.check_image(link).await?,
         None => Vec::new(),
     };
     Collection::<Image>::insert(&*api.store, &image, &objects).await?;
@@ -198,7 +197,7 @@ impl Change<Image> for ImageUpdate {
         let mut objects = Vec::new();
         if let Some(link) = self.link.as_ref().filter(|link| image.link.as_ref() != Some(link)) {
             must_have_no_link(image.link.as_ref())?;
-            objects = check_image(api, link).await?;
+            objects = api.artifacts.check_image(link).await?;
             image.link = Some(link.clone());
         }
         if let Some(name) = &self.name {

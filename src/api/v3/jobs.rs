@@ -8,10 +8,7 @@ use axum::{
 };
 use uuid::Uuid;
 
-use super::{
-    age, find, id,
-    new_job::{self, JobCreate, Planned},
-};
+use super::{age, find, id, new_job::JobCreate};
 use crate::{
     api::{
         Api,
@@ -85,14 +82,8 @@ pub(in crate::api) async fn create(
     body: RawBody,
 ) -> Answer<(StatusCode, Json<Job>)> {
     let given: JobCreate = body.read()?;
-    let Planned { mut job, mut run } = new_job::plan(&api, JobId::new(), given.into()).await?;
-    match &api.orchestrator {
-        Some(orchestrator) => {
-            run.who = principal.map(|Extension(principal)| principal.name);
-            job = orchestrator.accept(job, run).await?;
-        }
-        None => api.store.insert_job(&job).await?,
-    }
+    let who = principal.map(|Extension(principal)| principal.name);
+    let job = api.asker.ask(JobId::new(), given.into(), who).await?;
     Ok((StatusCode::CREATED, Json(job)))
 }
 

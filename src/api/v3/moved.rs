@@ -9,7 +9,6 @@ use std::fmt::Display;
 use crate::{
     api::{
         Api,
-        objects::must_exist,
         problem::{Problem, Result},
     },
     artifacts::Copied,
@@ -60,7 +59,7 @@ pub(super) async fn image(api: &Api, link: &Link) -> Result<Option<Moved>> {
     })?;
     // All of them are checked before any is copied: an unused copy would stay for ever.
     for (path, _) in &named {
-        must_exist(api, path).await?;
+        api.artifacts.must_exist(path).await?;
     }
     let (mut own, mut objects, mut superfluous) = (None, Vec::new(), vec![link.path.clone()]);
     for (path, entry) in named {

@@ -10,7 +10,6 @@ use crate::{
         body::{Answer, RawBody},
         fields::{List, Name, Nullable, body},
         lists::{ArchParameter, ListParameters, ListQuery},
-        objects::must_exist,
         problem::{Problem, Result},
     },
     arch::Arch,
@@ -87,7 +86,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
     };
     let mut objects = Vec::new();
     if let Some(link) = &recipe.link {
-        must_exist(&api, &link.path).await?;
+        api.artifacts.must_exist(&link.path).await?;
         objects.push(link.path.clone());
     }
     Collection::<Recipe>::insert(&*api.store, &recipe, &objects).await?;
@@ -121,7 +120,7 @@ impl Change<Recipe> for RecipeUpdate {
         let mut objects = Vec::new();
         if let Some(link) = self.link.as_ref().filter(|link| recipe.link.as_ref() != Some(link)) {
             must_have_no_link(recipe.link.as_ref())?;
-            must_exist(api, &link.path).await?;
+            api.artifacts.must_exist(&link.path).await?;
             objects.push(link.path.clone());
             recipe.link = Some(link.clone());
         }

@@ -14,17 +14,19 @@
 mod due;
 mod overlap;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use jiff::SignedDuration;
 use tokio::sync::Notify;
 
-use super::job_span;
+use super::{
+    ask::{Ask, Asker, NewJob},
+    job_span,
+};
 use crate::{
     records::{
-        Code, Failure, JobId, Moment, Recipe, Schedule, ScheduleId,
-        schedule::{Outcome, ScheduledJob, Tick, Timing, image_name},
+        Code, Failure, JobId, JobStatus, JobType, Moment, Recipe, Schedule, ScheduleId,
+        schedule::{Outcome, Tick, Timing, image_name},
     },
     store::{Collection, SharedStore, Side, StoreError, Stored},
 };
@@ -44,31 +46,21 @@ const TRIED_FOR: SignedDuration = SignedDuration::from_hours(1);
 /// How often a change is tried again when somebody was faster.
 const TRIES: u32 = 10;
 
-/// What makes jobs, and knows how they are.
-#[async_trait]
-pub trait JobMaker: fmt::Debug + Send + Sync {
-    /// Makes the job of this id, once: an id that exists is fine.
-    async fn make(&self, id: JobId, request: &ScheduledJob) -> Result<(), Failure>;
-
-    /// Whether the job has ended. One that nobody knows has.
-    async fn has_ended(&self, id: JobId) -> Result<bool, Failure>;
-
-    /// Has the job end, if there is one. It need not have when this returns.
-    async fn cancel(&self, id: JobId) -> Result<(), Failure>;
-}
-
 /// Makes the jobs of schedules.
 #[derive(Debug)]
 pub struct Scheduler {
-    store: SharedStore,
-    maker: Arc<dyn JobMaker>,
+    asker: Arc<Asker>,
     woken: Arc<Notify>,
 }
 
 impl Scheduler {
-    /// Over these schedules, by this maker. `woken` is rung when a schedule was changed.
-    pub fn new(store: SharedStore, maker: Arc<dyn JobMaker>, woken: Arc<Notify>) -> Self {
-        Self { store, maker, woken }
+    /// Has its jobs made by this asker, in whose store the schedules are. `woken` is rung when a schedule was changed.
+    pub fn new(asker: Arc<Asker>, woken: Arc<Notify>) -> Self {
+        Self { asker, woken }
+    }
+
+    fn store(&self) -> &SharedStore {
+        &self.asker.store
     }
 
     /// Looks whenever a run is due; never ends.
@@ -102,7 +94,7 @@ impl Scheduler {
         }
         let is_waiting = self.pass_once(now).await?;
         let most = if is_waiting { WHILE_WAITING } else { MOST_SLEEP };
-        let next = self.store.schedules_running_after(now, 1).await?;
+        let next = self.store().schedules_running_after(now, 1).await?;
         let next = next.first().and_then(|stored| stored.record.next_run);
         // By the clock as it is by now: the pass may have taken a while.
         let until_next = next.map_or(i64::MAX, |next| next.micros().saturating_sub(Moment::now().micros()));
@@ -117,7 +109,7 @@ impl Scheduler {
     /// When the store does not answer. What was done stays done.
     pub async fn pass_once(&self, now: Moment) -> Result<bool, Failure> {
         loop {
-            let due = self.store.due_schedules(now, PAGE).await?;
+            let due = self.store().due_schedules(now, PAGE).await?;
             for stored in &due {
                 self.claim(stored, now).await?;
             }
@@ -125,7 +117,7 @@ impl Scheduler {
                 break;
             }
         }
-        let open = self.store.open_ticks().await?;
+        let open = self.store().open_ticks().await?;
         let mut is_waiting = false;
         for ticks in open.chunk_by(|one, other| one.schedule_id == other.schedule_id) {
             is_waiting |= self.carry_on(ticks, now).await?;
@@ -140,7 +132,7 @@ impl Scheduler {
     ///
     /// When the store does not answer.
     pub async fn realign(&self, now: Moment) -> Result<(), Failure> {
-        for stored in self.store.schedules_running_after(now, u32::MAX).await? {
+        for stored in self.store().schedules_running_after(now, u32::MAX).await? {
             let Ok(timing) = Timing::parse(&stored.record.cron, &stored.record.timezone) else {
                 continue;
             };
@@ -150,7 +142,7 @@ impl Scheduler {
                     next_run,
                     ..stored.record
                 };
-                unless_stale(self.store.replace_schedule(&schedule, stored.revision, &[]).await)?;
+                unless_stale(self.store().replace_schedule(&schedule, stored.revision, &[]).await)?;
             }
         }
         Ok(())
@@ -164,7 +156,7 @@ impl Scheduler {
     /// When the store does not answer. That the job could not be made is in the tick.
     pub async fn run_now(&self, id: ScheduleId, now: Moment) -> Result<Option<Tick>, Failure> {
         for _ in 0..TRIES {
-            let Some(stored) = self.store.get_schedule(id).await? else {
+            let Some(stored) = self.store().get_schedule(id).await? else {
                 return Ok(None);
             };
             let mut schedule = stored.record;
@@ -185,7 +177,7 @@ impl Scheduler {
                 why: None,
             };
             let claimed = self
-                .store
+                .store()
                 .replace_schedule(&schedule, stored.revision, std::slice::from_ref(&tick));
             if unless_stale(claimed.await)? {
                 return self.make(&schedule, tick, now).await.map(Some);
@@ -202,7 +194,7 @@ impl Scheduler {
         };
         if let Some(claim) = claim {
             let stored = self
-                .store
+                .store()
                 .replace_schedule(&claim.schedule, stored.revision, &claim.ticks);
             unless_stale(stored.await)?;
         }
@@ -214,7 +206,7 @@ impl Scheduler {
         let Some(id) = ticks.first().map(|tick| tick.schedule_id) else {
             return Ok(false);
         };
-        let Some(stored) = self.store.get_schedule(id).await? else {
+        let Some(stored) = self.store().get_schedule(id).await? else {
             return Ok(false);
         };
         let schedule = stored.record;
@@ -227,7 +219,7 @@ impl Scheduler {
             match (tick.outcome, tick.job_id) {
                 (Outcome::Waiting, _) => waiting.push(tick),
                 (Outcome::Made, Some(job)) if self.has_ended(job).await => {
-                    self.store.settle_tick(&tick.now(Outcome::Ended)).await?;
+                    self.store().settle_tick(&tick.now(Outcome::Ended)).await?;
                 }
                 (Outcome::Making | Outcome::Made, Some(job)) => unfinished.push(job),
                 _ => {}
@@ -235,7 +227,7 @@ impl Scheduler {
         }
         let verdict = overlap::decide(schedule.overlap, &waiting, &unfinished);
         for job in verdict.cancel {
-            if let Err(failure) = self.maker.cancel(job).await {
+            if let Err(failure) = self.cancel(job).await {
                 job_span(job).in_scope(|| {
                     tracing::warn!(
                         schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
@@ -245,7 +237,7 @@ impl Scheduler {
             }
         }
         for tick in verdict.ticks {
-            let is_settled = self.store.settle_tick(&tick).await?;
+            let is_settled = self.store().settle_tick(&tick).await?;
             if is_settled && tick.outcome == Outcome::Making {
                 self.make(&schedule, tick, now).await?;
             }
@@ -257,7 +249,7 @@ impl Scheduler {
     async fn make(&self, schedule: &Schedule, tick: Tick, now: Moment) -> Result<Tick, Failure> {
         let Some(job) = tick.job_id else { return Ok(tick) };
         let made = match self.request(schedule, &tick).await {
-            Ok(request) => self.maker.make(job, &request).await,
+            Ok(new) => self.make_once(job, new, format!("schedule {}", schedule.name)).await,
             Err(failure) => Err(failure),
         };
         let tick = match made {
@@ -278,14 +270,15 @@ impl Scheduler {
                 }
             }
         };
-        self.store.settle_tick(&tick).await?;
+        self.store().settle_tick(&tick).await?;
         Ok(tick)
     }
 
-    async fn request(&self, schedule: &Schedule, tick: &Tick) -> Result<ScheduledJob, Failure> {
+    /// What the schedule's user would ask for by hand.
+    async fn request(&self, schedule: &Schedule, tick: &Tick) -> Result<NewJob, Failure> {
         let unusable = |why: String| Failure::new(Code::ScheduleUnusable, why);
         let timing = Timing::parse(&schedule.cron, &schedule.timezone).map_err(unusable)?;
-        let recipe = Collection::<Recipe>::get(&*self.store, Side::Live, schedule.recipe_id).await?;
+        let recipe = Collection::<Recipe>::get(&**self.store(), Side::Live, schedule.recipe_id).await?;
         let recipe =
             recipe.ok_or_else(|| unusable(format!("There is no recipe with the id {}.", schedule.recipe_id)))?;
         let facts = image_name::Facts {
@@ -294,19 +287,61 @@ impl Scheduler {
             arch: recipe.record.arch,
             number: tick.number,
         };
-        Ok(ScheduledJob {
-            recipe_id: schedule.recipe_id,
+        Ok(NewJob {
+            job_type: JobType::Create,
+            artifact_id: schedule.recipe_id.into(),
             public_key_id: schedule.public_key_id,
             image_root_archive_name: image_name::expand(&schedule.image_root_archive_name, &facts).map_err(unusable)?,
+            enable_debug: false,
+            shells: Vec::new(),
+            changes: Vec::new(),
             options: schedule.options.clone(),
-            schedule: schedule.name.clone(),
         })
     }
 
+    /// Makes the job of this id, unless it is there.
+    async fn make_once(&self, id: JobId, new: NewJob, who: String) -> Result<(), Failure> {
+        if self.store().get_job(id).await?.is_some() {
+            return Ok(());
+        }
+        let asked = self.asker.ask(id, Ask::New(Box::new(new)), Some(who));
+        match Box::pin(asked).await {
+            Ok(_) => Ok(()),
+            // Another server was faster.
+            Err(_) if self.store().get_job(id).await?.is_some() => Ok(()),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Has the job end, if there is one. It need not have when this returns.
+    async fn cancel(&self, id: JobId) -> Result<(), Failure> {
+        if let Some(orchestrator) = &self.asker.orchestrator {
+            // One that has ended, or that is not there, need not be cancelled.
+            let _ = orchestrator
+                .cancel(id, "a later run of its schedule takes its place")
+                .await;
+            return Ok(());
+        }
+        // Somebody else carries it out, and sees what its record says.
+        while let Some(stored) = self.store().get_job(id).await? {
+            let mut job = stored.record;
+            if job.status.is_final() {
+                break;
+            }
+            job.status = JobStatus::Error;
+            if unless_stale(self.store().replace_job(&job, stored.revision).await)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     async fn has_ended(&self, job: JobId) -> bool {
-        match self.maker.has_ended(job).await {
-            Ok(has_ended) => has_ended,
-            Err(failure) => {
+        match self.store().get_job(job).await {
+            // A deleted job has ended.
+            Ok(stored) => stored.is_none_or(|stored| stored.record.status.is_final()),
+            Err(error) => {
+                let failure = Failure::from(error);
                 job_span(job).in_scope(|| {
                     tracing::warn!(
                         code = failure.code.name(),

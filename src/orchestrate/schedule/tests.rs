@@ -1,19 +1,17 @@
-//! With a real store, and a clock and jobs of the test's own.
-
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+//! With a real store and a real S3 service, and a clock of the test's own. Jobs are records only: the test ends them.
 
 use super::*;
 use crate::{
     arch::Arch,
+    artifacts::embedded::EmbeddedS3,
+    config::JobSettings,
+    orchestrate::tests::s3_proxy::{Fault, proxy},
     records::{
-        LinuxDistribution, RecipeId, RecipeType,
+        Job, Link, LinuxDistribution, RecipeId, RecipeType,
         job::JobOptions,
         schedule::{MissedRuns, Overlap},
     },
-    store,
+    store::{self, Query},
 };
 
 pub(super) fn moment(text: &str) -> Moment {
@@ -42,76 +40,34 @@ pub(super) fn schedule(cron: &str, next: &str) -> Schedule {
     }
 }
 
-/// Jobs: their image names, and whether they have ended.
-#[derive(Debug, Default)]
-struct Jobs {
-    jobs: Mutex<HashMap<JobId, (String, bool)>>,
-    /// What making a job answers.
-    failure: Mutex<Option<Failure>>,
-}
-
-impl Jobs {
-    fn jobs(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, (String, bool)>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.jobs().values().map(|(name, _)| name.clone()).collect();
-        names.sort();
-        names
-    }
-
-    fn end_all(&self) {
-        self.jobs().values_mut().for_each(|(_, has_ended)| *has_ended = true);
-    }
-
-    fn fail_with(&self, failure: Option<Failure>) {
-        *self.failure.lock().unwrap() = failure;
-    }
-}
-
-#[async_trait]
-impl JobMaker for Jobs {
-    async fn make(&self, id: JobId, request: &ScheduledJob) -> Result<(), Failure> {
-        if let Some(failure) = self.failure.lock().unwrap().clone() {
-            return Err(failure);
-        }
-        let name = request.image_root_archive_name.clone();
-        self.jobs().entry(id).or_insert((name, false));
-        Ok(())
-    }
-
-    async fn has_ended(&self, id: JobId) -> Result<bool, Failure> {
-        Ok(self.jobs().get(&id).is_none_or(|(_, has_ended)| *has_ended))
-    }
-
-    async fn cancel(&self, id: JobId) -> Result<(), Failure> {
-        if let Some((_, has_ended)) = self.jobs().get_mut(&id) {
-            *has_ended = true;
-        }
-        Ok(())
-    }
-}
-
 struct Site {
     scheduler: Scheduler,
     store: SharedStore,
-    jobs: Arc<Jobs>,
+    /// What S3 answers instead of the truth.
+    fault: Fault,
     id: ScheduleId,
+    _s3: EmbeddedS3,
     _dir: tempfile::TempDir,
 }
 
 impl Site {
     /// With one schedule, and the recipe `r` that it builds.
     async fn with(schedule: Schedule) -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let store = store::open(dir.path().join("records.sqlite").to_str().unwrap())
             .await
             .unwrap();
+        let s3 = EmbeddedS3::start(&dir.path().join("s3"), ([127, 0, 0, 1], 0).into())
+            .await
+            .unwrap();
+        let (artifacts, fault) = proxy(&s3).await;
+        let bucket = artifacts.recipes_bucket();
+        let etag = artifacts.put_bytes(bucket, "r", "a/b", "archive").await.unwrap();
         let recipe = Recipe {
             id: schedule.recipe_id,
             created: schedule.created,
-            link: None,
+            link: Some(Link::s3(bucket, "r", &etag)),
             recipe_type: RecipeType::KiwiNg,
             linux_distribution: LinuxDistribution::Debian,
             name: "r".to_owned(),
@@ -123,12 +79,18 @@ impl Site {
         };
         store.insert(&recipe, &[]).await.unwrap();
         store.insert_schedule(&schedule).await.unwrap();
-        let jobs = Arc::new(Jobs::default());
+        let asker = Asker {
+            store: Arc::clone(&store),
+            artifacts,
+            jobs: JobSettings::default(),
+            orchestrator: None,
+        };
         Self {
-            scheduler: Scheduler::new(store.clone(), jobs.clone(), Arc::default()),
+            scheduler: Scheduler::new(Arc::new(asker), Arc::default()),
             store,
-            jobs,
+            fault,
             id: schedule.id,
+            _s3: s3,
             _dir: dir,
         }
     }
@@ -151,6 +113,51 @@ impl Site {
     async fn schedule(&self) -> Schedule {
         self.store.get_schedule(self.id).await.unwrap().unwrap().record
     }
+
+    async fn jobs(&self) -> Vec<Stored<Job>> {
+        let all = Query {
+            limit: u32::MAX,
+            ..Query::default()
+        };
+        self.store.page_jobs(&all).await.unwrap()
+    }
+
+    /// Names of the images of all jobs.
+    async fn names(&self) -> Vec<String> {
+        let jobs = self.jobs().await.into_iter();
+        let mut names: Vec<_> = jobs.map(|stored| stored.record.image_root_archive_name).collect();
+        names.sort();
+        names
+    }
+
+    /// Ends all jobs that have not ended.
+    async fn end_all(&self) {
+        for Stored {
+            mut record, revision, ..
+        } in self.jobs().await
+        {
+            if !record.status.is_final() {
+                record.status = JobStatus::Success;
+                self.store.replace_job(&record, revision).await.unwrap();
+            }
+        }
+    }
+
+    /// Whether S3 answers that it cannot.
+    fn overload_s3(&self, is_overloaded: bool) {
+        *self.fault.lock().unwrap() = is_overloaded.then_some((429, "HEAD"));
+    }
+
+    /// Takes the archive from the recipe.
+    async fn unlink_recipe(&self) {
+        let recipe = self.schedule().await.recipe_id;
+        let stored = Collection::<Recipe>::get(&*self.store, Side::Live, recipe).await;
+        let Stored {
+            mut record, revision, ..
+        } = stored.unwrap().unwrap();
+        record.link = None;
+        self.store.replace(&record, revision, &[]).await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -166,14 +173,14 @@ async fn a_run_makes_one_job_however_often_one_looks() {
     ] {
         site.pass(now).await;
     }
-    assert_eq!(site.jobs.names(), ["r-2026-11-21-0200-1"]);
+    assert_eq!(site.names().await, ["r-2026-11-21-0200-1"]);
     let schedule = site.schedule().await;
     assert_eq!(schedule.next_run, Some(moment("2026-11-22T01:00:00Z")));
     assert_eq!(
         (schedule.last_run, schedule.runs),
         (Some(moment("2026-11-21T01:00:00.1Z")), 1)
     );
-    site.jobs.end_all();
+    site.end_all().await;
     site.pass("2026-11-21T01:01:00Z").await;
     assert_eq!(site.outcomes().await, [Outcome::Ended]);
 }
@@ -182,19 +189,19 @@ async fn a_run_makes_one_job_however_often_one_looks() {
 async fn a_clock_that_was_wrong_makes_nothing_twice_and_is_forgotten() {
     let site = Site::with(schedule("0 2 * * *", "2026-11-21T01:00:00Z")).await;
     site.pass("2026-11-21T01:00:00Z").await;
-    site.jobs.end_all();
+    site.end_all().await;
     // A year too far, for a moment; then back to before the run.
     site.pass("2027-11-21T12:00:00Z").await;
     assert_eq!(site.schedule().await.next_run, Some(moment("2027-11-22T01:00:00Z")));
-    let before = site.jobs.names();
-    site.jobs.end_all();
+    let before = site.names().await;
+    site.end_all().await;
     site.scheduler.realign(moment("2026-11-21T00:30:00Z")).await.unwrap();
     for now in ["2026-11-21T00:30:00Z", "2026-11-21T01:00:00Z", "2026-11-21T01:00:10Z"] {
         site.pass(now).await;
     }
-    assert_eq!(site.jobs.names(), before);
+    assert_eq!(site.names().await, before);
     site.pass("2026-11-22T01:00:00Z").await;
-    assert_eq!(site.jobs.names().len(), before.len() + 1);
+    assert_eq!(site.names().await.len(), before.len() + 1);
 }
 
 #[tokio::test]
@@ -212,12 +219,12 @@ async fn runs_that_wait_come_one_after_the_other() {
     let why = site.ticks().await[2].why.clone().unwrap();
     assert!(why.contains("has not ended"), "{why}");
     for expected in [[Ended, Made, Waiting], [Ended, Ended, Made]] {
-        site.jobs.end_all();
+        site.end_all().await;
         site.pass("2026-11-21T01:02:30Z").await;
         assert_eq!(site.outcomes().await, expected);
     }
     assert_eq!(
-        site.jobs.names(),
+        site.names().await,
         ["r-2026-11-21-0200-1", "r-2026-11-21-0201-2", "r-2026-11-21-0202-3"]
     );
 }
@@ -241,33 +248,37 @@ async fn a_later_run_replaces_an_earlier_one() {
 #[tokio::test]
 async fn what_passes_is_tried_again_and_what_does_not_is_told() {
     let site = Site::with(schedule("0 2 * * *", "2026-11-21T01:00:00Z")).await;
-    site.jobs
-        .fail_with(Some(Failure::new(Code::S3Unreachable, "S3 does not answer")));
+    site.overload_s3(true);
     site.pass("2026-11-21T01:00:00Z").await;
     let ticks = site.ticks().await;
     assert_eq!(
         (ticks[0].outcome, ticks[0].why.as_deref()),
-        (Outcome::Making, Some("S3 does not answer"))
+        (
+            Outcome::Making,
+            Some("cannot look at s3://ims/r: S3 answered with status 429")
+        )
     );
-    site.jobs.fail_with(None);
+    site.overload_s3(false);
     site.pass("2026-11-21T01:10:00Z").await;
     assert_eq!(site.ticks().await[0].job_id, ticks[0].job_id);
     assert_eq!(site.outcomes().await, [Outcome::Made]);
-    site.jobs.end_all();
+    site.end_all().await;
 
-    site.jobs
-        .fail_with(Some(Failure::new(Code::S3Unreachable, "S3 does not answer")));
+    site.overload_s3(true);
     site.pass("2026-11-22T01:00:00Z").await;
     site.pass("2026-11-22T02:00:01Z").await;
     assert_eq!(site.outcomes().await, [Outcome::Ended, Outcome::Failed]);
 
-    site.jobs
-        .fail_with(Some(Failure::new(Code::JobRefused, "the recipe has no link")));
+    site.overload_s3(false);
+    site.unlink_recipe().await;
     site.pass("2026-11-23T01:00:00Z").await;
     let last = site.ticks().await.pop().unwrap();
     assert_eq!(
         (last.outcome, last.why.as_deref()),
-        (Outcome::Failed, Some("the recipe has no link"))
+        (
+            Outcome::Failed,
+            Some("The recipe has no link: nothing was uploaded for it yet.")
+        )
     );
 }
 
@@ -293,7 +304,7 @@ async fn running_now_makes_a_job_each_time() {
         let tick = site.scheduler.run_now(site.id, now).await.unwrap().unwrap();
         assert_eq!(tick.outcome, Outcome::Made);
     }
-    assert_eq!(site.jobs.names().len(), 3);
+    assert_eq!(site.names().await.len(), 3);
     assert_eq!(site.outcomes().await, [Outcome::Made; 3]);
     assert_eq!(site.schedule().await.next_run, None);
     assert_eq!(site.scheduler.run_now(ScheduleId::new(), now).await.unwrap(), None);
@@ -309,5 +320,5 @@ async fn a_zone_that_is_gone_pauses_the_schedule_and_says_so() {
     assert_eq!(ticks[0].outcome, Outcome::Failed);
     assert!(ticks[0].why.as_ref().unwrap().contains("is paused"), "{ticks:?}");
     assert!(site.schedule().await.paused);
-    assert!(site.jobs.names().is_empty());
+    assert!(site.names().await.is_empty());
 }

@@ -1,66 +1,9 @@
 //! Finished jobs, and an S3 service that has no time for them.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
-    net::{TcpListener, TcpStream},
-};
-
-use super::*;
+use super::{s3_proxy::proxy, *};
 use crate::records::{ArtifactKind, Upload, UploadedArtifact, artifact::Digesting, run::RunUpload};
-
-/// What is answered instead of S3: a status, to requests that have this in their first line.
-type Fault = Arc<Mutex<Option<(u16, &'static str)>>>;
-
-/// Stands in front of S3.
-async fn proxy(to: SocketAddr) -> (SocketAddr, Fault) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, fault) = (listener.local_addr().unwrap(), Fault::default());
-    let shared = Arc::clone(&fault);
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let fault = Arc::clone(&shared);
-            tokio::spawn(async move { pass(client, to, &fault).await });
-        }
-    });
-    (address, fault)
-}
-
-/// Passes one request on, or answers it.
-async fn pass(mut client: TcpStream, to: SocketAddr, fault: &Fault) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let end = loop {
-        if let Some(at) = head.windows(2).position(|window| window == b"\r\n") {
-            break at + 2;
-        }
-        if client.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-    };
-    let line = String::from_utf8_lossy(&head[..end]).into_owned();
-    let fault = *fault.lock().unwrap();
-    if let Some((status, _)) = fault.filter(|(_, target)| line.contains(target)) {
-        let body = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
-        let length = body.len();
-        let answer = format!("HTTP/1.1 {status} No\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-        client.write_all(answer.as_bytes()).await?;
-        client.shutdown().await?;
-        // An answer is lost when what is still being sent is not read.
-        tokio::io::copy(&mut client, &mut tokio::io::sink()).await?;
-        return Ok(());
-    }
-    let mut server = TcpStream::connect(to).await?;
-    server.write_all(&head[..end]).await?;
-    server.write_all(b"connection: close\r\n").await?;
-    server.write_all(&head[end..]).await?;
-    copy_bidirectional(&mut client, &mut server).await?;
-    Ok(())
-}
 
 /// Lets a job be done: everything is in S3 but its log and its manifest.
 async fn finished(site: &Site, server: &Server) -> JobId {
@@ -104,14 +47,8 @@ async fn finished(site: &Site, server: &Server) -> JobId {
 /// Two looks at a finished job at the least, each of them with all tries of the client of S3.
 async fn commits_under(status: u16, target: &'static str) {
     let mut site = Site::new().await;
-    let settings = site.s3.settings();
-    let endpoint = settings.endpoint.as_ref().unwrap().strip_prefix("http://").unwrap();
-    let (address, fault) = proxy(endpoint.parse().unwrap()).await;
-    let settings = crate::artifacts::S3Settings {
-        endpoint: Some(format!("http://{address}")),
-        ..settings
-    };
-    site.artifacts = ArtifactStore::connect(&settings).await.unwrap();
+    let (artifacts, fault) = proxy(&site.s3).await;
+    site.artifacts = artifacts;
     let server = site.server(WatchSettings::default());
     let orchestrator = &server.orchestrator;
     let job = finished(&site, &server).await;

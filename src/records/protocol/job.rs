@@ -142,10 +142,11 @@ pub struct RecipeSource {
 }
 
 /// The treatment of template names without a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateMode {
     /// An error (Kiln's default).
+    #[default]
     Strict,
     /// Empty text, as in IMS.
     Lenient,
@@ -176,7 +177,7 @@ pub struct BinfmtEntry {
 }
 
 /// Options of mksquashfs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SquashfsOptions {
     /// The compressor.
     pub compressor: Compressor,
@@ -185,10 +186,11 @@ pub struct SquashfsOptions {
 }
 
 /// Compressors of squashfs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compressor {
-    /// Zstandard.
+    /// Zstandard (Kiln's default).
+    #[default]
     Zstd,
     /// Deflate.
     Gzip,

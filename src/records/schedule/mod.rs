@@ -67,21 +67,6 @@ pub struct Schedule {
     pub runs: u32,
 }
 
-/// A job that a schedule is about to make.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScheduledJob {
-    /// The recipe.
-    pub recipe_id: RecipeId,
-    /// The key that may log in to its shell, if the schedule has one.
-    pub public_key_id: Option<PublicKeyId>,
-    /// The name of the resulting image.
-    pub image_root_archive_name: String,
-    /// Further options of the job.
-    pub options: JobOptions,
-    /// The name of the schedule.
-    pub schedule: String,
-}
-
 /// What happens to runs that were missed since no server was there: those that are a minute late or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -1,120 +1,142 @@
 //! Checks the objects that records refer to: links and manifests. Reads S3.
 
 use futures::{StreamExt, TryStreamExt, stream};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{
-    Api,
-    fields::error,
-    problem::{Problem, Result},
-};
-use crate::{
-    artifacts::{ReadError, manifest},
-    records::{ArtifactKind, Link, link::bucket_and_key},
-};
+use super::{ArtifactStore, ReadError, manifest};
+use crate::records::{ArtifactKind, Failure, Link, link::bucket_and_key};
 
 /// Objects checked in S3 at the same time, for one request.
 const PARALLEL: usize = 8;
 
-/// Bucket and key of a link.
-///
-/// # Errors
-///
-/// 422 when the path is not one of S3.
-pub(super) fn place(path: &str) -> Result<(&str, &str)> {
-    bucket_and_key(path).ok_or_else(|| {
-        let mut errors = Map::new();
-        errors.insert("path".to_owned(), error("Not of the form s3://bucket/key."));
-        Problem::invalid([("link".to_owned(), Value::Object(errors))].into_iter().collect())
-    })
+/// Why a link is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Its path does not name an object in S3.
+    #[error("{0} is not of the form s3://bucket/key.")]
+    NotAPath(String),
+    /// The object is not there.
+    #[error("{0} cannot be found in S3.")]
+    Missing(String),
+    /// The manifest is too large to be read.
+    #[error(
+        "The manifest {path} has {size} bytes; allowed are less than {}.",
+        manifest::MAX_SIZE
+    )]
+    TooLarge {
+        /// Where it is.
+        path: String,
+        /// Its size.
+        size: u64,
+    },
+    /// The manifest is malformed.
+    #[error("The manifest {path} is not valid: {cause}.")]
+    Malformed {
+        /// Where it is.
+        path: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The manifest does not name exactly one root file system.
+    #[error("The manifest {path} {cause}.")]
+    Rootfs {
+        /// Where it is.
+        path: String,
+        /// What is wrong.
+        cause: &'static str,
+    },
+    /// S3 does not say.
+    #[error(transparent)]
+    S3(#[from] Failure),
 }
 
-/// Checks that the object is in S3.
-///
-/// # Errors
-///
-/// 422 when it is missing, 502 when S3 does not answer.
-pub(super) async fn must_exist(api: &Api, path: &str) -> Result<()> {
-    let (bucket, key) = place(path)?;
-    if api.artifacts.exists(bucket, key).await? {
-        Ok(())
-    } else {
-        Err(Problem::unprocessable(format_args!("{path} cannot be found in S3.")))
-    }
-}
-
-/// Reads and checks the manifest behind an image's link, and every object that it names. Returns the paths of all
-/// objects of the image: the manifest's first.
-///
-/// # Errors
-///
-/// 422 or 400 as in IMS, and 422 where IMS accepts an invalid manifest; 502 when S3 does not answer.
-pub(super) async fn check_image(api: &Api, link: &Link) -> Result<Vec<String>> {
-    let artifacts = read_manifest(api, link).await?;
-    let mut objects = vec![link.path.clone()];
-    objects.extend(artifacts.into_iter().map(|artifact| artifact.path));
-    // Owned values, since the checks run concurrently.
-    let checks = objects[1..]
-        .iter()
-        .cloned()
-        .map(|path| async move { must_exist(api, &path).await });
-    stream::iter(checks)
-        .buffer_unordered(PARALLEL)
-        .try_collect::<()>()
-        .await?;
-    Ok(objects)
-}
-
-/// Checks that a job can start from an image: its manifest is readable and its root file system is in S3.
-///
-/// # Errors
-///
-/// As [`check_image`].
-pub(super) async fn check_rootfs(api: &Api, link: &Link) -> Result<Artifact> {
-    let artifacts = read_manifest(api, link).await?;
-    let rootfs = artifacts.into_iter().find(|artifact| artifact.is_rootfs);
-    let none = || Problem::bad_request(format_args!("The manifest {} names no root file system.", link.path));
-    let rootfs = rootfs.ok_or_else(none)?;
-    must_exist(api, &rootfs.path).await?;
-    Ok(rootfs)
-}
-
-/// A manifest's entry for one object.
-pub(super) struct Artifact {
-    /// The location of the object.
-    pub(super) path: String,
+/// What manifests say of one object.
+#[derive(Debug)]
+pub struct Listed {
+    /// Where it is.
+    pub path: String,
     /// Its MD5, lower-case hexadecimal, if the manifest has it.
-    pub(super) md5: Option<String>,
-    /// Its SHA-256 in the same form; manifests of other systems lack it.
-    pub(super) sha256: Option<String>,
+    pub md5: Option<String>,
+    /// Its SHA-256 likewise, which manifests of others lack.
+    pub sha256: Option<String>,
     is_rootfs: bool,
 }
 
-async fn read_manifest(api: &Api, link: &Link) -> Result<Vec<Artifact>> {
-    let (bucket, key) = place(&link.path)?;
-    let text = match api.artifacts.read_small(bucket, key, manifest::MAX_SIZE).await {
-        Ok(Some(text)) => text,
-        Ok(None) => {
-            return Err(Problem::unprocessable(format_args!(
-                "{} cannot be found in S3.",
-                link.path
-            )));
+impl ArtifactStore {
+    /// Sees that the object is in S3.
+    ///
+    /// # Errors
+    ///
+    /// When it is not, or S3 does not say.
+    pub async fn must_exist(&self, path: &str) -> Result<(), Unusable> {
+        let (bucket, key) = place(path)?;
+        if self.exists(bucket, key).await? {
+            Ok(())
+        } else {
+            Err(Unusable::Missing(path.to_owned()))
         }
-        Err(ReadError::TooLarge(size)) => {
-            return Err(Problem::bad_request(format_args!(
-                "The manifest {} has {size} bytes; allowed are less than {}.",
-                link.path,
-                manifest::MAX_SIZE
-            )));
-        }
-        Err(ReadError::S3(failure)) => return Err(failure.into()),
-    };
-    let wrong = |cause: String| Problem::unprocessable(format!("The manifest {} is not valid: {cause}.", link.path));
-    let manifest: Value = serde_json::from_slice(&text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
-    check_manifest(&manifest).map_err(|fault| match fault {
-        Fault::Malformed(cause) => wrong(cause),
-        Fault::Rootfs(cause) => Problem::bad_request(format_args!("The manifest {} {cause}.", link.path)),
-    })
+    }
+
+    /// Reads and checks the manifest that an image's link names, and everything that it names itself. Answers all
+    /// objects of the image: the manifest's path first.
+    ///
+    /// # Errors
+    ///
+    /// When the manifest is none, also where IMS accepts it, or an object is not there, or S3 does not say.
+    pub async fn check_image(&self, link: &Link) -> Result<Vec<String>, Unusable> {
+        let listed = self.read_manifest(link).await?;
+        let mut objects = vec![link.path.clone()];
+        objects.extend(listed.into_iter().map(|object| object.path));
+        // Owned: the checks run side by side.
+        let checks = objects[1..]
+            .iter()
+            .cloned()
+            .map(|path| async move { self.must_exist(&path).await });
+        stream::iter(checks)
+            .buffer_unordered(PARALLEL)
+            .try_collect::<()>()
+            .await?;
+        Ok(objects)
+    }
+
+    /// Sees that an image can be started from: its manifest can be read and its root file system is in S3.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_image`](Self::check_image).
+    pub async fn check_rootfs(&self, link: &Link) -> Result<Listed, Unusable> {
+        let listed = self.read_manifest(link).await?;
+        let rootfs = listed.into_iter().find(|object| object.is_rootfs);
+        let rootfs = rootfs.ok_or_else(|| Unusable::Rootfs {
+            path: link.path.clone(),
+            cause: Fault::NO_ROOTFS,
+        })?;
+        self.must_exist(&rootfs.path).await?;
+        Ok(rootfs)
+    }
+
+    async fn read_manifest(&self, link: &Link) -> Result<Vec<Listed>, Unusable> {
+        let (bucket, key) = place(&link.path)?;
+        let path = || link.path.clone();
+        let text = match self.read_small(bucket, key, manifest::MAX_SIZE).await {
+            Ok(Some(text)) => text,
+            Ok(None) => return Err(Unusable::Missing(path())),
+            Err(ReadError::TooLarge(size)) => return Err(Unusable::TooLarge { path: path(), size }),
+            Err(ReadError::S3(failure)) => return Err(failure.into()),
+        };
+        let malformed = |cause: String| Unusable::Malformed { path: path(), cause };
+        let manifest: Value =
+            serde_json::from_slice(&text).map_err(|error| malformed(format!("it is not JSON: {error}")))?;
+        check_manifest(&manifest).map_err(|fault| match fault {
+            Fault::Malformed(cause) => malformed(cause),
+            Fault::Rootfs(cause) => Unusable::Rootfs { path: path(), cause },
+        })
+    }
+}
+
+/// Bucket and key of a link.
+fn place(path: &str) -> Result<(&str, &str), Unusable> {
+    bucket_and_key(path).ok_or_else(|| Unusable::NotAPath(path.to_owned()))
 }
 
 /// The mistake in a manifest: IMS answers the two kinds with different statuses.
@@ -124,7 +146,11 @@ enum Fault {
     Rootfs(&'static str),
 }
 
-fn check_manifest(manifest: &Value) -> std::result::Result<Vec<Artifact>, Fault> {
+impl Fault {
+    const NO_ROOTFS: &str = "names no root file system";
+}
+
+fn check_manifest(manifest: &Value) -> Result<Vec<Listed>, Fault> {
     let malformed = |cause: &str| Fault::Malformed(cause.to_owned());
     let Value::Object(members) = manifest else {
         return Err(malformed("it is not an object"));
@@ -144,15 +170,15 @@ fn check_manifest(manifest: &Value) -> std::result::Result<Vec<Artifact>, Fault>
         .iter()
         .enumerate()
         .map(|(number, artifact)| check_artifact(number, artifact))
-        .collect::<std::result::Result<_, _>>()?;
+        .collect::<Result<_, _>>()?;
     match artifacts.iter().filter(|artifact| artifact.is_rootfs).count() {
         1 => Ok(artifacts),
-        0 => Err(Fault::Rootfs("names no root file system")),
+        0 => Err(Fault::Rootfs(Fault::NO_ROOTFS)),
         _ => Err(Fault::Rootfs("names more than one root file system")),
     }
 }
 
-fn check_artifact(number: usize, artifact: &Value) -> std::result::Result<Artifact, Fault> {
+fn check_artifact(number: usize, artifact: &Value) -> Result<Listed, Fault> {
     let wrong = |cause: &str| Fault::Malformed(format!("artifact {number} {cause}"));
     let members = artifact.as_object().ok_or_else(|| wrong("is not an object"))?;
     let link = members.get("link").ok_or_else(|| wrong("has no `link`"))?;
@@ -176,7 +202,7 @@ fn check_artifact(number: usize, artifact: &Value) -> std::result::Result<Artifa
         .and_then(Value::as_str)
         .ok_or_else(|| wrong("has no `type`"))?;
     let digest = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_lowercase);
-    Ok(Artifact {
+    Ok(Listed {
         path: path.to_owned(),
         md5: digest("md5").filter(|md5| !md5.is_empty()),
         sha256: digest("sha256").filter(|sha256| !sha256.is_empty()),

@@ -1,0 +1,117 @@
+//! What a new job will be: where it runs, what it gets, or why it cannot be carried out at all.
+
+use super::Refusal;
+use crate::{
+    orchestrate::{
+        admit::{Asked, Limits, needs},
+        orchestrator::Orchestrator,
+        places::Decision,
+        shell_ports::show_shell,
+    },
+    records::{
+        Job, Moment, Recipe, Run, Shell, ShellWish, TwinLevel,
+        protocol::{BootFiles, SquashfsOptions, TemplateMode},
+        run::{BaseImage, DriverKind, How, Plan, Used},
+    },
+};
+
+/// Builds of a recipe that say what the next one will need.
+const HISTORY: u32 = 5;
+
+/// What a job is made of beside its record.
+#[derive(Debug, Clone, Default)]
+pub struct NewRun {
+    /// The recipe that it starts from; a customize job has none.
+    pub recipe: Option<Recipe>,
+    /// The image that it starts from; a create job has none.
+    pub image: Option<BaseImage>,
+    /// The shell that it is to have.
+    pub shell: Option<ShellWish>,
+    /// Whether it was asked for, or follows from the recipe, that it gets a kernel of its own.
+    pub own_kernel: bool,
+    /// Which tools may run as native twins, as the request says or else the recipe; none means as this server does.
+    pub twins: Option<TwinLevel>,
+    /// Whether its user named the kernel's file, whatever the name is: an image without it is none then.
+    pub kernel_required: bool,
+    /// What it asks for.
+    pub asked: Asked,
+    /// Who asks.
+    pub who: Option<String>,
+}
+
+impl Orchestrator {
+    /// Decides what becomes of a new job and adds it. One that cannot be carried out here is added too, ended, with the
+    /// reason.
+    ///
+    /// # Errors
+    ///
+    /// When the id is taken; when store or place do not answer. The job is not added then.
+    pub(in crate::orchestrate) async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Refusal> {
+        let capacity = self.places.local().capacity().await?;
+        let limits = Limits::of(&capacity, &self.capacity);
+        let history: Vec<Used> = self
+            .store
+            .past_runs(job.artifact_id, HISTORY)
+            .await?
+            .iter()
+            // A build that was cut short has not used what it needs.
+            .filter(|past| past.run.failure().is_none() && past.job.arch == job.arch)
+            .filter_map(|past| past.run.used)
+            .collect();
+        let recipe = new.recipe.as_ref();
+        let link = recipe.and_then(|recipe| recipe.link.as_ref());
+        let values = recipe.and_then(|recipe| recipe.template_dictionary.clone());
+        let mut run = Run::new(Plan {
+            place: None,
+            driver: DriverKind::default(),
+            own_kernel: new.own_kernel,
+            how: How::Native,
+            why: String::new(),
+            needs: needs(new.asked, &history, &self.capacity, limits),
+            recipe: link.map(|link| link.path.clone()).unwrap_or_default(),
+            values: values
+                .unwrap_or_default()
+                .into_iter()
+                .map(|entry| (entry.key, entry.value))
+                .collect(),
+            template_mode: TemplateMode::default(),
+            squashfs: SquashfsOptions::default(),
+            twins: new.twins.unwrap_or(self.emulation.twins),
+            boot: BootFiles {
+                kernel: job.kernel_file_name.clone(),
+                initrd: job.initrd_file_name.clone(),
+                parameters: job.kernel_parameters_file_name.clone(),
+                required: new.kernel_required,
+            },
+            resume: None,
+            who: new.who,
+            image: new.image,
+        });
+        // Until its row is there, the next one must not see the same room.
+        let _placing = self.placing.lock().await;
+        let decision = self.decide(&job, &run.plan).await?;
+        if let Some(wish) = new.shell {
+            let mut shell = Shell::new(wish);
+            let open = self.store.open_runs().await?;
+            shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
+            run.shell = Some(shell);
+        }
+        // In its first state a run can be placed and can fail.
+        let _ = match &decision {
+            Decision::Placed(placement) => placement.note_in(&mut run),
+            Decision::Refused(failure) => run.fail(failure.clone(), Moment::now()),
+            Decision::Later(_) => Ok(()),
+        };
+        job.status = run.status(job.status);
+        show_shell(&mut job, &run);
+        self.store.insert_run(&job, &run).await?;
+        match decision {
+            Decision::Refused(failure) => {
+                self.say(job.id, format!("error: {failure}")).await;
+                self.wake.settle.notify_one();
+            }
+            Decision::Placed(_) | Decision::Later(_) => self.wake.launch.notify_one(),
+        }
+        Ok(job)
+    }
+}

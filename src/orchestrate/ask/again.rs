@@ -1,0 +1,104 @@
+//! A job that has ended, done again as a new one.
+
+use super::Refusal;
+use crate::{
+    orchestrate::{orchestrator::Orchestrator, shell_ports::show_shell},
+    records::{
+        Job, JobId, JobStatus, Moment, Run, Shell, Step,
+        run::{Plan, Refused, ResumeFrom},
+    },
+    store::StoredRun,
+};
+
+impl Orchestrator {
+    /// Does a job that has ended again, as a new one; from a step on, if the files of its sandbox are still there.
+    ///
+    /// # Errors
+    ///
+    /// When it has not ended, or there is nothing to go on from; when store or S3 do not answer. Nothing is added then.
+    pub(super) async fn again(
+        &self,
+        id: JobId,
+        old: &StoredRun,
+        from: Option<Step>,
+        who: Option<String>,
+    ) -> Result<Job, Refusal> {
+        let StoredRun { job, run, .. } = old;
+        if !run.state.is_final() {
+            return Err(Refusal::NotEnded);
+        }
+        if let Some(step) = from {
+            self.must_have_kept(run, step)?;
+        }
+        let mut new = Run::new(Plan {
+            resume: from.map(|step| ResumeFrom {
+                job: job.id,
+                step,
+                server: self.id,
+            }),
+            who,
+            ..run.plan.clone()
+        });
+        new.shell = run.shell.as_ref().map(|shell| Shell::new(shell.wish.clone()));
+        if let Some(image) = &mut new.plan.image {
+            // The old job may be deleted, with what it brought.
+            self.artifacts.copy_changes(id, &mut image.changes).await?;
+        }
+        let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
+        let mut record = Job {
+            id,
+            created: Moment::now(),
+            status: JobStatus::Creating,
+            resultant_image_id: None,
+            kubernetes_job: renamed(&job.kubernetes_job),
+            kubernetes_service: renamed(&job.kubernetes_service),
+            kubernetes_configmap: renamed(&job.kubernetes_configmap),
+            kubernetes_pvc: renamed(&job.kubernetes_pvc),
+            kubernetes_secret: job.kubernetes_secret.as_deref().map(renamed),
+            ..job.clone()
+        };
+        if from.is_some() {
+            // The files go to one job only.
+            let taken = self
+                .change(job.id, |run, _| {
+                    if !run.kept {
+                        return Err(Refused {
+                            from: "without files",
+                            arrow: "be gone on from",
+                        });
+                    }
+                    run.kept = false;
+                    Ok(())
+                })
+                .await?;
+            if !matches!(taken, Some(Ok(_))) {
+                return Err(Refusal::FilesGone);
+            }
+        }
+        let open = self.store.open_runs().await?;
+        if let Some(shell) = &mut new.shell {
+            shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
+        }
+        show_shell(&mut record, &new);
+        self.store.insert_run(&record, &new).await?;
+        self.wake.launch.notify_one();
+        Ok(record)
+    }
+
+    /// Sees whether a job left what a step starts from, on this host.
+    fn must_have_kept(&self, run: &Run, from: Step) -> Result<(), Refusal> {
+        if !run.settled {
+            return Err(Refusal::NotSettled);
+        }
+        if !run.kept || run.owner != Some(self.id) {
+            return Err(Refusal::FilesGone);
+        }
+        let reached = run.steps.last().map(|last| last.step);
+        let steps = Step::of(run.plan.job_type());
+        let skips = |last: Step| steps.iter().any(|between| *between > last && *between < from);
+        if !steps.contains(&from) || reached.is_none_or(skips) {
+            return Err(Refusal::NotReached { from, reached });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! What a new job is: what its user says, checked in IMS's order, and what follows from the recipe or image.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use super::{AskedShell, Asker, NewJob, NewRun, Referred, Refusal};
+use crate::{
+    arch::Arch,
+    orchestrate::admit::Asked,
+    records::{
+        Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
+        RecipeType, ShellTime, ShellWish,
+        job::{Connection, SshContainer},
+        run::BaseImage,
+    },
+    store::{Collection, Side},
+};
+
+/// What a job starts from, and what it has from there.
+struct Start {
+    arch: Arch,
+    /// Whether it gets a kernel of its own unless its user says otherwise.
+    own_kernel: bool,
+    recipe: Option<Recipe>,
+    image: Option<BaseImage>,
+}
+
+impl Asker {
+    /// The checks in IMS's order, and what follows from them.
+    pub(super) async fn plan(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
+        if new.job_type == JobType::Create && !new.shells.is_empty() {
+            return Err(Refusal::ShellOfCreate);
+        }
+        if new.shells.len() > 1 {
+            return Err(Refusal::TooManyShells);
+        }
+        let start = match new.job_type {
+            JobType::Create => self.recipe(RecipeId(new.artifact_id)).await?,
+            JobType::Customize => self.image(ImageId(new.artifact_id)).await?,
+        };
+        let mut keys = None;
+        if let Some(id) = new.public_key_id {
+            let key = Collection::<PublicKey>::get(&*self.store, Side::Live, id).await?;
+            let unknown = || Refusal::Unknown(Referred::PublicKey, id.into());
+            keys = Some(key.ok_or_else(unknown)?.record.public_key);
+        }
+        let options = &new.options;
+        let own_kernel = options.require_dkms.unwrap_or(start.own_kernel);
+        let job = self.record(id, new, start.arch, own_kernel);
+        let gib = |size: u32| u64::from(size) << 30;
+        let run = NewRun {
+            shell: keys.and_then(|keys| shell(new, keys)),
+            own_kernel,
+            twins: options.twins.or(start.recipe.as_ref().and_then(|recipe| recipe.twins)),
+            kernel_required: options.kernel_file_name.is_some(),
+            asked: Asked {
+                disk: options.build_env_size.map(gib),
+                memory: options.job_mem_size.map(gib),
+                usual_disk: gib(self.jobs.default_image_size_gib),
+                usual_memory: gib(self.jobs.default_mem_size_gib),
+            },
+            recipe: start.recipe,
+            image: start.image,
+            who: None,
+        };
+        Ok((job, run))
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Start, Refusal> {
+        let recipe = Collection::<Recipe>::get(&*self.store, Side::Live, id).await?;
+        let unknown = || Refusal::Unknown(Referred::Recipe, id.into());
+        let recipe = recipe.ok_or_else(unknown)?.record;
+        let link = linked(Referred::Recipe, recipe.link.as_ref())?;
+        self.artifacts.must_exist(&link.path).await?;
+        if recipe.recipe_type == RecipeType::Packer {
+            return Err(Refusal::Packer);
+        }
+        Ok(Start {
+            arch: recipe.arch,
+            own_kernel: recipe.require_dkms,
+            recipe: Some(recipe),
+            image: None,
+        })
+    }
+
+    async fn image(&self, id: ImageId) -> Result<Start, Refusal> {
+        let image = Collection::<Image>::get(&*self.store, Side::Live, id).await?;
+        let unknown = || Refusal::Unknown(Referred::Image, id.into());
+        let image = image.ok_or_else(unknown)?.record;
+        let link = linked(Referred::Image, image.link.as_ref())?;
+        let rootfs = self.artifacts.check_rootfs(link).await?;
+        Ok(Start {
+            arch: image.arch,
+            own_kernel: self.jobs.enable_dkms,
+            recipe: None,
+            image: Some(BaseImage {
+                id,
+                rootfs: rootfs.path,
+                md5: rootfs.md5,
+                sha256: rootfs.sha256,
+                changes: Vec::new(),
+            }),
+        })
+    }
+
+    /// IMS's half of the job.
+    fn record(&self, id: JobId, new: &NewJob, arch: Arch, own_kernel: bool) -> Job {
+        let options = &new.options;
+        let said = |name: &Option<String>, usual: &str| name.clone().unwrap_or_else(|| usual.to_owned());
+        let name = |part: &str| format!("cray-ims-{id}-{part}");
+        Job {
+            id,
+            created: Moment::now(),
+            job_type: new.job_type,
+            artifact_id: new.artifact_id,
+            // Clients expect an id.
+            public_key_id: new.public_key_id.unwrap_or(PublicKeyId(Uuid::nil())),
+            image_root_archive_name: new.image_root_archive_name.clone(),
+            enable_debug: new.enable_debug,
+            build_env_size: options.build_env_size.unwrap_or(self.jobs.default_image_size_gib),
+            job_mem_size: options.job_mem_size.unwrap_or(self.jobs.default_mem_size_gib),
+            kernel_file_name: said(&options.kernel_file_name, arch.kernel_file_name()),
+            initrd_file_name: said(&options.initrd_file_name, "initrd"),
+            kernel_parameters_file_name: said(&options.kernel_parameters_file_name, "kernel-parameters"),
+            ssh_containers: self.containers(id, new),
+            // As in IMS, a job for aarch64 always says so.
+            require_dkms: arch == Arch::Aarch64 || own_kernel,
+            status: JobStatus::Creating,
+            arch,
+            resultant_image_id: None,
+            kubernetes_job: name(new.job_type.name()),
+            kubernetes_service: name("service"),
+            kubernetes_configmap: name("configmap"),
+            kubernetes_pvc: name("job-claim"),
+            kubernetes_secret: None,
+            kubernetes_namespace: self.jobs.namespace.clone(),
+            remote_build_node: String::new(),
+        }
+    }
+
+    /// The shells of a job: what was asked for, else one that the kind of job always has. A job that no key can log in to
+    /// has none.
+    fn containers(&self, id: JobId, new: &NewJob) -> Option<Vec<SshContainer>> {
+        new.public_key_id?;
+        let usual = |name: &str| AskedShell {
+            name: Some(name.to_owned()),
+            jail: false,
+        };
+        let asked = match (new.job_type, new.enable_debug) {
+            (JobType::Create, false) => return None,
+            (JobType::Create, true) => vec![usual("debug")],
+            (JobType::Customize, _) if new.shells.is_empty() => vec![usual("customize")],
+            (JobType::Customize, _) => new.shells.clone(),
+        };
+        let at = |host: String| Connection { host, port: 22 };
+        let outside = format!("{id}.ims.{}.{}", self.jobs.access_subnet, self.jobs.access_domain);
+        let inside = format!("cray-ims-{id}-service.{}.svc.cluster.local", self.jobs.namespace);
+        let container = |AskedShell { name, jail }| SshContainer {
+            name,
+            jail,
+            status: "pending".to_owned(),
+            connection_info: BTreeMap::from([
+                ("customer_access".to_owned(), at(outside.clone())),
+                ("cluster.local".to_owned(), at(inside.clone())),
+            ]),
+        };
+        Some(asked.into_iter().map(container).collect())
+    }
+}
+
+/// The shell that Kiln opens, to those who have the keys.
+fn shell(new: &NewJob, keys: String) -> Option<ShellWish> {
+    let when = match (new.job_type, new.enable_debug) {
+        (JobType::Customize, _) => ShellTime::Customize,
+        (JobType::Create, true) => ShellTime::Debug,
+        (JobType::Create, false) => return None,
+    };
+    let jail = new.shells.first().is_some_and(|shell| shell.jail);
+    Some(ShellWish { keys, jail, when })
+}
+
+fn linked(referred: Referred, link: Option<&Link>) -> Result<&Link, Refusal> {
+    link.ok_or(Refusal::NoLink(referred))
+}

@@ -1,0 +1,152 @@
+//! What becomes of what is asked for.
+
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    config::JobSettings,
+    orchestrate::ask::{Ask, AskedShell, Asker, NewJob, Referred, Refusal},
+    records::{
+        Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
+        job::JobOptions,
+        protocol::{SquashfsOptions, TemplateMode},
+        run::Plan,
+    },
+};
+
+impl Site {
+    fn asker(&self, server: Option<&Server>) -> Asker {
+        Asker {
+            store: Arc::clone(&self.store),
+            artifacts: self.artifacts.clone(),
+            jobs: JobSettings::default(),
+            orchestrator: server.map(|server| Arc::clone(&server.orchestrator)),
+        }
+    }
+
+    /// Adds a recipe of an architecture, whose archive is in S3.
+    async fn recipe(&self, arch: Arch, recipe_type: RecipeType) -> RecipeId {
+        let id = RecipeId::new();
+        let (bucket, key) = (self.artifacts.recipes_bucket(), id.to_string());
+        let etag = self.artifacts.put_bytes(bucket, &key, "a/b", "archive").await.unwrap();
+        let recipe = Recipe {
+            id,
+            created: Moment::now(),
+            link: Some(Link::s3(bucket, &key, &etag)),
+            recipe_type,
+            linux_distribution: LinuxDistribution::Debian,
+            name: "r".to_owned(),
+            arch,
+            require_dkms: false,
+            template_dictionary: None,
+            twins: None,
+            deleted: None,
+        };
+        self.store.insert(&recipe, &[]).await.unwrap();
+        recipe.id
+    }
+
+    async fn plan(&self, job: JobId) -> Plan {
+        self.store.get_run(job).await.unwrap().unwrap().run.plan
+    }
+}
+
+fn build(recipe: RecipeId) -> NewJob {
+    NewJob {
+        job_type: JobType::Create,
+        artifact_id: recipe.into(),
+        public_key_id: None,
+        image_root_archive_name: "image".to_owned(),
+        enable_debug: false,
+        shells: Vec::new(),
+        changes: Vec::new(),
+        options: JobOptions::default(),
+    }
+}
+
+async fn asked(asker: &Asker, new: NewJob) -> Result<Job, Refusal> {
+    asker.ask(JobId::new(), Ask::New(Box::new(new)), None).await
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_named_is_required_whatever_its_name_is() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let asker = site.asker(Some(&server));
+    for arch in Arch::ALL {
+        let recipe = site.recipe(arch, RecipeType::KiwiNg).await;
+        let usual = arch.kernel_file_name();
+        for (named, expected) in [(None, usual), (Some(usual), usual), (Some("vmlinux-6"), "vmlinux-6")] {
+            let mut new = build(recipe);
+            new.options.kernel_file_name = named.map(str::to_owned);
+            let job = asked(&asker, new).await.unwrap();
+            assert_eq!((job.arch, job.kernel_file_name.as_str()), (arch, expected));
+            let boot = site.plan(job.id).await.boot;
+            assert_eq!((boot.kernel.as_str(), boot.required), (expected, named.is_some()));
+
+            server.orchestrator.cancel(job.id, "no more").await.unwrap();
+            let old = Box::new(site.store.get_run(job.id).await.unwrap().unwrap());
+            let again = asker.ask(JobId::new(), Ask::Again { old, from: None }, None).await;
+            assert_eq!(site.plan(again.unwrap().id).await.boot, boot);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_plan_says_how_templates_and_the_root_are_treated() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let recipe = site.recipe(Arch::host(), RecipeType::KiwiNg).await;
+    let job = asked(&site.asker(Some(&server)), build(recipe)).await.unwrap();
+    let plan = site.plan(job.id).await;
+    assert_eq!(
+        (plan.template_mode, plan.squashfs),
+        (TemplateMode::Strict, SquashfsOptions::default())
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_job_is_refused_for_one_reason() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let (asker, records) = (site.asker(Some(&server)), site.asker(None));
+    let (recipe, packer) = (
+        site.recipe(Arch::host(), RecipeType::KiwiNg).await,
+        site.recipe(Arch::host(), RecipeType::Packer).await,
+    );
+
+    let shell = || AskedShell {
+        name: None,
+        jail: false,
+    };
+    let mut new = build(recipe);
+    new.shells = vec![shell()];
+    assert!(matches!(asked(&asker, new).await, Err(Refusal::ShellOfCreate)));
+    let mut new = build(recipe);
+    (new.job_type, new.shells) = (JobType::Customize, vec![shell(), shell()]);
+    assert!(matches!(asked(&asker, new).await, Err(Refusal::TooManyShells)));
+    let mut new = build(recipe);
+    new.job_type = JobType::Customize;
+    let refused = asked(&asker, new).await;
+    assert!(matches!(refused, Err(Refusal::Unknown(Referred::Image, id)) if id == Uuid::from(recipe)));
+    let refused = asked(&asker, build(RecipeId::new())).await;
+    assert!(matches!(refused, Err(Refusal::Unknown(Referred::Recipe, _))));
+    let mut new = build(recipe);
+    new.public_key_id = Some(PublicKeyId::new());
+    let refused = asked(&asker, new).await;
+    assert!(matches!(refused, Err(Refusal::Unknown(Referred::PublicKey, _))));
+    assert!(matches!(asked(&asker, build(packer)).await, Err(Refusal::Packer)));
+
+    let job = asked(&records, build(recipe)).await.unwrap();
+    assert!(
+        site.store.get_run(job.id).await.unwrap().is_none(),
+        "it is a record only"
+    );
+    let job = asked(&asker, build(recipe)).await.unwrap();
+    let old = Box::new(site.store.get_run(job.id).await.unwrap().unwrap());
+    let again = Ask::Again { old, from: None };
+    let refused = asker.ask(JobId::new(), again.clone(), None).await;
+    assert!(matches!(refused, Err(Refusal::NotEnded)));
+    let refused = records.ask(JobId::new(), again, None).await;
+    assert!(matches!(refused, Err(Refusal::RecordsOnly)));
+}
