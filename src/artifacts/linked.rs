@@ -1,4 +1,4 @@
-//! Checks the objects that records refer to: links and manifests. Reads S3.
+//! Checks the objects that records refer to: links and manifests. It reads S3 and writes nothing.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
@@ -6,16 +6,16 @@ use serde_json::Value;
 use super::{ArtifactStore, ReadError, manifest};
 use crate::records::{ArtifactKind, Failure, Link, link::bucket_and_key};
 
-/// Objects checked in S3 at the same time, for one request.
+/// The number of objects checked in S3 at the same time, for one request.
 const PARALLEL: usize = 8;
 
-/// Why a link is of no use.
+/// Why a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// Its path does not name an object in S3.
     #[error("{0} is not of the form s3://bucket/key.")]
     NotAPath(String),
-    /// The object is not there.
+    /// The object does not exist.
     #[error("{0} cannot be found in S3.")]
     Missing(String),
     /// The manifest is too large to be read.
@@ -24,7 +24,7 @@ pub enum Unusable {
         manifest::MAX_SIZE
     )]
     TooLarge {
-        /// Where it is.
+        /// Its path.
         path: String,
         /// Its size.
         size: u64,
@@ -32,42 +32,42 @@ pub enum Unusable {
     /// The manifest is malformed.
     #[error("The manifest {path} is not valid: {cause}.")]
     Malformed {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// What is wrong.
+        /// The fault.
         cause: String,
     },
     /// The manifest does not name exactly one root file system.
     #[error("The manifest {path} {cause}.")]
     Rootfs {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// What is wrong.
+        /// The fault.
         cause: &'static str,
     },
-    /// S3 does not say.
+    /// S3 gives no answer.
     #[error(transparent)]
     S3(#[from] Failure),
 }
 
-/// What manifests say of one object.
+/// The entry of one object in a manifest.
 #[derive(Debug)]
 pub struct Listed {
-    /// Where it is.
+    /// Its path.
     pub path: String,
     /// Its MD5, lower-case hexadecimal, if the manifest has it.
     pub md5: Option<String>,
-    /// Its SHA-256 likewise, which manifests of others lack.
+    /// Its SHA-256 likewise, which manifests written by other tools lack.
     pub sha256: Option<String>,
     is_rootfs: bool,
 }
 
 impl ArtifactStore {
-    /// Sees that the object is in S3.
+    /// Checks that the object is in S3.
     ///
     /// # Errors
     ///
-    /// When it is not, or S3 does not say.
+    /// When it is not, or S3 gives no answer.
     pub async fn must_exist(&self, path: &str) -> Result<(), Unusable> {
         let (bucket, key) = place(path)?;
         if self.exists(bucket, key).await? {
@@ -77,17 +77,18 @@ impl ArtifactStore {
         }
     }
 
-    /// Reads and checks the manifest that an image's link names, and everything that it names itself. Answers all
-    /// objects of the image: the manifest's path first.
+    /// Reads and checks the manifest that an image's link names, and all objects named in it. Returns all objects of
+    /// the image, the manifest's path first.
     ///
     /// # Errors
     ///
-    /// When the manifest is none, also where IMS accepts it, or an object is not there, or S3 does not say.
+    /// When the manifest is not valid (even where IMS accepts it), when an object does not exist, or when S3 gives no
+    /// answer.
     pub async fn check_image(&self, link: &Link) -> Result<Vec<String>, Unusable> {
         let listed = self.read_manifest(link).await?;
         let mut objects = vec![link.path.clone()];
         objects.extend(listed.into_iter().map(|object| object.path));
-        // Owned: the checks run side by side.
+        // Owned paths, since the checks run side by side.
         let checks = objects[1..]
             .iter()
             .cloned()
@@ -99,11 +100,11 @@ impl ArtifactStore {
         Ok(objects)
     }
 
-    /// Sees that an image can be started from: its manifest can be read and its root file system is in S3.
+    /// Checks that a job can start from an image: its manifest is readable and its root file system is in S3.
     ///
     /// # Errors
     ///
-    /// As [`check_image`](Self::check_image).
+    /// The same as for [`check_image`](Self::check_image).
     pub async fn check_rootfs(&self, link: &Link) -> Result<Listed, Unusable> {
         let listed = self.read_manifest(link).await?;
         let rootfs = listed.into_iter().find(|object| object.is_rootfs);
@@ -134,12 +135,12 @@ impl ArtifactStore {
     }
 }
 
-/// Bucket and key of a link.
+/// The bucket and key of a link.
 fn place(path: &str) -> Result<(&str, &str), Unusable> {
     bucket_and_key(path).ok_or_else(|| Unusable::NotAPath(path.to_owned()))
 }
 
-/// The mistake in a manifest: IMS answers the two kinds with different statuses.
+/// The fault in a manifest: IMS answers the two kinds with different statuses.
 #[derive(Debug, PartialEq)]
 enum Fault {
     Malformed(String),

@@ -1,7 +1,8 @@
-//! What library code reports through `tracing` while a command runs.
+//! Prints what library code reports through `tracing` while a command runs. It writes to standard error and nothing
+//! else.
 //!
-//! A warning is printed like every other message of the command, without a time stamp. `KILN_LOG` asks for more than
-//! warnings; that is printed as log lines, for developers.
+//! A warning is printed like every other message of the command, without a time stamp. `KILN_LOG` requests more than
+//! warnings; those are printed as log lines, for developers.
 
 use std::{
     fmt::{self, Write},
@@ -20,7 +21,7 @@ use tracing_subscriber::{
 
 use super::printer::Printer;
 
-/// Prints warnings and errors through `printer`, and more as `KILN_LOG` asks.
+/// Prints warnings and errors through `printer`, and more if `KILN_LOG` requests it.
 pub(super) fn start(printer: &Printer) {
     let filter = EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into());
     let printer = printer.clone();
@@ -40,7 +41,7 @@ fn wants_colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Everything below a warning, as log lines.
+/// Prints everything below a warning as log lines.
 fn more<S, W>(writer: fn() -> W, has_colour: bool) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -90,7 +91,7 @@ where
     }
 }
 
-/// The fields of an event that a user can make use of.
+/// The fields of an event that are useful to a user.
 #[derive(Debug, Default)]
 struct Said {
     message: String,
@@ -144,7 +145,7 @@ mod tests {
 
     type Printed = Arc<Mutex<Vec<(Severity, String, Option<String>)>>>;
 
-    /// What is printed as messages while `work` runs.
+    /// The messages printed while `work` runs.
     fn printed(work: impl FnOnce()) -> Vec<(Severity, String, Option<String>)> {
         let printed = Printed::default();
         let into = Arc::clone(&printed);

@@ -1,4 +1,4 @@
-//! Whether there is room for a job: pure arithmetic over what jobs need and what the place has.
+//! Decides whether there is room for a job: arithmetic over what jobs need and what the place has. Pure: no I/O.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use crate::{
     sandbox::Capacity,
 };
 
-/// What a job asks for, in bytes; none of what it does not say.
+/// The resources a job asks for, in bytes; `None` where it does not say.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asked {
     /// Disk.
     pub disk: Option<u64>,
     /// Memory.
     pub memory: Option<u64>,
-    /// Disk that it gets at most when it does not say.
+    /// The most disk it gets when it does not say.
     pub usual_disk: u64,
-    /// Memory that it gets at most when it does not say.
+    /// The most memory it gets when it does not say.
     pub usual_memory: u64,
 }
 
-/// What is left of the place for more jobs.
+/// The room that the place has left for more jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Jobs.
@@ -35,11 +35,11 @@ pub struct Room {
     pub memory: u64,
     /// Bytes of disk.
     pub disk: u64,
-    /// Whether there are inodes enough.
+    /// Whether enough inodes are free.
     pub inodes: bool,
 }
 
-/// What the place could give at most, if nothing else ran.
+/// The most that the place could give if nothing else ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Jobs.
@@ -50,26 +50,26 @@ pub struct Limits {
     pub disk: u64,
 }
 
-/// What becomes of a job that waits.
+/// The decision on a waiting job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// There is room.
     Go,
-    /// There is none yet, for this reason.
+    /// There is no room yet, for this reason.
     Wait(String),
-    /// There never will be, for this reason.
+    /// There will never be room, for this reason.
     Never(String),
 }
 
-/// What the last builds of a recipe needed is taken as what the next one will, and this much more: a quarter.
+/// The next build of a recipe is expected to need what the last ones did, and this much more: a quarter.
 const MARGIN: (u64, u64) = (5, 4);
 
-/// What a job gets: what its recipe's last builds used and a margin, or what it asks for, or what a first build gets;
-/// never more than it may have.
+/// The resources a job gets: what its recipe's last builds used plus a margin, or what the job asks for, or what a
+/// first build gets; never more than its limit.
 pub fn needs(asked: Asked, history: &[Used], settings: &CapacitySettings, limits: Limits) -> Needs {
     let most = |of: fn(&Used) -> u64| history.iter().map(of).filter(|used| *used > 0).max();
     let set_aside = |asked: Option<u64>, usual: u64, used: Option<u64>, first: u64, place: u64| {
-        // What nobody asked for is cut to what the place has; what somebody did is not.
+        // A default is cut to what the place has; an explicit request is not.
         let limit = asked.unwrap_or(usual.min(place));
         let wanted = used.map_or(asked.unwrap_or(first), |used| used / MARGIN.1 * MARGIN.0);
         (wanted.min(limit), limit)
@@ -97,7 +97,7 @@ pub fn needs(asked: Asked, history: &[Used], settings: &CapacitySettings, limits
 }
 
 impl Limits {
-    /// Of this place.
+    /// The limits of this place.
     pub fn of(capacity: &Capacity, settings: &CapacitySettings) -> Self {
         Self {
             jobs: settings.jobs.unwrap_or(capacity.cpus).max(1),
@@ -108,7 +108,7 @@ impl Limits {
 }
 
 impl Room {
-    /// What is left beside jobs that hold this much. Of the disk that is set aside for them they have used some already.
+    /// The room left beside jobs that hold this much. Part of the disk set aside for them is already used.
     pub fn beside(held: &[(Needs, Used)], limits: Limits, capacity: &Capacity, settings: &CapacitySettings) -> Self {
         let to_come: u64 = held
             .iter()
@@ -181,8 +181,8 @@ fn lacks(what: &str, needed: u64, there: u64, where_it_is: impl fmt::Display) ->
     )
 }
 
-/// Goes through the jobs that wait, in their order. Who does not fit makes those behind it wait too: a large job would
-/// never have its turn if small ones passed it by.
+/// Goes through the waiting jobs, in their order. A job that does not fit makes those behind it wait too: a large job
+/// would never have its turn if small ones passed it by.
 pub fn admit(queue: &[(JobId, Needs)], mut room: Room, limits: Limits) -> Vec<(JobId, Verdict)> {
     let mut ahead: Option<(JobId, u32)> = None;
     let decide = |(job, needs): &(JobId, Needs)| {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     proptest! {
-        /// However many come at once, what is let in never takes more than there is, and nobody overtakes.
+        /// However many jobs come at once, those let in never take more than there is, and no job overtakes another.
         #[test]
         fn a_burst_never_takes_more_than_there_is(sizes in prop::collection::vec((0..20_u64, 0..60_u64), 0..50)) {
             let queue: Vec<_> = sizes.iter().map(|(memory, disk)| (JobId::new(), needing(memory * GIB, disk * GIB))).collect();

@@ -1,4 +1,4 @@
-//! What agents may ask of whoever runs their jobs.
+//! Defines the calls that agents may make to the server or build that runs their jobs. Pure: no I/O here.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use crate::records::{
 /// The server's side of the agents' protocol. [`api::agent`](crate::api::agent) carries it over HTTP.
 #[async_trait]
 pub trait AgentCalls: fmt::Debug + Send + Sync {
-    /// Answers one call of the agent of `job` that showed `token`.
+    /// Answers one call of the agent of `job`, which presented `token`.
     ///
     /// # Errors
     ///
-    /// Why there is no answer, and with that what the agent is to do.
+    /// Why there is no answer, which also tells the agent what to do.
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal>;
 
-    /// Takes a line into the sandbox of a job, after [`Answer::Line`]. It is closed by being dropped.
+    /// Takes over a line into the sandbox of a job, after [`Answer::Line`]. Dropping the line closes it.
     fn take_line(&self, job: JobId, line: Line);
 }
 
-/// A line into a sandbox, for one who logs in to its shell (see [`shell`](crate::records::protocol::shell)).
+/// A line into a sandbox, for a user who logs in to its shell (see [`shell`](crate::records::protocol::shell)).
 pub type Line = Box<dyn Stream>;
 
 /// Both directions of a connection.
@@ -35,11 +35,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// Why an agent gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such job, or that is not its token. The agent exits.
+    /// The job does not exist, or the token is not its own. The agent exits.
     Unknown,
     /// The job is over. The agent kills its tools and exits.
     Over,
-    /// The events begin after this number, which is the one to come next. The agent cannot mend that; the job fails.
+    /// The events begin after this number, which is the next one expected. The agent cannot repair that; the job fails.
     Hole(u64),
     /// The server cannot answer now, for this reason. The agent tries again.
     Later(Failure),

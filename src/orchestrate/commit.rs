@@ -1,7 +1,8 @@
-//! The commit loop: makes an image of what an agent brought.
+//! The commit loop makes an image of the artifacts that an agent uploaded. It reads and writes rows of the store, and
+//! writes the log and the manifest to S3.
 //!
-//! The manifest is the commit point: before it there is no image, after it there is one, whoever dies. So the record
-//! follows the manifest and the job's end follows the record, and each of the three may be done again.
+//! The manifest is the commit point: before it there is no image, after it there is one, whichever process dies. So the
+//! record follows the manifest and the job's end follows the record, and each of the three may be repeated.
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +17,15 @@ use crate::{
     store::{Collection, Side, StoreError, StoredRun},
 };
 
-/// How long S3 or the database may be away before the job fails of it.
+/// How long S3 or the database may be away before the job fails because of it.
 const PATIENCE: Duration = Duration::from_mins(15);
 
 impl Orchestrator {
-    /// One look at everything that waits to be made an image.
+    /// Makes one pass over everything that waits to become an image.
     ///
     /// # Errors
     ///
-    /// When the store cannot be asked; the next look begins anew.
+    /// When the store cannot be read; the next pass starts afresh.
     pub async fn commit_once(&self) -> Result<(), Failure> {
         for stored in self.store.open_runs().await? {
             let ours = self.is_mine(&stored.run).await?;
@@ -76,17 +77,17 @@ impl Orchestrator {
             .chain([manifest.path.clone()])
             .collect();
         match self.store.insert(&image(stored, manifest), &objects).await {
-            // An earlier look came as far as here.
+            // An earlier pass got this far.
             Ok(()) | Err(StoreError::Exists) => {}
             Err(error) => return Err(error.into()),
         }
-        // A job that was deleted meanwhile leaves its image, as in IMS.
+        // A job that was deleted meanwhile leaves its image behind, as in IMS.
         self.change(job.id, Run::commit).await?;
         tracing::info!(image.id = %run.image, "the job has made its image");
         Ok(())
     }
 
-    /// Whether an image has a record, be it a deleted one.
+    /// Whether an image has a record, even a deleted one.
     pub(super) async fn has_record(&self, run: &Run) -> Result<bool, StoreError> {
         for side in [Side::Live, Side::Deleted] {
             if Collection::<Image>::get(&*self.store, side, run.image).await?.is_some() {
@@ -97,8 +98,8 @@ impl Orchestrator {
     }
 }
 
-/// Whether a finished job that cannot be made an image, for so long already, is looked at again. What cannot pass would
-/// only hold back the answer.
+/// Whether to try again with a finished job whose image could not be made for this long. Waiting on a failure that
+/// cannot pass would only delay the answer.
 fn is_worth_waiting(code: Code, waited: Duration) -> bool {
     code.is_passing() && waited < PATIENCE
 }

@@ -1,7 +1,9 @@
-//! The service's side of the agents' protocol.
+//! Answers the calls of agents: the service's side of their protocol. It reads and writes rows of the store; in S3 it
+//! reads objects, presigns addresses and completes uploads; it asks drivers for a sandbox's usage, and opens the ports
+//! of shells.
 //!
-//! Every call is checked against the job's own row first: the token has to be that of the present try, and the job has
-//! to run. Every call may come twice.
+//! Every call is first checked against the job's own row: the token must be that of the current try, and the job must
+//! not have ended. Every call may arrive twice.
 
 use std::time::Duration;
 
@@ -30,16 +32,16 @@ use crate::{
     store::{Appended, StoreError, StoredRun},
 };
 
-/// How long a presigned address is good for. The agent asks for one just before it uses it.
+/// How long a presigned address is valid. The agent asks for one just before using it.
 const URL_VALID: Duration = Duration::from_mins(15);
 
-/// The same for objects that are read after other work, or take long to be read.
+/// The same for objects that are read after other work, or that take long to read.
 const LONG_URL_VALID: Duration = Duration::from_hours(6);
 
-/// How long an agent waits at most for a server, or an S3, that does not answer.
+/// The longest an agent waits for a server, or for S3, that does not answer.
 const SERVER_PATIENCE: Duration = Duration::from_mins(30);
 
-/// How long a recipe's repositories are waited for, as IMS does.
+/// How long to wait for a recipe's repositories, as IMS does.
 const REPOS_TIMEOUT: Duration = Duration::from_secs(500);
 
 #[async_trait]
@@ -110,7 +112,7 @@ impl Orchestrator {
         }
     }
 
-    /// Changes the job of a call by an arrow; what is refused means that the job is over for this agent.
+    /// Changes the job of a call by an arrow; a refused arrow means that the job is over for this agent.
     async fn change_for(
         &self,
         stored: &StoredRun,
@@ -256,7 +258,7 @@ impl Orchestrator {
             .iter()
             .any(|change| matches!(change, Change::Shell(ShellNews::Opened { .. })))
         {
-            // Whoever reads that the shell is ready connects at once.
+            // A user who reads that the shell is ready connects at once.
             self.open_port(stored).await?;
         }
         if !changes.is_empty() {
@@ -282,7 +284,7 @@ impl Orchestrator {
         }))
     }
 
-    /// Tells the clocks what is new. Answers whether anything is.
+    /// Reports news to the job's clocks. Returns whether any of it was progress.
     fn note_news(&self, job: JobId, events: &[Event]) -> bool {
         let mut state = self.state();
         let Some(live) = state.live.get_mut(&job) else {
@@ -364,7 +366,7 @@ impl Orchestrator {
         Ok(Answer::Done)
     }
 
-    /// A tool that was killed for want of memory knows nothing of it; the kernel does.
+    /// A tool killed for lack of memory does not know the cause; the kernel does.
     async fn better_cause(&self, stored: &StoredRun, failure: Failure) -> Failure {
         match self.driver_of(&stored.run).usage(stored.job.id).await {
             Ok(usage) if usage.oom_kills > 0 => out_of_memory(usage.oom_kills),
@@ -373,7 +375,7 @@ impl Orchestrator {
     }
 }
 
-/// What IMS tells those who change its images.
+/// The environment that IMS gives to users and scripts that change its images.
 fn environment(job: &Job) -> Vec<(String, String)> {
     let dkms = if job.require_dkms { "True" } else { "False" };
     let values = [
@@ -385,7 +387,8 @@ fn environment(job: &Job) -> Vec<(String, String)> {
     values.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// A job that is to have a kernel of its own must have been seen to: what the agent found counts, not what was asked for.
+/// Checks that a job that must have a kernel of its own does have one: what the agent found counts, not what was
+/// requested.
 fn check_isolation(run: &Run, found: Option<&SandboxFacts>) -> Result<(), Failure> {
     if run.plan.driver.kernel() == Kernel::Shared {
         return Ok(());
@@ -427,7 +430,7 @@ fn opened(number: usize, upload: &Upload, parts: Vec<StoredPart>) -> Answer {
     })
 }
 
-/// What runs the programs of an image, if the CPU does not.
+/// The emulator that runs the programs of an image, if the CPU does not.
 pub(super) fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
     match how {
         How::Native => Ok(None),
@@ -441,7 +444,7 @@ pub(super) fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure
     }
 }
 
-/// What the log says of an event, if anything.
+/// The log line for an event, if it has one.
 fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
     let (step, stream, text) = match &event.what {
         What::StepStarted(begun) => (Some(*begun), Stream::Agent, "started".to_owned()),

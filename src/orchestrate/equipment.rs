@@ -1,7 +1,8 @@
-//! What sandboxes are made from: an agent and a toolbox for each architecture that places have.
+//! Keeps what sandboxes are made from: an agent and a toolbox for each architecture that places have. It looks for
+//! agents on disk; finished toolboxes are handed to it.
 //!
-//! Agents are installed with Kiln. Toolboxes are made when the first job, or the first build node, needs one: whoever finds
-//! that there is none asks for it here, and whoever makes them waits here for that.
+//! Agents are installed with Kiln. Toolboxes are made when the first job, or the first build node, needs one: a caller
+//! that finds no toolbox requests it here, and the task that builds toolboxes waits here for requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,12 +33,12 @@ struct Toolboxes {
     wanted: BTreeSet<Arch>,
 }
 
-/// Why there is no sandbox to be made yet, or none at all.
+/// Why a sandbox cannot be made yet, or at all.
 #[derive(Debug, Clone)]
 pub enum Lack {
     /// The toolbox is being made, as this says.
     Toolbox(String),
-    /// What is missing, nobody here makes; or it cannot be made now.
+    /// The missing part is not made by this server, or cannot be made now.
     Failed(Failure),
 }
 
@@ -60,7 +61,7 @@ impl From<Lack> for Failure {
 }
 
 impl Equipment {
-    /// With the toolboxes that there are.
+    /// Equipment with the toolboxes that already exist.
     pub fn new(agents: Agents, toolboxes: impl IntoIterator<Item = Toolbox>) -> Self {
         let made = toolboxes.into_iter().map(|toolbox| (toolbox.facts.arch, Ok(toolbox)));
         Self {
@@ -78,11 +79,11 @@ impl Equipment {
         self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What sandboxes on hosts of this architecture are made from. A toolbox that is not there is asked for.
+    /// The agent and toolbox for sandboxes on hosts of this architecture. A missing toolbox is requested.
     ///
     /// # Errors
     ///
-    /// What is missing.
+    /// The missing part.
     pub fn of(&self, arch: Arch) -> Result<(PathBuf, Toolbox), Lack> {
         let agent = self.agents.of(arch).map_err(Lack::Failed)?;
         let known = self.toolboxes().made.get(&arch).cloned();
@@ -101,8 +102,8 @@ impl Equipment {
         Err(lack)
     }
 
-    /// Waits until somebody asks for a toolbox that is not there; for which architecture. This host's own comes first, since
-    /// others are made with it.
+    /// Waits until a missing toolbox is requested, and returns its architecture. This host's own comes first, since it
+    /// is needed to make the others.
     pub async fn wanted(&self) -> Arch {
         loop {
             {
@@ -117,11 +118,11 @@ impl Equipment {
         }
     }
 
-    /// Takes a toolbox that was made, or the reason why it was not.
+    /// Takes a finished toolbox, or the reason why it could not be made.
     pub fn note(&self, arch: Arch, made: Result<Toolbox, Failure>) {
         let mut toolboxes = self.toolboxes();
         toolboxes.made.insert(arch, made);
-        // Asked for while it was made.
+        // It may have been requested again while it was being made.
         toolboxes.wanted.remove(&arch);
     }
 }
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(equipment.wanted().now_or_never(), Some(foreign));
         assert_eq!(equipment.wanted().now_or_never(), None);
 
-        // One that could not be made is tried again when somebody asks again.
+        // A toolbox that could not be made is tried again at the next request.
         equipment.note(foreign, Err(Failure::new(Code::ToolboxBuild, "no mirror")));
         assert_eq!(equipment.wanted().now_or_never(), None);
         assert!(matches!(equipment.of(foreign), Err(Lack::Failed(failure)) if failure.code == Code::ToolboxBuild));

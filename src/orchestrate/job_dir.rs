@@ -1,4 +1,5 @@
-//! What one job keeps on disk: its record, its whole log, and a lock that says whether somebody still runs it.
+//! Keeps one job's files on disk: its record, its whole log, and a lock that tells whether a process still runs it. It
+//! touches the directory of jobs and nothing else.
 
 use std::{
     io::Write,
@@ -45,23 +46,23 @@ pub struct JobRecord {
     pub begun: Timestamp,
     /// When it ended.
     pub ended: Option<Timestamp>,
-    /// What its sandbox is, as its agent found it.
+    /// The sandbox's properties, as its agent found them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxFacts>,
-    /// What ran how, once the root of an emulated job is built.
+    /// Which programs ran emulated and which natively, once the root of an emulated job is built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execs: Option<Execs>,
-    /// What became of it.
+    /// Its outcome.
     pub state: JobState,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Somebody holds its lock, or it died without a word.
+    /// A process holds its lock, or the job died without recording its end.
     Running,
-    /// The image is there, whole.
+    /// The image exists and is complete.
     Success,
     /// There is no image, for this reason.
     Error(Failure),
@@ -100,7 +101,8 @@ impl JobDir {
         self.dir.join(LOG)
     }
 
-    /// Makes the directory for the sockets that the job's sandbox sees. It goes with this process's work on the job.
+    /// Makes the directory for the sockets that the job's sandbox sees. It is removed when this process's work on the
+    /// job ends.
     pub fn make_doors(&self) -> Result<PathBuf, Failure> {
         let doors = self.dir.join(DOORS);
         make_open_dir(&doors)?;
@@ -138,7 +140,7 @@ impl JobDir {
     }
 }
 
-/// Makes a directory that everybody may look into. Who gets to it at all is decided by the directories above.
+/// Makes a directory that every user may look into. The directories above decide which users can reach it.
 fn make_open_dir(dir: &Path) -> Result<(), Failure> {
     fs_err::create_dir(dir)
         .and_then(|()| fs_err::set_permissions(dir, std::fs::Permissions::from_mode(0o755)))
@@ -166,7 +168,7 @@ fn write_record(dir: &Path, record: &JobRecord) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records of jobs that say they run while nobody runs them.
+/// The records of jobs that claim to be running although no process runs them.
 pub fn find_dead(jobs: &Path) -> Vec<JobRecord> {
     let Ok(entries) = fs_err::read_dir(jobs) else {
         return Vec::new();
@@ -179,13 +181,13 @@ pub fn find_dead(jobs: &Path) -> Vec<JobRecord> {
     entries.flatten().filter_map(|entry| dead(entry.path())).collect()
 }
 
-/// Whether some process runs a job.
+/// Whether a process runs a job.
 pub fn is_live(jobs: &Path, job: JobId) -> bool {
     let lock = fs_err::File::open(jobs.join(job.to_string()).join(LOCK));
     lock.is_ok_and(|lock| lock.file().try_lock().is_err())
 }
 
-/// Records the end of a dead job; `finished` when its image is there all the same.
+/// Records the end of a dead job; `finished` when its image exists all the same.
 pub fn bury(jobs: &Path, mut record: JobRecord, finished: bool) -> Result<(), Failure> {
     record.state = if finished {
         JobState::Success

@@ -1,7 +1,8 @@
-//! The launch loop: gives jobs that wait their place, and makes their sandboxes.
+//! The launch loop gives waiting jobs their place, and makes their sandboxes. It reads and writes rows of the store,
+//! and runs sandboxes through their drivers.
 //!
 //! A job gets its place in the database before anything is made for it, so a burst of jobs cannot take more than there
-//! is, and a server that dies in between finds on its next look what it had begun.
+//! is. A server that dies in between finds on its next pass what it had begun.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,15 +28,15 @@ use crate::{
     store::{StoreError, StoredRun},
 };
 
-/// How long a sandbox may take to be there after its start was asked for by a process that is gone.
+/// How long a sandbox may take to appear after a process that is now gone asked for its start.
 const ORPHANED_START: Duration = Duration::from_secs(2);
 
 impl Orchestrator {
-    /// One look at everything that waits or is being launched.
+    /// Makes one pass over everything that waits or is being launched.
     ///
     /// # Errors
     ///
-    /// When the store or the place cannot be asked; the next look begins anew.
+    /// When the store or the place does not answer; the next pass starts afresh.
     pub async fn launch_once(self: &std::sync::Arc<Self>) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
         let ours = |stored: &&StoredRun| stored.run.owner == Some(self.id);
@@ -48,10 +49,10 @@ impl Orchestrator {
         let (resting, ready): (Vec<_>, Vec<_>) = open
             .iter()
             .filter(|stored| stored.run.state == State::Queued)
-            // What a job goes on from is on one host only.
+            // The files that a job resumes from are on one host only.
             .filter(|stored| stored.run.resumes().is_none_or(|resume| resume.server == self.id))
             .partition(|stored| stored.run.rest(now).is_some());
-        // Who rests holds nobody up.
+        // A resting job does not block the queue.
         let resting = resting.into_iter().filter_map(|stored| {
             let seconds = stored.run.rest(now)?.as_secs() + 1;
             Some((
@@ -68,7 +69,7 @@ impl Orchestrator {
             };
             match at {
                 Ok(run) => {
-                    // None has just ended.
+                    // No run means that the job has just ended.
                     if let Some((place, run)) = run.and_then(|run| Some((run.plan.place.clone()?, run))) {
                         let queue = queues.entry(place).or_default();
                         queue.push((stored.job.id, self.takes(&run)));
@@ -99,8 +100,8 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// A job that waits, with its place, which is decided anew if it has none or that is of no use now. `Ok(None)`: the job
-    /// has just ended, since no place will ever do. `Err`: why there is none yet.
+    /// A waiting job, with its place; the place is decided anew if there is none or it is unusable now. `Ok(None)`: the
+    /// job has just ended, since no place will ever do. `Err`: why there is no place yet.
     async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<Run>, String>, Failure> {
         let (job, plan) = (stored.job.id, &stored.run.plan);
         if self.places.has(plan.place.as_deref(), plan.driver) {
@@ -142,7 +143,7 @@ impl Orchestrator {
         Ok(decision)
     }
 
-    /// Which of the jobs that wait at a place have room there, beside those that hold something of it.
+    /// Which of the jobs that wait at a place have room there, beside those that already hold part of it.
     async fn admit_at(
         &self,
         place: &str,
@@ -152,7 +153,7 @@ impl Orchestrator {
         let capacity = self.places.driver(Some(place)).capacity().await?;
         let mut settings = self.capacity.clone();
         if place != LOCAL {
-            // Those are this host's.
+            // These settings are for this host only.
             (settings.jobs, settings.memory) = (None, None);
         }
         let limits = Limits::of(&capacity, &settings);
@@ -160,7 +161,7 @@ impl Orchestrator {
         Ok(admit(queue, room, limits))
     }
 
-    /// Does what was decided of a job that waits. Returns why it still does, if so.
+    /// Carries out the decision on a waiting job. Returns the reason if it still waits.
     async fn carry_out(
         self: &std::sync::Arc<Self>,
         job: JobId,
@@ -184,7 +185,7 @@ impl Orchestrator {
         Ok(None)
     }
 
-    /// What a job takes of its place: what it needs, and what its kind of sandbox does.
+    /// The room that a job takes at its place: its own needs, plus those of its kind of sandbox.
     fn takes(&self, run: &Run) -> Needs {
         let beside = self.driver_of(run).memory_beside(run.plan.driver.kernel());
         Needs {
@@ -193,13 +194,13 @@ impl Orchestrator {
         }
     }
 
-    /// What a job uses now.
+    /// A job's current usage.
     fn used(&self, stored: &StoredRun) -> Used {
         let live = self.state().live.get(&stored.job.id).map(|live| live.used);
         live.or(stored.run.used).unwrap_or_default()
     }
 
-    /// Starts a job's sandbox beside everything else, unless this process is at it already.
+    /// Starts a job's sandbox in the background, unless this process is already doing so.
     fn start_soon(self: &std::sync::Arc<Self>, stored: &StoredRun) {
         let (job, attempt) = (stored.job.id, stored.run.attempt);
         if !self.state().starting.insert(job) {
@@ -220,19 +221,20 @@ impl Orchestrator {
         tokio::spawn(start.instrument(job_span(job)));
     }
 
-    /// Starts the sandbox of a try that is being launched. Does nothing when it is there.
+    /// Starts the sandbox of a try that is being launched. Does nothing when the sandbox already exists.
     async fn start(&self, job: JobId, attempt: u32) -> Result<(), Failure> {
-        // Read now that nobody else here starts it: what the loop saw may be older than the last start.
+        // Read the row now that no other task here starts this job: the loop's copy may be older than the last start.
         let run = match self.store.get_run(job).await? {
             Some(stored) if stored.run.state == State::Launching && stored.run.attempt == attempt => stored.run,
             _ => return Ok(()),
         };
         let driver = self.driver_of(&run);
         match driver.look(job).await? {
-            // That of this try: an earlier one would have been destroyed below, before its successor.
+            // It belongs to this try: an earlier one would have been destroyed below, before its successor.
             SandboxState::Running if run.token.is_some() => return Ok(()),
             SandboxState::Absent => {
-                // Somebody else may be at it: a process that was killed a moment ago, whose sandbox is on its way.
+                // Another process may have started it: one that was killed a moment ago, whose sandbox is still on its
+                // way.
                 if run.token.is_some() {
                     tokio::time::sleep(ORPHANED_START).await;
                     if driver.look(job).await? != SandboxState::Absent {
@@ -243,7 +245,7 @@ impl Orchestrator {
             SandboxState::Running | SandboxState::Ended(_) if run.token.is_none() => {
                 driver.destroy(job, Scratch::Remove).await?;
             }
-            // The loop that watches says how it ended.
+            // The watch loop reports how it ended.
             SandboxState::Running | SandboxState::Ended(_) => return Ok(()),
         }
         let (agent, toolbox) = self.equipment.of(driver.arch().await?)?;
@@ -290,8 +292,8 @@ impl Orchestrator {
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
         match driver.start(&spec).await {
-            // Somebody who was killed meanwhile had begun it, or an earlier one is not all gone. No agent but that of
-            // this start knows the job's token, so it is of no use.
+            // A process that was killed meanwhile had begun it, or an earlier sandbox is not entirely gone. Only the
+            // agent of this start knows the job's token, so the other sandbox is of no use.
             Err(failure) if failure.code == Code::SandboxExists => {
                 tracing::info!("replacing a sandbox that another process began");
                 driver.destroy(job, Scratch::Remove).await?;
@@ -316,7 +318,7 @@ pub(super) fn since_launch(run: &Run) -> Duration {
     run.at_work_since().map_or(Duration::ZERO, since)
 }
 
-/// How long ago that was, by the time of day; nothing when it is still to come.
+/// The time since that moment, by the time of day; zero when it is still to come.
 pub(super) fn since(moment: Moment) -> Duration {
     let micros = Moment::now().micros().saturating_sub(moment.micros());
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())

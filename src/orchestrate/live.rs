@@ -1,4 +1,5 @@
-//! What is known of a running job by this process's own clock, which no change of the time of day touches.
+//! Tracks what this process knows of a running job, by its own clock, which no change of the time of day affects. Pure
+//! apart from reading that clock.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -8,23 +9,23 @@ use std::{
 
 use crate::records::run::Used;
 
-/// Lines that are remembered: a loop that says fewer different ones than that says nothing new.
+/// The number of lines remembered: a loop that prints fewer different lines than this says nothing new.
 const REMEMBERED: usize = 4096;
 
-/// A job that runs.
+/// A running job.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// Which try.
+    /// The number of the try.
     pub(super) attempt: u32,
     /// When its agent was last heard.
     pub(super) heard: Instant,
-    /// When it last got on.
+    /// When it last made progress.
     pub(super) progressed: Instant,
     /// When it began, as far as this process can tell.
     pub(super) begun: Instant,
-    /// What it used at the last look.
+    /// Its usage at the last measurement.
     pub(super) used: Used,
-    /// When it was last looked at.
+    /// When its usage was last measured.
     pub(super) measured: Option<Instant>,
     progress: Option<(u64, u64)>,
     said: HashSet<u64>,
@@ -32,8 +33,8 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// A try that was launched that long ago. Its agent gets the whole time again to be heard: while no server was there,
-    /// nobody could hear it.
+    /// A try launched that long ago. Its agent gets the whole time again to be heard: while there was no server, it had
+    /// no way to be heard.
     pub(super) fn new(attempt: u32, ago: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -54,12 +55,12 @@ impl Live {
         self.progress
     }
 
-    /// The agent was heard.
+    /// Notes that the agent was heard.
     pub(super) fn hear(&mut self) {
         self.heard = Instant::now();
     }
 
-    /// A step began or ended.
+    /// Notes that a step began or ended.
     pub(super) fn step(&mut self) {
         self.progress = None;
         self.said.clear();
@@ -67,13 +68,13 @@ impl Live {
         self.get_on();
     }
 
-    /// Its user has left it: it is at work again.
+    /// Notes that its user has left it: it is at work again.
     pub(super) fn leave(&mut self) {
         self.begun = Instant::now();
         self.step();
     }
 
-    /// The step is that far.
+    /// Notes how far the step is.
     pub(super) fn advance(&mut self, done: u64, total: u64) {
         if self.progress.is_none_or(|(before, _)| done > before) {
             self.get_on();
@@ -81,8 +82,8 @@ impl Live {
         self.progress = Some((done, total));
     }
 
-    /// A line was said. Only one that differs from all before in more than numbers is news: a tool that counts its
-    /// attempts gets nowhere.
+    /// Notes a line of output. Only a line that differs from all before in more than numbers is news: a tool that
+    /// counts its attempts makes no progress.
     pub(super) fn line(&mut self, text: &str) {
         let mut hasher = DefaultHasher::new();
         for letter in text.chars().filter(|letter| !letter.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! The whole log of a job as one object.
+//! Packs the whole log of a job into one object. It reads rows of the store; the caller uploads the result.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::{
     store::SharedStore,
 };
 
-/// Lines that are read at a time.
+/// The number of lines read at a time.
 const PAGE: u32 = 5000;
 
 /// The log as text, packed with zstd.
@@ -22,13 +22,13 @@ pub(super) async fn packed_log(store: &SharedStore, job: JobId) -> Result<Vec<u8
         let Some(last) = rows.last() else { break };
         after = Some(last.seq);
         let text: String = rows.iter().map(line).collect();
-        // Packing is quick enough for one page to hold up nobody.
+        // Packing one page is quick enough not to block other tasks.
         encoder.write_all(text.as_bytes()).map_err(unpacked)?;
     }
     encoder.finish().map_err(unpacked)
 }
 
-/// A line as the log file of `kiln build` has it.
+/// A line in the format of the log file of `kiln build`.
 fn line(row: &LogRow) -> String {
     let time = row
         .line

@@ -1,4 +1,5 @@
-//! Runs the loops: each looks when it is woken, and by itself now and then.
+//! Runs the loops: each makes a pass when it is woken, and at regular intervals. The passes do the I/O; this file only
+//! schedules them, and reads the list of build nodes from the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,19 +9,19 @@ use tokio_util::sync::CancellationToken;
 use super::orchestrator::Orchestrator;
 use crate::records::Failure;
 
-/// How often each loop looks by itself.
+/// How often each loop makes a pass when nothing wakes it.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is looked what the places offer.
+/// How often the places are asked what they offer.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
 
-/// The same for clearing away, which asks S3.
+/// The interval for clearing away, which asks S3.
 const CLEAR_EVERY: Duration = Duration::from_secs(10);
 
-/// The longest pause after a look that failed.
+/// The longest pause after a failed pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Carries jobs out until `stop` fires. Sandboxes go on without: the next process finds them.
+/// Carries jobs out until `stop` fires. Sandboxes keep running without it: the next process finds them.
 pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     let mut loops = JoinSet::new();
     let this = &orchestrator;
@@ -52,7 +53,7 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
                     Err(error) => tracing::warn!("the remote build nodes cannot be read: {error}"),
                 }
                 while under_way.try_join_next().is_some() {}
-                // An error means that nobody rang in time.
+                // An error means that the bell did not ring in time.
                 let _ = tokio::time::timeout(LOOK_EVERY, this.wake.places.notified()).await;
             }
         }
@@ -66,7 +67,7 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     loops.shutdown().await;
 }
 
-/// Looks, waits for the bell or for `every`, and looks again; after a failure, with growing pauses.
+/// Makes a pass, waits for the bell or for `every`, and makes another; after a failure, with growing pauses.
 async fn repeat<Bell, Pass>(name: &str, every: Duration, bell: impl Fn() -> Bell, pass: impl Fn() -> Pass)
 where
     Bell: Future<Output = ()>,
@@ -77,7 +78,7 @@ where
         match pass().await {
             Ok(()) => {
                 pause = every;
-                // An error means that nobody rang in time.
+                // An error means that the bell did not ring in time.
                 let _ = tokio::time::timeout(every, bell()).await;
             }
             Err(failure) => {

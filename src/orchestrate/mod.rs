@@ -1,14 +1,16 @@
-//! From a request to an ended job: where it runs, what it is given, how it is watched, what is left of it.
+//! Takes a job from the request to its end: where it runs, what it is given, how it is watched, what remains of it. It
+//! reads and writes the rows of the store, runs sandboxes through their drivers, and reads and writes objects in S3.
 //!
-//! Jobs of the service come in through [`ask`], whoever wants them: a request, a schedule, or a job that is done again.
+//! Every job of the service comes in through [`ask`]: from a request, from a schedule, or as a repeat of an earlier
+//! job.
 //!
-//! The service carries jobs out by four loops over the rows of its database: `launch` gives jobs their place and
-//! starts their sandboxes, `watch` sees whether they live and get on, `commit` makes images of what agents brought,
-//! `settle` clears away. Each looks at what is, not at what it remembers, so it is right when run twice or after a
-//! crash at any line. What agents say comes in through `desk`. States and arrows are in
+//! The service carries jobs out in four loops over the rows of its database: `launch` gives jobs their place and starts
+//! their sandboxes, `watch` checks that they are alive and making progress, `commit` makes images of what agents
+//! uploaded, `settle` clears away. Each acts on the current state, not on what it remembers, so it is right when run
+//! twice or after a crash at any line. Calls from agents come in through `desk`. The states and arrows are in
 //! [`records::run`](crate::records::run).
 //!
-//! `kiln build` carries out one job by itself, in [`run`].
+//! `kiln build` carries out a single job by itself, in [`run`].
 
 mod admit;
 pub mod agents;
@@ -47,8 +49,8 @@ pub use self::{
     shell_ports::ShellPlace,
 };
 
-/// The span of work on a job: every line that is logged in it has `job.id`. Its level is the highest, so that it is there
-/// for whatever `KILN_LOG` lets through.
+/// The tracing span of work on a job: every line logged inside it has `job.id`. Its level is the highest, so the span
+/// is present whatever `KILN_LOG` lets through.
 pub fn job_span(job: JobId) -> tracing::Span {
     tracing::error_span!("job", job.id = %job)
 }

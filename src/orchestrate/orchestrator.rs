@@ -1,4 +1,4 @@
-//! What the loops share, and the one way in which they change a job.
+//! Holds what the loops share, and the single way in which they change a job. It reads and writes rows of the store.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,44 +27,44 @@ use crate::{
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };
 
-/// What carrying jobs out takes.
+/// The parts needed to carry jobs out.
 #[derive(Debug)]
 pub struct Parts {
-    /// Which server this is.
+    /// The id of this server.
     pub id: ServerId,
     /// Records.
     pub store: SharedStore,
     /// Objects.
     pub artifacts: ArtifactStore,
-    /// Where jobs run.
+    /// The places where jobs run.
     pub places: Places,
-    /// What sandboxes are made from.
+    /// The agents and toolboxes that sandboxes are made from.
     pub equipment: Arc<Equipment>,
-    /// Where agents find this server's sockets.
+    /// The directory in which agents find this server's sockets.
     pub doors_dir: PathBuf,
     /// Ports of this host's loopback that sandboxes may reach.
     pub doors: Vec<u16>,
-    /// Where the shells of jobs are.
+    /// The address and ports of jobs' shells.
     pub shell_place: ShellPlace,
-    /// What keeps jobs apart.
+    /// The settings that keep jobs apart.
     pub isolation: IsolationSettings,
-    /// What jobs can reach.
+    /// The settings for what jobs can reach.
     pub network: NetworkSettings,
-    /// Addresses of what every job needs, as jobs see them.
+    /// Addresses of the services that every job needs, as jobs see them.
     pub services: Vec<String>,
-    /// Where agents find this server that cannot have its sockets.
+    /// The address at which agents find this server if they cannot have its sockets.
     pub agent_url: Option<String>,
-    /// How emulated jobs are carried out that do not say.
+    /// How emulated jobs are carried out when they do not say.
     pub emulation: EmulationSettings,
-    /// What this host gives.
+    /// The resources that this host gives to jobs.
     pub capacity: CapacitySettings,
     /// When jobs are given up.
     pub watch: WatchSettings,
-    /// Wakes those who follow a job.
+    /// Wakes the readers that follow a job.
     pub feed: Arc<LogFeed>,
 }
 
-/// Carries jobs out. Its loops are in the files beside this one.
+/// Carries jobs out. Its loops are in the neighbouring files.
 #[derive(Debug)]
 pub struct Orchestrator {
     parts: Parts,
@@ -96,21 +96,21 @@ pub(super) struct Wake {
     pub(super) shells: Notify,
 }
 
-/// What need not outlive the process: a new one begins with nothing and is right all the same.
+/// State that need not outlive the process: a new process starts with none of it and is right all the same.
 #[derive(Debug, Default)]
 pub(super) struct InMemory {
-    /// What is known of jobs that run, by this process's own clock.
+    /// This process's knowledge of running jobs, by its own clock.
     pub(super) live: HashMap<JobId, Live>,
-    /// Why jobs wait, as of the last look; in the order of the queue.
+    /// Why jobs wait, as of the last pass; in the order of the queue.
     pub(super) waiting: Vec<(JobId, String)>,
-    /// Since when images are being made whose making is held up.
+    /// The time since which the making of an image has been held up.
     pub(super) committing: HashMap<JobId, Instant>,
-    /// Jobs whose sandboxes are being started by this process right now.
+    /// Jobs whose sandboxes this process is starting right now.
     pub(super) starting: HashSet<JobId>,
 }
 
 impl Orchestrator {
-    /// Over these parts. Nothing happens until its loops [run](super::loops::run).
+    /// An orchestrator over these parts. Nothing happens until its loops [run](super::loops::run).
     pub fn new(parts: Parts) -> Self {
         Self {
             parts,
@@ -121,13 +121,13 @@ impl Orchestrator {
         }
     }
 
-    /// The remote build nodes that there are.
+    /// The names of all remote build nodes.
     pub(super) async fn nodes(&self) -> Result<Vec<String>, StoreError> {
         let nodes = self.store.nodes().await?;
         Ok(nodes.into_iter().map(|node| node.xname).collect())
     }
 
-    /// What makes a job's sandbox.
+    /// The driver that makes a job's sandbox.
     pub(super) fn driver_of(&self, run: &Run) -> Arc<dyn Driver> {
         self.places.driver(run.plan.place.as_deref())
     }
@@ -139,17 +139,17 @@ impl Orchestrator {
         Some((at + 1, state.waiting[at].1.clone()))
     }
 
-    /// How far a job's current step is: done, and of how much.
+    /// How far a job's current step is: the amount done, and the total.
     pub fn progress(&self, job: JobId) -> Option<(u64, u64)> {
         self.state().live.get(&job).and_then(Live::progress)
     }
 
-    /// Looks soon whether something is to be cleared away.
+    /// Makes the settle loop look soon for something to clear away.
     pub fn clear_away(&self) {
         self.wake.settle.notify_one();
     }
 
-    /// Ends a job on somebody's wish. `None` when there is no such job.
+    /// Ends a job at a user's request. `None` when there is no such job.
     ///
     /// # Errors
     ///
@@ -177,8 +177,8 @@ impl Orchestrator {
         }
     }
 
-    /// Says what is to become of what was done in a job's shell. Its agent hears it with its next sign of life. `None` when
-    /// there is no such job.
+    /// Decides what happens to the changes made in a job's shell. The agent gets the decision in the answer to its next
+    /// sign of life. `None` when there is no such job.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl Orchestrator {
         Ok(judged.transpose()?)
     }
 
-    /// The one place that ends a job without an image: for good, or for another try if what failed was the place.
+    /// The only place that ends a job without an image: for good, or for another try if the place was what failed.
     /// `attempt` is the one that failed; a job that is past it is left alone.
     pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
         let most = self.watch.attempts.max(1);
@@ -232,8 +232,8 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Changes a job by an arrow, again if somebody else changed it meanwhile. `None` when it is not there any more;
-    /// what the arrow refuses changes nothing.
+    /// Changes a job by an arrow, and retries if another task changed the job meanwhile. `None` when the job no longer
+    /// exists; a refused arrow changes nothing.
     pub(super) async fn change(
         &self,
         job: JobId,
@@ -283,7 +283,7 @@ impl Orchestrator {
         }
     }
 
-    /// Rings the bells of those who have something to do now.
+    /// Rings the bells of the loops that have something to do now.
     fn changed(&self, before: &Run, after: &Run, job: JobId) {
         self.feed.wake(job);
         if before.has_open_shell() != after.has_open_shell() {
@@ -306,7 +306,7 @@ impl Orchestrator {
         }
     }
 
-    /// Adds a line of the server's own to a job's log. That it cannot be kept is no reason to do anything else otherwise.
+    /// Adds a line of the server's own to a job's log. A line that cannot be stored changes nothing else.
     pub(super) async fn say(&self, job: JobId, text: String) {
         if let Err(error) = self.store.say(job, &[LogLine::of_server(text)], Moment::now()).await {
             tracing::warn!(job.id = %job, %error, "a line was not kept");
@@ -315,18 +315,18 @@ impl Orchestrator {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, InMemory> {
-        // Nothing is left half-done between two of its lines.
+        // A panic while the lock is held leaves nothing half-done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why a job cannot be ended on somebody's wish.
+/// Why a job cannot be ended, or judged, at a user's request.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// It has ended, or is about to with its image.
+    /// It has ended, or is about to end with its image.
     #[error(transparent)]
     Already(#[from] Refused),
-    /// Nobody knows.
+    /// The store did not answer, so the outcome is unknown.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

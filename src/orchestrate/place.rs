@@ -1,5 +1,5 @@
-//! The isolation rule: where and how a job runs, or why it cannot. Pure: what the places offer comes in, a decision goes
-//! out.
+//! The isolation rule decides where and how a job runs, or why it cannot. Pure: no I/O. The offers of the places come
+//! in, a decision goes out.
 //!
 //! ```text
 //!                               the place's own arch        another arch, or a kernel of its own is asked for
@@ -7,8 +7,8 @@
 //!   foreign = "namespace"       shared kernel               shared kernel, and the job says so
 //! ```
 //!
-//! Of several places that would do, a job takes one of its own architecture before one that emulates it, a virtual
-//! machine that the CPU runs before an emulated one, and then the one with the fewest jobs for each CPU.
+//! Of several suitable places, a job takes one of its own architecture before one that emulates it, a virtual machine
+//! that the CPU runs before an emulated one, and then the one with the fewest jobs for each CPU.
 
 use std::cmp::Reverse;
 
@@ -22,7 +22,7 @@ use crate::{
     sandbox::Machine,
 };
 
-/// What a job asks of a place.
+/// A job's requirements of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish {
     /// The image's architecture.
@@ -31,36 +31,36 @@ pub struct Wish {
     pub own_kernel: bool,
 }
 
-/// What a place offers.
+/// The sandboxes that a place offers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offers {
     /// Its CPU.
     pub arch: Arch,
-    /// Sandboxes on its own kernel; or why none.
+    /// Whether it makes sandboxes on its own kernel; or why not.
     pub shared_kernel: Result<(), Failure>,
-    /// Sandboxes in a virtual machine each; or why none.
+    /// The virtual machine that it makes for each sandbox; or why it makes none.
     pub own_kernel: Result<Machine, Failure>,
 }
 
-/// A place that may be taken.
+/// A place that a job may take.
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
     /// Its name; [`LOCAL`] is this host.
     pub name: &'a str,
-    /// What makes its sandboxes on its own kernel, and what those with a kernel each.
+    /// The driver of its sandboxes on its own kernel, and that of sandboxes with a kernel each.
     pub drivers: (DriverKind, DriverKind),
-    /// What it offers.
+    /// Its offers.
     pub offers: &'a Offers,
-    /// Jobs that are to run there or do, and its CPUs.
+    /// The number of jobs that run or will run there, and its CPUs.
     pub load: (u32, u32),
 }
 
-/// A decision, and why.
+/// A decision, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Where.
+    /// The name of the place.
     pub place: String,
-    /// What makes the sandbox.
+    /// The driver that makes the sandbox.
     pub driver: DriverKind,
     /// How the programs of the image's architecture run.
     pub how: How,
@@ -69,21 +69,22 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Notes it in the job's row.
+    /// Notes the decision in the job's row.
     ///
     /// # Errors
     ///
-    /// When the job does not wait any more.
+    /// When the job no longer waits.
     pub fn note_in(&self, run: &mut Run) -> Result<(), Refused> {
         run.place(&self.place, self.driver, self.how, &self.why)
     }
 }
 
-/// Decides.
+/// Decides where a job runs.
 ///
 /// # Errors
 ///
-/// `no_vm` when the job needs a virtual machine and no place has one; `no_place` when no place can make a sandbox at all.
+/// `no_vm` when the job needs a virtual machine and no place has one; `no_place` when no place can make a sandbox at
+/// all.
 pub fn place(wish: Wish, foreign: ForeignIsolation, places: &[Candidate<'_>]) -> Result<Placement, Failure> {
     let best = places
         .iter()
@@ -111,7 +112,7 @@ pub fn place(wish: Wish, foreign: ForeignIsolation, places: &[Candidate<'_>]) ->
     })
 }
 
-/// Decides for a build that one person starts on their own machine: always a sandbox of namespaces.
+/// Decides for a build that a user starts on their own machine: always a sandbox of namespaces.
 pub fn place_build(arch: Arch, host: Arch) -> Placement {
     let (how, why) = if arch == host {
         (How::Native, format!("{arch}: native, in a sandbox of namespaces"))
@@ -127,7 +128,7 @@ pub fn place_build(arch: Arch, host: Arch) -> Placement {
     }
 }
 
-/// Whose kernel the job would have at a place; none if it cannot run there.
+/// Whose kernel the job would have at a place; `None` if it cannot run there.
 fn kernel_for(wish: Wish, foreign: ForeignIsolation, candidate: &Candidate<'_>) -> Option<Kernel> {
     let Offers {
         shared_kernel,
@@ -137,7 +138,7 @@ fn kernel_for(wish: Wish, foreign: ForeignIsolation, candidate: &Candidate<'_>) 
     let shared = shared_kernel.is_ok().then_some(Kernel::Shared);
     let own = own_kernel.is_ok().then_some(Kernel::Own);
     if reason(wish, candidate).is_none() {
-        // More than was asked for is no harm.
+        // More isolation than was requested does no harm.
         return shared.or(own);
     }
     match foreign {
@@ -293,7 +294,7 @@ mod tests {
                                         assert_eq!(Ok(placement.driver), expected, "{}", placement.why);
                                         assert_eq!(placement.how == How::Native, arch == host);
                                         assert!(placement.why.starts_with(arch.name()));
-                                        // What was lowered is said, and what is slow.
+                                        // The sentence says when isolation was lowered, and when a machine is slow.
                                         assert_eq!(placement.why.contains("host's own kernel"), lowered);
                                         let slow = placement.driver == DriverKind::Microvm && own == Some(false);
                                         assert_eq!(placement.why.contains("tens of times"), slow);
@@ -333,7 +334,7 @@ mod tests {
             placement.why,
             "aarch64: native at x3000c0s1b0n0, in a sandbox of namespaces"
         );
-        // One that needs a kernel of its own finds it only here.
+        // A job that needs a kernel of its own finds it only here.
         let dkms = Wish {
             own_kernel: true,
             ..arm

@@ -1,4 +1,5 @@
-//! The places that jobs may run at: what makes sandboxes there, and what they were last seen to offer.
+//! Keeps the places that jobs may run at: their drivers, and what they were last seen to offer. It asks places through
+//! their drivers; it touches neither the store nor S3.
 
 use std::{
     fmt,
@@ -22,17 +23,17 @@ use crate::{
     sandbox::{Capacity, Driver},
 };
 
-/// Makes the driver of a remote build node, given its name. Nothing is asked of the node yet.
+/// Makes the driver of a remote build node, given its name. This does not contact the node yet.
 pub type NodeDriver = Box<dyn Fn(&str) -> Arc<dyn Driver> + Send + Sync>;
 
 /// All places of a server.
 pub struct Places {
     local: Arc<Place>,
-    /// The others, those of the configuration before those of the records.
+    /// The other places, those of the configuration before those of the records.
     others: Mutex<Vec<Arc<Place>>>,
     node_driver: NodeDriver,
     equipment: Arc<Equipment>,
-    /// Set once a job needs a virtual machine: finding out takes seconds, and most servers never need to.
+    /// Set once a job needs a virtual machine: the check takes seconds, and most servers never need it.
     machines_wanted: AtomicBool,
 }
 
@@ -41,38 +42,38 @@ pub struct Places {
 struct Place {
     name: String,
     driver: Arc<dyn Driver>,
-    /// Whether it is there because of a record of a remote build node.
+    /// Whether it comes from the record of a remote build node.
     is_node: bool,
     seen: Mutex<Seen>,
-    /// Whether somebody looks at it now.
+    /// Whether a look at it is under way.
     looking: AtomicBool,
 }
 
-/// What is known of a place.
+/// The knowledge of a place as of the last look.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     offers: Offers,
     cpus: Option<u32>,
-    /// What is being made for it, without which it is of no use yet.
+    /// The part being made for it, without which it cannot be used yet.
     awaits: Option<String>,
-    /// Whether it is known what it offers besides its own kernel, and at all.
+    /// Whether its offer has been checked: `kernels` for anything at all, `machines` for virtual machines too.
     kernels: bool,
     machines: bool,
 }
 
-/// What becomes of a job that looks for a place.
+/// The decision on a job that needs a place.
 #[derive(Debug)]
 pub enum Decision {
-    /// It has one.
+    /// It has a place.
     Placed(Placement),
     /// No place will do.
     Refused(Failure),
-    /// It is to ask again, for this reason.
+    /// It must ask again later, for this reason.
     Later(String),
 }
 
 impl Places {
-    /// The host itself, which is of this architecture, and others of the configuration by their names.
+    /// The host itself, which is of this architecture, and the other places of the configuration by their names.
     pub fn new(
         local: Arc<dyn Driver>,
         arch: Arch,
@@ -85,7 +86,7 @@ impl Places {
             .map(|(name, driver)| Place::unseen(name, driver, false));
         let local = Place::unseen(LOCAL.to_owned(), local, false);
         {
-            // A server without sandboxes of its own does not start, so those need no look.
+            // A server without sandboxes of its own does not start, so those need no check.
             let mut seen = local.seen();
             seen.offers.arch = arch;
             seen.offers.shared_kernel = Ok(());
@@ -115,13 +116,13 @@ impl Places {
         self.all().into_iter().find(|place| place.name == name)
     }
 
-    /// This host.
+    /// The driver of this host.
     pub fn local(&self) -> &Arc<dyn Driver> {
         &self.local.driver
     }
 
-    /// What makes sandboxes at a place. A job without one has no sandbox, and the host itself says so. A node whose
-    /// record was deleted may have sandboxes still.
+    /// The driver of a place. A job without a place has no sandbox, and the host itself reports that. A node whose
+    /// record was deleted may still have sandboxes.
     pub fn driver(&self, name: Option<&str>) -> Arc<dyn Driver> {
         let name = name.unwrap_or(LOCAL);
         self.place(name)
@@ -140,19 +141,19 @@ impl Places {
         })
     }
 
-    /// The CPUs of a place, if it was asked yet.
+    /// The CPUs of a place, if it was asked already.
     pub fn cpus(&self, name: Option<&str>) -> Option<u32> {
         self.place(name.unwrap_or(LOCAL))?.seen().cpus
     }
 
-    /// Each place's name and what makes sandboxes there.
+    /// Each place's name and driver.
     pub fn drivers(&self) -> Vec<(String, Arc<dyn Driver>)> {
         let all = self.all().into_iter();
         all.map(|place| (place.name.clone(), Arc::clone(&place.driver)))
             .collect()
     }
 
-    /// Decides for a job, given how many there are at each place already.
+    /// Decides for a job, given how many jobs each place already has.
     pub fn decide(&self, wish: Wish, foreign: ForeignIsolation, jobs_at: impl Fn(&str) -> u32) -> Decision {
         let all = self.all();
         let seen: Vec<Seen> = all.iter().map(|place| place.seen().clone()).collect();
@@ -171,8 +172,8 @@ impl Places {
         if native {
             return decided(decision);
         }
-        // What is not known yet can be better than an emulated build, and better than none. A place that waits for its
-        // toolbox would build natively, or is not waited for unless there is no other.
+        // A place that is not known yet can be better than an emulated build, and better than none. A place that waits
+        // for its toolbox is itself waited for only if it would build natively or there is no other.
         let worth_waiting = |seen: &&Seen| seen.awaits.is_none() || seen.offers.arch == wish.arch || decision.is_err();
         let unseen = seen.iter().filter(|seen| !seen.kernels).find(worth_waiting);
         if unseen.is_none() && (decision.is_ok() || seen.iter().all(|seen| seen.machines)) {
@@ -183,9 +184,9 @@ impl Places {
         Decision::Later(reason.unwrap_or_else(|| "it is being found out what the places offer".to_owned()))
     }
 
-    /// Looks at all places again; `nodes` are the remote build nodes that there are now. Each look is by itself, since a
-    /// host that does not answer takes its time; one that is still under way is not begun again. It says whether there is
-    /// any news.
+    /// Looks at all places again; `nodes` are the current remote build nodes. Each look is a separate future, since a
+    /// host that does not answer takes its time; a place with a look still under way is skipped. Each look returns
+    /// whether it found any news.
     pub fn looks(&self, nodes: &[String]) -> Vec<impl Future<Output = bool> + Send + use<>> {
         {
             let mut others = self.others();
@@ -214,11 +215,11 @@ fn decided(decision: Result<Placement, Failure>) -> Decision {
     }
 }
 
-/// The only one who looks at a place now.
+/// The only look at a place that is under way now.
 struct Look(Arc<Place>);
 
 impl Look {
-    /// None when somebody looks already.
+    /// `None` when a look is already under way.
     fn begin(place: &Arc<Place>) -> Option<Self> {
         let was_looking = place.looking.swap(true, Ordering::AcqRel);
         (!was_looking).then(|| Self(Arc::clone(place)))
@@ -268,11 +269,11 @@ impl Place {
     async fn look(&self, machines: bool, equipment: &Equipment) -> bool {
         let before = self.seen().clone();
         let now = match self.driver.arch().await {
-            // Whether there is a toolbox for this host's architecture, jobs ask when they need it.
+            // Jobs themselves ask for the toolbox of this host's architecture when they need it.
             Ok(arch) if arch == Arch::host() => self.try_out(&before, arch, machines).await,
             Ok(arch) => match equipment.of(arch) {
                 Ok(_) => self.try_out(&before, arch, machines).await,
-                // It waits with its jobs.
+                // The place waits together with its jobs.
                 Err(Lack::Toolbox(reason)) => Seen {
                     offers: Offers {
                         arch,
@@ -292,7 +293,7 @@ impl Place {
         is_news
     }
 
-    /// What it offers.
+    /// Finds out what the place offers.
     async fn try_out(&self, before: &Seen, arch: Arch, machines: bool) -> Seen {
         let capacity = self.driver.capacity().await;
         let shared_kernel = self.driver.shared_kernel().await;
@@ -314,7 +315,7 @@ impl Place {
         }
     }
 
-    /// Nothing, for this reason.
+    /// An offer of nothing, for this reason.
     fn nothing(&self, before: &Seen, arch: Arch, machines: bool, why: &Failure) -> Seen {
         let mut why = why.clone();
         if why.code == Code::NotEquipped {
@@ -333,7 +334,7 @@ impl Place {
         }
     }
 
-    /// Operators hear once that a place can do less, or more, than before.
+    /// Tells operators once that a place can do less, or more, than before.
     fn note_change(&self, before: &Seen, now: &Seen) {
         fn say<T: fmt::Debug>(place: &str, what: &str, before: &Result<T, Failure>, now: &Result<T, Failure>) {
             match (before, now) {

@@ -1,4 +1,5 @@
-//! What a job can reach, in addresses: names are asked for when it starts.
+//! Turns the settings for what a job can reach into addresses. It looks names up in DNS when the job starts, and
+//! touches nothing else.
 
 use ipnet::IpNet;
 use reqwest::Url;
@@ -15,7 +16,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// `no_network` when a name has no address now.
+/// `no_network` when a name currently has no address.
 pub(super) async fn reach(settings: &NetworkSettings, services: &[String]) -> Result<Reach, Failure> {
     let mut allow = addresses(&settings.allow).await?;
     if !allow.is_empty() {
@@ -28,7 +29,7 @@ pub(super) async fn reach(settings: &NetworkSettings, services: &[String]) -> Re
     })
 }
 
-/// Where the server of an address is.
+/// The host of an address.
 fn destination(url: &str) -> Option<Destination> {
     let url = Url::parse(url).ok()?;
     url.host_str()?.trim_matches(['[', ']']).parse().ok()

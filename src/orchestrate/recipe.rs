@@ -1,4 +1,4 @@
-//! The recipe that a user names: a directory or an archive on this machine.
+//! Reads the recipe that a user names: a directory or an archive on this machine. It reads files and writes none.
 
 use std::{
     io::{Read, Write},
@@ -22,7 +22,7 @@ pub struct RecipeArchive {
     pub bytes: Vec<u8>,
     /// SHA-256 of the bytes, hexadecimal.
     pub sha256: String,
-    /// What the recipe is called: the name of its directory or archive.
+    /// The recipe's name: that of its directory or archive.
     pub name: String,
     /// The architectures that its own description names, if it names any.
     pub declared: Vec<Arch>,
@@ -31,11 +31,11 @@ pub struct RecipeArchive {
 /// The largest recipe archive in bytes. Recipes are descriptions and overlays, not images.
 const LARGEST: u64 = 1 << 30;
 
-/// How much of an archive is looked through for its description, unpacked.
+/// How much of an archive, unpacked, is searched for its description.
 const LARGEST_LOOK: u64 = 256 << 20;
 
 impl RecipeArchive {
-    /// Reads the recipe at `path`. A directory is packed so that equal recipes make equal archives.
+    /// Reads the recipe at `path`. A directory is packed such that equal recipes make equal archives.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ fn name_of(path: &Path) -> String {
     stem.to_owned()
 }
 
-/// Packs a directory: sorted, owned by root, without times, links as links, modes as they are.
+/// Packs a directory: sorted, owned by root, without times, with links as links and modes unchanged.
 pub fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast()));
     let mut pending = vec![PathBuf::new()];
@@ -102,7 +102,7 @@ pub fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
         for entry in names {
             let path = relative.join(entry.file_name());
             let kind = entry.file_type()?;
-            // Version control is no part of a recipe; sockets and devices cannot be.
+            // Version control is not part of a recipe; sockets and devices cannot be.
             if path == Path::new(".git") || !(kind.is_dir() || kind.is_file() || kind.is_symlink()) {
                 continue;
             }
@@ -125,8 +125,8 @@ pub fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
     packed.finish()
 }
 
-/// The `config.xml` of an archive, if it can be found. An archive that cannot be read is refused later, in the
-/// sandbox, where archives are unpacked; here it only means that nothing is known.
+/// The `config.xml` of an archive, if it can be found. An unreadable archive is refused later, in the sandbox, where
+/// archives are unpacked; here it only means that nothing is known.
 fn find_description(bytes: &[u8]) -> Option<String> {
     let reader: Box<dyn Read> = match compression::Compression::detect(bytes) {
         Some(packed) => packed.reader(bytes).ok()?,
@@ -151,10 +151,10 @@ fn find_description(bytes: &[u8]) -> Option<String> {
 
 /// The architectures that every `<preferences>` with an image type is limited to.
 ///
-/// kiwi's own way to say that an image is for some architectures only is the `arch` attribute of `<preferences>`
-/// (kiwi's documentation, "Image Description Elements"). A section without it is for all, so nothing is declared.
+/// kiwi restricts an image to some architectures by the `arch` attribute of `<preferences>` (kiwi's documentation,
+/// "Image Description Elements"). A section without it applies to all, so nothing is declared.
 fn declared_archs(description: &str) -> Vec<Arch> {
-    // A template may be no well-formed XML before it is rendered; then nothing is known either.
+    // A template need not be well-formed XML before it is rendered; in that case nothing is known either.
     let Ok(document) = roxmltree::Document::parse(description) else {
         return Vec::new();
     };

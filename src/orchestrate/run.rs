@@ -1,4 +1,5 @@
-//! Running one job from its request to its end.
+//! Runs one job of `kiln build` from its request to its end. It makes and removes the job's sandbox through the driver,
+//! writes the job's directory and listens on a socket in it, and reads and writes objects in S3.
 
 use std::{
     collections::BTreeMap,
@@ -42,20 +43,20 @@ use crate::{
     },
 };
 
-/// What every job of one command shares.
+/// The parts shared by every job of one command.
 #[derive(Debug)]
 pub struct Site<'a> {
     /// Makes sandboxes.
     pub driver: &'a NamespaceDriver,
-    /// What sandboxes are made from.
+    /// The toolbox that sandboxes are made from.
     pub toolbox: &'a Toolbox,
     /// The static agent.
     pub agent: &'a Path,
-    /// Where images go.
+    /// The store that images go to.
     pub store: &'a ArtifactStore,
-    /// Where jobs keep their logs and records.
+    /// The directory in which jobs keep their logs and records.
     pub jobs: &'a Path,
-    /// Answers the agent that comes to a socket, as long as the handle lives.
+    /// Answers the agent that connects to a socket, as long as the handle lives.
     pub answer: fn(UnixListener, Arc<dyn AgentCalls>) -> AbortOnDropHandle<()>,
 }
 
@@ -72,13 +73,13 @@ pub struct Request {
     pub recipe: bytes::Bytes,
     /// Their SHA-256, hexadecimal.
     pub recipe_sha256: String,
-    /// What the recipe is written for.
+    /// The build tool that the recipe is written for.
     pub recipe_type: RecipeType,
-    /// Template values that the user gave.
+    /// Template values given by the user.
     pub values: BTreeMap<String, String>,
-    /// Template values that the site knows.
+    /// Template values known by the site.
     pub default_values: BTreeMap<String, String>,
-    /// What to do about template names without a value.
+    /// How to treat template names without a value.
     pub template_mode: TemplateMode,
     /// Which tools may run as native twins if it is emulated.
     pub twins: TwinLevel,
@@ -88,13 +89,13 @@ pub struct Request {
     pub boot: BootFiles,
     /// How long to wait for repositories.
     pub repos_timeout: Duration,
-    /// What the sandbox may use.
+    /// The limits of the sandbox.
     pub limits: Limits,
-    /// Leave the sandbox's files on disk at the end.
+    /// Whether to leave the sandbox's files on disk at the end.
     pub keep: bool,
 }
 
-/// An image that is in S3, whole and verified.
+/// A complete and verified image in S3.
 #[derive(Debug)]
 pub struct Image {
     /// Its id.
@@ -107,7 +108,7 @@ pub struct Image {
     pub manifest: Link,
     /// Its artifacts.
     pub artifacts: Vec<UploadedArtifact>,
-    /// What ran how, if it was emulated.
+    /// Which programs ran emulated and which natively, if it was emulated.
     pub execs: Option<Execs>,
     /// The whole log, on this machine.
     pub log: PathBuf,
@@ -116,9 +117,9 @@ pub struct Image {
 /// A job that ended without an image.
 #[derive(Debug)]
 pub struct Failed {
-    /// Why.
+    /// The reason.
     pub failure: Failure,
-    /// The whole log, if it came to one.
+    /// The whole log, if there is one.
     pub log: Option<PathBuf>,
     /// The sandbox's files, if they were kept.
     pub kept: Option<PathBuf>,
@@ -134,18 +135,18 @@ impl From<Failure> for Failed {
     }
 }
 
-/// How long the agent may take to exit after it said that it is finished.
+/// How long the agent may take to exit after it reported its end.
 const EXIT_GRACE: Duration = Duration::from_secs(10);
 
-/// How long an agent waits for a server that does not answer. `kiln build` does not come back once it is gone.
+/// How long an agent waits for a server that does not answer. A `kiln build` that is gone does not come back.
 const SERVER_PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long a presigned recipe address is good for.
+/// How long a presigned recipe address is valid.
 const RECIPE_URL_VALID: Duration = Duration::from_hours(1);
 
 /// Runs a job. Whatever happens, its sandbox is gone afterwards, and S3 holds the whole image or nothing of it.
 ///
-/// `watch` sees every event as it comes. When `cancelled` fires the job ends as `interrupted`.
+/// `watch` sees every event as it arrives. When `cancelled` fires, the job ends as `interrupted`.
 pub async fn run(
     site: &Site<'_>,
     request: Request,
@@ -187,7 +188,7 @@ pub async fn run(
     let state = match &outcome {
         Ok(_) => JobState::Success,
         Err(failure) => {
-            // A full disk may keep the log from its last line; the user hears the cause in any case.
+            // A full disk may keep the last line out of the log; the user is told the cause in any case.
             let _ = dir.write_line(
                 Timestamp::now(),
                 failure.step,
@@ -216,7 +217,7 @@ pub async fn run(
     })
 }
 
-/// Everything up to the last artifact in S3. The sandbox is gone when this returns.
+/// Does everything up to the last artifact in S3. The sandbox is gone when this returns.
 async fn build(
     site: &Site<'_>,
     request: &Request,
@@ -270,7 +271,7 @@ async fn build(
         let mut ended = pin!(handle.wait());
         while finished.is_none() && report.is_none() {
             tokio::select! {
-                // In this order: an agent that says how it went exits at once.
+                // The order matters: an agent that reports its outcome exits at once.
                 biased;
                 () = cancelled.cancelled() => finished = Some(Err(interrupted())),
                 Some(said) = said.recv() => finished = log.hear(said),
@@ -302,7 +303,7 @@ async fn build(
     verdict(finished, report, &last_words, step)
 }
 
-/// Hands the recipe to S3 and describes the job to its agent.
+/// Uploads the recipe to S3 and describes the job to its agent.
 async fn describe(site: &Site<'_>, request: &Request, job: JobId) -> Result<JobDescription, Failure> {
     let url = site
         .store
@@ -350,7 +351,7 @@ fn interrupted() -> Failure {
     Failure::new(Code::Interrupted, "the build was interrupted")
 }
 
-/// Where events go.
+/// The destination of events.
 struct Log<'a> {
     dir: &'a mut JobDir,
     /// The step that they belong to.
@@ -359,7 +360,7 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Takes what the agent said. Returns how the job went, once the agent knows.
+    /// Takes what the agent said. Returns the job's outcome, once the agent knows it.
     fn hear(&mut self, said: Said) -> Option<Result<Vec<UploadedArtifact>, Failure>> {
         match said {
             Said::Events(events, answer) => {
@@ -397,7 +398,7 @@ impl Log<'_> {
     }
 }
 
-/// The one place that decides how a job ended, from what the agent said and what became of its sandbox.
+/// The only place that decides how a job ended, from what the agent said and how its sandbox ended.
 fn verdict(
     said: Option<Result<Vec<UploadedArtifact>, Failure>>,
     report: Result<Report, Failure>,
@@ -406,7 +407,7 @@ fn verdict(
 ) -> Result<Vec<UploadedArtifact>, Failure> {
     let report = match (said, report) {
         (Some(Ok(artifacts)), Ok(_)) => return Ok(artifacts),
-        // The sandbox's end is only worth a word when the agent's is not known.
+        // The sandbox's end is reported only when the agent's outcome is not known.
         (Some(Err(failure)), Err(_)) => return Err(failure),
         (Some(Ok(_)) | None, Err(lost)) => return Err(lost),
         (Some(Err(failure)), Ok(report)) if report.oom_kills == 0 => return Err(failure),

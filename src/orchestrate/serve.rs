@@ -1,4 +1,5 @@
-//! The server that one job of `kiln build` has for its agent: in memory, on a socket that only its sandbox sees.
+//! Serves the agent of one job of `kiln build`: in memory, on a socket that only the job's sandbox sees. In S3 it
+//! presigns addresses and completes uploads; it touches no database.
 
 use std::{
     collections::BTreeMap,
@@ -33,23 +34,23 @@ use crate::{
     sandbox::doors::{self, AGENT_SOCKET},
 };
 
-/// How long a presigned part address is good for. The agent asks for one just before it uses it.
+/// How long a presigned part address is valid. The agent asks for one just before using it.
 const URL_VALID: Duration = Duration::from_mins(15);
 
-/// What the agent said, for the one that runs the job.
+/// A message from the agent, for the task that runs the job.
 pub(super) enum Said {
-    /// This happened. The agent is answered when it is kept.
+    /// These events happened. The agent is answered once they are stored.
     Events(Vec<Event>, oneshot::Sender<Result<(), Failure>>),
-    /// These are all artifacts, or why there are none.
+    /// The agent finished: all artifacts, or why there are none.
     Finished(Result<Vec<UploadedArtifact>, Failure>),
 }
 
-/// What the agent of one job may ask for, and what it did.
+/// Everything that the agent of one job may ask for, and its progress so far.
 pub(super) struct JobServer {
     pub(super) job: JobId,
     pub(super) image: ImageId,
     pub(super) image_name: String,
-    /// What is kept of the agent's token.
+    /// The digest of the agent's token, which is all that is kept of it.
     pub(super) token_digest: String,
     pub(super) description: JobDescription,
     pub(super) store: ArtifactStore,
@@ -72,7 +73,7 @@ struct Uploads {
     completed: BTreeMap<u32, UploadedArtifact>,
 }
 
-/// Listens on a socket in `dir`. Returns where it is for somebody who sees `dir` at `inside`.
+/// Listens on a socket in `dir`. Returns the socket's address as seen from a sandbox that has `dir` at `inside`.
 pub(super) fn listen(dir: &Path, inside: &str) -> Result<(String, UnixListener), Failure> {
     let listener = doors::listen(dir, AGENT_SOCKET)
         .and_then(UnixListener::from_std)
@@ -87,7 +88,7 @@ impl AgentCalls for JobServer {
             return Err(Refusal::Unknown);
         }
         match call {
-            // Again, since the answer was lost.
+            // A repeat, since the answer was lost.
             Call::Finish(_) if self.progress.finished.load(Ordering::SeqCst) => Ok(Answer::Done),
             _ if self.progress.finished.load(Ordering::SeqCst) => Err(Refusal::Over),
             Call::GetJob(query) if query.protocol == PROTOCOL => Ok(Answer::Job(Box::new(self.description.clone()))),
@@ -118,7 +119,7 @@ impl AgentCalls for JobServer {
         }
     }
 
-    /// There are no shells here, so nobody waits for one.
+    /// There are no shells here, so nothing waits for a line.
     fn take_line(&self, _job: JobId, _line: Line) {}
 }
 
@@ -195,7 +196,7 @@ impl JobServer {
     }
 
     fn uploads(&self) -> MutexGuard<'_, Uploads> {
-        // Whoever panicked with it held did not leave it half-changed: each change is one call.
+        // A panic while the lock is held leaves nothing half-changed: each change is one call.
         self.progress.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

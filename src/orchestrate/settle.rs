@@ -1,4 +1,6 @@
-//! The loop that clears away: sandboxes, objects and files of jobs that have ended, were deleted, or that nobody knows.
+//! The settle loop clears away: sandboxes, objects and files of jobs that have ended, were deleted, or are unknown. It
+//! reads and writes rows of the store, destroys sandboxes through their drivers, and writes logs to S3 and removes
+//! objects there.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -14,21 +16,21 @@ use crate::{
     store::{StoreError, StoredRun},
 };
 
-/// How long an agent that has said its last may take to exit by itself.
+/// How long an agent that has reported its end may take to exit by itself.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// After this, a server that has not said that it is alive is taken for gone for good.
+/// A server that has shown no sign of life for this long is considered gone for good.
 const SERVER_GONE: Duration = Duration::from_mins(5);
 
-/// Lines of a deleted job's log that are removed at a time, so that others get to write in between.
+/// How many lines of a deleted job's log are removed at a time, so that other writers get a turn in between.
 const LINES_AT_ONCE: u32 = 5000;
 
 impl Orchestrator {
-    /// One look at everything that is to be cleared away.
+    /// Makes one pass over everything to clear away.
     ///
     /// # Errors
     ///
-    /// The first thing that resisted, after everything else was tried; the next look begins anew.
+    /// The first failure, after everything else was tried; the next pass starts afresh.
     pub async fn settle_once(&self) -> Result<(), Failure> {
         self.store.note_server(self.id, Moment::now()).await?;
         let mut outcome = Ok(());
@@ -70,7 +72,8 @@ impl Orchestrator {
         outcome
     }
 
-    /// Whether it is for this server to do something about a job: it has its sandbox, or nobody has, or who has is gone.
+    /// Whether this server is responsible for a job: it has the job's sandbox, or no server has, or the server that has
+    /// it is gone.
     pub(super) async fn is_mine(&self, run: &Run) -> Result<bool, StoreError> {
         let Some(owner) = run.owner else { return Ok(true) };
         if owner == self.id {
@@ -84,10 +87,10 @@ impl Orchestrator {
         run.owner == Some(self.id)
     }
 
-    /// A job whose server is gone: its sandbox may be, too, and nobody can look.
+    /// Takes over a job whose server is gone: its sandbox may be gone too, and no other server can check.
     async fn inherit(&self, stored: &StoredRun) -> Result<(), Failure> {
         if stored.run.state == State::Committing {
-            // The commit loop will.
+            // The commit loop takes it over.
             return Ok(());
         }
         let failure = Failure::new(Code::ServerLost, "the server that ran the job is gone")
@@ -95,7 +98,7 @@ impl Orchestrator {
         Ok(self.fail(stored.job.id, stored.run.attempt, failure).await?)
     }
 
-    /// Clears away what a job leaves that has ended.
+    /// Clears away what a job that has ended leaves behind.
     async fn settle(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         let mut kept = false;
@@ -107,7 +110,7 @@ impl Orchestrator {
             self.driver_of(run).destroy(job, scratch).await?;
         }
         if self.has_record(run).await? {
-            // A try before the last may have left some.
+            // An earlier try may have left some uploads.
             self.artifacts.abort_uploads(run.image).await?;
         } else {
             self.artifacts.discard_image(run.image).await?;
@@ -121,12 +124,12 @@ impl Orchestrator {
             Ok(())
         })
         .await?;
-        // What it held is free for others now.
+        // The resources it held are now free for other jobs.
         self.wake.launch.notify_one();
         Ok(())
     }
 
-    /// Waits a little for a sandbox whose agent has said its last: one that ends by itself has nothing cut off.
+    /// Waits briefly for a sandbox whose agent has reported its end: if it exits by itself, nothing is cut off.
     async fn let_exit(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, driver) = (stored.job.id, self.driver_of(&stored.run));
         let until = tokio::time::Instant::now() + EXIT_GRACE;
@@ -136,7 +139,7 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Keeps what a sandbox used, for the next build of the recipe.
+    /// Records what a sandbox used, for the next build of the recipe.
     async fn note_use(&self, stored: &StoredRun) -> Result<(), Failure> {
         let job = stored.job.id;
         let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
@@ -150,12 +153,12 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Whether a failed job's files are worth keeping: another can go on from them.
+    /// Whether a failed job's files are worth keeping: another job can resume from them.
     fn keeps_scratch(&self, run: &Run) -> bool {
         run.failure().is_some() && !run.steps.is_empty() && !self.watch.keep_failed.duration().is_zero()
     }
 
-    /// Clears away what a deleted job leaves.
+    /// Clears away what a deleted job leaves behind.
     async fn settle_deleted(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         if self.is_here(run) {
@@ -182,9 +185,9 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Removes sandboxes that belong to no job which has any use for them.
+    /// Removes sandboxes that no job needs any more.
     async fn sweep_sandboxes(&self) -> Result<(), Failure> {
-        // One that does not answer keeps nobody from looking at the others.
+        // A place that does not answer does not keep the others from being swept.
         let mut outcome = Ok(());
         for (place, driver) in self.places.drivers() {
             outcome = outcome.and(self.sweep_place(&place, driver.as_ref()).await);
@@ -194,7 +197,7 @@ impl Orchestrator {
 
     async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
         let listed = driver.list().await?;
-        // Jobs are read after sandboxes: one that came in between has its row by now.
+        // Jobs are read after sandboxes: a job that arrived in between has its row by now.
         let open = self.store.open_runs().await?;
         let wanted: HashSet<JobId> = open
             .iter()
@@ -220,7 +223,7 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Removes what is there of a sandbox. Nobody may start it meanwhile.
+    /// Removes what remains of a sandbox. The caller makes sure that it is not started meanwhile.
     async fn remove_unless_launched(&self, job: JobId, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
         let now = self.store.get_run(job).await?;
         if now.is_some_and(|now| self.is_here(&now.run) && is_at(&now.run, place) && !now.run.settled) {

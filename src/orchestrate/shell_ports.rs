@@ -1,4 +1,5 @@
-//! The ports that lead to the shells of jobs, each with the lines that its agent keeps open.
+//! Serves the ports that lead to the shells of jobs, each with the lines that its agent keeps open. It accepts TCP
+//! connections and passes bytes on; it touches neither the store nor S3.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,28 +23,28 @@ use crate::{
     settings::Ports,
 };
 
-/// Connections to one shell at a time. More are closed at once: a flood costs its own job's users their logins, and nobody
-/// else anything.
+/// The most connections to one shell at a time. More are closed at once: a flood costs the users of its own job their
+/// logins, and does not affect other jobs.
 const MOST_CONNECTIONS: usize = 64;
 
-/// How long somebody who connected waits for a line.
+/// How long a connected user waits for a line.
 const LINE_WAIT: Duration = Duration::from_secs(15);
 
-/// Lines that wait to be used.
+/// The number of lines kept ready for use.
 const SPARE_LINES: usize = 2;
 
-/// Where this server's shells are.
+/// The addresses, ports and time limits of this server's shells.
 #[derive(Debug, Clone)]
 pub struct ShellPlace {
-    /// The address that they are listened for on.
+    /// The address to listen on.
     pub listen: IpAddr,
-    /// The host as users reach it.
+    /// The host name by which users reach it.
     pub host: String,
     /// The ports that may be used.
     pub ports: Ports,
-    /// How long a shell that nobody uses stays open.
+    /// How long an unused shell stays open.
     pub idle: Duration,
-    /// How long it stays open in any case.
+    /// How long a shell stays open in any case.
     pub longest: Duration,
 }
 
@@ -53,9 +54,9 @@ pub(super) struct Shells(Mutex<HashMap<JobId, Open>>);
 
 #[derive(Debug)]
 struct Open {
-    /// Where agents leave their lines.
+    /// The end at which agents leave their lines.
     lines: mpsc::Sender<Line>,
-    /// Whence those who come take them.
+    /// The end from which new connections take them.
     spare: Arc<tokio::sync::Mutex<mpsc::Receiver<Line>>>,
     /// The port that is listened on.
     port: Option<(u16, AbortOnDropHandle<()>)>,
@@ -74,9 +75,9 @@ impl Default for Open {
 }
 
 impl Shells {
-    /// Keeps a line for the next who comes. One too many is dropped, which closes it.
+    /// Keeps a line for the next connection. A surplus line is dropped, which closes it.
     pub(super) fn offer(&self, job: JobId, line: Line) {
-        // The line may be there before the port is: both are opened at once.
+        // The line may exist before the port does: both are opened at once.
         let _ = self.open().entry(job).or_default().lines.try_send(line);
     }
 
@@ -88,7 +89,7 @@ impl Shells {
         self.open().get(&job)?.port.as_ref().map(|(port, _)| *port)
     }
 
-    /// Lets those in who come to `listener`.
+    /// Serves the connections to `listener`.
     pub(super) fn serve(&self, job: JobId, port: u16, listener: TcpListener) {
         let mut all = self.open();
         let open = all.entry(job).or_default();
@@ -96,13 +97,13 @@ impl Shells {
         open.port = Some((port, AbortOnDropHandle::new(serving)));
     }
 
-    /// Closes the ports of all other jobs. Who is logged in stays so: the sandbox decides on that.
+    /// Closes the ports of all other jobs. Users who are logged in stay logged in: the sandbox decides about them.
     pub(super) fn keep_only(&self, jobs: &HashSet<JobId>) {
         self.open().retain(|job, _| jobs.contains(job));
     }
 }
 
-/// Brings IMS's view of a job's shell in line with what it is.
+/// Updates IMS's view of a job's shell to match its actual state.
 pub(super) fn show_shell(job: &mut Job, run: &Run) {
     let (Some(shell), Some(containers)) = (&run.shell, &mut job.ssh_containers) else {
         return;
@@ -123,7 +124,7 @@ async fn serve(listener: TcpListener, spare: Arc<tokio::sync::Mutex<mpsc::Receiv
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         let Ok((user, _)) = listener.accept().await else {
-            // Out of descriptors, for the moment.
+            // The process is out of descriptors, for the moment.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -138,15 +139,15 @@ async fn serve(listener: TcpListener, spare: Arc<tokio::sync::Mutex<mpsc::Receiv
     }
 }
 
-/// Connects somebody with a line, and passes on what is said until one side has nothing more to say.
+/// Connects a user with a line, and passes data on until one side has nothing more to send.
 async fn connect(mut user: TcpStream, spare: &tokio::sync::Mutex<mpsc::Receiver<Line>>) {
-    // Keys are pressed one by one; and a user whose machine is gone without a word must not be waited for.
+    // Keys are pressed one by one; and a connection whose machine vanished silently must not be held open forever.
     let _ = user.set_nodelay(true);
     let _ = setsockopt(&user, sockopt::KeepAlive, &true);
     let line = timeout(LINE_WAIT, async {
         loop {
             let mut line = spare.lock().await.recv().await?;
-            // One whose agent has gone is of no use.
+            // A line whose agent is gone is of no use.
             if line.write_all(&[GO]).await.is_ok() && line.flush().await.is_ok() {
                 return Some(line);
             }

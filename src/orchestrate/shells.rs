@@ -1,8 +1,9 @@
-//! The loop that opens ports: one for each job whose shell is open, for as long as it is.
+//! The shells loop opens ports: one for each job whose shell is open, for as long as it is. It reads and writes rows of
+//! the store, and listens on TCP ports.
 //!
-//! Nobody can connect to a sandbox. Its agent keeps a [line](crate::records::protocol::shell) open, and whoever comes to the
-//! job's port gets it. So a shell is reached in the same way wherever the sandbox is, and what is said in it is between the
-//! user's ssh and the sandbox's sshd.
+//! A sandbox accepts no connections. Its agent keeps a [line](crate::records::protocol::shell) open, and a user who
+//! connects to the job's port gets that line. So a shell is reached in the same way wherever the sandbox is, and the
+//! traffic is between the user's ssh and the sandbox's sshd.
 
 use std::collections::HashSet;
 
@@ -17,18 +18,18 @@ use crate::{
 };
 
 impl Orchestrator {
-    /// One look at whose shells are open.
+    /// Makes one pass over the open shells.
     ///
     /// # Errors
     ///
-    /// When the store does not answer, or no port can be listened on; the next look begins anew.
+    /// When the store does not answer, or no port can be listened on; the next pass starts afresh.
     pub async fn shells_once(&self) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
         let mut wanted = HashSet::new();
         let mut outcome = Ok(());
         for stored in open.iter().filter(|stored| stored.run.owner == Some(self.id)) {
             let Some(shell) = &stored.run.shell else { continue };
-            // One that is about to be ready has its port already.
+            // A shell that is about to be ready has its port already.
             if shell.status != ShellStatus::Closed {
                 wanted.insert(stored.job.id);
             }
@@ -41,7 +42,7 @@ impl Orchestrator {
         outcome
     }
 
-    /// Listens for those who log in to a job whose shell is about to be ready.
+    /// Listens for logins to a job whose shell is about to be ready.
     pub(super) async fn open_port(&self, stored: &StoredRun) -> Result<(), Failure> {
         if self.shells.port_of(stored.job.id).is_some() {
             return Ok(());
@@ -52,8 +53,8 @@ impl Orchestrator {
         self.listen(stored.job.id, said, &taken).await
     }
 
-    /// Listens for those who log in to a job: on the port that its record says if that is to be had, else on another one,
-    /// which the record says then.
+    /// Listens for logins to a job: on the port in its record if that port is free, else on another one, which is then
+    /// put into the record.
     async fn listen(&self, job: JobId, said: Option<&Address>, taken: &HashSet<u16>) -> Result<(), Failure> {
         let Ports { first, last } = self.shell_place.ports;
         let said = said.filter(|at| at.host == self.shell_place.host).map(|at| at.port);

@@ -1,4 +1,4 @@
-//! The loops over real rows and a real S3 service, with a place that only remembers what it was told.
+//! Tests the loops with real rows and a real S3 service, and with a place that only remembers what it was told.
 
 use std::{
     collections::BTreeMap,
@@ -37,10 +37,10 @@ mod commit;
 mod nodes;
 pub(super) mod s3_proxy;
 
-/// What each sandbox was made from, and how it is.
+/// A place that keeps each sandbox's spec and state in memory.
 #[derive(Debug)]
 struct Place {
-    /// None does not answer at all.
+    /// `None` means that the place does not answer at all.
     arch: Option<Arch>,
     sandboxes: Mutex<BTreeMap<JobId, (SandboxSpec, SandboxState)>>,
 }
@@ -134,7 +134,7 @@ impl Driver for Place {
     }
 }
 
-/// A database and an S3 service, which servers come to.
+/// A database and an S3 service, which servers share.
 struct Site {
     store: SharedStore,
     artifacts: ArtifactStore,
@@ -142,7 +142,7 @@ struct Site {
     _dir: tempfile::TempDir,
 }
 
-/// A server, and the place that it makes sandboxes in.
+/// A server, and the place where it makes sandboxes.
 struct Server {
     orchestrator: Arc<Orchestrator>,
     place: Arc<Place>,
@@ -205,12 +205,12 @@ impl Site {
         self.store.get_run(job).await.unwrap().unwrap().run.state
     }
 
-    /// Adds a job, lets a server launch it, and its agent call once.
+    /// Adds a job, lets a server launch it, and looks at it once.
     async fn launched(&self, server: &Server) -> JobId {
         let orchestrator = &server.orchestrator;
         let job = orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
         orchestrator.launch_once().await.unwrap();
-        // The start goes on beside the loop, and nobody watches a job that is being started.
+        // The start runs beside the loop, and a job that is being started is not watched.
         while orchestrator.state().starting.contains(&job) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -269,11 +269,11 @@ async fn a_token_opens_one_try_of_one_job() {
     assert_eq!(server.says_nothing(second, &token).await, Err(Refusal::Unknown));
     assert_eq!(server.says_nothing(JobId::new(), &token).await, Err(Refusal::Unknown));
     assert_eq!(server.says_nothing(first, "").await, Err(Refusal::Unknown));
-    // What is kept of it is no token.
+    // The stored digest is not itself a token.
     let kept = site.store.get_run(first).await.unwrap().unwrap().run.token.unwrap();
     assert_eq!(server.says_nothing(first, &kept).await, Err(Refusal::Unknown));
 
-    // The next try has another one.
+    // The next try has another token.
     server.place.ends(first);
     server.orchestrator.watch_once().await.unwrap();
     assert_eq!(site.state(first).await, State::Queued);
@@ -293,7 +293,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     });
     let job = site.launched(&server).await;
     server.place.ends(job);
-    // Looking twice is no second end.
+    // A second look does not end the job a second time.
     server.orchestrator.watch_once().await.unwrap();
     server.orchestrator.watch_once().await.unwrap();
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
@@ -304,7 +304,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.place.ends(job);
-    // The one that starts it must be done with it before it is looked at.
+    // The task that starts the sandbox must finish before the sandbox is looked at.
     let ended = async {
         while !site.state(job).await.is_final() {
             server.orchestrator.watch_once().await.unwrap();
@@ -346,7 +346,7 @@ async fn what_a_machine_takes_beside_its_job_is_counted() {
         own_kernel: true,
         ..NewRun::default()
     };
-    // Until it was looked, nobody knows whether there are machines.
+    // Until the first look, it is not known whether there are virtual machines.
     let first = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
     server.orchestrator.launch_once().await.unwrap();
     assert!(server.orchestrator.waiting(first).unwrap().1.contains("found out"));
@@ -356,7 +356,8 @@ async fn what_a_machine_takes_beside_its_job_is_counted() {
     assert_eq!(site.state(first).await, State::Launching);
     let run = site.store.get_run(first).await.unwrap().unwrap().run;
     assert_eq!(run.plan.driver, DriverKind::Microvm);
-    // The place has twice as much as a machine takes beside its job, less a tenth; both were given it in the same look.
+    // The place has twice as much as a machine takes beside its job, less a tenth; both jobs were given it in the same
+    // look.
     let (_, reason) = server.orchestrator.waiting(second).unwrap();
     assert!(reason.contains("of memory"), "{reason}");
 }
@@ -370,7 +371,7 @@ async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
         ..WatchSettings::default()
     });
     let job = site.launched(&server).await;
-    // The time of day says that it was launched long ago, or will be: nobody believes it.
+    // By the time of day it was launched long ago, or will be: the clocks ignore that.
     for micros in [0, i64::MAX / 2] {
         let stored = site.store.get_run(job).await.unwrap().unwrap();
         let mut run = stored.run;
@@ -405,7 +406,7 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     other.orchestrator.settle_once().await.unwrap();
     assert_eq!(site.state(job).await, State::Launching);
 
-    // It was last seen long ago.
+    // The server was last seen long ago.
     let long_ago = Moment::from_micros(Moment::now().micros() - 3600 * 1_000_000);
     site.store.note_server(gone.orchestrator.id, long_ago).await.unwrap();
     other.orchestrator.settle_once().await.unwrap();
@@ -414,7 +415,7 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     other.orchestrator.launch_once().await.unwrap();
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!(run.owner, Some(other.orchestrator.id));
-    // Back again, the first finds a sandbox that is no job's of its own.
+    // After its return, the first server finds a sandbox that belongs to none of its jobs.
     gone.orchestrator.settle_once().await.unwrap();
     assert!(gone.place.list().await.unwrap().is_empty());
 }

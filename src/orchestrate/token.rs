@@ -1,9 +1,10 @@
-//! Tokens of agents: one for each try of a job, kept as a digest only.
+//! Makes and checks the tokens of agents: one for each try of a job, of which only a digest is kept. Pure, apart from
+//! the random numbers.
 
 use rand::Rng;
 use sha2::{Digest, Sha256};
 
-/// A new token: its text, and what is kept of it.
+/// A new token: its text, and the digest to keep.
 pub(super) fn fresh() -> (String, String) {
     let mut bytes = [0_u8; 32];
     rand::rng().fill_bytes(&mut bytes);
@@ -12,8 +13,8 @@ pub(super) fn fresh() -> (String, String) {
     (text, digest)
 }
 
-/// Whether a text is the token of which that is kept. A token has 256 random bits and only its digest is compared, so
-/// that the time which the comparison takes says nothing of use.
+/// Whether a text is the token with this digest. A token has 256 random bits and only its digest is compared, so the
+/// time that the comparison takes reveals nothing useful.
 pub(super) fn fits(text: &str, kept: &str) -> bool {
     digest(text) == kept
 }

@@ -1,7 +1,8 @@
-//! The watch loop: sees whether jobs live, get on and end in time.
+//! The watch loop checks that jobs are alive, make progress and end in time. It reads and writes rows of the store, and
+//! looks at sandboxes through their drivers.
 //!
-//! Three clocks run for each job, all of this process's own: since its agent was heard, since it got on, since it was
-//! launched. Whoever watches a job decides that it is over; what is watched has never the last word.
+//! Three clocks run for each job, all of this process's own: since its agent was heard, since it made progress, since
+//! it was launched. The process that watches a job decides that it is over; the watched job never has the last word.
 
 use std::time::{Duration, Instant};
 
@@ -19,24 +20,24 @@ use crate::{
     store::StoredRun,
 };
 
-/// How often it is measured what a sandbox uses.
+/// How often a sandbox's usage is measured.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a job that is launched may have no sandbox.
+/// How long a launched job may have no sandbox.
 const NO_SANDBOX: Duration = Duration::from_secs(30);
 
 impl Orchestrator {
-    /// One look at everything that is under way here.
+    /// Makes one pass over everything that is under way here.
     ///
     /// # Errors
     ///
-    /// When the store cannot be asked; the next look begins anew.
+    /// When the store cannot be read; the next pass starts afresh.
     pub async fn watch_once(&self) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
         let under_way = |stored: &&StoredRun| {
             stored.run.owner == Some(self.id) && matches!(stored.run.state, State::Launching | State::Running)
         };
-        // A place that does not answer keeps nobody from looking at the others.
+        // A place that does not answer does not keep the others from being checked.
         let mut outcome = Ok(());
         for stored in open.iter().filter(under_way) {
             let span = job_span(stored.job.id);
@@ -67,11 +68,11 @@ impl Orchestrator {
             How::Native => 1,
             How::Emulated => self.watch.emulated_factor.max(1),
         };
-        // Its user takes the time it takes; the agent knows how long that may be.
+        // The user may take their time; the agent knows how long that may be.
         let waits = run.has_open_shell();
         let state = match self.driver_of(run).look(job).await {
             Ok(state) => state,
-            // The agent may be heard all the same. If it is not, the job goes elsewhere.
+            // The agent may still be heard. If it is not, the job goes elsewhere.
             Err(failure) => {
                 return clocks
                     .failure(&self.watch, factor, waits)
@@ -82,7 +83,7 @@ impl Orchestrator {
         };
         match state {
             SandboxState::Ended(evidence) => {
-                // What the agent said last may have changed the job since it was read.
+                // The agent's last call may have changed the job since it was read.
                 let now = self.store.get_run(job).await?;
                 let same = now.is_some_and(|now| now.run.state == run.state && now.run.attempt == run.attempt);
                 return Ok(same.then(|| at(verdict(&evidence, run.step))));
@@ -92,7 +93,7 @@ impl Orchestrator {
                     .hint("it was removed by hand; the job can be started again"))));
             }
             SandboxState::Absent => {
-                // Launched, and nobody starts it: the launch loop will.
+                // The job is launched, but nothing is starting it: the launch loop will.
                 self.wake.launch.notify_one();
                 return Ok(None);
             }
@@ -105,7 +106,7 @@ impl Orchestrator {
             .map(at))
     }
 
-    /// The three clocks of a job, begun if this process sees it for the first time.
+    /// The three clocks of a job, started if this process sees it for the first time.
     fn clocks(&self, stored: &StoredRun) -> Clocks {
         let mut state = self.state();
         let attempt = stored.run.attempt;
@@ -123,7 +124,7 @@ impl Orchestrator {
         }
     }
 
-    /// What a sandbox uses, measured now and then.
+    /// A sandbox's usage, measured at intervals.
     async fn measure(&self, stored: &StoredRun) -> Result<Used, Failure> {
         let job = stored.job.id;
         let known = self.state().live.get(&job).map(|live| (live.measured, live.used));
@@ -138,7 +139,7 @@ impl Orchestrator {
         Ok(used)
     }
 
-    /// Ends the job with the most on disk when the host's own is nearly full.
+    /// Ends the job with the most data on disk when the host's own disk is nearly full.
     async fn guard_disk(&self, open: &[StoredRun]) -> Result<(), Failure> {
         let capacity = self.places.local().capacity().await?;
         let floor = self.capacity.disk_floor.0 / 2;
@@ -182,7 +183,7 @@ impl From<Usage> for Used {
     }
 }
 
-/// How long it is since a job …
+/// The time since each of a job's three clocks last started.
 struct Clocks {
     unheard: Duration,
     silent: Duration,
@@ -190,7 +191,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// Which of them has run out. With `waits` only the first counts.
+    /// The failure of the clock that has run out, if one has. With `waits` only the first counts.
     fn failure(&self, settings: &crate::config::WatchSettings, factor: u32, waits: bool) -> Option<Failure> {
         let limit = |period: Period| period.duration().saturating_mul(factor);
         let how = if factor > 1 { ", emulated" } else { "" };
@@ -239,7 +240,7 @@ fn over_disk(used: Used, limit: u64) -> Option<Failure> {
     })
 }
 
-/// What became of a job, by what is left of its sandbox.
+/// The cause of a job's end, from what remains of its sandbox.
 pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
     if evidence.oom_kills > 0 {
         return out_of_memory(evidence.oom_kills);
@@ -260,7 +261,7 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
     Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel's log may say what")
 }
 
-/// The kernel killed something of a sandbox for want of memory.
+/// The failure of a sandbox in which the kernel killed processes for lack of memory.
 pub(super) fn out_of_memory(kills: u64) -> Failure {
     let detail = format!("the build needed more memory than it may have; the kernel killed {kills} of its processes");
     Failure::new(Code::OutOfMemory, detail).hint("allow it more: `job_mem_size` of the job, in GiB")

@@ -1,19 +1,19 @@
-//! Requests to the thread that makes twins.
+//! Defines the requests to the thread that makes twins. Pure: no I/O here.
 
 use std::{io, path::PathBuf, sync::mpsc::Sender};
 
-/// What is asked of the thread.
+/// A request to the thread.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Somebody is about to enter `root`, or to let scripts of packages do so, and waits for the directory of twins to
+    /// A process is about to enter `root`, or to let scripts of packages do so, and waits for the directory of twins to
     /// mount there.
     Enter {
         root: PathBuf,
-        /// Whether what is on its way is to be waited for.
+        /// Whether to wait for twins that are still being made.
         wait: bool,
         reply: Sender<Option<PathBuf>>,
     },
-    /// The root is built. The answer says that nothing of the twins is in it.
+    /// The root is built. The reply confirms that no part of the twins is left in it.
     End {
         reply: Sender<io::Result<Option<(u64, u64)>>>,
     },

@@ -1,4 +1,5 @@
-//! The body of a request for a job. What becomes of it is decided in [`ask`](crate::orchestrate::ask).
+//! Defines the body of a request for a job. Pure: no I/O. The request itself is handled in
+//! [`ask`](crate::orchestrate::ask).
 
 use uuid::Uuid;
 

@@ -1,4 +1,5 @@
-//! What a new job will be: where it runs, what it gets, or why it cannot be carried out at all.
+//! Accepts a new job: decides where it runs and what it gets, or why it cannot be carried out at all. It reads and
+//! writes rows of the store, and asks this host's driver for the capacity.
 
 use super::Refusal;
 use crate::{
@@ -15,37 +16,38 @@ use crate::{
     },
 };
 
-/// Builds of a recipe that say what the next one will need.
+/// The number of past builds of a recipe that tell what the next one will need.
 const HISTORY: u32 = 5;
 
-/// What a job is made of beside its record.
+/// The parts of a new job beside its record.
 #[derive(Debug, Clone, Default)]
 pub struct NewRun {
-    /// The recipe that it starts from; a customize job has none.
+    /// The recipe that the job starts from; a customize job has none.
     pub recipe: Option<Recipe>,
-    /// The image that it starts from; a create job has none.
+    /// The image that the job starts from; a create job has none.
     pub image: Option<BaseImage>,
-    /// The shell that it is to have.
+    /// The shell that the job will have.
     pub shell: Option<ShellWish>,
-    /// Whether it was asked for, or follows from the recipe, that it gets a kernel of its own.
+    /// Whether the job gets a kernel of its own, because it was requested or because the recipe implies it.
     pub own_kernel: bool,
-    /// Which tools may run as native twins, as the request says or else the recipe; none means as this server does.
+    /// Which tools may run as native twins, as the request or else the recipe says; `None` means this server's setting.
     pub twins: Option<TwinLevel>,
-    /// Whether its user named the kernel's file, whatever the name is: an image without it is none then.
+    /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
+    /// failure.
     pub kernel_required: bool,
-    /// What it asks for.
+    /// The resources it asks for.
     pub asked: Asked,
-    /// Who asks.
+    /// The user who asks.
     pub who: Option<String>,
 }
 
 impl Orchestrator {
-    /// Decides what becomes of a new job and adds it. One that cannot be carried out here is added too, ended, with the
-    /// reason.
+    /// Decides where a new job runs and adds it. A job that cannot be carried out here is added too, already ended,
+    /// with the reason.
     ///
     /// # Errors
     ///
-    /// When the id is taken; when store or place do not answer. The job is not added then.
+    /// When the id is taken, or the store or the place does not answer. In both cases the job is not added.
     pub(in crate::orchestrate) async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Refusal> {
         let capacity = self.places.local().capacity().await?;
         let limits = Limits::of(&capacity, &self.capacity);
@@ -54,7 +56,7 @@ impl Orchestrator {
             .past_runs(job.artifact_id, HISTORY)
             .await?
             .iter()
-            // A build that was cut short has not used what it needs.
+            // A build that was cut short has not used all that it needs.
             .filter(|past| past.run.failure().is_none() && past.job.arch == job.arch)
             .filter_map(|past| past.run.used)
             .collect();
@@ -87,7 +89,7 @@ impl Orchestrator {
             who: new.who,
             image: new.image,
         });
-        // Until its row is there, the next one must not see the same room.
+        // Until this job's row exists, the next job must not count the same room.
         let _placing = self.placing.lock().await;
         let decision = self.decide(&job, &run.plan).await?;
         if let Some(wish) = new.shell {

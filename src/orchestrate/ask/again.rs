@@ -1,4 +1,4 @@
-//! A job that has ended, done again as a new one.
+//! Repeats a job that has ended, as a new job. It reads and writes rows of the store, and copies changes in S3.
 
 use super::Refusal;
 use crate::{
@@ -11,11 +11,13 @@ use crate::{
 };
 
 impl Orchestrator {
-    /// Does a job that has ended again, as a new one; from a step on, if the files of its sandbox are still there.
+    /// Repeats a job that has ended, as a new job; starts from a given step if the files of the old sandbox still
+    /// exist.
     ///
     /// # Errors
     ///
-    /// When it has not ended, or there is nothing to go on from; when store or S3 do not answer. Nothing is added then.
+    /// When the old job has not ended, when nothing remains to resume from, or when the store or S3 does not answer. In
+    /// each case no job is added.
     pub(super) async fn again(
         &self,
         id: JobId,
@@ -41,7 +43,7 @@ impl Orchestrator {
         });
         new.shell = run.shell.as_ref().map(|shell| Shell::new(shell.wish.clone()));
         if let Some(image) = &mut new.plan.image {
-            // The old job may be deleted, with what it brought.
+            // The old job may be deleted, along with its changes.
             self.artifacts.copy_changes(id, &mut image.changes).await?;
         }
         let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
@@ -85,7 +87,7 @@ impl Orchestrator {
         Ok(record)
     }
 
-    /// Sees whether a job left what a step starts from, on this host.
+    /// Checks that a job left behind, on this host, what the given step starts from.
     fn must_have_kept(&self, run: &Run, from: Step) -> Result<(), Refusal> {
         if !run.settled {
             return Err(Refusal::NotSettled);

@@ -1,8 +1,9 @@
-//! The one door for jobs of the service: what is asked for becomes a job, or is refused.
+//! Takes in every job of the service: a request becomes a job here, or is refused. It reads and writes rows of the
+//! store and objects in S3, and hands the job to the orchestrator.
 //!
-//! An [`Ask`] says what its user said and nothing more. What follows from that, from the recipe or image, and from the
-//! settings is decided here, once: the architecture is that of the recipe or image. A server that carries jobs out gives
-//! the job a plan, and what the plan says is not guessed again later.
+//! An [`Ask`] contains what the user said and nothing more. The consequences of that, of the recipe or image, and of
+//! the settings are decided here, once: for example, the architecture is that of the recipe or image. A server that
+//! carries jobs out gives the job a plan, and nothing in the plan is guessed again later.
 
 mod accept;
 mod again;
@@ -25,42 +26,42 @@ use crate::{
     store::{SharedStore, StoredRun},
 };
 
-/// What is asked for.
+/// A request for a job.
 #[derive(Debug, Clone)]
 pub enum Ask {
     /// A new job.
     New(Box<NewJob>),
-    /// A job that has ended, once more.
+    /// A job that has ended, to be repeated.
     Again {
         /// The job.
         old: Box<StoredRun>,
-        /// The first step that is done again; none means all of them.
+        /// The first step to repeat; `None` means all of them.
         from: Option<Step>,
     },
 }
 
-/// A new job as its user says it. An option that is absent was not said.
+/// A new job as its user describes it. An absent option was not given.
 #[derive(Debug, Clone)]
 pub struct NewJob {
-    /// What it does.
+    /// The kind of job.
     pub job_type: JobType,
-    /// The recipe (create) or image (customize) that it starts from.
+    /// The recipe (create) or image (customize) that the job starts from.
     pub artifact_id: Uuid,
-    /// The key that may log in to its shell. Without one it has no shell.
+    /// The key that may log in to the job's shell. Without one the job has no shell.
     pub public_key_id: Option<PublicKeyId>,
-    /// The name of the image that comes out.
+    /// The name of the resulting image.
     pub image_root_archive_name: String,
     /// Whether a failed build opens a shell.
     pub enable_debug: bool,
-    /// The shells that it is to have.
+    /// The requested shells.
     pub shells: Vec<AskedShell>,
-    /// What is run in the image. With nothing, its user changes it by hand.
+    /// The changes to run in the image. Without any, the user changes the image by hand.
     pub changes: Vec<GivenChange>,
-    /// What it gets besides.
+    /// The job's other options.
     pub options: JobOptions,
 }
 
-/// A shell that a job is to have.
+/// A requested shell of a job.
 #[derive(Debug, Clone)]
 pub struct AskedShell {
     /// Its name.
@@ -69,14 +70,14 @@ pub struct AskedShell {
     pub jail: bool,
 }
 
-/// A change of an image, and its content.
+/// A change to an image, with its content.
 #[derive(Debug, Clone)]
 pub struct GivenChange {
-    /// What it is.
+    /// The kind of change.
     pub kind: ChangeKind,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What is run.
+    /// The content to run.
     pub content: Bytes,
 }
 
@@ -87,15 +88,15 @@ pub struct Asker {
     pub store: SharedStore,
     /// Objects.
     pub artifacts: ArtifactStore,
-    /// What jobs get that do not say otherwise.
+    /// The defaults for jobs that do not say otherwise.
     pub jobs: JobSettings,
-    /// What carries jobs out; none on a server that keeps records only.
+    /// The orchestrator that carries jobs out; `None` on a server that keeps records only.
     pub orchestrator: Option<Arc<Orchestrator>>,
 }
 
 impl Asker {
-    /// Makes the job of this id, on behalf of `who`. A job that no place can carry out is made too: it has ended, and says
-    /// why.
+    /// Makes the job with this id, on behalf of `who`. A job that no place can carry out is made too: it has already
+    /// ended, and says why.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl Asker {
 
     async fn make(&self, id: JobId, new: NewJob, who: Option<String>) -> Result<Job, Refusal> {
         if !new.changes.is_empty() {
-            // Only Kiln itself knows about changes.
+            // Only Kiln's own orchestrator can run changes.
             self.orchestrator()?;
         }
         let (job, mut run) = self.plan(id, &new).await?;
@@ -138,7 +139,7 @@ impl Asker {
         made
     }
 
-    /// Puts what is to be run where the job finds it.
+    /// Stores the changes in S3, where the job finds them.
     async fn keep(&self, job: JobId, changes: Vec<GivenChange>) -> Result<Vec<Change>, Failure> {
         let mut kept = Vec::with_capacity(changes.len());
         for (number, GivenChange { kind, name, content }) in changes.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! What a new job is: what its user says, checked in IMS's order, and what follows from the recipe or image.
+//! Turns a request for a new job into its record and its plan: checks what the user said in IMS's order, and adds what
+//! follows from the recipe or image. It reads rows of the store and checks objects in S3; it writes nothing.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +18,17 @@ use crate::{
     store::{Collection, Side},
 };
 
-/// What a job starts from, and what it has from there.
+/// The recipe or image that a job starts from, and the properties the job inherits from it.
 struct Start {
     arch: Arch,
-    /// Whether it gets a kernel of its own unless its user says otherwise.
+    /// Whether the job gets a kernel of its own unless its user says otherwise.
     own_kernel: bool,
     recipe: Option<Recipe>,
     image: Option<BaseImage>,
 }
 
 impl Asker {
-    /// The checks in IMS's order, and what follows from them.
+    /// Makes the checks in IMS's order, and derives what follows from them.
     pub(super) async fn plan(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
         if new.job_type == JobType::Create && !new.shells.is_empty() {
             return Err(Refusal::ShellOfCreate);
@@ -104,7 +105,7 @@ impl Asker {
         })
     }
 
-    /// IMS's half of the job.
+    /// The job's record: the part that IMS defines.
     fn record(&self, id: JobId, new: &NewJob, arch: Arch, own_kernel: bool) -> Job {
         let options = &new.options;
         let said = |name: &Option<String>, usual: &str| name.clone().unwrap_or_else(|| usual.to_owned());
@@ -124,7 +125,7 @@ impl Asker {
             initrd_file_name: said(&options.initrd_file_name, "initrd"),
             kernel_parameters_file_name: said(&options.kernel_parameters_file_name, "kernel-parameters"),
             ssh_containers: self.containers(id, new),
-            // As in IMS, a job for aarch64 always says so.
+            // As in IMS, a job for aarch64 always has this set.
             require_dkms: arch == Arch::Aarch64 || own_kernel,
             status: JobStatus::Creating,
             arch,
@@ -139,8 +140,8 @@ impl Asker {
         }
     }
 
-    /// The shells of a job: what was asked for, else one that the kind of job always has. A job that no key can log in to
-    /// has none.
+    /// The shells of a job: those requested, or else the one that this kind of job always has. A job without a key that
+    /// could log in has none.
     fn containers(&self, id: JobId, new: &NewJob) -> Option<Vec<SshContainer>> {
         new.public_key_id?;
         let usual = |name: &str| AskedShell {
@@ -169,7 +170,7 @@ impl Asker {
     }
 }
 
-/// The shell that Kiln opens, to those who have the keys.
+/// The shell that Kiln opens to the holders of the keys.
 fn shell(new: &NewJob, keys: String) -> Option<ShellWish> {
     let when = match (new.job_type, new.enable_debug) {
         (JobType::Customize, _) => ShellTime::Customize,

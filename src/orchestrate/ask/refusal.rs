@@ -1,4 +1,4 @@
-//! Why there is no job.
+//! Defines the reasons why a request does not become a job. Pure: no I/O.
 
 use std::fmt;
 
@@ -10,59 +10,59 @@ use crate::{
     store::StoreError,
 };
 
-/// Why what was asked for does not become a job.
+/// Why a request does not become a job.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// A create job has no shell but that of `enable_debug`.
+    /// A create job has no shell except that of `enable_debug`.
     #[error("`ssh_containers` cannot be given for a create job.")]
     ShellOfCreate,
-    /// One shell is all that a job can have.
+    /// A job can have one shell at most.
     #[error("A job has one SSH container at most.")]
     TooManyShells,
-    /// What it refers to is not there, or was deleted.
+    /// The record it refers to does not exist, or was deleted.
     #[error("There is no {0} with the id {1}.")]
     Unknown(Referred, Uuid),
-    /// Recipe or image have no object.
+    /// The recipe or image has no object.
     #[error("The {0} has no link: nothing was uploaded for it yet.")]
     NoLink(Referred),
     /// The recipe is of a kind that only IMS's records know.
     #[error("Recipes of type packer cannot be built.")]
     Packer,
-    /// The object of recipe or image is of no use, or S3 does not say.
+    /// The object of the recipe or image is unusable, or S3 gives no answer.
     #[error(transparent)]
     Object(#[from] Unusable),
-    /// This server carries no jobs out.
+    /// This server does not carry jobs out.
     #[error("This server only keeps the records of jobs (`run = false` in [jobs]).")]
     RecordsOnly,
-    /// The job that is to be done again goes on.
+    /// The job to repeat has not ended.
     #[error("The job has not ended; cancel it first.")]
     NotEnded,
-    /// The sandbox of the job that is to be gone on from is still there.
+    /// The sandbox of the job to resume from still exists.
     #[error("The job is still being cleared away; try again in a moment.")]
     NotSettled,
-    /// The files of the job that is to be gone on from are not there.
+    /// The files of the job to resume from no longer exist.
     #[error("Nothing is left of the job's files to go on from; retry it without `from`.")]
     FilesGone,
-    /// The job that is to be gone on from did not get that far.
+    /// The job to resume from did not get that far.
     #[error(
         "The job cannot go on from {from}: the last step that ended well is {}.",
         .reached.map_or("none", Step::name)
     )]
     NotReached {
-        /// The step that is asked for.
+        /// The requested step.
         from: Step,
         /// The last step that ended well.
         reached: Option<Step>,
     },
-    /// What is needed to take the job in has failed.
+    /// Something needed to take the job in has failed.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The database does not keep the job.
+    /// The database did not store the job.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What a job refers to.
+/// The kind of record that a job refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Referred {
     /// A recipe.
@@ -83,7 +83,7 @@ impl fmt::Display for Referred {
     }
 }
 
-/// As the scheduler has it: what is of the place passes, and a job that is refused stays so.
+/// The scheduler's view of a refusal: a failure of the place may pass, while a refused job stays refused.
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {

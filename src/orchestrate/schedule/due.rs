@@ -1,12 +1,11 @@
-//! Which runs a schedule that is due has, and when it is due next.
+//! Decides which runs of a schedule are due, and when it is due next. Pure: no I/O.
 
 use crate::records::{
     JobId, Moment, Schedule,
     schedule::{MissedRuns, Outcome, Tick, Timing},
 };
 
-/// How late a run may be without counting as missed, microseconds. A server that is started anew is back within that
-/// time.
+/// How late a run may be without counting as missed, in microseconds. A restarted server is back within that time.
 pub(super) const ON_TIME: i64 = 60_000_000;
 
 /// Whether a run was missed.
@@ -14,14 +13,14 @@ pub(super) fn is_missed(tick: &Tick) -> bool {
     tick.fired.micros() - tick.due.micros() >= ON_TIME
 }
 
-/// What is to be stored together: the schedule as it is then, and its ticks up to now.
+/// The changes to store together: the updated schedule, and its ticks up to now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) schedule: Schedule,
     pub(super) ticks: Vec<Tick>,
 }
 
-/// The runs of a schedule that are due by now. None when none is.
+/// The runs of a schedule that are due by now, or `None` if there are none.
 pub(super) fn claim(schedule: &Schedule, timing: &Timing, now: Moment) -> Option<Claim> {
     let first = schedule.next_run.filter(|first| *first <= now)?;
     let before_first = Moment::from_micros(first.micros() - 1);
@@ -53,7 +52,7 @@ pub(super) fn claim(schedule: &Schedule, timing: &Timing, now: Moment) -> Option
             why: None,
         }
     };
-    // The last of those that are skipped stands for all: should the clock have been wrong, the nearest ones come yet.
+    // The last skipped run stands for all of them: if the clock was wrong, the nearest runs still come.
     if let Some(last) = skipped {
         let why = if last == first {
             "No server ran at that time.".to_owned()
@@ -73,8 +72,8 @@ pub(super) fn claim(schedule: &Schedule, timing: &Timing, now: Moment) -> Option
     Some(Claim { schedule: next, ticks })
 }
 
-/// A schedule that nobody can read any more, as when the database of time zones has lost a name. It stands still until
-/// somebody changes it.
+/// Pauses a schedule whose times can no longer be computed, for example because the database of time zones has lost a
+/// name. It stays paused until a user changes it.
 pub(super) fn unreadable(schedule: &Schedule, why: &str, now: Moment) -> Claim {
     let mut next = schedule.clone();
     next.paused = true;
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
     use crate::orchestrate::schedule::tests::{moment, schedule};
 
-    /// When the runs were due, the skipped ones with a `!`.
+    /// When the runs were due; the skipped ones are marked `!`.
     fn ticks(cron: &str, missed_runs: MissedRuns, next: &str, now: &str) -> Vec<String> {
         let schedule = Schedule {
             missed_runs,
@@ -156,8 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// A clock that goes forward in steps of any size: each time of the line is claimed once, as long as all that is
-        /// missed is made up for.
+        /// A clock that goes forward in steps of any size: each time of the cron line is claimed once, as long as every
+        /// missed run is made up for.
         #[test]
         fn every_time_is_claimed_once(
             cron in prop::sample::select(vec!["* * * * *", "*/7 * * * *", "30 2 * * *", "0 2,14 * * *"]),

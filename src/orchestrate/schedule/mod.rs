@@ -1,15 +1,16 @@
-//! Makes the jobs of schedules when they are due.
+//! Makes the jobs of schedules when they are due. It reads and writes rows of the store; the `Asker` that makes the
+//! jobs also touches S3.
 //!
-//! [`Scheduler::pass_once`] looks at rows, not at remembered events, in two steps:
+//! [`Scheduler::pass_once`] acts on rows, not on remembered events, in two steps:
 //!
-//! 1. Of each schedule that is due, the ticks up to now and the next run are stored together, if nobody else has changed
-//!    the schedule meanwhile. From here on each tick has the id of its job.
-//! 2. Each open tick is carried on: it waits, is skipped, or its job is made, by that id.
+//! 1. For each schedule that is due, the ticks up to now and the next run are stored together, unless another writer
+//!    has changed the schedule meanwhile. From here on each tick has the id of its job.
+//! 2. Each open tick is carried on: it waits, is skipped, or its job is made, under that id.
 //!
-//! It is right when run twice, by two servers at the same time, and after a crash at any line: a tick is there once, since
-//! schedule and time are its key, and a job is made once, since its id is the tick's.
+//! It is right when run twice, by two servers at the same time, and after a crash at any line: a tick exists once,
+//! since schedule and time are its key, and a job is made once, since its id is the tick's.
 //!
-//! A clock that jumps forward makes runs that were missed; one that is set back makes nothing twice.
+//! A clock that jumps forward leaves missed runs; a clock that is set back makes nothing twice.
 
 mod due;
 mod overlap;
@@ -31,19 +32,19 @@ use crate::{
     store::{Collection, SharedStore, Side, StoreError, Stored},
 };
 
-/// The longest time between two looks: another server may have made a schedule, and the clock may have been set.
+/// The longest time between two passes: another server may have made a schedule, and the clock may have been set.
 const MOST_SLEEP: Duration = Duration::from_secs(30);
 
-/// The time between two looks while a run waits for a job to end.
+/// The time between two passes while a run waits for a job to end.
 const WHILE_WAITING: Duration = Duration::from_secs(5);
 
-/// Schedules that are read at once.
+/// The number of schedules read at once.
 const PAGE: u32 = 100;
 
-/// How long a job is tried to be made while the database or S3 does not answer.
+/// How long to keep trying to make a job while the database or S3 does not answer.
 const TRIED_FOR: SignedDuration = SignedDuration::from_hours(1);
 
-/// How often a change is tried again when somebody was faster.
+/// How often to try a change again when another writer was faster.
 const TRIES: u32 = 10;
 
 /// Makes the jobs of schedules.
@@ -54,7 +55,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Has its jobs made by this asker, in whose store the schedules are. `woken` is rung when a schedule was changed.
+    /// A scheduler whose jobs are made by this asker; the schedules are in the asker's store. `woken` is rung when a
+    /// schedule was changed.
     pub fn new(asker: Arc<Asker>, woken: Arc<Notify>) -> Self {
         Self { asker, woken }
     }
@@ -63,7 +65,7 @@ impl Scheduler {
         &self.asker.store
     }
 
-    /// Looks whenever a run is due; never ends.
+    /// Makes a pass whenever a run is due; never ends.
     pub async fn run(&self) {
         let mut last = None;
         loop {
@@ -96,17 +98,17 @@ impl Scheduler {
         let most = if is_waiting { WHILE_WAITING } else { MOST_SLEEP };
         let next = self.store().schedules_running_after(now, 1).await?;
         let next = next.first().and_then(|stored| stored.record.next_run);
-        // By the clock as it is by now: the pass may have taken a while.
+        // The clock is read again: the pass may have taken a while.
         let until_next = next.map_or(i64::MAX, |next| next.micros().saturating_sub(Moment::now().micros()));
         Ok(most.min(Duration::from_micros(u64::try_from(until_next).unwrap_or(0))))
     }
 
-    /// Brings every run that is due by now, and every one that was left behind, as far as it can get. Answers whether
-    /// one is left that waits.
+    /// Takes every run that is due by now, and every earlier one that is unfinished, as far as it can get. Returns
+    /// whether any run still waits.
     ///
     /// # Errors
     ///
-    /// When the store does not answer. What was done stays done.
+    /// When the store does not answer. The work done so far stays done.
     pub async fn pass_once(&self, now: Moment) -> Result<bool, Failure> {
         loop {
             let due = self.store().due_schedules(now, PAGE).await?;
@@ -125,8 +127,8 @@ impl Scheduler {
         Ok(is_waiting)
     }
 
-    /// Brings schedules back that wait for a moment further away than their line says, since the clock was wrong when
-    /// it was chosen.
+    /// Corrects schedules that wait for a later moment than their cron line gives, because the clock was wrong when
+    /// that moment was chosen.
     ///
     /// # Errors
     ///
@@ -148,19 +150,19 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Makes a job of a schedule now, whether or not it is paused and whatever else of it runs. None when there is no
-    /// such schedule.
+    /// Makes a job of a schedule now, whether or not the schedule is paused and whichever of its other jobs are
+    /// running. `None` when there is no such schedule.
     ///
     /// # Errors
     ///
-    /// When the store does not answer. That the job could not be made is in the tick.
+    /// When the store does not answer. If the job could not be made, the tick says so.
     pub async fn run_now(&self, id: ScheduleId, now: Moment) -> Result<Option<Tick>, Failure> {
         for _ in 0..TRIES {
             let Some(stored) = self.store().get_schedule(id).await? else {
                 return Ok(None);
             };
             let mut schedule = stored.record;
-            // Two at the same time are two.
+            // Two requests at the same time make two jobs.
             let after_last = schedule
                 .last_run
                 .map_or(now, |last| Moment::from_micros(last.micros() + 1));
@@ -201,7 +203,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Carries on the open ticks of one schedule. Answers whether one is left that waits.
+    /// Carries on the open ticks of one schedule. Returns whether any of them still waits.
     async fn carry_on(&self, ticks: &[Tick], now: Moment) -> Result<bool, Failure> {
         let Some(id) = ticks.first().map(|tick| tick.schedule_id) else {
             return Ok(false);
@@ -245,7 +247,7 @@ impl Scheduler {
         Ok(!waiting.is_empty())
     }
 
-    /// Makes the job of a tick, and notes what came of it.
+    /// Makes the job of a tick, and notes the outcome.
     async fn make(&self, schedule: &Schedule, tick: Tick, now: Moment) -> Result<Tick, Failure> {
         let Some(job) = tick.job_id else { return Ok(tick) };
         let made = match self.request(schedule, &tick).await {
@@ -274,7 +276,7 @@ impl Scheduler {
         Ok(tick)
     }
 
-    /// What the schedule's user would ask for by hand.
+    /// The request that the schedule's user would make by hand.
     async fn request(&self, schedule: &Schedule, tick: &Tick) -> Result<NewJob, Failure> {
         let unusable = |why: String| Failure::new(Code::ScheduleUnusable, why);
         let timing = Timing::parse(&schedule.cron, &schedule.timezone).map_err(unusable)?;
@@ -299,7 +301,7 @@ impl Scheduler {
         })
     }
 
-    /// Makes the job of this id, unless it is there.
+    /// Makes the job with this id, unless it already exists.
     async fn make_once(&self, id: JobId, new: NewJob, who: String) -> Result<(), Failure> {
         if self.store().get_job(id).await?.is_some() {
             return Ok(());
@@ -313,16 +315,16 @@ impl Scheduler {
         }
     }
 
-    /// Has the job end, if there is one. It need not have when this returns.
+    /// Cancels the job, if there is one. The job need not have ended when this returns.
     async fn cancel(&self, id: JobId) -> Result<(), Failure> {
         if let Some(orchestrator) = &self.asker.orchestrator {
-            // One that has ended, or that is not there, need not be cancelled.
+            // A job that has ended or does not exist need not be cancelled.
             let _ = orchestrator
                 .cancel(id, "a later run of its schedule takes its place")
                 .await;
             return Ok(());
         }
-        // Somebody else carries it out, and sees what its record says.
+        // Another program carries the job out, and sees the change in its record.
         while let Some(stored) = self.store().get_job(id).await? {
             let mut job = stored.record;
             if job.status.is_final() {
@@ -355,7 +357,7 @@ impl Scheduler {
     }
 }
 
-/// Whether somebody else was not faster.
+/// Whether the write went through, rather than losing to another writer.
 fn unless_stale(done: Result<(), StoreError>) -> Result<bool, Failure> {
     match done {
         Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! What becomes of runs that wait, while earlier ones have not ended.
+//! Decides what happens to waiting runs while earlier ones have not ended. Pure: no I/O.
 
 use super::due::is_missed;
 use crate::records::{
@@ -6,24 +6,24 @@ use crate::records::{
     schedule::{Outcome, Overlap, Tick},
 };
 
-/// The most runs of one schedule that wait.
+/// The most runs of one schedule that may wait.
 const MOST_WAITING: usize = 100;
 
-/// What is to be done.
+/// The decision on the waiting runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// Ticks that change.
     pub(super) ticks: Vec<Tick>,
-    /// Jobs to be cancelled.
+    /// Jobs to cancel.
     pub(super) cancel: Vec<JobId>,
 }
 
 /// Decides about the waiting runs of a schedule, in their order. `unfinished` are the jobs of earlier runs.
 ///
-/// Runs that are made up for always wait for each other: making up for them is what they are there for.
+/// Runs that are made up for always wait for each other: the purpose of keeping them is to run them all.
 pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -> Verdict {
     let mut verdict = Verdict::default();
-    // The last run that came in time takes the place of all before it.
+    // The last run that was on time takes the place of all before it.
     let replacing = match overlap {
         Overlap::Replace => waiting.iter().rposition(|tick| !is_missed(tick)),
         _ => None,
@@ -68,7 +68,7 @@ mod tests {
         records::Moment,
     };
 
-    /// Runs that wait, one minute apart; those with `true` were missed.
+    /// Waiting runs, one minute apart; those with `true` were missed.
     fn waiting(missed: &[bool]) -> Vec<Tick> {
         let schedule = schedule("* * * * *", "2026-11-21T02:00:00Z");
         let start = moment("2026-11-21T02:00:00Z").micros();
@@ -87,7 +87,7 @@ mod tests {
         ticks.collect()
     }
 
-    /// What becomes of each, and whether the unfinished job is cancelled.
+    /// The outcome of each run, and whether the unfinished job is cancelled.
     fn decided(overlap: Overlap, missed: &[bool], is_busy: bool) -> (Vec<Outcome>, bool) {
         let mut ticks = waiting(missed);
         let unfinished: Vec<JobId> = is_busy.then(JobId::new).into_iter().collect();

@@ -1,4 +1,5 @@
-//! With a real store and a real S3 service, and a clock of the test's own. Jobs are records only: the test ends them.
+//! Tests the scheduler with a real store, a real S3 service, and a clock of the test's own. Jobs are records only: the
+//! test ends them.
 
 use super::*;
 use crate::{
@@ -18,7 +19,7 @@ pub(super) fn moment(text: &str) -> Moment {
     text.parse().unwrap()
 }
 
-/// A schedule in Berlin that runs next at a moment.
+/// A schedule in Berlin whose next run is at the given moment.
 pub(super) fn schedule(cron: &str, next: &str) -> Schedule {
     Schedule {
         id: ScheduleId::new(),
@@ -43,7 +44,7 @@ pub(super) fn schedule(cron: &str, next: &str) -> Schedule {
 struct Site {
     scheduler: Scheduler,
     store: SharedStore,
-    /// What S3 answers instead of the truth.
+    /// The answer that S3 gives instead of the truth.
     fault: Fault,
     id: ScheduleId,
     _s3: EmbeddedS3,
@@ -51,7 +52,7 @@ struct Site {
 }
 
 impl Site {
-    /// With one schedule, and the recipe `r` that it builds.
+    /// A site with one schedule, and the recipe `r` that it builds.
     async fn with(schedule: Schedule) -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
@@ -99,7 +100,7 @@ impl Site {
         self.scheduler.pass_once(moment(now)).await.unwrap()
     }
 
-    /// The ticks, the first first.
+    /// The ticks, earliest first.
     async fn ticks(&self) -> Vec<Tick> {
         let mut ticks = self.store.ticks(self.id, 1_000).await.unwrap();
         ticks.reverse();
@@ -143,12 +144,12 @@ impl Site {
         }
     }
 
-    /// Whether S3 answers that it cannot.
+    /// Makes S3 answer that it is overloaded, or stops that.
     fn overload_s3(&self, is_overloaded: bool) {
         *self.fault.lock().unwrap() = is_overloaded.then_some((429, "HEAD"));
     }
 
-    /// Takes the archive from the recipe.
+    /// Removes the recipe's link to its archive.
     async fn unlink_recipe(&self) {
         let recipe = self.schedule().await.recipe_id;
         let stored = Collection::<Recipe>::get(&*self.store, Side::Live, recipe).await;
@@ -190,7 +191,7 @@ async fn a_clock_that_was_wrong_makes_nothing_twice_and_is_forgotten() {
     let site = Site::with(schedule("0 2 * * *", "2026-11-21T01:00:00Z")).await;
     site.pass("2026-11-21T01:00:00Z").await;
     site.end_all().await;
-    // A year too far, for a moment; then back to before the run.
+    // The clock is a year ahead for a moment, then back to before the run.
     site.pass("2027-11-21T12:00:00Z").await;
     assert_eq!(site.schedule().await.next_run, Some(moment("2027-11-22T01:00:00Z")));
     let before = site.names().await;

@@ -1,4 +1,4 @@
-//! What becomes of what is asked for.
+//! Tests what becomes of requests for jobs.
 
 use uuid::Uuid;
 

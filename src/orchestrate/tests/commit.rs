@@ -1,11 +1,11 @@
-//! Finished jobs, and an S3 service that has no time for them.
+//! Tests finished jobs with an S3 service that is overloaded or lacks their objects.
 
 use std::time::{Duration, Instant};
 
 use super::{s3_proxy::proxy, *};
 use crate::records::{ArtifactKind, Upload, UploadedArtifact, artifact::Digesting, run::RunUpload};
 
-/// Lets a job be done: everything is in S3 but its log and its manifest.
+/// Brings a job to its end: everything is in S3 except its log and its manifest.
 async fn finished(site: &Site, server: &Server) -> JobId {
     let job = site.launched(server).await;
     let image = site.store.get_run(job).await.unwrap().unwrap().run.image;
@@ -44,7 +44,7 @@ async fn finished(site: &Site, server: &Server) -> JobId {
     job
 }
 
-/// Two looks at a finished job at the least, each of them with all tries of the client of S3.
+/// Makes at least two passes over a finished job, each with all the retries of the S3 client.
 async fn commits_under(status: u16, target: &'static str) {
     let mut site = Site::new().await;
     let (artifacts, fault) = proxy(&site.s3).await;
@@ -56,7 +56,7 @@ async fn commits_under(status: u16, target: &'static str) {
     *fault.lock().unwrap() = Some((status, target));
     orchestrator.commit_once().await.unwrap();
     assert_eq!(site.state(job).await, State::Committing);
-    // As if that had been ten minutes ago.
+    // Pretend that this was ten minutes ago.
     let begun = Instant::now().checked_sub(Duration::from_mins(10)).unwrap();
     let before = orchestrator.state().committing.insert(job, begun);
     assert!(before.is_some(), "it was not looked at");

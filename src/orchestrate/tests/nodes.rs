@@ -1,4 +1,4 @@
-//! Build nodes of another architecture than the server's, and nodes that do not answer.
+//! Tests build nodes of another architecture than the server's, and nodes that do not answer.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn foreign() -> Arch {
     }
 }
 
-/// A server with this agent and these toolboxes that knows a node of another architecture, and one that does not answer.
+/// A server with this agent and these toolboxes. It knows a node of another architecture, and one that does not answer.
 fn server(site: &Site, agent: &Path, toolboxes: &[Arch]) -> (Server, Arc<Place>) {
     let node = Place::new(Some(foreign()));
     let of_node = Arc::clone(&node);
@@ -43,11 +43,11 @@ impl Server {
         join_all(self.orchestrator.places.looks(&nodes)).await;
     }
 
-    /// Takes a job and looks for a place for it.
+    /// Takes a job and finds a place for it.
     async fn accepts(&self, arch: Arch) -> JobId {
         let job = Job { arch, ..job() };
         let accepted = self.orchestrator.accept(job, NewRun::default()).await.unwrap();
-        // Only now it is worth to find out whether there are machines here.
+        // Only now is it worth finding out whether there are virtual machines here.
         self.looks(&[NODE]).await;
         self.orchestrator.launch_once().await.unwrap();
         accepted.id
@@ -61,12 +61,12 @@ async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own()
     let (server, node) = server(&site, &own, &[Arch::host()]);
     let plan = async |job| site.store.get_run(job).await.unwrap().unwrap().run.plan;
 
-    // Without an agent it is passed over, and the job is emulated here.
+    // Without an agent for it, the node is passed over and the job is emulated here.
     let emulated = server.accepts(foreign()).await;
     let placed = plan(emulated).await;
     assert_eq!((placed.place.as_deref(), placed.how), (Some(LOCAL), How::Emulated));
 
-    // With one, jobs for it wait for its toolbox, and others do not.
+    // With an agent, jobs for the node wait for its toolbox, and others do not.
     let agent = dir.path().join(foreign().name()).join("kiln-agent");
     fs_err::create_dir(agent.parent().unwrap()).unwrap();
     fs_err::write(&agent, tiny_program(foreign())).unwrap();
@@ -92,7 +92,7 @@ async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own()
     }
     let spec = started().unwrap();
     assert_eq!((spec.agent, spec.toolbox.facts.arch), (agent, foreign()));
-    // And this host's jobs have this host's.
+    // This host's jobs have this host's agent and toolbox.
     let here = server.place.sandboxes.lock().unwrap()[&emulated].0.clone();
     assert_eq!((here.agent, here.toolbox.facts.arch), (own, Arch::host()));
 }
@@ -109,7 +109,7 @@ async fn a_toolbox_that_cannot_be_made_leaves_the_job_to_others() {
     let job = server.accepts(foreign()).await;
     let placed = site.store.get_run(job).await.unwrap().unwrap().run.plan;
     assert_eq!((placed.place.as_deref(), placed.how), (Some(LOCAL), How::Emulated));
-    // It is tried again.
+    // The toolbox is tried again.
     assert_eq!(equipment.wanted().await, foreign());
     assert!(matches!(equipment.of(foreign()), Err(Lack::Failed(_))));
 }
@@ -123,16 +123,16 @@ async fn a_node_that_does_not_answer_holds_up_no_news_of_others() {
     for look in server.orchestrator.places.looks(&nodes) {
         looks.spawn(look);
     }
-    // Of this host and of the node that answers.
+    // The looks at this host and at the node that answers come to an end.
     for _ in 0..2 {
         let done = tokio::time::timeout(Duration::from_secs(30), looks.join_next()).await;
         done.unwrap().unwrap().unwrap();
     }
     assert_eq!(server.orchestrator.places.cpus(None), Some(2));
-    // A look asks for no toolbox of this host's: jobs do.
+    // A look does not request a toolbox for this host: jobs do.
     let nothing_wanted = server.orchestrator.equipment.wanted().now_or_never();
     assert_eq!(nothing_wanted, None);
-    // Whoever is looked at is not looked at twice.
+    // A place with a look under way is not looked at twice.
     assert_eq!(server.orchestrator.places.looks(&nodes).len(), 2);
     looks.shutdown().await;
     assert_eq!(server.orchestrator.places.looks(&nodes).len(), 3);

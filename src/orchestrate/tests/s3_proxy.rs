@@ -1,4 +1,4 @@
-//! An S3 service that says no for a while.
+//! Provides an S3 service that refuses requests for a while: a proxy on loopback.
 
 use std::{
     net::SocketAddr,
@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3};
 
-/// What is answered instead of S3: a status, to requests that have this in their first line.
+/// The answer to give instead of S3's: a status, for requests that have this text in their first line.
 pub(in crate::orchestrate) type Fault = Arc<Mutex<Option<(u16, &'static str)>>>;
 
 /// A client of S3 through a proxy.
@@ -59,7 +59,7 @@ async fn pass(mut client: TcpStream, to: SocketAddr, fault: &Fault) -> std::io::
         let answer = format!("HTTP/1.1 {status} No\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
         client.write_all(answer.as_bytes()).await?;
         client.shutdown().await?;
-        // An answer is lost when what is still being sent is not read.
+        // The answer is lost if the rest of the request is not read.
         tokio::io::copy(&mut client, &mut tokio::io::sink()).await?;
         return Ok(());
     }
