@@ -1,7 +1,8 @@
 #!/bin/bash
 # make-repo.sh OUTDIR: a Debian repository for x86_64 and aarch64 with three packages, for the recipe beside this file.
 # Their programs are Debian's own, fetched with the host's apt: tiny-base is a shell, basic tools and dpkg with all their
-# libraries; apt is apt; tiny-note is one file and a script. As Debian's own packages do, tiny-base brings the directories /dev, /proc and /sys.
+# libraries; apt is apt; tiny-note is one file and a script. As Debian's own packages do, tiny-base brings the directories
+# /dev, /proc and /sys.
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: $0 OUTDIR" >&2; exit 64; }
