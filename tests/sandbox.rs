@@ -56,6 +56,8 @@ sleep 600
 struct Probed {
     values: BTreeMap<String, String>,
     kiln: Kiln,
+    /// The new root, as this process sees it.
+    root: PathBuf,
     build: Started,
     _repository: Repository,
 }
@@ -83,7 +85,8 @@ fn probe() -> Probed {
     );
     let recipe = Recipe::with_script(&script);
     let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
-    let probes = fs_err::read_to_string(kiln.wait_for_file(&mut build, "var/probes")).unwrap();
+    let file = kiln.wait_for_file(&mut build, "var/probes");
+    let probes = fs_err::read_to_string(&file).unwrap();
     let value = |line: &str| {
         let (name, value) = line.split_once('=')?;
         Some((name.to_owned(), value.trim().to_owned()))
@@ -91,6 +94,7 @@ fn probe() -> Probed {
     Probed {
         values: probes.lines().filter_map(value).collect(),
         kiln,
+        root: file.ancestors().nth(2).unwrap().to_owned(),
         build,
         _repository: repository,
     }
@@ -110,9 +114,7 @@ fn root_inside_is_nobody_outside() {
 
     assert_eq!(value("uid"), "0");
     // Outside, its files and processes belong to ids that no account has.
-    let job = kiln.jobs()[0]["id"].as_str().unwrap().to_owned();
-    let root = kiln.data().join("sandboxes").join(&job).join("scratch/root");
-    let metadata = fs_err::metadata(root.join("var/made-by-root")).unwrap();
+    let metadata = fs_err::metadata(probed.root.join("var/made-by-root")).unwrap();
     assert!(metadata.uid() >= 100_000 && metadata.gid() >= 100_000, "{metadata:?}");
     assert_eq!(value("uid_map"), format!("0 {} 65536", metadata.uid()));
     // Kiln itself, its supervisor and the process that enters the namespaces are the host's.

@@ -1,8 +1,6 @@
 //! Objects that belong to a job rather than to its image: its recipe and changes while it needs them, and its log.
 //! Talks to S3 only.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use super::ArtifactStore;
@@ -10,11 +8,27 @@ use crate::records::{ArtifactKind, Change, Code, Failure, ImageId, JobId, link::
 
 impl ArtifactStore {
     /// Uploads a job's recipe for its agent. Returns an address that is valid for `valid`.
-    pub async fn put_recipe(&self, job: JobId, recipe: Bytes, valid: Duration) -> Result<String, Failure> {
-        let key = recipe_key(job);
-        self.put_bytes(self.recipes_bucket(), &key, "application/x-compressed-tar", recipe)
+    pub async fn put_recipe(&self, job: JobId, recipe: Bytes) -> Result<(), Failure> {
+        self.put_bytes(
+            self.recipes_bucket(),
+            &recipe_key(job),
+            "application/x-compressed-tar",
+            recipe,
+        )
+        .await
+        .map(drop)
+    }
+
+    /// The place of a job's own recipe, whether it is there yet or not: `s3://bucket/key`.
+    pub fn recipe_path(&self, job: JobId) -> String {
+        format!("s3://{}/{}", self.recipes_bucket(), recipe_key(job))
+    }
+
+    /// Gives a job its own copy of the recipe of another job. Returns its place.
+    pub async fn copy_recipe(&self, from: JobId, to: JobId) -> Result<String, Failure> {
+        self.copy(self.recipes_bucket(), &recipe_key(from), &recipe_key(to))
             .await?;
-        self.presign_get(self.recipes_bucket(), &key, valid).await
+        Ok(self.recipe_path(to))
     }
 
     /// Removes a job's recipe. May be repeated.

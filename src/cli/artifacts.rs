@@ -98,7 +98,7 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
         )
         .hint("point your client at that service"));
     }
-    let ended = super::build::cancel_on_signal()?;
+    let ended = super::signals::cancel_on_signal()?;
     let service = site::embedded_s3(config, port).await?;
     printer.result(format_args!("export AWS_ENDPOINT_URL={}", service.endpoint()));
     printer.result("export AWS_DEFAULT_REGION=us-east-1");

@@ -1,38 +1,33 @@
 //! `kiln build`: builds images of a recipe without a server, in sandboxes on this host.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc as Shared,
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{printer::Printer, progress::Progress, toolbox, values::twins};
+use super::{
+    format::Format, job_progress, printer::Printer, progress::Progress, session::Session, signals::cancel_on_signal,
+    toolbox, values::twins,
+};
 use crate::{
     arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
-    host,
     orchestrate::{
-        place,
+        ask::{ArchiveJob, Ask},
         recipe::RecipeArchive,
-        run::{Failed, Image, Request},
     },
     records::{
-        Code, EmulatedProgram, Failure, JobType, TwinLevel,
-        protocol::{BootFiles, Compressor, RecipeType, SquashfsOptions, TemplateMode},
+        Code, EmulatedProgram, Failure, Image, Job, JobType, Link, TwinLevel, UploadedArtifact,
+        job::JobOptions,
+        protocol::{Compressor, SquashfsOptions, TemplateMode},
+        run::Kernel,
     },
-    sandbox::Limits,
-    site::Workshop,
+    site::{self, Isolation, Local},
+    store::{Collection, Side, StoredRun},
 };
-
-/// The most processes and threads of one build; a kiwi build has a few dozen.
-const MOST_PROCESSES: u32 = 16_384;
 
 #[derive(Debug, Args)]
 pub(super) struct BuildArguments {
@@ -95,13 +90,38 @@ pub(super) struct BuildArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 500)]
     repos_timeout: u64,
 
-    /// Memory that each build may use, such as 8GiB [default: its share of nine tenths of this host's].
+    /// What isolates the builds from this host. `auto` means virtual machines if this host's CPU runs them, else namespaces.
+    #[arg(long, value_name = "KIND", value_enum, env = "KILN_ISOLATION", default_value_t = IsolationName::Auto)]
+    isolation: IsolationName,
+
+    /// Memory that each build may use, such as 8GiB [default: `default_mem_size_gib` in \[jobs\], 8 GiB].
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
+
+    /// Disk that each build may use, such as 20GiB [default: `default_image_size_gib` in \[jobs\], 60 GiB].
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<ByteSize>,
 
     /// CPUs that each build may use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum IsolationName {
+    Auto,
+    Vm,
+    Namespace,
+}
+
+impl From<IsolationName> for Isolation {
+    fn from(name: IsolationName) -> Self {
+        match name {
+            IsolationName::Auto => Isolation::Auto,
+            IsolationName::Vm => Isolation::Vm,
+            IsolationName::Namespace => Isolation::Namespace,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -146,50 +166,64 @@ fn file_name(text: &str) -> Result<String, String> {
 
 impl BuildArguments {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        let cancelled = cancel_on_signal()?;
-        let recipe_type = recipe_type(&self.recipe_type)?;
+        let interrupted = cancel_on_signal()?;
+        recipe_type(&self.recipe_type)?;
         let recipe = RecipeArchive::read(&self.recipe)?;
         let archs = self.archs(&recipe)?;
-        let workshop = Shared::new(Workshop::open(config).await?);
-        if workshop.sweep().await? > 0 {
-            printer.note("Cleaned up after a build that was killed");
+        tokio::select! {
+            toolbox = toolbox::ensure(config, printer, Arch::host(), None) => drop(toolbox?),
+            () = interrupted.cancelled() => return Err(interruption()),
         }
-        let toolbox = tokio::select! {
-            toolbox = toolbox::ensure(config, printer, Arch::host(), None) => toolbox?,
-            () = cancelled.cancelled() => return Err(interrupted()),
+        let mut config = config.clone();
+        config.capacity.cpus_per_job = self.cpus.or(config.capacity.cpus_per_job);
+        // A machine has a loopback of its own; what the user names on this host's is meant to be reached.
+        let named = self.values.iter().filter_map(|(_, value)| site::loopback_port(value));
+        config.isolation.loopback_ports.extend(named);
+        let chosen = Isolation::from(self.isolation).choose(&mut config).await?;
+        printer.note(&chosen.why);
+        let session = Session::open_local(&config, printer, Format::Toml).await?;
+        let outcome = Box::pin(self.build(recipe, &archs, chosen.kernel, &session, &interrupted)).await;
+        session.close(outcome).await
+    }
+
+    async fn build(
+        &self,
+        recipe: RecipeArchive,
+        archs: &[Arch],
+        kernel: Kernel,
+        session: &Session,
+        interrupted: &CancellationToken,
+    ) -> Result<(), Failure> {
+        let Some(local) = session.without_server() else {
+            return Ok(());
         };
-        let requests = self.requests(recipe, recipe_type, &archs, config)?;
-        for request in &requests {
-            printer.note(&request.placement.why);
+        let archive = Bytes::from(recipe.bytes);
+        let mut jobs = Vec::new();
+        for arch in archs {
+            let job = self.job(&recipe.name, archive.clone(), *arch, kernel);
+            jobs.push(local.ask(Ask::Archive(Box::new(job))).await?);
         }
-        let progress = Progress::new(printer, &archs);
-        let mut running = JoinSet::new();
-        for request in requests {
-            let (workshop, toolbox) = (Shared::clone(&workshop), toolbox.clone());
-            let (cancelled, lane) = (cancelled.clone(), progress.lane(request.arch, JobType::Create));
-            running.spawn(async move {
-                let arch = request.arch;
-                let outcome = workshop
-                    .run(&toolbox, request, &cancelled, |event| lane.show(event))
-                    .await;
-                lane.end(outcome.as_ref().err().map(|failed| &failed.failure));
-                (arch, outcome)
-            });
-        }
-        let mut images = Vec::new();
+        local.carry_out();
+        let progress = Progress::new(&session.printer, archs);
+        let following = jobs.iter().map(|job| follow(session, local, job, &progress));
+        let following = futures::future::try_join_all(following);
+        let ended = tokio::select! {
+            ended = following => ended.map(drop),
+            () = interrupted.cancelled() => Err(interruption()),
+        };
+        drop(progress);
+        ended?;
+        // The user is told of files that were kept once they are complete.
+        local.clear_up().await?;
         let mut failures = Vec::new();
-        while let Some(joined) = running.join_next().await {
-            match joined.map_err(|error| Failure::new(Code::Panic, error))? {
-                (_, Ok(image)) => images.push(image),
-                (arch, Err(failed)) => failures.push((arch, failed)),
+        for job in &jobs {
+            let stored = stored(local, job).await?;
+            match stored.run.failure() {
+                None => self.deliver(&stored, local, &session.printer).await?,
+                Some(_) => failures.push(stored),
             }
         }
-        drop(progress);
-        images.sort_by_key(|image| image.arch);
-        for image in &images {
-            self.deliver(image, &workshop, printer).await?;
-        }
-        summarise_failures(failures, archs.len(), printer)
+        summarise_failures(failures, archs.len(), local, &session.printer)
     }
 
     fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
@@ -216,75 +250,55 @@ impl BuildArguments {
         Ok(archs)
     }
 
-    fn requests(
-        &self,
-        recipe: RecipeArchive,
-        recipe_type: RecipeType,
-        archs: &[Arch],
-        config: &Config,
-    ) -> Result<Vec<Request>, Failure> {
-        let bytes = bytes::Bytes::from(recipe.bytes);
-        let default_values: BTreeMap<String, String> = host::apt_mirror()
-            .into_iter()
-            .map(|mirror| ("debian_mirror".to_owned(), mirror.archive))
-            .collect();
-        // Builds for several architectures run at the same time.
-        let share = || Some(host::nine_tenths_of_memory()? / archs.len() as u64);
-        let memory = self.memory.map(|size| size.as_u64()).or_else(share);
-        let request = |arch: Arch| {
-            Ok(Request {
-                name: self.name.clone().unwrap_or_else(|| recipe.name.clone()),
-                arch,
-                placement: place::place_build(arch, Arch::host()),
-                recipe: bytes.clone(),
-                recipe_sha256: recipe.sha256.clone(),
-                recipe_type,
-                values: self.values.iter().cloned().collect(),
-                default_values: default_values.clone(),
-                template_mode: if self.lenient_templates {
-                    TemplateMode::Lenient
-                } else {
-                    TemplateMode::Strict
-                },
-                twins: self.twins.unwrap_or(config.emulation.twins),
-                squashfs: SquashfsOptions {
-                    compressor: self.compression.into(),
-                    level: self.compression_level,
-                },
-                boot: BootFiles {
-                    kernel: self
-                        .kernel_file_name
-                        .clone()
-                        .unwrap_or_else(|| arch.kernel_file_name().to_owned()),
-                    initrd: self.initrd_file_name.clone(),
-                    parameters: self.kernel_parameters_file_name.clone(),
-                    required: self.kernel_file_name.is_some(),
-                },
-                repos_timeout: Duration::from_secs(self.repos_timeout),
-                limits: Limits {
-                    memory,
-                    cpus: self.cpus,
-                    pids: MOST_PROCESSES,
-                    disk: None,
-                },
-                keep: self.keep,
-            })
-        };
-        archs.iter().map(|arch| request(*arch)).collect()
+    fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel) -> ArchiveJob {
+        ArchiveJob {
+            image_name: self.name.clone().unwrap_or_else(|| recipe_name.to_owned()),
+            recipe_name: recipe_name.to_owned(),
+            archive,
+            arch,
+            own_kernel: kernel == Kernel::Own,
+            values: self.values.clone(),
+            template_mode: if self.lenient_templates {
+                TemplateMode::Lenient
+            } else {
+                TemplateMode::Strict
+            },
+            squashfs: SquashfsOptions {
+                compressor: self.compression.into(),
+                level: self.compression_level,
+            },
+            repos_timeout_s: self.repos_timeout,
+            memory: self.memory.map(|size| size.as_u64()),
+            disk: self.disk.map(|size| size.as_u64()),
+            keep: self.keep,
+            options: JobOptions {
+                kernel_file_name: self.kernel_file_name.clone(),
+                initrd_file_name: Some(self.initrd_file_name.clone()),
+                kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
+                twins: self.twins,
+                ..JobOptions::default()
+            },
+        }
     }
 
     /// Prints the result, and writes it to `--output`.
-    async fn deliver(&self, image: &Image, workshop: &Workshop, printer: &Printer) -> Result<(), Failure> {
-        printer.result(format_args!("image      {} ({})", image.id, image.arch));
-        printer.result(format_args!("manifest   {}", image.manifest.path));
-        for artifact in &image.artifacts {
+    async fn deliver(&self, stored: &StoredRun, local: &Local, printer: &Printer) -> Result<(), Failure> {
+        let (job, run) = (&stored.job, &stored.run);
+        let image = Collection::<Image>::get(&**local.store(), Side::Live, run.image).await?;
+        let manifest = image.and_then(|image| image.record.link);
+        let artifacts = run.artifacts().unwrap_or_default();
+        printer.result(format_args!("image      {} ({})", run.image, job.arch));
+        if let Some(manifest) = &manifest {
+            printer.result(format_args!("manifest   {}", manifest.path));
+        }
+        for artifact in &artifacts {
             let (name, size) = (artifact.kind.key_name(), ByteSize(artifact.digests.size).to_string());
             printer.result(format_args!(
                 "{name:<16} {size:>10}  sha256 {}",
                 artifact.digests.sha256
             ));
         }
-        if let Some(execs) = &image.execs {
+        if let Some(execs) = &run.execs {
             printer.result(format_args!("programs   {execs}"));
             if printer.is_verbose() {
                 for EmulatedProgram { program, runs, cpu_ms } in &execs.most_expensive {
@@ -292,62 +306,35 @@ impl BuildArguments {
                 }
             }
         }
-        printer.result(format_args!("log        {}", image.log.display()));
-        if self.keep {
-            let dir = workshop.driver.dir_of(image.job);
-            printer.result(format_args!("kept       {}", dir.join("scratch").display()));
+        printer.result(format_args!("job        {}", job.id));
+        printer.result(format_args!("log        kiln jobs logs {}", job.id));
+        if let Some(kept) = kept(stored, local) {
+            printer.result(format_args!("kept       {}", kept.display()));
         }
         if let Some(output) = &self.output {
-            let dir = output.join(image.arch.name());
-            download(image, &workshop.store, &dir).await?;
+            let dir = output.join(job.arch.name());
+            download(&artifacts, manifest.as_ref(), local.artifacts(), &dir).await?;
             printer.result(format_args!("files      {}", dir.display()));
         }
         Ok(())
     }
 }
 
-fn recipe_type(name: &str) -> Result<RecipeType, Failure> {
-    match name {
-        "kiwi-ng" => Ok(RecipeType::KiwiNg),
-        _ => Err(Failure::new(
-            Code::UnknownRecipeType,
-            format!("`{name}` is no recipe type Kiln builds"),
-        )
-        .hint("kiwi-ng is the one there is")),
-    }
-}
-
-async fn download(image: &Image, store: &ArtifactStore, dir: &Path) -> Result<(), Failure> {
-    fs_err::create_dir_all(dir).map_err(|error| Failure::io("cannot make the output directory", &error))?;
-    for artifact in &image.artifacts {
-        let to = dir.join(artifact.kind.key_name());
-        store
-            .download(&artifact.bucket, &artifact.key, &to, Some(&artifact.digests))
-            .await?;
-    }
-    let (bucket, key) = image.manifest.bucket_and_key().unwrap_or_default();
-    store
-        .download(bucket, key, &dir.join("manifest.json"), None)
-        .await
-        .map(drop)
-}
-
-fn summarise_failures(mut failures: Vec<(Arch, Failed)>, asked: usize, printer: &Printer) -> Result<(), Failure> {
-    failures.sort_by_key(|(arch, _)| *arch);
-    let several = asked > 1;
+fn summarise_failures(failures: Vec<StoredRun>, asked: usize, local: &Local, printer: &Printer) -> Result<(), Failure> {
     let mut last = None;
-    for (arch, Failed { mut failure, log, kept }) in failures {
-        if several {
-            failure.detail = format!("{arch}: {}", failure.detail);
+    for stored in failures {
+        let Some(mut failure) = stored.run.failure().cloned() else {
+            continue;
+        };
+        if asked > 1 {
+            failure.detail = format!("{}: {}", stored.job.arch, failure.detail);
         }
         if let Some(step) = failure.step {
             failure.detail = format!("{} (step {step})", failure.detail);
         }
-        if let Some(log) = log {
-            printer.note(format_args!("log        {}", log.display()));
-        }
-        if let Some(kept) = kept {
-            printer.note(format_args!("kept       {}", kept.join("scratch").display()));
+        printer.note(format_args!("log        kiln jobs logs {}", stored.job.id));
+        if let Some(kept) = kept(&stored, local) {
+            printer.note(format_args!("kept       {}", kept.display()));
         }
         if let Some(earlier) = last.replace(failure) {
             printer.failure(&earlier);
@@ -356,23 +343,59 @@ fn summarise_failures(mut failures: Vec<(Arch, Failed)>, asked: usize, printer: 
     last.map_or(Ok(()), Err)
 }
 
-fn interrupted() -> Failure {
-    Failure::new(Code::Interrupted, "the build was interrupted")
+/// Shows a job's progress until it ends.
+async fn follow(session: &Session, local: &Local, job: &Job, progress: &Progress) -> Result<(), Failure> {
+    let lane = progress.lane(job.arch, JobType::Create);
+    job_progress::show_in(session, &job.id.to_string(), &lane).await?;
+    lane.end(stored(local, job).await?.run.failure());
+    Ok(())
 }
 
-/// A token that fires at the first Ctrl-C or SIGTERM.
-pub(super) fn cancel_on_signal() -> Result<CancellationToken, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let cancelled = CancellationToken::new();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let mut signals = signal(kind).map_err(|error| Failure::io("cannot watch for signals", &error))?;
-        let cancelled = cancelled.clone();
-        tokio::spawn(async move {
-            signals.recv().await;
-            cancelled.cancel();
-        });
+async fn stored(local: &Local, job: &Job) -> Result<StoredRun, Failure> {
+    let stored = local.store().get_run(job.id).await?;
+    stored.ok_or_else(|| {
+        Failure::new(Code::Interrupted, format!("job {} was deleted", job.id)).hint("start the build again")
+    })
+}
+
+/// The files of the job's sandbox, if they were kept.
+fn kept(stored: &StoredRun, local: &Local) -> Option<PathBuf> {
+    local.kept_at(stored.job.id).filter(|_| stored.run.kept)
+}
+
+fn recipe_type(name: &str) -> Result<(), Failure> {
+    match name {
+        "kiwi-ng" => Ok(()),
+        _ => Err(Failure::new(
+            Code::UnknownRecipeType,
+            format!("`{name}` is no recipe type Kiln builds"),
+        )
+        .hint("kiwi-ng is the one there is")),
     }
-    Ok(cancelled)
+}
+
+async fn download(
+    artifacts: &[UploadedArtifact],
+    manifest: Option<&Link>,
+    store: &ArtifactStore,
+    dir: &Path,
+) -> Result<(), Failure> {
+    fs_err::create_dir_all(dir).map_err(|error| Failure::io("cannot make the output directory", &error))?;
+    for artifact in artifacts {
+        let to = dir.join(artifact.kind.key_name());
+        store
+            .download(&artifact.bucket, &artifact.key, &to, Some(&artifact.digests))
+            .await?;
+    }
+    let (bucket, key) = manifest.and_then(Link::bucket_and_key).unwrap_or_default();
+    store
+        .download(bucket, key, &dir.join("manifest.json"), None)
+        .await
+        .map(drop)
+}
+
+fn interruption() -> Failure {
+    Failure::new(Code::Interrupted, "the build was interrupted")
 }
 
 #[cfg(test)]

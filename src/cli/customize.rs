@@ -7,7 +7,13 @@ use clap::{ArgMatches, Args, FromArgMatches};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{job_options::Execution, job_progress, printer::Printer, session::ServerOptions, values::Body};
+use super::{
+    job_options::Execution,
+    job_progress,
+    printer::Printer,
+    session::{ReadConfig, ServerOptions, Session},
+    values::Body,
+};
 use crate::{
     client::collection::IMAGES,
     orchestrate::recipe::pack,
@@ -95,7 +101,7 @@ impl FromArgMatches for Changes {
 }
 
 impl CustomizeArguments {
-    pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
+    pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
         if self.changes.0.is_empty() {
             return Err(Failure::new(Code::Usage, "nothing is to be changed").hint(
                 "give --run, --script or --ansible; `kiln jobs create --job-type customize` opens a shell instead",
@@ -103,7 +109,12 @@ impl CustomizeArguments {
         }
         let changes = self.changes.0.iter().map(|(kind, value)| change(*kind, value));
         let changes = changes.collect::<Result<Vec<_>, _>>()?;
-        let session = self.options.open(printer)?;
+        let options = self.options.clone();
+        let work = async |session: &Session| self.change(changes, session).await;
+        options.with(config, printer, true, work).await
+    }
+
+    async fn change(self, changes: Vec<Value>, session: &Session) -> Result<(), Failure> {
         let image = session.client.find(&IMAGES, &self.image).await?;
         let name = if let Some(name) = self.name {
             name
@@ -120,7 +131,7 @@ impl CustomizeArguments {
             .client
             .send(Method::POST, &address, &[], Some(&body.into_value()))
             .await?;
-        job_progress::follow(&session, &made).await
+        job_progress::follow(session, &made).await
     }
 }
 

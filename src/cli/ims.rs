@@ -10,7 +10,7 @@ use super::{
     public_keys::PublicKeysCommand,
     recipes::RecipesCommand,
     remote_build_nodes::RemoteBuildNodesCommand,
-    session::{ServerOptions, Session},
+    session::{ReadConfig, ServerOptions, Session},
 };
 use crate::{client::collection, records::Failure};
 
@@ -68,25 +68,44 @@ pub(super) enum VersionCommand {
 }
 
 impl RecordsCommand {
-    pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
+    pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
         match self {
-            RecordsCommand::Recipes(group) => group.command.run(&group.options.open(printer)?).await,
-            RecordsCommand::Images(group) => group.command.run(&group.options.open(printer)?).await,
-            RecordsCommand::Jobs(group) => group.command.run(&group.options.open(printer)?).await,
-            RecordsCommand::PublicKeys(group) => group.command.run(&group.options.open(printer)?).await,
-            RecordsCommand::Deleted(group) => group.command.run(&group.options.open(printer)?).await,
-            RecordsCommand::RemoteBuildNodes(group) => group.command.run(&group.options.open(printer)?).await,
+            RecordsCommand::Recipes(group) => {
+                let run = async |session: &Session| group.command.run(session).await;
+                group.options.with(config, printer, false, run).await
+            }
+            RecordsCommand::Images(group) => {
+                let run = async |session: &Session| group.command.run(session).await;
+                group.options.with(config, printer, false, run).await
+            }
+            RecordsCommand::Jobs(group) => {
+                let begins = group.command.begins_jobs();
+                let run = async |session: &Session| group.command.run(session).await;
+                group.options.with(config, printer, begins, run).await
+            }
+            RecordsCommand::PublicKeys(group) => {
+                let run = async |session: &Session| group.command.run(session).await;
+                group.options.with(config, printer, false, run).await
+            }
+            RecordsCommand::Deleted(group) => {
+                let run = async |session: &Session| group.command.run(session).await;
+                group.options.with(config, printer, false, run).await
+            }
+            RecordsCommand::RemoteBuildNodes(group) => {
+                let run = async |session: &Session| group.command.run(session).await;
+                group.options.with(config, printer, false, run).await
+            }
         }
     }
 }
 
 impl ImsArguments {
-    pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
+    pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
         match self.command {
-            ImsCommand::Records(command) => command.run(printer).await,
+            ImsCommand::Records(command) => command.run(config, printer).await,
             ImsCommand::Version(group) => {
                 let VersionCommand::List = group.command;
-                show_version(&group.options.open(printer)?).await
+                group.options.with(config, printer, false, show_version).await
             }
         }
     }

@@ -1,11 +1,16 @@
-//! `kiln jobs create --follow`: shows the progress of a job on a server until it ends.
+//! Shows the progress of a job until it ends: for `kiln jobs create --follow`, `kiln customize` and `kiln build`.
 
-use super::{follow::Follower, progress::Progress, session::Session};
+use super::{
+    follow::Follower,
+    progress::{Lane, Progress},
+    session::Session,
+    signals::cancel_on_signal,
+};
 use crate::{
     arch::Arch,
     client::{Data, JobProgress, News, collection::JOBS},
     records::{
-        Code, Execs, Failure, JobType, Step,
+        Code, Execs, Failure, JobType, LogStream, Step,
         protocol::{Event, Stream, What},
     },
 };
@@ -19,10 +24,16 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
     let id = job.text("id").unwrap_or_default();
     let printer = &session.printer;
     printer.note(format_args!("job        {id}"));
-    let interrupted = super::build::cancel_on_signal()?;
+    let interrupted = cancel_on_signal()?;
+    if let Some(local) = session.without_server() {
+        local.carry_out();
+    }
     tokio::select! {
         shown = show(session, id, job) => shown?,
         () = interrupted.cancelled() => {
+            if session.without_server().is_some() {
+                return Err(Failure::new(Code::Interrupted, "the build was interrupted"));
+            }
             return Err(Failure::new(Code::Interrupted, "interrupted; the job goes on").hint(format!(
                 "`kiln jobs logs -f {id}` follows it, `kiln jobs cancel {id}` ends it"
             )));
@@ -64,14 +75,25 @@ async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
     let arch: Arch = arch.ok_or_else(|| Failure::new(Code::ServerUnknown, "the job has no architecture"))?;
     let progress = Progress::new(&session.printer, &[arch]);
     let lane = progress.lane(arch, job_type(job));
+    let state = show_in(session, id, &lane).await?;
+    lane.end_as(state.as_deref().unwrap_or("ended"));
+    Ok(())
+}
+
+/// Shows the progress of a job in a lane. Returns its last state, if it was heard.
+pub(super) async fn show_in(session: &Session, id: &str, lane: &Lane) -> Result<Option<String>, Failure> {
     let mut follower = Follower::new(session, id, None);
-    let mut before = None;
+    let mut before: Option<JobProgress> = None;
     loop {
         for news in follower.next().await? {
             match news {
                 News::Line(said) => lane.show(&event(What::Log {
                     stream: Stream::Agent,
-                    text: said.text,
+                    text: match said.stream {
+                        // An error of the server is shown as such once the job has ended.
+                        Some(LogStream::Server) => format!("kiln: {}", said.text),
+                        _ => said.text,
+                    },
                 })),
                 News::Progress(now) => {
                     for what in changes(before.as_ref(), &now) {
@@ -84,10 +106,7 @@ async fn show(session: &Session, id: &str, job: &Data) -> Result<(), Failure> {
                     }
                     before = Some(now);
                 }
-                News::End => {
-                    lane.end_as(before.as_ref().map_or("ended", |last| &last.state));
-                    return Ok(());
-                }
+                News::End => return Ok(before.map(|last| last.state)),
             }
         }
     }

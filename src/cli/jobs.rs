@@ -112,6 +112,11 @@ pub(super) struct CreateJob {
 }
 
 impl JobsCommand {
+    /// Whether the command begins a job.
+    pub(super) fn begins_jobs(&self) -> bool {
+        matches!(self, Self::Create(_) | Self::Retry(_))
+    }
+
     pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
         match self {
             JobsCommand::Common(command) => command.run(&JOBS, session).await,
@@ -132,7 +137,7 @@ impl JobsCommand {
                     .set("enable_debug", job.enable_debug);
                 let body = job.sizes.add_to(job.files.or_usual().add_to(body));
                 let body = job.execution.add_to(body).into_value();
-                if !job.follow {
+                if !job.follow && session.without_server().is_none() {
                     return create(session, &JOBS, &body).await;
                 }
                 let made = session.client.send(Method::POST, JOBS.path, &[], Some(&body)).await?;
@@ -152,7 +157,12 @@ impl JobsCommand {
             JobsCommand::Retry(retry) => {
                 let job = session.client.find(&JOBS, &retry.which.id).await?.id;
                 let from = retry.from.map(Step::name);
-                show(session, session.client.retry_job(&job, from).await)
+                let made = session.client.retry_job(&job, from).await;
+                if session.without_server().is_some() {
+                    // The job ends with this command.
+                    return job_progress::follow(session, &made.map_err(|failure| missing(&JOBS, failure))?).await;
+                }
+                show(session, made)
             }
         }
     }

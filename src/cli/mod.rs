@@ -38,6 +38,7 @@ mod schedules;
 mod serve;
 mod session;
 mod shell;
+mod signals;
 mod tokens;
 mod toolbox;
 mod transfer;
@@ -173,11 +174,11 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Import(command) => command.run(&config()?, printer).await,
         Command::Export(command) => command.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
-        Command::Records(command) => command.run(printer).await,
-        Command::Customize(arguments) => arguments.run(printer).await,
+        Command::Records(command) => command.run(&config, printer).await,
+        Command::Customize(arguments) => arguments.run(&config, printer).await,
         Command::Shell(arguments) => arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
-        Command::Ims(arguments) => arguments.run(printer).await,
+        Command::Ims(arguments) => arguments.run(&config, printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
         Command::Logout(arguments) => arguments.run(printer),
         Command::Man(arguments) => arguments.run(command(), printer),

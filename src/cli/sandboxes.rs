@@ -1,5 +1,5 @@
-//! `kiln sandboxes`: lists and removes the sandboxes that `kiln build --keep` kept. Their files belong to ids of the
-//! sandbox, so `rm` alone cannot remove them.
+//! `kiln sandboxes`: lists and removes the files of sandboxes that were kept, by `kiln build --keep` or for another
+//! attempt. They belong to ids of the sandbox, so `rm` alone cannot remove them.
 
 use clap::Subcommand;
 
@@ -7,6 +7,7 @@ use super::printer::Printer;
 use crate::{
     config::Config,
     records::{Code, Failure, JobId},
+    sandbox::{Driver, Scratch},
     site,
 };
 
@@ -28,7 +29,7 @@ impl SandboxesCommand {
         match self {
             SandboxesCommand::List => {
                 for job in kept {
-                    printer.result(format_args!("{job}  {}", driver.dir_of(job).join("scratch").display()));
+                    printer.result(format_args!("{job}  {}", driver.kept_at(job).display()));
                 }
             }
             SandboxesCommand::Remove { jobs } => {
@@ -40,7 +41,7 @@ impl SandboxesCommand {
                                 .hint("`kiln sandboxes list` shows what there is"),
                         );
                     }
-                    driver.remove_dir(&driver.dir_of(job)).await?;
+                    driver.destroy(job, Scratch::Remove).await?;
                     printer.note(format_args!("removed {job}"));
                 }
             }

@@ -38,7 +38,7 @@ impl ServeArguments {
             return Err(failure);
         }
         start_log(config.log.format);
-        let stop = super::build::cancel_on_signal()?;
+        let stop = super::signals::cancel_on_signal()?;
         allow_many_connections();
         let server = Server::open(config, stop).await?;
         introduce(config, printer, &server).await;

@@ -1,20 +1,27 @@
 //! The common parts of commands that talk to a server: the server, the login, and the format of results. Reads the
 //! credentials and the environment.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 
 use super::{format::Format, printer::Printer};
 use crate::{
     client::{Client, Collection, Data, Server, credentials::Credentials},
+    config::Config,
     records::{Code, Failure},
+    site::{Isolation, Local},
 };
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server and output")]
 pub(super) struct ServerOptions {
-    /// The server [default: the one of `kiln login`, else http://127.0.0.1:9000].
+    /// The server [default: the one of `kiln login`, else http://127.0.0.1:9000; if nothing listens there, most commands
+    /// use the records of the data directory].
     #[arg(long, global = true, env = "KILN_SERVER", value_name = "URL")]
     server: Option<String>,
 
@@ -40,13 +47,20 @@ pub(super) struct ServerOptions {
     configuration: Option<String>,
 }
 
-/// A server, and the format for its answers.
+/// A server, or the records of the data directory, and the format for answers.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) client: Client,
     pub(super) printer: Printer,
     format: Format,
+    local: Option<Box<Local>>,
 }
+
+/// Reads the configuration, which most commands that talk to a server do without.
+pub(super) type ReadConfig<'c> = &'c dyn Fn() -> Result<Config, Failure>;
+
+/// How long a server on this host may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ServerOptions {
     pub(super) fn open(&self, printer: &Printer) -> Result<Session, Failure> {
@@ -65,6 +79,33 @@ impl ServerOptions {
         self.session(server, token.as_deref(), ca_file, printer)
     }
 
+    /// Does the work of a command with a server; or, if none is named and none listens at the usual address, with the
+    /// records of the data directory. `with_jobs` says that the command may begin jobs, which then run in this process.
+    pub(super) async fn with(
+        &self,
+        config: ReadConfig<'_>,
+        printer: &Printer,
+        with_jobs: bool,
+        work: impl AsyncFnOnce(&Session) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let is_named = self.named_server()?.is_some() || Credentials::load()?.default.is_some();
+        if is_named || listens(&Server::parse(Server::DEFAULT)?).await {
+            return work(&self.open(printer)?).await;
+        }
+        let mut config = config()?;
+        printer.note(format_args!(
+            "no server is named and none listens at {}: using the records in {}",
+            Server::DEFAULT,
+            config.data_dir.display()
+        ));
+        if with_jobs {
+            printer.note(Isolation::Auto.choose(&mut config).await?.why);
+        }
+        let session = Session::open_local(&config, printer, self.format).await?;
+        let outcome = work(&session).await;
+        session.close(outcome).await
+    }
+
     pub(super) fn session(
         &self,
         server: Server,
@@ -81,6 +122,7 @@ impl ServerOptions {
             client,
             printer: printer.clone(),
             format: self.format,
+            local: None,
         })
     }
 
@@ -164,7 +206,39 @@ fn cray_hostname(name: &str) -> Result<String, Failure> {
         .ok_or_else(|| unusable(&"it has no core.hostname"))
 }
 
+/// Whether something accepts connections at a server's address. An address that does not answer may be a server's.
+async fn listens(server: &Server) -> bool {
+    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(server.host_and_port()));
+    let refused = |error: std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
+    !connecting.await.is_ok_and(|connected| connected.is_err_and(refused))
+}
+
 impl Session {
+    /// A session with the records of a data directory.
+    pub(super) async fn open_local(config: &Config, printer: &Printer, format: Format) -> Result<Self, Failure> {
+        let local = Box::pin(Local::open(config)).await?;
+        Ok(Self {
+            client: Client::at_socket(&local.socket())?,
+            printer: printer.clone(),
+            format,
+            local: Some(local),
+        })
+    }
+
+    /// The records of the data directory, if there is no server.
+    pub(super) fn without_server(&self) -> Option<&Local> {
+        self.local.as_deref()
+    }
+
+    /// Ends the session: without a server, its jobs end with it.
+    pub(super) async fn close(self, outcome: Result<(), Failure>) -> Result<(), Failure> {
+        let closed = match self.local {
+            Some(local) => Box::pin(local.close()).await,
+            None => Ok(()),
+        };
+        outcome.and(closed)
+    }
+
     /// Prints a record.
     pub(super) fn show(&self, data: &Data) -> Result<(), Failure> {
         if *data != Data::Null {

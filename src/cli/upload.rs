@@ -28,7 +28,7 @@ pub(super) async fn create_filled(
     objects: Objects,
     fill: impl AsyncFnOnce(&str) -> Result<Data, Failure>,
 ) -> Result<(), Failure> {
-    let interrupted = super::build::cancel_on_signal()?;
+    let interrupted = super::signals::cancel_on_signal()?;
     let record = session
         .client
         .send(Method::POST, collection.path, &[], Some(body))

@@ -7,7 +7,7 @@ use reqwest::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{Client, Data, refusal, sse::Events};
-use crate::records::{Failure, run::StepTime};
+use crate::records::{Failure, LogStream, run::StepTime};
 
 /// A part of a log.
 #[derive(Debug, Deserialize)]
@@ -29,6 +29,9 @@ pub struct LogEntry {
     pub time: String,
     /// The unfiltered text: it may contain control characters of terminals.
     pub text: String,
+    /// The origin of the line.
+    #[serde(default)]
+    pub stream: Option<LogStream>,
 }
 
 /// The progress of a job.

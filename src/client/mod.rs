@@ -67,6 +67,24 @@ impl Client {
     ///
     /// `token_insecure` when the token would cross a network unencrypted, `token_invalid`, `ca_file_invalid`.
     pub fn new(server: Server, token: Option<&str>, ca_file: Option<&Path>) -> Result<Self, Failure> {
+        Self::over(server, None, token, ca_file)
+    }
+
+    /// A client of the server at a socket in the file system.
+    ///
+    /// # Errors
+    ///
+    /// `tls_unusable`.
+    pub fn at_socket(socket: &Path) -> Result<Self, Failure> {
+        Self::over(Server::parse(Server::DEFAULT)?, Some(socket), None, None)
+    }
+
+    fn over(
+        server: Server,
+        socket: Option<&Path>,
+        token: Option<&str>,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
             if !server.keeps_secrets() {
@@ -94,6 +112,9 @@ impl Client {
                 .redirect(Policy::none());
             if server.is_loopback() {
                 builder = builder.no_proxy();
+            }
+            if let Some(socket) = socket {
+                builder = builder.unix_socket(socket);
             }
             match &authorities {
                 Some(authorities) => builder = builder.tls_certs_only(authorities.clone()),

@@ -77,6 +77,12 @@ impl Server {
         url
     }
 
+    /// The host and port of the server.
+    pub fn host_and_port(&self) -> (String, u16) {
+        let host = self.0.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        (host.to_owned(), self.0.port_or_known_default().unwrap_or_default())
+    }
+
     /// Whether the server is on this machine.
     pub fn is_loopback(&self) -> bool {
         is_loopback(&self.0)

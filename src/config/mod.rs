@@ -35,7 +35,7 @@ pub use self::{
 use crate::records::{Code, Failure};
 
 /// All settings.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The directory of Kiln's files.
     pub data_dir: PathBuf,
@@ -171,11 +171,6 @@ impl Config {
     /// The file that was read, if any.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
-    }
-
-    /// The directory of the jobs' records and logs.
-    pub fn jobs_dir(&self) -> PathBuf {
-        self.data_dir.join("jobs")
     }
 
     /// SQLite's file of records.

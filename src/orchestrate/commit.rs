@@ -28,8 +28,7 @@ impl Orchestrator {
     /// When the store cannot be read; the next pass starts afresh.
     pub async fn commit_once(&self) -> Result<(), Failure> {
         for stored in self.store.open_runs().await? {
-            let ours = self.is_mine(&stored.run).await?;
-            if stored.run.state != State::Committing || !ours {
+            if stored.run.state != State::Committing || !self.is_mine(&stored.run).await? {
                 continue;
             }
             self.commit_or_fail(&stored).instrument(job_span(stored.job.id)).await?;
@@ -76,7 +75,12 @@ impl Orchestrator {
             .map(UploadedArtifact::path)
             .chain([manifest.path.clone()])
             .collect();
-        match self.store.insert(&image(stored, manifest), &objects).await {
+        let is_own_recipe = run.plan.recipe == self.artifacts.recipe_path(job.id);
+        match self
+            .store
+            .insert(&image(stored, manifest, is_own_recipe), &objects)
+            .await
+        {
             // An earlier pass got this far.
             Ok(()) | Err(StoreError::Exists) => {}
             Err(error) => return Err(error.into()),
@@ -104,7 +108,7 @@ fn is_worth_waiting(code: Code, waited: Duration) -> bool {
     code.is_passing() && waited < PATIENCE
 }
 
-fn image(stored: &StoredRun, manifest: Link) -> Image {
+fn image(stored: &StoredRun, manifest: Link, is_own_recipe: bool) -> Image {
     let (job, run) = (&stored.job, &stored.run);
     let mut metadata = BTreeMap::from([
         ("kiln.job".to_owned(), job.id.to_string()),
@@ -119,7 +123,10 @@ fn image(stored: &StoredRun, manifest: Link) -> Image {
         }
         None => "kiln.recipe",
     };
-    metadata.insert(origin.to_owned(), job.artifact_id.to_string());
+    // An archive without a record is known by its digest only.
+    if run.plan.image.is_some() || !is_own_recipe {
+        metadata.insert(origin.to_owned(), job.artifact_id.to_string());
+    }
     if let Some(digest) = &run.recipe_sha256 {
         metadata.insert("kiln.recipe_sha256".to_owned(), digest.clone());
     }

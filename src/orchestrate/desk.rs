@@ -41,9 +41,6 @@ const LONG_URL_VALID: Duration = Duration::from_hours(6);
 /// The longest an agent waits for a server, or for S3, that does not answer.
 const SERVER_PATIENCE: Duration = Duration::from_mins(30);
 
-/// How long to wait for a recipe's repositories, as IMS does.
-const REPOS_TIMEOUT: Duration = Duration::from_secs(500);
-
 #[async_trait]
 impl AgentCalls for Orchestrator {
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
@@ -175,7 +172,7 @@ impl Orchestrator {
             values: plan.values.iter().cloned().collect(),
             default_values: mirror.into_iter().collect(),
             template_mode: plan.template_mode,
-            repos_timeout_s: REPOS_TIMEOUT.as_secs(),
+            repos_timeout_s: plan.repos_timeout_s,
         })
     }
 
@@ -431,7 +428,7 @@ fn opened(number: usize, upload: &Upload, parts: Vec<StoredPart>) -> Answer {
 }
 
 /// The emulator that runs the programs of an image, if the CPU does not.
-pub(super) fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
+fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
     match how {
         How::Native => Ok(None),
         How::Emulated => {

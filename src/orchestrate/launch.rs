@@ -22,7 +22,7 @@ use crate::{
     records::{
         Code, Failure, Job, JobId, Moment, Run,
         protocol::AgentFacts,
-        run::{LOCAL, Needs, Plan, Refused, State, Used},
+        run::{Kernel, LOCAL, Needs, Plan, Refused, State, Used},
     },
     sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
     store::{StoreError, StoredRun},
@@ -39,16 +39,15 @@ impl Orchestrator {
     /// When the store or the place does not answer; the next pass starts afresh.
     pub async fn launch_once(self: &std::sync::Arc<Self>) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
-        let ours = |stored: &&StoredRun| stored.run.owner == Some(self.id);
-        for stored in open.iter().filter(ours) {
-            if stored.run.state == State::Launching {
+        for stored in &open {
+            if stored.run.state == State::Launching && self.carries_out(&stored.run) {
                 self.start_soon(stored);
             }
         }
         let now = Moment::now();
         let (resting, ready): (Vec<_>, Vec<_>) = open
             .iter()
-            .filter(|stored| stored.run.state == State::Queued)
+            .filter(|stored| stored.run.state == State::Queued && stored.run.plan.runner == self.runner)
             // The files that a job resumes from are on one host only.
             .filter(|stored| stored.run.resumes().is_none_or(|resume| resume.server == self.id))
             .partition(|stored| stored.run.rest(now).is_some());
@@ -81,7 +80,8 @@ impl Orchestrator {
         for (place, queue) in queues {
             let held: Vec<_> = open
                 .iter()
-                .filter(ours)
+                // Other processes of this data directory use the same places.
+                .filter(|stored| stored.run.owner == Some(self.id))
                 .filter(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(&place))
                 .map(|stored| (self.takes(&stored.run), self.used(stored)))
                 .collect();
@@ -263,7 +263,15 @@ impl Orchestrator {
             })
             .await?;
         let Some(Ok(stored)) = noted else { return Ok(()) };
-        let needs = stored.run.plan.needs;
+        let plan = &stored.run.plan;
+        let (needs, kernel) = (plan.needs, plan.driver.kernel());
+        let shares_network = self.host_network && kernel == Kernel::Shared && plan.place.as_deref() == Some(LOCAL);
+        let (network, doors) = if shares_network {
+            (Network::Host, Vec::new())
+        } else {
+            let reach = reach(&self.network, &self.services).await?;
+            (Network::Isolated(reach), self.doors.clone())
+        };
         let spec = SandboxSpec {
             job,
             toolbox,
@@ -277,8 +285,8 @@ impl Orchestrator {
                     inodes: u64::from(self.capacity.files_per_job),
                 }),
             },
-            kernel: stored.run.plan.driver.kernel(),
-            network: Network::Isolated(reach(&self.network, &self.services).await?),
+            kernel,
+            network,
             doors_dir: self.doors_dir.clone(),
             facts: AgentFacts {
                 gateway: None,
@@ -286,9 +294,10 @@ impl Orchestrator {
                 server: format!("unix:/run/kiln/{AGENT_SOCKET}"),
                 job,
                 token: secret,
-                doors: self.doors.clone(),
+                doors,
             },
             server_url: self.agent_url.clone(),
+            in_directory: plan.keep,
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
         match driver.start(&spec).await {

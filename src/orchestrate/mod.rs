@@ -10,7 +10,8 @@
 //! twice or after a crash at any line. Calls from agents come in through `desk`. The states and arrows are in
 //! [`records::run`](crate::records::run).
 //!
-//! `kiln build` carries out a single job by itself, in [`run`].
+//! Each of them leaves alone the jobs of other processes: a command such as `kiln build` carries out its own jobs and no
+//! others, also beside a server. [`runner`] tells whether such a process still lives.
 
 mod admit;
 pub mod agents;
@@ -18,7 +19,6 @@ pub mod ask;
 mod commit;
 mod desk;
 mod equipment;
-pub mod job_dir;
 mod launch;
 mod live;
 mod log_artifact;
@@ -27,11 +27,9 @@ mod orchestrator;
 pub mod place;
 mod places;
 mod reach;
-pub mod reap;
 pub mod recipe;
-pub mod run;
+pub mod runner;
 pub mod schedule;
-mod serve;
 mod settle;
 mod shell_ports;
 mod shells;

@@ -14,13 +14,14 @@ use super::{
     equipment::Equipment,
     live::Live,
     places::Places,
+    runner::Runners,
     shell_ports::{ShellPlace, Shells, show_shell},
 };
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
-        Code, Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
+        Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
         run::{Refused, State, rest_after},
     },
     sandbox::Driver,
@@ -30,8 +31,14 @@ use crate::{
 /// The parts needed to carry jobs out.
 #[derive(Debug)]
 pub struct Parts {
-    /// The id of this server.
+    /// The id of this process's data directory.
     pub id: ServerId,
+    /// This process, if it carries out jobs of its own only; `None` on a server.
+    pub runner: Option<ServerId>,
+    /// The other processes that carry out jobs for the data directory.
+    pub runners: Runners,
+    /// Whether sandboxes on this host's kernel share its network, as programs that a user starts do.
+    pub host_network: bool,
     /// Records.
     pub store: SharedStore,
     /// Objects.
@@ -127,6 +134,11 @@ impl Orchestrator {
         Ok(nodes.into_iter().map(|node| node.xname).collect())
     }
 
+    /// Whether this process carries out a job that has been launched.
+    pub(super) fn carries_out(&self, run: &Run) -> bool {
+        run.owner == Some(self.id) && run.plan.runner == self.runner
+    }
+
     /// The driver that makes a job's sandbox.
     pub(super) fn driver_of(&self, run: &Run) -> Arc<dyn Driver> {
         self.places.driver(run.plan.place.as_deref())
@@ -149,13 +161,12 @@ impl Orchestrator {
         self.wake.settle.notify_one();
     }
 
-    /// Ends a job at a user's request. `None` when there is no such job.
+    /// Ends a job at a user's request, for this reason. `None` when there is no such job.
     ///
     /// # Errors
     ///
     /// [`Ended::Already`] when it has ended; it stays as it is.
-    pub async fn cancel(&self, job: JobId, why: &str) -> Result<Option<StoredRun>, Ended> {
-        let failure = Failure::new(Code::Cancelled, why);
+    pub async fn cancel(&self, job: JobId, failure: Failure) -> Result<Option<StoredRun>, Ended> {
         let changed = self
             .change(job, |run, now| {
                 if matches!(run.state, State::Committing) {
@@ -171,7 +182,7 @@ impl Orchestrator {
             None => Ok(None),
             Some(Err(refused)) => Err(Ended::Already(refused)),
             Some(Ok(stored)) => {
-                self.say(job, format!("error: {why}")).await;
+                self.say(job, format!("error: {failure}")).await;
                 Ok(Some(stored))
             }
         }

@@ -112,22 +112,6 @@ pub fn place(wish: Wish, foreign: ForeignIsolation, places: &[Candidate<'_>]) ->
     })
 }
 
-/// Decides for a build that a user starts on their own machine: always a sandbox of namespaces.
-pub fn place_build(arch: Arch, host: Arch) -> Placement {
-    let (how, why) = if arch == host {
-        (How::Native, format!("{arch}: native, in a sandbox of namespaces"))
-    } else {
-        let why = "in a sandbox of namespaces with a binfmt_misc of its own";
-        (How::Emulated, format!("{arch}: emulated (this host is {host}), {why}"))
-    };
-    Placement {
-        place: LOCAL.to_owned(),
-        driver: DriverKind::Namespace,
-        how,
-        why,
-    }
-}
-
 /// Whose kernel the job would have at a place; `None` if it cannot run there.
 fn kernel_for(wish: Wish, foreign: ForeignIsolation, candidate: &Candidate<'_>) -> Option<Kernel> {
     let Offers {
@@ -166,7 +150,7 @@ fn driver(candidate: &Candidate<'_>, kernel: Kernel) -> DriverKind {
 fn reason(wish: Wish, candidate: &Candidate<'_>) -> Option<String> {
     match how(wish, candidate) {
         How::Emulated => Some(format!("{} on a host that is {}", wish.arch, candidate.offers.arch)),
-        How::Native if wish.own_kernel => Some("a recipe with require_dkms".to_owned()),
+        How::Native if wish.own_kernel => Some("a job that asks for a kernel of its own".to_owned()),
         How::Native => None,
     }
 }

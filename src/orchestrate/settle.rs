@@ -32,7 +32,9 @@ impl Orchestrator {
     ///
     /// The first failure, after everything else was tried; the next pass starts afresh.
     pub async fn settle_once(&self) -> Result<(), Failure> {
-        self.store.note_server(self.id, Moment::now()).await?;
+        self.store
+            .note_server(self.runner.unwrap_or(self.id), Moment::now())
+            .await?;
         let mut outcome = Ok(());
         let mut note = |done: Result<(), Failure>| {
             if let Err(failure) = done {
@@ -47,13 +49,14 @@ impl Orchestrator {
             }
         };
         for stored in self.store.open_runs().await? {
-            if !self.is_mine(&stored.run).await? {
+            let claim = self.claim(&stored.run).await?;
+            if claim == Claim::Others {
                 continue;
             }
             let span = job_span(stored.job.id);
             let done = if stored.run.state.is_final() {
                 self.settle(&stored).instrument(span.clone()).await
-            } else if !self.is_here(&stored.run) && stored.run.owner.is_some() {
+            } else if claim == Claim::Left {
                 self.inherit(&stored).instrument(span.clone()).await
             } else {
                 Ok(())
@@ -72,29 +75,67 @@ impl Orchestrator {
         outcome
     }
 
-    /// Whether this server is responsible for a job: it has the job's sandbox, or no server has, or the server that has
-    /// it is gone.
-    pub(super) async fn is_mine(&self, run: &Run) -> Result<bool, StoreError> {
-        let Some(owner) = run.owner else { return Ok(true) };
-        if owner == self.id {
-            return Ok(true);
+    /// Whether anything is left to clear away, or to complete, by this process.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    pub async fn has_remains(&self) -> Result<bool, StoreError> {
+        for stored in self
+            .store
+            .open_runs()
+            .await?
+            .iter()
+            .chain(&self.store.deleted_runs().await?)
+        {
+            if self.is_mine(&stored.run).await? {
+                return Ok(true);
+            }
         }
-        let alive = self.store.servers_since(Moment::now().minus(SERVER_GONE)).await?;
-        Ok(!alive.contains(&owner))
+        Ok(false)
+    }
+
+    /// Whether this process is responsible for a job.
+    pub(super) async fn is_mine(&self, run: &Run) -> Result<bool, StoreError> {
+        Ok(self.claim(run).await? != Claim::Others)
+    }
+
+    /// Which process is responsible for a job. A process whose end is not shown is taken to be alive.
+    async fn claim(&self, run: &Run) -> Result<Claim, StoreError> {
+        let (owner, runner) = (run.owner, run.plan.runner);
+        if runner == self.runner && owner.is_none_or(|owner| owner == self.id) {
+            return Ok(Claim::Ours);
+        }
+        let is_gone = match (owner, runner) {
+            (Some(owner), Some(runner)) if owner == self.id => self.runners.is_gone(runner),
+            // A command does the work of a server neither here nor for another host.
+            _ if self.runner.is_some() => false,
+            (Some(owner), runner) => {
+                let alive = self.store.servers_since(Moment::now().minus(SERVER_GONE)).await?;
+                !alive.contains(&runner.unwrap_or(owner))
+            }
+            (None, _) => false,
+        };
+        Ok(if is_gone { Claim::Left } else { Claim::Others })
     }
 
     fn is_here(&self, run: &Run) -> bool {
         run.owner == Some(self.id)
     }
 
-    /// Takes over a job whose server is gone: its sandbox may be gone too, and no other server can check.
+    /// Takes over a job whose process is gone: its sandbox may be gone too, and no other host can check.
     async fn inherit(&self, stored: &StoredRun) -> Result<(), Failure> {
         if stored.run.state == State::Committing {
             // The commit loop takes it over.
             return Ok(());
         }
-        let failure = Failure::new(Code::ServerLost, "the server that ran the job is gone")
-            .hint("see why it does not run; what its sandbox left is removed when it starts again");
+        let failure = if stored.run.plan.runner.is_some() {
+            Failure::new(Code::Interrupted, "the command that ran the job was killed")
+                .hint("start it again; nothing of it was left behind")
+        } else {
+            Failure::new(Code::ServerLost, "the server that ran the job is gone")
+                .hint("see why it does not run; what its sandbox left is removed when it starts again")
+        };
         Ok(self.fail(stored.job.id, stored.run.attempt, failure).await?)
     }
 
@@ -153,9 +194,12 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Whether a failed job's files are worth keeping: another job can resume from them.
+    /// Whether a job's files are kept: because its user asked for them, or because another job can resume from those of
+    /// a failed one. A command leaves nothing on a user's disk without being asked.
     fn keeps_scratch(&self, run: &Run) -> bool {
-        run.failure().is_some() && !run.steps.is_empty() && !self.watch.keep_failed.duration().is_zero()
+        let resumable = run.failure().is_some() && !run.steps.is_empty();
+        let asked = run.plan.keep && run.failure().is_none_or(|failure| failure.code != Code::Interrupted);
+        asked || (run.plan.runner.is_none() && resumable && !self.watch.keep_failed.duration().is_zero())
     }
 
     /// Clears away what a deleted job leaves behind.
@@ -168,6 +212,7 @@ impl Orchestrator {
             self.artifacts.discard_image(run.image).await?;
         }
         self.artifacts.discard_job_log(job).await?;
+        self.artifacts.discard_recipe(job).await?;
         if run.plan.image.is_some() {
             self.artifacts.discard_changes(job).await?;
         }
@@ -206,6 +251,10 @@ impl Orchestrator {
             .chain(open.iter().filter_map(|stored| Some(stored.run.resumes()?.job)))
             .collect();
         for (job, only_scratch) in listed {
+            // A command removes only what the records name: the rest may be that of a server with other records.
+            if self.runner.is_some() && self.store.get_run(job).await?.is_none() {
+                continue;
+            }
             if wanted.contains(&job) || (only_scratch && self.is_kept(job).await?) {
                 continue;
             }
@@ -239,7 +288,8 @@ impl Orchestrator {
             return Ok(false);
         };
         let ended = stored.run.ended.map(since);
-        if stored.run.kept && ended.is_some_and(|ago| ago < self.watch.keep_failed.duration()) {
+        let is_recent = ended.is_some_and(|ago| ago < self.watch.keep_failed.duration());
+        if stored.run.kept && (stored.run.plan.keep || is_recent) {
             return Ok(true);
         }
         self.change(job, |run, _| {
@@ -249,6 +299,17 @@ impl Orchestrator {
         .await?;
         Ok(false)
     }
+}
+
+/// Which process is responsible for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// This one.
+    Ours,
+    /// This one, since the process that carried it out is gone.
+    Left,
+    /// Another one.
+    Others,
 }
 
 fn is_at(run: &Run, place: &str) -> bool {

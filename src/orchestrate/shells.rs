@@ -27,7 +27,7 @@ impl Orchestrator {
         let open = self.store.open_runs().await?;
         let mut wanted = HashSet::new();
         let mut outcome = Ok(());
-        for stored in open.iter().filter(|stored| stored.run.owner == Some(self.id)) {
+        for stored in open.iter().filter(|stored| self.carries_out(&stored.run)) {
             let Some(shell) = &stored.run.shell else { continue };
             // A shell that is about to be ready has its port already.
             if shell.status != ShellStatus::Closed {

@@ -12,6 +12,7 @@ use super::{
     ask::NewRun,
     orchestrator::Orchestrator,
     places::NodeDriver,
+    runner::{Runner, Runners},
 };
 use crate::{
     arch::Arch,
@@ -35,6 +36,7 @@ use futures::future::join_all;
 mod ask;
 mod commit;
 mod nodes;
+mod runners;
 pub(super) mod s3_proxy;
 
 /// A place that keeps each sandbox's spec and state in memory.
@@ -139,7 +141,7 @@ struct Site {
     store: SharedStore,
     artifacts: ArtifactStore,
     s3: EmbeddedS3,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// A server, and the place where it makes sandboxes.
@@ -159,8 +161,12 @@ impl Site {
             store: Arc::new(SqliteStore::open(&dir.path().join("records.sqlite")).await.unwrap()),
             artifacts: ArtifactStore::connect(&s3.settings()).await.unwrap(),
             s3,
-            _dir: dir,
+            dir,
         }
+    }
+
+    fn runners(&self) -> Runners {
+        Runners::of(self.dir.path())
     }
 
     fn server(&self, watch: WatchSettings) -> Server {
@@ -169,10 +175,37 @@ impl Site {
     }
 
     fn server_with(&self, watch: WatchSettings, equipment: Equipment, node: NodeDriver) -> Server {
+        self.process(ServerId::new(), None, watch, equipment, node)
+    }
+
+    /// A command that carries out jobs of its own beside the server of a data directory.
+    fn command(&self, id: ServerId, runner: &Runner) -> Server {
+        let equipment = Equipment::new(Agents::beside("/none".into()), [toolbox(Arch::host())]);
+        let watch = WatchSettings::default();
+        self.process(
+            id,
+            Some(runner),
+            watch,
+            equipment,
+            Box::new(|name| panic!("there is no {name}")),
+        )
+    }
+
+    fn process(
+        &self,
+        id: ServerId,
+        runner: Option<&Runner>,
+        watch: WatchSettings,
+        equipment: Equipment,
+        node: NodeDriver,
+    ) -> Server {
         let place = Place::new(Some(Arch::host()));
         let equipment = Arc::new(equipment);
         let orchestrator = Orchestrator::new(Parts {
-            id: ServerId::new(),
+            id,
+            runner: runner.map(Runner::id),
+            runners: self.runners(),
+            host_network: runner.is_some(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
             places: Places::new(place.clone(), Arch::host(), Vec::new(), node, Arc::clone(&equipment)),
@@ -278,7 +311,11 @@ async fn a_token_opens_one_try_of_one_job() {
     server.orchestrator.watch_once().await.unwrap();
     assert_eq!(site.state(first).await, State::Queued);
     assert_eq!(server.says_nothing(first, &token).await, Err(Refusal::Unknown));
-    server.orchestrator.cancel(second, "enough").await.unwrap();
+    server
+        .orchestrator
+        .cancel(second, Failure::new(Code::Cancelled, "enough"))
+        .await
+        .unwrap();
     let token = server.place.facts(second).token;
     assert_eq!(server.says_nothing(second, &token).await, Err(Refusal::Over));
 }

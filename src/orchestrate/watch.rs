@@ -35,7 +35,7 @@ impl Orchestrator {
     pub async fn watch_once(&self) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
         let under_way = |stored: &&StoredRun| {
-            stored.run.owner == Some(self.id) && matches!(stored.run.state, State::Launching | State::Running)
+            self.carries_out(&stored.run) && matches!(stored.run.state, State::Launching | State::Running)
         };
         // A place that does not answer does not keep the others from being checked.
         let mut outcome = Ok(());
@@ -236,7 +236,8 @@ fn over_disk(used: Used, limit: u64) -> Option<Failure> {
             ByteSize(used.disk),
             ByteSize(limit)
         );
-        Failure::new(Code::DiskFull, detail).hint("allow it more: `build_env_size` of the job, in GiB")
+        Failure::new(Code::DiskFull, detail)
+            .hint("allow it more: `build_env_size` of the job, in GiB, or `--disk` of `kiln build`")
     })
 }
 
@@ -264,7 +265,8 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
 /// The failure of a sandbox in which the kernel killed processes for lack of memory.
 pub(super) fn out_of_memory(kills: u64) -> Failure {
     let detail = format!("the build needed more memory than it may have; the kernel killed {kills} of its processes");
-    Failure::new(Code::OutOfMemory, detail).hint("allow it more: `job_mem_size` of the job, in GiB")
+    Failure::new(Code::OutOfMemory, detail)
+        .hint("allow it more: `job_mem_size` of the job, in GiB, or `--memory` of `kiln build`")
 }
 
 #[cfg(test)]

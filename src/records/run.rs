@@ -44,7 +44,7 @@ pub struct Run {
     pub image: ImageId,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The server whose host has the sandbox.
+    /// The server whose data directory has the sandbox. A job of a command has one from the beginning.
     pub owner: Option<ServerId>,
     /// SHA-256 of the token of this attempt's agent, hexadecimal. Cleared with the attempt.
     pub token: Option<String>,
@@ -139,6 +139,23 @@ pub struct Plan {
     pub resume: Option<ResumeFrom>,
     /// The user, if known.
     pub who: Option<String>,
+    /// The process that carries the job out, if only that one may: a command such as `kiln build`. Other jobs are a
+    /// server's.
+    #[serde(default)]
+    pub runner: Option<ServerId>,
+    /// Whether the files of its sandbox stay on disk until the job is deleted.
+    #[serde(default)]
+    pub keep: bool,
+    /// How long to wait for the recipe's repositories, in seconds.
+    #[serde(default = "repos_timeout")]
+    pub repos_timeout_s: u64,
+}
+
+/// The time for which IMS waits for repositories, in seconds.
+pub const REPOS_TIMEOUT_S: u64 = 500;
+
+fn repos_timeout() -> u64 {
+    REPOS_TIMEOUT_S
 }
 
 /// The place that every server has: its own host.
@@ -388,7 +405,11 @@ impl Run {
         self.state = State::Queued;
         self.attempt += 1;
         self.retry_at = Some(at);
-        (self.owner, self.token, self.launched, self.step) = (None, None, None, None);
+        if self.plan.runner.is_none() {
+            // Any server may carry out the next attempt.
+            self.owner = None;
+        }
+        (self.token, self.launched, self.step) = (None, None, None);
         (self.found, self.execs) = (None, None);
         self.steps.clear();
         self.uploads.clear();
@@ -545,7 +566,7 @@ impl Run {
 
     /// Whether resources of its place are reserved for it.
     pub fn holds_place(&self) -> bool {
-        self.owner.is_some() && !self.settled
+        self.owner.is_some() && self.state != State::Queued && !self.settled
     }
 
     /// The failure, if the job failed.
@@ -614,6 +635,9 @@ mod tests {
             },
             resume: None,
             who: None,
+            runner: None,
+            keep: false,
+            repos_timeout_s: REPOS_TIMEOUT_S,
             image: None,
         })
     }

@@ -48,7 +48,8 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// `sandbox_stuck` when processes cannot be ended; try again later.
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure>;
 
-    /// Jobs that have a sandbox or remains of one, and whether only kept disk space remains.
+    /// Jobs that have a sandbox or remains of one, and whether only kept disk space remains. A sandbox that ends with
+    /// the living process that started it is left out: it is that one's business.
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure>;
 
     /// The driver's name when it makes sandboxes with this kernel.
@@ -118,6 +119,9 @@ pub struct SandboxSpec {
     /// The server's URL for sandboxes on another host, or in a virtual machine of the engine; `None` if not
     /// configured.
     pub server_url: Option<String>,
+    /// Keep its files in a directory that can be read afterwards, rather than in one file with a size, where there is
+    /// the choice.
+    pub in_directory: bool,
     /// Continue with the disk space that this job's sandbox left; it is taken over.
     pub scratch_from: Option<JobId>,
 }

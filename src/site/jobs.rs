@@ -1,14 +1,14 @@
-//! Builds the part of a server that carries out jobs. It makes directories and the server's id below the data
+//! Builds the part of a server, or of a command, that carries out jobs. It makes directories and the id of the data
 //! directory, and builds toolboxes; sandboxes are the drivers' business.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     places::places,
-    sandboxes::{agent, doors_dir, shell_place, toolboxes},
+    sandboxes::{agent, doors_dir, namespace_driver, shell_place, toolboxes},
 };
 use crate::{
     api,
@@ -16,8 +16,11 @@ use crate::{
     artifacts::ArtifactStore,
     config::Config,
     host,
-    orchestrate::{Equipment, Orchestrator, Parts, loops},
-    records::{Code, Failure, ServerId},
+    orchestrate::{
+        Equipment, Orchestrator, Parts, loops,
+        runner::{Runner, Runners, server_id},
+    },
+    records::Failure,
     sandbox::{
         agents::Agents,
         doors::{self, AGENT_SOCKET, Doors},
@@ -40,7 +43,8 @@ pub(super) struct JobService {
 }
 
 impl JobService {
-    /// Makes the parts; nothing happens before [`JobService::run`].
+    /// Makes the parts; nothing happens before [`JobService::run`]. With a `runner` they carry out only the jobs of this
+    /// command, whose sandboxes end with it and share the host's network.
     ///
     /// # Errors
     ///
@@ -51,18 +55,25 @@ impl JobService {
         artifacts: ArtifactStore,
         s3_endpoint: Option<&str>,
         feed: Arc<LogFeed>,
+        runner: Option<&Runner>,
     ) -> Result<Self, Failure> {
         let hint = |failure: Failure| match failure.hint {
             Some(_) => failure,
             None => failure.hint("a server that only keeps records says `run = false` in [jobs]"),
         };
         let id = server_id(&config.data_dir)?;
+        let runners = Runners::of(&config.data_dir);
         let agents = Agents::beside(agent().map_err(hint)?);
         let toolboxes = toolboxes(config).map_err(hint)?;
         let known = Arch::ALL.into_iter().filter_map(|arch| toolboxes.find(arch));
         let equipment = Arc::new(Equipment::new(agents, known));
-        let places = places(config, &id.to_string(), Arc::clone(&equipment)).map_err(hint)?;
-        let doors_dir = doors_dir(config)?;
+        let local = namespace_driver(config).map_err(hint)?;
+        let (local, doors_dir) = match runner {
+            // Sandboxes of a command end with it.
+            Some(runner) => (local.attached(), doors_dir(runner.dir())?),
+            None => (local, doors_dir(&config.data_dir.join("agents"))?),
+        };
+        let places = places(config, local, &id.to_string(), Arc::clone(&equipment)).map_err(hint)?;
         let failed = |error: std::io::Error| Failure::io("cannot make the agents' socket", &error);
         let listener = doors::listen(&doors_dir, AGENT_SOCKET).map_err(failed)?;
         let listener = UnixListener::from_std(listener).map_err(failed)?;
@@ -71,6 +82,9 @@ impl JobService {
         let doors = Doors::open(&doors_dir, &ports)?;
         let orchestrator = Orchestrator::new(Parts {
             id,
+            runner: runner.map(Runner::id),
+            runners,
+            host_network: runner.is_some(),
             store,
             artifacts,
             places,
@@ -150,30 +164,8 @@ async fn make_toolbox(config: &Config, equipment: &Equipment, arch: Arch) {
     tokio::time::sleep(pause).await;
 }
 
-/// This server's id: chosen once for its data directory, so that the server recognises its sandboxes later.
-fn server_id(data_dir: &Path) -> Result<ServerId, Failure> {
-    let path = data_dir.join("server-id");
-    let failed = |error: std::io::Error| Failure::io("cannot keep this server's id", &error);
-    match fs_err::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(|error| {
-            Failure::new(Code::Io, format_args!("{}: {error}", path.display()))
-                .hint("remove the file if no job of this server runs; a new one is made")
-        }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let id = ServerId::new();
-            // The lock on the data directory excludes other servers.
-            let mut file = tempfile::NamedTempFile::new_in(data_dir).map_err(failed)?;
-            std::io::Write::write_all(&mut file, format!("{id}\n").as_bytes()).map_err(failed)?;
-            file.as_file().sync_all().map_err(failed)?;
-            file.persist(&path).map_err(|error| failed(error.error))?;
-            Ok(id)
-        }
-        Err(error) => Err(failed(error)),
-    }
-}
-
 /// The port of an address on this host's loopback. A sandbox reaches such an address only through a door.
-fn loopback_port(endpoint: &str) -> Option<u16> {
+pub fn loopback_port(endpoint: &str) -> Option<u16> {
     let url = reqwest::Url::parse(endpoint).ok()?;
     let host = url.host_str()?.trim_matches(['[', ']']);
     let address = host.parse::<std::net::IpAddr>();
@@ -198,14 +190,5 @@ mod tests {
         ] {
             assert_eq!(loopback_port(endpoint), port, "{endpoint}");
         }
-    }
-
-    #[test]
-    fn a_server_knows_itself_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = server_id(dir.path()).unwrap();
-        assert_eq!(server_id(dir.path()).unwrap(), first);
-        fs_err::write(dir.path().join("server-id"), "nonsense").unwrap();
-        assert_eq!(server_id(dir.path()).unwrap_err().code, Code::Io);
     }
 }

@@ -2,21 +2,24 @@
 //! and opens the database and S3.
 //!
 //! This is the composition root, the only place that knows both the configuration and the parts: the store of records,
-//! S3, drivers, toolboxes. `kiln serve` runs all of them joined as a [`Server`], `kiln build` works in a [`Workshop`],
-//! and other commands take single parts.
+//! S3, drivers, toolboxes. `kiln serve` runs all of them joined as a [`Server`], commands that carry out jobs without one
+//! work on a [`Local`] site, and other commands take single parts.
 
+mod isolation;
 mod jobs;
+mod local;
 mod objects;
 mod places;
 mod records;
 mod sandboxes;
 mod server;
-mod workshop;
 
 pub use self::{
+    isolation::Isolation,
+    jobs::loopback_port,
+    local::Local,
     objects::{artifact_store, embedded_s3},
     records::open_store,
     sandboxes::{docker_driver, namespace_driver, toolboxes},
     server::Server,
-    workshop::Workshop,
 };

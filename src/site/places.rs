@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::sandboxes::{agent, docker_driver, namespace_driver, node_login};
+use super::sandboxes::{agent, docker_driver, node_login};
 use crate::{
     arch::Arch,
     config::Config,
@@ -13,19 +13,24 @@ use crate::{
         Driver,
         agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
+        namespace::NamespaceDriver,
     },
 };
 
 /// The place of the configured container engine.
 const ENGINE: &str = "docker";
 
-/// All places. `installation` tells this server from others that use the same engines.
+/// All places; `local` makes the sandboxes on this host. `installation` tells this server from others that use the same engines.
 ///
 /// # Errors
 ///
-/// When this host cannot make sandboxes at all, or the engine's address is invalid.
-pub(super) fn places(config: &Config, installation: &str, equipment: Arc<Equipment>) -> Result<Places, Failure> {
-    let local = namespace_driver(config)?;
+/// When the agent is missing, or the engine's address is invalid.
+pub(super) fn places(
+    config: &Config,
+    local: NamespaceDriver,
+    installation: &str,
+    equipment: Arc<Equipment>,
+) -> Result<Places, Failure> {
     let engine =
         docker_driver(config, installation)?.map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
     let (login, socket) = (node_login(config), config.remote_build_nodes.engine_socket.clone());

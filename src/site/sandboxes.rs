@@ -4,7 +4,7 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use crate::{
@@ -136,10 +136,9 @@ pub fn toolboxes(config: &Config) -> Result<Toolboxes, Failure> {
     Toolboxes::new(&config.data_dir.join("toolboxes"), namespace_driver(config)?)
 }
 
-/// The directory of this server's sockets for agents. Sandboxes see it; on the host only this user can enter it.
-pub(super) fn doors_dir(config: &Config) -> Result<PathBuf, Failure> {
-    let outer = config.data_dir.join("agents");
-    make_private_dir(&outer)?;
+/// The directory of sockets for agents, below `outer`. Sandboxes see it; on the host only this user can enter it.
+pub(super) fn doors_dir(outer: &Path) -> Result<PathBuf, Failure> {
+    make_private_dir(outer)?;
     let inner = outer.join("doors");
     let failed = |error: std::io::Error| Failure::io("cannot make the agents' directory", &error);
     fs_err::create_dir_all(&inner).map_err(failed)?;

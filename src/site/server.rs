@@ -101,13 +101,7 @@ impl Server {
 impl Joined {
     async fn over(config: &Config, store: &SharedStore, stop: &CancellationToken) -> Result<Self, Failure> {
         let oidc = Oidc::new(&config.oidc)?.map(Arc::new);
-        let certificate = match (&config.server.tls_certificate, &config.server.tls_key) {
-            (Some(certificate), Some(key)) => Some(
-                Certificate::read(certificate, key)
-                    .map_err(|error| Failure::io("cannot use the certificate", &error))?,
-            ),
-            _ => None,
-        };
+        let certificate = certificate(config)?;
         let sockets = Sockets::open(&config.server.listen.0).await?;
         let (artifacts, embedded) = served_artifact_store(config).await?;
         let auth = match config.access() {
@@ -116,13 +110,7 @@ impl Joined {
         };
         let feed = Arc::new(LogFeed::default());
         let jobs = if config.jobs.run {
-            let endpoint = embedded.as_ref().map(EmbeddedS3::endpoint);
-            // The address as sandboxes see it.
-            let seen = config
-                .s3
-                .as_ref()
-                .and_then(|s3| s3.public_endpoint.clone().or_else(|| s3.endpoint.clone()));
-            let endpoint = endpoint.or(seen);
+            let endpoint = seen_s3_endpoint(config, embedded.as_ref());
             let (store, artifacts) = (Arc::clone(store), artifacts.clone());
             Some(JobService::new(
                 config,
@@ -130,6 +118,7 @@ impl Joined {
                 artifacts,
                 endpoint.as_deref(),
                 Arc::clone(&feed),
+                None,
             )?)
         } else {
             None
@@ -207,6 +196,30 @@ impl Joined {
         }
         served.map_err(|error| Failure::io("the server broke", &error))
     }
+}
+
+/// The address of S3 as sandboxes see it.
+pub(super) fn seen_s3_endpoint(config: &Config, embedded: Option<&EmbeddedS3>) -> Option<String> {
+    let configured = || {
+        let s3 = config.s3.as_ref()?;
+        s3.public_endpoint.clone().or_else(|| s3.endpoint.clone())
+    };
+    embedded.map(EmbeddedS3::endpoint).or_else(configured)
+}
+
+/// The configured certificate of the server, if it has one.
+///
+/// # Errors
+///
+/// When it cannot be used.
+pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, Failure> {
+    let (Some(certificate), Some(key)) = (&config.server.tls_certificate, &config.server.tls_key) else {
+        return Ok(None);
+    };
+    let certificate = Certificate::read(certificate, key);
+    certificate
+        .map(Some)
+        .map_err(|error| Failure::io("cannot use the certificate", &error))
 }
 
 /// Regularly removes objects whose removal failed when the last record forgot them; never ends.

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use kiln::{
     records::JobId,
-    sandbox::{DiskLimit, Driver, namespace::NamespaceDriver},
+    sandbox::{DiskLimit, Driver, SandboxState, namespace::NamespaceDriver},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -131,19 +131,22 @@ fn supervisor_of(place: &Place<Namespaces>, job: JobId) -> Pid {
 }
 
 #[tokio::test]
-async fn a_build_at_the_command_line_passes_by_what_servers_started() {
+async fn an_attached_sandbox_is_its_own_process_s_business_and_ends_with_it() {
     needs!(Namespaces::lack());
     let place = Place::<Namespaces>::new().await;
-    let spec = place.spec("ring ready; ring held-end; exit 9");
+    let spec = place.spec("ring ready\nsleep 600\n");
     let driver = &place.kind.driver;
-    driver.start(&spec).await.unwrap();
+    let attached = driver.clone().attached();
+    attached.start(&spec).await.unwrap();
     place.wait_for(spec.job, "ready").await;
-    assert_eq!(driver.sweep(|_| false).await.unwrap(), []);
-    place.bell.let_go(&spec.job.to_string(), "held-end");
-    assert_eq!(place.end_of(spec.job).await.exit_code, 9);
-    assert_eq!(driver.sweep(|_| false).await.unwrap(), []);
-    assert_eq!(place.end_of(spec.job).await.exit_code, 9);
+    assert_eq!(driver.look(spec.job).await.unwrap(), SandboxState::Running);
+    assert_eq!(driver.list().await.unwrap(), []);
+    // As the kernel does when the process is killed.
+    drop(attached);
+    assert_eq!(place.end_of(spec.job).await.exit_code, 137);
+    assert_eq!(driver.list().await.unwrap(), [(spec.job, false)]);
     place.destroy(spec.job).await;
+    assert_eq!(driver.list().await.unwrap(), []);
 }
 
 #[tokio::test]

@@ -159,6 +159,7 @@ impl<K: Kind> Place<K> {
                 doors: vec![port],
             },
             server_url: self.kind.server_url(),
+            in_directory: false,
             scratch_from: None,
         }
     }

@@ -52,6 +52,9 @@ fn run() -> Run {
         }),
         image: None,
         who: None,
+        runner: Some(ServerId::new()),
+        keep: true,
+        repos_timeout_s: 7,
     })
 }
 

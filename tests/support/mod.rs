@@ -17,11 +17,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln::{
+    records::{JobId, run::State},
+    store::{JobLogs, Jobs, Query, Runs, SqliteStore, StoredRun},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, Uid},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub mod archive;
@@ -296,6 +300,8 @@ impl Kiln {
             .args(args)
             .env("KILN_DATA_DIR", &self.data)
             .env("HOME", &self.data)
+            // Tests of the default remove this.
+            .env("KILN_ISOLATION", "namespace")
             .stdin(Stdio::null());
         command
     }
@@ -309,15 +315,50 @@ impl Kiln {
         Started::new(self.command(args))
     }
 
-    /// The records of the jobs, in the order in which they began.
+    /// The jobs of the records, in the order in which they began. The database is only read: a kiln command would put
+    /// right what a killed one left.
     pub fn jobs(&self) -> Vec<Value> {
-        let Ok(entries) = fs_err::read_dir(self.data.join("jobs")) else {
-            return Vec::new();
+        let describe = |stored: StoredRun| {
+            let (job, run) = (stored.job, stored.run);
+            let state = match run.state {
+                State::Success => json!("success"),
+                State::Failed(failure) => json!({"error": failure}),
+                _ => json!("running"),
+            };
+            json!({
+                "id": job.id, "image": run.image, "name": job.image_root_archive_name, "arch": job.arch,
+                "how": run.plan.how, "driver": run.plan.driver, "attempt": run.attempt, "execs": run.execs, "state": state,
+            })
         };
-        let read = |dir: PathBuf| serde_json::from_slice(&fs_err::read(dir.join("job.json")).unwrap()).unwrap();
-        let mut jobs: Vec<Value> = entries.map(|entry| read(entry.unwrap().path())).collect();
-        jobs.sort_by_key(|job| job["begun"].as_str().unwrap().to_owned());
-        jobs
+        let all = Query {
+            limit: 1000,
+            ..Query::default()
+        };
+        self.read_records(async |store| {
+            let mut jobs = Vec::new();
+            for stored in store.page_jobs(&all).await.unwrap() {
+                jobs.extend(store.get_run(stored.record.id).await.unwrap());
+            }
+            jobs.sort_by_key(|stored| stored.job.created);
+            jobs.into_iter().map(describe).collect()
+        })
+        .unwrap_or_default()
+    }
+
+    /// Reads the records, if there are any.
+    fn read_records<T: Send>(&self, read: impl AsyncFnOnce(SqliteStore) -> T + Send) -> Option<T> {
+        let file = self.data.join("records.sqlite");
+        if !file.exists() {
+            return None;
+        }
+        let work = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime
+                .unwrap()
+                .block_on(async { read(SqliteStore::open(&file).await.unwrap()).await })
+        };
+        // The caller may be in a runtime of its own.
+        Some(std::thread::scope(|scope| scope.spawn(work).join().unwrap()))
     }
 
     /// The failure code in the only job's record.
@@ -333,8 +374,10 @@ impl Kiln {
 
     /// The whole log of a job.
     pub fn log(&self, job: &Value) -> String {
-        let id = job["id"].as_str().unwrap();
-        fs_err::read_to_string(self.data.join("jobs").join(id).join("build.log")).unwrap()
+        let id: JobId = job["id"].as_str().unwrap().parse().unwrap();
+        let read = self.read_records(async |store| store.log_page(id, None, u32::MAX).await.unwrap());
+        let lines: Vec<_> = read.unwrap().into_iter().map(|row| row.line.text).collect();
+        lines.join("\n")
     }
 
     /// Processes that were started for this data directory, whatever their names: found by command line, by
@@ -439,8 +482,9 @@ impl Kiln {
         }
         let script = "import sqlite3, sys\n\
             base = sqlite3.connect(sys.argv[1])\n\
-            for row in base.execute('select bucket, key from object'): print('object', *row)\n\
-            for row in base.execute('select bucket, key from upload where completed_us is null'): print('upload', *row)\n\
+            for bucket, key in base.execute('select bucket, key from object'): print('object', bucket, key.decode())\n\
+            for bucket, key in base.execute('select bucket, key from upload where completed_us is null'): \
+            print('upload', bucket, key.decode())\n\
             for row in base.execute('select upload, number from part'): print('part', *row)\n";
         let output = Command::new("python3")
             .args(["-c", script])
@@ -453,7 +497,18 @@ impl Kiln {
             .lines()
             .map(str::to_owned)
             .collect();
-        if stored.is_empty() {
+        // A job's own recipe and log are there as long as its record.
+        let jobs = self.jobs();
+        let of_a_job = |row: &String| {
+            let id = row
+                .strip_prefix("object ims recipes/")
+                .or(row.strip_prefix("object ims logs/"))
+                .and_then(|key| key.split('/').next());
+            jobs.iter().any(|job| job["id"].as_str() == id)
+        };
+        let all = stored.len();
+        stored.retain(|row| !of_a_job(row));
+        if all == 0 {
             let bodies = files_below(&self.data.join("s3/bodies"));
             stored.extend(bodies.iter().map(|path| format!("body {}", path.display())));
         }
@@ -665,8 +720,15 @@ pub fn wait_for_file(data: &Path, build: &mut Started, path: &str) -> PathBuf {
     let find = || {
         let mut sandboxes = fs_err::read_dir(data.join("sandboxes")).ok()?.flatten();
         sandboxes.find_map(|sandbox| {
-            let file = sandbox.path().join("scratch/root").join(path);
-            file.exists().then_some(file)
+            let below = |dir: PathBuf| Some(dir.join("scratch/root").join(path)).filter(|file| file.exists());
+            // Disk space of a size is mounted for the supervisor only.
+            let lock = fs_err::read(sandbox.path().with_extension("lock")).ok();
+            let note: Option<Value> = lock.and_then(|lock| serde_json::from_slice(&lock).ok());
+            let private = note.and_then(|note| {
+                let root = PathBuf::from(format!("/proc/{}/root", note["pid"].as_i64()?));
+                below(root.join(sandbox.path().strip_prefix("/").ok()?))
+            });
+            below(sandbox.path()).or(private)
         })
     };
     let until = Instant::now() + PATIENCE;

@@ -278,7 +278,10 @@ pub(in crate::api) async fn cancel(
     let orchestrator = orchestrator(&api)?;
     let who = principal.map_or_else(|| "a user".to_owned(), |Extension(principal)| principal.name);
     match orchestrator
-        .cancel(job, &format!("the job was cancelled by {who}"))
+        .cancel(
+            job,
+            Failure::new(Code::Cancelled, format!("the job was cancelled by {who}")),
+        )
         .await
     {
         Ok(Some(stored)) => Ok(Json(JobProgress::of(&stored, Some(orchestrator)))),

@@ -10,9 +10,9 @@ use crate::{
         shell_ports::show_shell,
     },
     records::{
-        Job, Moment, Recipe, Run, Shell, ShellWish, TwinLevel,
+        Job, Moment, Run, Shell, ShellWish, TwinLevel,
         protocol::{BootFiles, SquashfsOptions, TemplateMode},
-        run::{BaseImage, DriverKind, How, Plan, Used},
+        run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
     },
 };
 
@@ -22,8 +22,18 @@ const HISTORY: u32 = 5;
 /// The parts of a new job beside its record.
 #[derive(Debug, Clone, Default)]
 pub struct NewRun {
-    /// The recipe that the job starts from; a customize job has none.
-    pub recipe: Option<Recipe>,
+    /// The archive of the recipe that the job starts from, `s3://bucket/key`; empty for a customize job.
+    pub recipe: String,
+    /// Names and values for the recipe's templates.
+    pub values: Vec<(String, String)>,
+    /// The treatment of template names without a value.
+    pub template_mode: TemplateMode,
+    /// How the root is packed.
+    pub squashfs: SquashfsOptions,
+    /// How long to wait for the recipe's repositories, in seconds; `None` means as long as IMS does.
+    pub repos_timeout_s: Option<u64>,
+    /// Whether the files of the sandbox stay on disk.
+    pub keep: bool,
     /// The image that the job starts from; a create job has none.
     pub image: Option<BaseImage>,
     /// The shell that the job will have.
@@ -60,9 +70,6 @@ impl Orchestrator {
             .filter(|past| past.run.failure().is_none() && past.job.arch == job.arch)
             .filter_map(|past| past.run.used)
             .collect();
-        let recipe = new.recipe.as_ref();
-        let link = recipe.and_then(|recipe| recipe.link.as_ref());
-        let values = recipe.and_then(|recipe| recipe.template_dictionary.clone());
         let mut run = Run::new(Plan {
             place: None,
             driver: DriverKind::default(),
@@ -70,14 +77,10 @@ impl Orchestrator {
             how: How::Native,
             why: String::new(),
             needs: needs(new.asked, &history, &self.capacity, limits),
-            recipe: link.map(|link| link.path.clone()).unwrap_or_default(),
-            values: values
-                .unwrap_or_default()
-                .into_iter()
-                .map(|entry| (entry.key, entry.value))
-                .collect(),
-            template_mode: TemplateMode::default(),
-            squashfs: SquashfsOptions::default(),
+            recipe: new.recipe,
+            values: new.values,
+            template_mode: new.template_mode,
+            squashfs: new.squashfs,
             twins: new.twins.unwrap_or(self.emulation.twins),
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),
@@ -88,7 +91,12 @@ impl Orchestrator {
             resume: None,
             who: new.who,
             image: new.image,
+            runner: self.runner,
+            keep: new.keep,
+            repos_timeout_s: new.repos_timeout_s.unwrap_or(REPOS_TIMEOUT_S),
         });
+        // A job of a command stays where the command is.
+        run.owner = self.runner.map(|_| self.id);
         // Until this job's row exists, the next job must not count the same room.
         let _placing = self.placing.lock().await;
         let decision = self.decide(&job, &run.plan).await?;

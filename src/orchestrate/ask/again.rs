@@ -39,13 +39,18 @@ impl Orchestrator {
                 server: self.id,
             }),
             who,
+            runner: self.runner,
             ..run.plan.clone()
         });
         new.shell = run.shell.as_ref().map(|shell| Shell::new(shell.wish.clone()));
+        // The old job may be deleted, along with its recipe and its changes.
+        if run.plan.recipe == self.artifacts.recipe_path(job.id) {
+            new.plan.recipe = self.artifacts.copy_recipe(job.id, id).await?;
+        }
         if let Some(image) = &mut new.plan.image {
-            // The old job may be deleted, along with its changes.
             self.artifacts.copy_changes(id, &mut image.changes).await?;
         }
+        new.owner = self.runner.map(|_| self.id);
         let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
         let mut record = Job {
             id,

@@ -7,6 +7,7 @@
 
 mod accept;
 mod again;
+mod archive;
 mod plan;
 mod refusal;
 
@@ -17,6 +18,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 pub(super) use self::accept::NewRun;
+pub use self::archive::ArchiveJob;
 pub use self::refusal::{Referred, Refusal};
 use super::orchestrator::Orchestrator;
 use crate::{
@@ -38,6 +40,8 @@ pub enum Ask {
         /// The first step to repeat; `None` means all of them.
         from: Option<Step>,
     },
+    /// A build of an archive that has no record.
+    Archive(Box<ArchiveJob>),
 }
 
 /// A new job as its user describes it. An absent option was not given.
@@ -104,6 +108,7 @@ impl Asker {
     pub async fn ask(&self, id: JobId, ask: Ask, who: Option<String>) -> Result<Job, Refusal> {
         match ask {
             Ask::New(new) => self.make(id, *new, who).await,
+            Ask::Archive(build) => self.build(id, *build, who).await,
             Ask::Again { old, from } => self.orchestrator()?.again(id, &old, from, who).await,
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     orchestrate::admit::Asked,
     records::{
         Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType, ShellTime, ShellWish,
+        RecipeType, ShellTime, ShellWish, TwinLevel,
         job::{Connection, SshContainer},
         run::BaseImage,
     },
@@ -23,7 +23,11 @@ struct Start {
     arch: Arch,
     /// Whether the job gets a kernel of its own unless its user says otherwise.
     own_kernel: bool,
-    recipe: Option<Recipe>,
+    /// Which tools may run as native twins, as the recipe says.
+    twins: Option<TwinLevel>,
+    /// The recipe's archive, and the values for its templates.
+    recipe: String,
+    values: Vec<(String, String)>,
     image: Option<BaseImage>,
 }
 
@@ -53,7 +57,7 @@ impl Asker {
         let run = NewRun {
             shell: keys.and_then(|keys| shell(new, keys)),
             own_kernel,
-            twins: options.twins.or(start.recipe.as_ref().and_then(|recipe| recipe.twins)),
+            twins: options.twins.or(start.twins),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {
                 disk: options.build_env_size.map(gib),
@@ -62,8 +66,9 @@ impl Asker {
                 usual_memory: gib(self.jobs.default_mem_size_gib),
             },
             recipe: start.recipe,
+            values: start.values,
             image: start.image,
-            who: None,
+            ..NewRun::default()
         };
         Ok((job, run))
     }
@@ -77,10 +82,13 @@ impl Asker {
         if recipe.recipe_type == RecipeType::Packer {
             return Err(Refusal::Packer);
         }
+        let values = recipe.template_dictionary.clone().unwrap_or_default().into_iter();
         Ok(Start {
             arch: recipe.arch,
             own_kernel: recipe.require_dkms,
-            recipe: Some(recipe),
+            twins: recipe.twins,
+            recipe: link.path.clone(),
+            values: values.map(|entry| (entry.key, entry.value)).collect(),
             image: None,
         })
     }
@@ -94,7 +102,9 @@ impl Asker {
         Ok(Start {
             arch: image.arch,
             own_kernel: self.jobs.enable_dkms,
-            recipe: None,
+            twins: None,
+            recipe: String::new(),
+            values: Vec::new(),
             image: Some(BaseImage {
                 id,
                 rootfs: rootfs.path,
@@ -106,7 +116,7 @@ impl Asker {
     }
 
     /// The job's record: the part that IMS defines.
-    fn record(&self, id: JobId, new: &NewJob, arch: Arch, own_kernel: bool) -> Job {
+    pub(super) fn record(&self, id: JobId, new: &NewJob, arch: Arch, own_kernel: bool) -> Job {
         let options = &new.options;
         let said = |name: &Option<String>, usual: &str| name.clone().unwrap_or_else(|| usual.to_owned());
         let name = |part: &str| format!("cray-ims-{id}-{part}");

@@ -320,7 +320,10 @@ impl Scheduler {
         if let Some(orchestrator) = &self.asker.orchestrator {
             // A job that has ended or does not exist need not be cancelled.
             let _ = orchestrator
-                .cancel(id, "a later run of its schedule takes its place")
+                .cancel(
+                    id,
+                    Failure::new(Code::Cancelled, "a later run of its schedule takes its place"),
+                )
                 .await;
             return Ok(());
         }

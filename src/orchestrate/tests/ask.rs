@@ -84,7 +84,11 @@ async fn a_kernel_that_is_named_is_required_whatever_its_name_is() {
             let boot = site.plan(job.id).await.boot;
             assert_eq!((boot.kernel.as_str(), boot.required), (expected, named.is_some()));
 
-            server.orchestrator.cancel(job.id, "no more").await.unwrap();
+            server
+                .orchestrator
+                .cancel(job.id, Failure::new(Code::Cancelled, "no more"))
+                .await
+                .unwrap();
             let old = Box::new(site.store.get_run(job.id).await.unwrap().unwrap());
             let again = asker.ask(JobId::new(), Ask::Again { old, from: None }, None).await;
             assert_eq!(site.plan(again.unwrap().id).await.boot, boot);

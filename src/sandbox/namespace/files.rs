@@ -7,7 +7,7 @@
 //! JOB.agent    the agent, which the sandbox can run but not read; or a machine's initrd with the agent in it
 //! JOB.kvm      /dev/kvm for a machine
 //! JOB.lock     held while the supervisor or a process that it forked lives; identifies the supervisor
-//! JOB.stderr   standard error of agent and supervisor; exists as long as a detached sandbox does
+//! JOB.stderr   standard error of agent and supervisor; exists as long as a job's sandbox does
 //! JOB.usage    current usage, written every second
 //! JOB.report   how the sandbox ended
 //! JOB.stop     asks the supervisor to end the sandbox
@@ -47,6 +47,8 @@ struct Supervisor {
     started: u64,
     /// The boot during which it started.
     boot: String,
+    /// Whether the sandbox ends with the process that started it.
+    attached: bool,
 }
 
 /// Space for a report is reserved at the start, so that a full disk does not hide how the sandbox ended.
@@ -106,14 +108,19 @@ impl Files {
         self.with("keep")
     }
 
-    /// Whether this is, or was, a detached sandbox.
-    pub(super) fn is_detached(&self) -> bool {
+    /// Whether this is, or was, the sandbox of a job.
+    pub(super) fn is_of_job(&self) -> bool {
         self.stderr().exists() || self.keep().exists()
+    }
+
+    /// Whether the sandbox is alive, and the process that started it too: that one ends it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.is_alive() && read_json::<Supervisor>(&self.lock_path()).is_some_and(|them| them.attached)
     }
 
     /// Whether any file of the sandbox exists.
     pub(super) fn is_anything(&self) -> bool {
-        self.is_detached() || self.dir.exists() || self.disk().exists() || self.lock_path().exists()
+        self.is_of_job() || self.dir.exists() || self.disk().exists() || self.lock_path().exists()
     }
 
     /// Whether a supervisor holds the lock.
@@ -166,12 +173,13 @@ impl Files {
     }
 
     /// Records in the lock file that this process is the supervisor.
-    pub(super) fn sign(mut lock: &std::fs::File) -> std::io::Result<()> {
+    pub(super) fn sign(mut lock: &std::fs::File, attached: bool) -> std::io::Result<()> {
         let pid = std::process::id().cast_signed();
         let me = Supervisor {
             pid,
             started: start_time(pid)?,
             boot: boot_id()?,
+            attached,
         };
         lock.set_len(0)?;
         lock.rewind()?;
@@ -318,7 +326,13 @@ mod tests {
         let pid = bystander.id().cast_signed();
         let sign = |started: u64, boot: &str| {
             let boot = boot.to_owned();
-            let text = serde_json::to_string(&Supervisor { pid, started, boot }).unwrap();
+            let text = serde_json::to_string(&Supervisor {
+                pid,
+                started,
+                boot,
+                attached: false,
+            })
+            .unwrap();
             fs_err::write(files.lock_path(), text).unwrap();
         };
         let (started, boot) = (start_time(pid).unwrap(), boot_id().unwrap());

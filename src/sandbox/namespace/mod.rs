@@ -5,12 +5,13 @@
 //! inside are mapped to host ids without an owner ([`IdMap`]). The file systems are described in
 //! [`room::mounts`](super::room::mounts), the files beside them in `files`.
 //!
-//! A sandbox is attached to the process that started it (`attached`), or lives on without it (`detached`).
+//! The sandbox of a job lives on without the process that started it, or ends with it ([`NamespaceDriver::attached`]).
 
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::{Arc, Mutex},
 };
 
 use tokio::{
@@ -19,8 +20,8 @@ use tokio::{
     process::Command,
 };
 
-pub use attached::{Handle, JobSandbox, Running};
 use files::Files;
+pub use handle::Handle;
 use machines::MachineParts;
 pub use plan::Report;
 use plan::{Plan, Task};
@@ -31,13 +32,13 @@ pub use crate::sandbox::room::{
     mounts::{DOORS, SCRATCH},
 };
 
-mod attached;
 mod cgroup;
-mod detached;
 mod disk;
+mod driver;
 mod entrance;
 mod files;
 mod guest;
+mod handle;
 mod init;
 mod machine;
 mod machines;
@@ -62,6 +63,8 @@ pub struct NamespaceDriver {
     program: PathBuf,
     ids: IdMap,
     machines: Option<MachineParts>,
+    /// The sockets whose end ends the sandboxes of this process; `None` if sandboxes outlive it.
+    lifelines: Option<Arc<Mutex<Vec<UnixStream>>>>,
 }
 
 async fn remove_groups(job: JobId) -> Result<(), Failure> {
@@ -82,12 +85,41 @@ impl NamespaceDriver {
             program: program.to_owned(),
             ids: IdMap::of_this_user()?,
             machines: None,
+            lifelines: None,
         })
+    }
+
+    /// The driver for a process whose sandboxes end with it, however it ends.
+    #[must_use]
+    pub fn attached(self) -> Self {
+        Self {
+            lifelines: Some(Arc::default()),
+            ..self
+        }
+    }
+
+    /// The jobs whose files are on disk although their sandboxes are gone.
+    pub fn kept(&self) -> Result<Vec<JobId>, Failure> {
+        let entries =
+            fs_err::read_dir(&self.sandboxes).map_err(|error| Failure::io("cannot list sandboxes", &error))?;
+        let kept = entries.flatten().map(|entry| entry.path());
+        let kept = kept.filter(|path| path.extension().is_some_and(|extension| extension == "keep"));
+        Ok(kept.filter_map(|path| Files::job_of(&path)).collect())
     }
 
     /// The directory of a job's sandbox. Its `scratch` has the files that the job leaves under [`SCRATCH`].
     pub fn dir_of(&self, job: JobId) -> PathBuf {
         self.sandboxes.join(job.to_string())
+    }
+
+    /// The files that a job's sandbox left: a directory, or one file with a file system.
+    pub fn kept_at(&self, job: JobId) -> PathBuf {
+        let disk = Files::of(&self.dir_of(job)).disk();
+        if disk.exists() {
+            disk
+        } else {
+            self.dir_of(job).join("scratch")
+        }
     }
 
     /// Runs a host program as root of its own user namespace, with `dir` at [`HOST_COMMAND_DIR`]. Every line of its

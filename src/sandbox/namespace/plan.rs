@@ -66,8 +66,11 @@ pub(super) struct AgentTask {
     pub(super) network: Network,
     /// The virtual machine that it runs in, if any.
     pub(super) machine: Option<VmSpec>,
-    /// How long the sandbox lives.
-    pub(super) life: Life,
+    /// Whether the sandbox ends with the process that started it. Otherwise it lives until its agent ends or its stop file
+    /// appears.
+    pub(super) attached: bool,
+    /// Whether its files are kept in a directory even if they could be in one file with a size.
+    pub(super) in_directory: bool,
 }
 
 impl AgentTask {
@@ -75,19 +78,6 @@ impl AgentTask {
     pub(super) fn hostname(&self) -> String {
         format!("kiln-{}", self.name.get(..8).unwrap_or(&self.name))
     }
-}
-
-/// How long a sandbox lives.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Life {
-    /// As long as the process that started it.
-    Attached {
-        /// Whether to leave the directory at the end.
-        keep: bool,
-    },
-    /// Until its agent ends or its stop file appears. The server removes its remains.
-    Detached,
 }
 
 impl Plan {
@@ -121,9 +111,13 @@ impl Plan {
         }
     }
 
-    /// Whether the sandbox outlives the process that started it.
-    pub(super) fn is_detached(&self) -> bool {
-        self.agent().is_some_and(|agent| matches!(agent.life, Life::Detached))
+    /// Whether the task ends with the process that started it. The removal of a directory is always completed.
+    pub(super) fn is_attached(&self) -> bool {
+        match &self.task {
+            Task::RunAgent(agent) => agent.attached,
+            Task::TryMachine(_) | Task::RunHostCommand { .. } => true,
+            Task::Empty => false,
+        }
     }
 
     /// The destinations of the sandbox's own network, if it has one.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A process that dies takes the right others along: by the parent-death signal, and for pid 1 by the kernel's own
-//! rule. `kiln` takes an attached sandbox along, by the end of its socket, but not a detached one, which a file ends.
+//! rule. `kiln` takes an attached sandbox along, by the end of its socket; a file ends any sandbox.
 //! The supervisor is single-threaded, so that forking is safe.
 
 use std::{
@@ -39,7 +39,7 @@ use super::{
     guest::Guest,
     init::Outlets,
     network::Slirp,
-    plan::{AgentTask, Life, Plan, Report, Task},
+    plan::{AgentTask, Plan, Report, Task},
     watch::Watch,
     words::Words,
 };
@@ -74,11 +74,11 @@ pub fn main() -> i32 {
     // end.
     let _ = prctl::set_child_subreaper(true);
 
-    if plan.is_detached() {
-        supervise_detached(&plan, &socket)
+    if plan.agent().is_some() {
+        supervise_sandbox(&plan, &socket)
     } else {
-        let report = supervise_attached(&plan, &socket).unwrap_or_else(Report::of_failure);
-        // If kiln was killed, the report has no reader; the clean-up is done all the same.
+        let report = supervise_task(&plan, &socket).unwrap_or_else(Report::of_failure);
+        // If kiln was killed, the report has no reader.
         if let Ok(text) = serde_json::to_string(&report) {
             let _ = writeln!(socket, "{text}");
         }
@@ -101,40 +101,24 @@ fn keep_from_children() {
     }
 }
 
-fn supervise_attached(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
-    let files = Files::of(&plan.dir);
+fn supervise_task(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     // Held until this process ends for any reason: a directory whose lock is free has no live sandbox. Host commands
     // that build a toolbox are guarded by the toolbox's own lock.
     let _lock = match plan.task {
         Task::RunHostCommand { .. } => None,
-        Task::RunAgent(_) | Task::TryMachine(_) | Task::Empty => Some(files.lock()?),
+        Task::RunAgent(_) | Task::TryMachine(_) | Task::Empty => Some(Files::of(&plan.dir).lock()?),
     };
-
-    let mut report = run(plan, socket)?;
-    if let Some(Life::Attached { keep: false }) = plan.agent().map(|agent| &agent.life) {
-        let empty = Plan {
-            ids: plan.ids,
-            dir: plan.dir.clone(),
-            task: Task::Empty,
-        };
-        let emptied = run(&empty, socket)?;
-        report.failure = report.failure.or(emptied.failure);
-        // Leftovers are found by the next sweep, because the directory is still there.
-        if fs_err::remove_dir(&plan.dir).is_ok() {
-            let _ = fs_err::remove_file(files.lock_path());
-        }
-    }
-    Ok(report)
+    run(plan, socket)
 }
 
 /// Runs a sandbox whose report may be read by another process than the one that started it. Standard output is the
 /// lock, already held.
-fn supervise_detached(plan: &Plan, socket: &UnixStream) -> i32 {
+fn supervise_sandbox(plan: &Plan, socket: &UnixStream) -> i32 {
     let files = Files::of(&plan.dir);
     let Ok(lock) = lock_from_stdout() else {
         return 1;
     };
-    let prepared = Files::sign(&lock).and_then(|()| files.reserve_report());
+    let prepared = Files::sign(&lock, plan.is_attached()).and_then(|()| files.reserve_report());
     let report = prepared
         .map_err(|error| Failure::io("cannot start the sandbox", &error))
         .and_then(|()| run(plan, socket))
@@ -201,8 +185,8 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         Err(failure) => (None, Some(failure)),
     };
     let mut watch = Watch {
-        files: plan.is_detached().then(|| Files::of(&plan.dir)),
-        socket: (!plan.is_detached() && !matches!(plan.task, Task::Empty)).then_some(socket),
+        files: plan.agent().map(|_| Files::of(&plan.dir)),
+        socket: plan.is_attached().then_some(socket),
         words,
         guest,
         slirp,
@@ -252,7 +236,7 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
     };
     // Disk space left by an earlier sandbox is continued in its own form.
     let (has_file, has_layers) = (file.exists(), plan.dir.join("scratch").exists());
-    if !has_layers {
+    if !has_layers && (has_file || !agent.in_directory) {
         let made = if has_file {
             Ok(())
         } else {
@@ -297,9 +281,9 @@ fn guest_of(plan: &Plan) -> Result<Option<(Guest, OwnedFd)>, Failure> {
     Ok(Some((Guest::new(ours, &plan.errand())?, theirs.into())))
 }
 
-/// The reader and the writer of a detached agent's standard error.
+/// The reader and the writer of an agent's standard error.
 fn words_of(plan: &Plan) -> Result<Option<(Words, OwnedFd)>, Failure> {
-    if !plan.is_detached() {
+    if plan.agent().is_none() {
         return Ok(None);
     }
     let failed = |error: std::io::Error| Failure::io("cannot start the sandbox", &error);

@@ -25,9 +25,9 @@ const LOOK_EVERY_MS: u16 = 20;
 /// Everything that the loop looks after.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
-    /// For a detached sandbox: holds the request to end, and takes the usage.
+    /// For a sandbox with an agent: holds the request to end, and takes the usage.
     pub(super) files: Option<Files>,
-    /// For an attached sandbox: its end ends the sandbox.
+    /// For a task that ends with kiln: its end.
     pub(super) socket: Option<&'a UnixStream>,
     pub(super) words: Option<Words>,
     /// For a sandbox with a machine: its messages.

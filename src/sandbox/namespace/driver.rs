@@ -1,7 +1,6 @@
-//! The namespace driver for a server: sandboxes that outlive it. Starts and kills supervisors, and touches files of
-//! sandboxes.
+//! The namespace driver's sandboxes of jobs. Starts and kills supervisors, and touches files of sandboxes.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{path::Path, process::Stdio, sync::PoisonError, time::Duration};
 
 use async_trait::async_trait;
 use nix::sys::statvfs::statvfs;
@@ -11,7 +10,7 @@ use super::{
     NamespaceDriver, SUPERVISOR_COMMAND, cgroup, disk,
     files::{self, Files},
     make_shared_dir, network,
-    plan::{AgentTask, Life, Plan, Report, Task},
+    plan::{AgentTask, Plan, Report, Task},
     remove_groups, socket_pair,
 };
 use crate::{
@@ -67,7 +66,11 @@ impl Driver for NamespaceDriver {
             .stderr(Stdio::from(stderr.into_file()))
             .spawn()
             .map_err(failed)?;
-        control.write_all(line.as_bytes()).await.map_err(failed)
+        control.write_all(line.as_bytes()).await.map_err(failed)?;
+        if let Some(lifelines) = &self.lifelines {
+            lifelines.lock().unwrap_or_else(PoisonError::into_inner).push(control);
+        }
+        Ok(())
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
@@ -125,12 +128,12 @@ impl Driver for NamespaceDriver {
             .collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let ours = |job: &JobId| {
+        jobs.retain(|job| {
             let files = self.files(*job);
-            // Without a directory, a free lock file is the last trace of a sandbox of either kind.
-            files.is_detached() || (!files.dir().exists() && files.lock_path().exists() && !files.is_alive())
-        };
-        jobs.retain(ours);
+            // Without its other notes, a free lock is the last trace of a sandbox; a held one is that of a task.
+            let is_trace = files.is_of_job() || (files.lock_path().exists() && !files.is_alive());
+            is_trace && !files.is_in_use()
+        });
         let is_kept = |job: &JobId| {
             let files = self.files(*job);
             files.keep().exists() && !files.stderr().exists()
@@ -204,7 +207,8 @@ impl NamespaceDriver {
                 limits: sandbox.limits,
                 network: sandbox.network.clone(),
                 machine,
-                life: Life::Detached,
+                attached: self.lifelines.is_some(),
+                in_directory: sandbox.in_directory,
             })),
         })
     }

@@ -1,0 +1,120 @@
+//! Takes in the build of a recipe archive that has no record, as `kiln build` asks for it. It writes a row of the store
+//! and the archive to S3.
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::{Asker, NewJob, NewRun, Refusal};
+use crate::{
+    arch::Arch,
+    orchestrate::admit::Asked,
+    records::{
+        Job, JobId, JobType,
+        job::JobOptions,
+        protocol::{SquashfsOptions, TemplateMode},
+    },
+};
+
+/// A build as its user describes it. An absent option was not given.
+#[derive(Debug, Clone)]
+pub struct ArchiveJob {
+    /// The name of the resulting image.
+    pub image_name: String,
+    /// The recipe's name, by which a later build of it is recognised.
+    pub recipe_name: String,
+    /// The recipe archive.
+    pub archive: Bytes,
+    /// The architecture of the image.
+    pub arch: Arch,
+    /// Whether the job gets a kernel of its own.
+    pub own_kernel: bool,
+    /// Names and values for the recipe's templates.
+    pub values: Vec<(String, String)>,
+    /// The treatment of template names without a value.
+    pub template_mode: TemplateMode,
+    /// How the root is packed.
+    pub squashfs: SquashfsOptions,
+    /// How long to wait for the recipe's repositories, in seconds.
+    pub repos_timeout_s: u64,
+    /// The most memory, in bytes.
+    pub memory: Option<u64>,
+    /// The most disk space, in bytes.
+    pub disk: Option<u64>,
+    /// Whether the files of the sandbox stay on disk.
+    pub keep: bool,
+    /// The options that every job has. Sizes in GiB are not used: they are given in bytes here.
+    pub options: JobOptions,
+}
+
+impl Asker {
+    /// Makes the job, then stores the archive: a process that dies in between leaves a job that is cleared away, rather
+    /// than an object that belongs to nothing. The job must not be launched before this returns.
+    pub(super) async fn build(&self, id: JobId, build: ArchiveJob, who: Option<String>) -> Result<Job, Refusal> {
+        /// Bytes per GiB.
+        const GIB: u64 = 1 << 30;
+        let orchestrator = self.orchestrator()?;
+        let gib = |bytes: Option<u64>| bytes.map(|bytes| u32::try_from(bytes.div_ceil(GIB)).unwrap_or(u32::MAX));
+        let options = JobOptions {
+            build_env_size: gib(build.disk),
+            job_mem_size: gib(build.memory),
+            ..build.options
+        };
+        let new = NewJob {
+            job_type: JobType::Create,
+            artifact_id: history_id(&build.recipe_name),
+            public_key_id: None,
+            image_root_archive_name: build.image_name,
+            enable_debug: false,
+            shells: Vec::new(),
+            changes: Vec::new(),
+            options,
+        };
+        let job = self.record(id, &new, build.arch, build.own_kernel);
+        let run = NewRun {
+            recipe: self.artifacts.recipe_path(id),
+            values: build.values,
+            template_mode: build.template_mode,
+            squashfs: build.squashfs,
+            repos_timeout_s: Some(build.repos_timeout_s),
+            keep: build.keep,
+            own_kernel: build.own_kernel,
+            twins: new.options.twins,
+            kernel_required: new.options.kernel_file_name.is_some(),
+            asked: Asked {
+                disk: build.disk,
+                memory: build.memory,
+                usual_disk: u64::from(self.jobs.default_image_size_gib) * GIB,
+                usual_memory: u64::from(self.jobs.default_mem_size_gib) * GIB,
+            },
+            who,
+            ..NewRun::default()
+        };
+        let job = orchestrator.accept(job, run).await?;
+        if let Err(failure) = self.artifacts.put_recipe(id, build.archive).await {
+            orchestrator.fail(id, 1, failure).await?;
+        }
+        Ok(job)
+    }
+}
+
+/// An id for all builds of a recipe by its name: what they used tells what the next one will need.
+fn history_id(recipe_name: &str) -> Uuid {
+    let digest: [u8; 32] = Sha256::digest(recipe_name).into();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    // A version 8 UUID is one whose content is its maker's own (RFC 9562, section 5.8).
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_of_a_recipe_share_an_id() {
+        assert_eq!(history_id("a"), history_id("a"));
+        assert_ne!(history_id("a"), history_id("b"));
+        assert_eq!(history_id("a").get_version_num(), 8);
+    }
+}

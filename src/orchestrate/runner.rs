@@ -1,0 +1,191 @@
+//! Tells apart the processes that carry out jobs for one data directory: a server, and the commands that carry out jobs
+//! of their own beside it. Makes, locks and removes files below the directory of runners.
+//!
+//! ```text
+//! runners/ID/lock     held as long as the process lives
+//! runners/ID/doors    the sockets that its sandboxes see
+//! runners/ID/api.sock the address of its own API
+//! ```
+
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use crate::records::{Code, Failure, ServerId};
+
+const LOCK: &str = "lock";
+
+/// The prefix of a directory that is not locked yet.
+const NEW: &str = "new-";
+
+/// The directory in which the runners of a data directory are known to each other.
+#[derive(Debug, Clone)]
+pub struct Runners(PathBuf);
+
+/// This process as a runner: it carries out its own jobs, and no other process does as long as it lives.
+#[derive(Debug)]
+pub struct Runner {
+    id: ServerId,
+    dir: PathBuf,
+    /// The kernel releases it when the process ends, however that happens.
+    _lock: fs_err::File,
+}
+
+impl Runners {
+    /// The runners of a data directory.
+    pub fn of(data_dir: &Path) -> Self {
+        Self(data_dir.join("runners"))
+    }
+
+    /// Makes this process a runner.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be written to.
+    pub fn enter(&self) -> Result<Runner, Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot make the directory of this command", &error);
+        crate::sandbox::namespace::make_private_dir(&self.0)?;
+        let id = ServerId::new();
+        // The directory gets its name once it is locked, so that the name of a living runner is never free.
+        let new = tempfile::Builder::new()
+            .prefix(NEW)
+            .tempdir_in(&self.0)
+            .map_err(failed)?;
+        let lock = fs_err::File::create(new.path().join(LOCK)).map_err(failed)?;
+        lock.file().lock().map_err(failed)?;
+        let dir = self.0.join(id.to_string());
+        fs_err::rename(new.keep(), &dir).map_err(failed)?;
+        Ok(Runner { id, dir, _lock: lock })
+    }
+
+    /// Whether a runner of this data directory is shown to be gone. One that cannot be looked at may be alive.
+    pub fn is_gone(&self, id: ServerId) -> bool {
+        match fs_err::File::open(self.0.join(id.to_string()).join(LOCK)) {
+            // A shared lock, since other processes may look at the same moment.
+            Ok(lock) => lock.file().try_lock_shared().is_ok(),
+            // A runner removes its directory when it leaves.
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
+    /// Removes the directories of runners that are gone.
+    ///
+    /// # Errors
+    ///
+    /// When one of them cannot be removed.
+    pub fn sweep(&self) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot remove what a command left", &error);
+        let entries = match fs_err::read_dir(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            let id = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+            if id.is_some_and(|id| self.is_gone(id)) {
+                match fs_err::remove_dir_all(&path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Runner {
+    /// Its id.
+    pub fn id(&self) -> ServerId {
+        self.id
+    }
+
+    /// Its own directory, which only this user may enter.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if let Err(error) = fs_err::remove_dir_all(&self.dir) {
+            // The next command removes it.
+            tracing::debug!(%error, "the directory of this command is left");
+        }
+    }
+}
+
+/// The id of a data directory, made by the first process that asks: a sandbox belongs to the data directory in which it
+/// is, and any server of that directory recognises it.
+///
+/// # Errors
+///
+/// When the file cannot be read or written, or is damaged.
+pub fn server_id(data_dir: &Path) -> Result<ServerId, Failure> {
+    let path = data_dir.join("server-id");
+    let failed = |error: std::io::Error| Failure::io("cannot keep this server's id", &error);
+    loop {
+        match fs_err::read_to_string(&path) {
+            Ok(text) => {
+                return text.trim().parse().map_err(|error| {
+                    Failure::new(Code::Io, format_args!("{}: {error}", path.display()))
+                        .hint("remove the file if no job of this server runs; a new one is made")
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let mut file = tempfile::NamedTempFile::new_in(data_dir).map_err(failed)?;
+        std::io::Write::write_all(&mut file, format!("{}\n", ServerId::new()).as_bytes()).map_err(failed)?;
+        file.as_file().sync_all().map_err(failed)?;
+        match file.persist_noclobber(&path) {
+            // Another process may have been faster: its id is the one.
+            Err(error) if error.error.kind() != ErrorKind::AlreadyExists => return Err(failed(error.error)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runner_is_gone_only_when_its_lock_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let runners = Runners::of(dir.path());
+        runners.sweep().unwrap();
+        let (one, two) = (runners.enter().unwrap(), runners.enter().unwrap());
+        assert!(!runners.is_gone(one.id()) && !runners.is_gone(two.id()));
+        runners.sweep().unwrap();
+        assert!(one.dir().exists() && two.dir().exists());
+        let id = one.id();
+        drop(one);
+        assert!(runners.is_gone(id) && !runners.is_gone(two.id()));
+
+        // A killed one leaves its directory behind, with a free lock.
+        let left = dir.path().join("runners").join(id.to_string());
+        fs_err::create_dir(&left).unwrap();
+        fs_err::write(left.join(LOCK), "").unwrap();
+        assert!(runners.is_gone(id));
+        runners.sweep().unwrap();
+        assert!(!left.exists() && two.dir().exists());
+
+        // What cannot be looked at is not known to be gone.
+        fs_err::write(&left, "no directory").unwrap();
+        assert!(!runners.is_gone(id));
+    }
+
+    #[test]
+    fn a_data_directory_has_one_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids: Vec<_> = std::thread::scope(|scope| {
+            let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| server_id(dir.path()).unwrap())).collect();
+            asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|id| *id == ids[0]));
+        assert_eq!(server_id(dir.path()).unwrap(), ids[0]);
+        fs_err::write(dir.path().join("server-id"), "nonsense").unwrap();
+        assert_eq!(server_id(dir.path()).unwrap_err().code, Code::Io);
+    }
+}
