@@ -48,7 +48,7 @@ mod values;
 #[derive(Debug, Parser)]
 #[command(name = "kiln", version, max_term_width = 100)]
 struct Arguments {
-    /// Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store.
+    /// The directory for toolboxes, sandboxes, records and the embedded S3 store.
     #[arg(long, global = true, env = "KILN_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
@@ -60,7 +60,7 @@ struct Arguments {
     #[arg(long, short, global = true)]
     quiet: bool,
 
-    /// Print everything the tools say.
+    /// Print all output of tools.
     #[arg(long, short, global = true, overrides_with = "verbose")]
     verbose: bool,
 
@@ -74,46 +74,46 @@ enum Command {
     Build(Box<build::BuildArguments>),
     #[command(flatten)]
     Records(ims::RecordsCommand),
-    /// Make an image from another one, by commands, scripts and playbooks.
+    /// Make a new image from an existing one, with commands, scripts and playbooks.
     Customize(Box<customize::CustomizeArguments>),
     /// Log in to the shell of a job.
     Shell(shell::ShellArguments),
-    /// Recurring jobs of a server.
+    /// Manage the recurring jobs of a server.
     Schedules(ims::Group<schedules::SchedulesCommand>),
-    /// The commands of `cray ims`, for lines that begin so.
+    /// Accept the commands of `cray ims`, such as `kiln ims images list`.
     Ims(ims::ImsArguments),
-    /// Remember a server, and the token for it.
+    /// Store a server and the token for it.
     Login(login::LoginArguments),
-    /// Forget a server's token.
+    /// Delete the stored token of a server.
     Logout(login::LogoutArguments),
-    /// The root file system that builds run in.
+    /// Manage the toolbox: the root file system that builds run in.
     #[command(subcommand)]
     Toolbox(toolbox::ToolboxCommand),
-    /// Sandboxes that `kiln build --keep` left.
+    /// Manage the sandboxes kept by `kiln build --keep`.
     #[command(subcommand)]
     Sandboxes(sandboxes::SandboxesCommand),
-    /// Find out what this host can do for builds, and what to do about the rest.
+    /// Check whether this host can build images, and suggest remedies.
     Doctor(doctor::DoctorArguments),
-    /// What builds left in S3.
+    /// Manage the artifacts of builds in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
     /// Run the server: the REST API of IMS and Kiln's own
     Serve(serve::ServeArguments),
-    /// Who may use the API of `kiln serve`.
+    /// Manage the tokens for the API of `kiln serve`.
     #[command(subcommand)]
     Tokens(tokens::TokensCommand),
-    /// Take over the records of another service.
+    /// Import the records of another service.
     #[command(subcommand)]
     Import(transfer::ImportCommand),
-    /// Write the records for another service.
+    /// Export the records for another service.
     #[command(subcommand)]
     Export(transfer::ExportCommand),
-    /// What is configured, and what can be.
+    /// Check and show the configuration.
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    /// Print a script that completes kiln's commands in your shell.
+    /// Print a completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write a manual page for each command.
