@@ -17,6 +17,7 @@ mod deleted;
 mod diagnostics;
 mod doctor;
 mod follow;
+mod foreground;
 mod format;
 mod image_files;
 mod images;
@@ -143,7 +144,7 @@ pub fn main() -> ExitCode {
         .map_err(|error| Failure::io("cannot start", &error))
         .and_then(|runtime| runtime.block_on(run(arguments, &printer)));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             printer.failure(&failure);
             ExitCode::from(failure.code.exit())
@@ -160,9 +161,9 @@ fn command() -> clap::Command {
     client_help::complete(Arguments::command())
 }
 
-async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
+async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failure> {
     let config = || Config::load(arguments.config.as_deref(), arguments.data_dir.clone());
-    match arguments.command {
+    let outcome = match arguments.command {
         Command::Build(command) => command.run(&config()?, printer).await,
         Command::Toolbox(command) => command.run(&config()?, printer).await,
         Command::Doctor(arguments) => arguments.run(&config()?, printer).await,
@@ -175,7 +176,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(printer).await,
         Command::Customize(arguments) => arguments.run(printer).await,
-        Command::Shell(arguments) => arguments.run(printer).await,
+        Command::Shell(arguments) => return arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
         Command::Ims(arguments) => arguments.run(printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
@@ -187,7 +188,8 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
             printer.result(String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
-    }
+    };
+    outcome.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
