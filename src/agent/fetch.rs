@@ -39,7 +39,7 @@ pub fn client(ca_bundle: Option<&str>) -> Result<ClientBuilder, Failure> {
         None => Vec::new(),
     };
     if ca_bundle.is_some() && certificates.is_empty() {
-        return Err(unusable(&"there is none in the bundle"));
+        return Err(unusable(&"the bundle contains none"));
     }
     Ok(Client::builder()
         .tls_certs_only(certificates)
@@ -51,7 +51,7 @@ fn unusable(why: &dyn std::fmt::Display) -> Failure {
         Code::CaBundleInvalid,
         format!("the trusted certificates cannot be used: {why}"),
     )
-    .hint("the CA bundle has to be a PEM file of certificates")
+    .hint("the CA bundle must be a PEM file of certificates")
 }
 
 /// Downloads an object to `to` and digests it on the way. `progress` is called with the bytes done and the total.
@@ -75,7 +75,7 @@ pub async fn object(
         });
         match done.await {
             Ok(()) => return Ok(reading.finish()),
-            Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store what is fetched", &error)),
+            Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store a fetched object", &error)),
             Err(Attempt::Network(error)) => last = error.without_url().to_string(),
         }
         if attempt < TRIES {
