@@ -118,7 +118,7 @@ enum Attempt {
 async fn save(http: &Client, url: &str, to: &Path, mut look: impl FnMut(&[u8])) -> Result<(), Attempt> {
     let response = http.get(url).send().await.and_then(reqwest::Response::error_for_status);
     let mut body = response.map_err(Attempt::Network)?.bytes_stream();
-    let mut file = tokio::fs::File::create(to).await.map_err(Attempt::Disk)?;
+    let mut file = fs_err::tokio::File::create(to).await.map_err(Attempt::Disk)?;
     while let Some(bytes) = body.next().await {
         let bytes = bytes.map_err(Attempt::Network)?;
         look(&bytes);

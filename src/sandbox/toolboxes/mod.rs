@@ -312,7 +312,7 @@ fn write_input(dir: &Path) -> Result<(), Failure> {
 
 async fn sha256_of(path: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::io("cannot read the toolbox", &error);
-    let mut file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let mut file = fs_err::tokio::File::open(path).await.map_err(failed)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
