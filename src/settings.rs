@@ -107,7 +107,7 @@ impl FromStr for Period {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no length of time such as 30s, 5m or 90d");
+        let wrong = || format!("`{text}` is not a length of time such as 30s, 5m or 90d");
         let span: Span = text.parse().map_err(|_| wrong())?;
         let signed = span
             .to_duration(SpanRelativeTo::days_are_24_hours())
@@ -146,7 +146,7 @@ impl FromStr for Ports {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no range of ports such as 22000-22999");
+        let wrong = || format!("`{text}` is not a range of ports such as 22000-22999");
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
         let (first, last) = (port(first)?, port(last)?);
@@ -172,7 +172,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let size = text.parse::<ByteSize>();
-        let size = size.map_err(|_| format!("`{text}` is no size such as 512KiB, 1MiB or 2GiB"))?;
+        let size = size.map_err(|_| format!("`{text}` is not a size such as 512KiB, 1MiB or 2GiB"))?;
         Ok(Self(size.as_u64()))
     }
 }
@@ -233,7 +233,7 @@ impl FromStr for Destination {
             return Ok(Self::Host(text.to_owned()));
         }
         Err(format!(
-            "`{text}` is neither a network such as 10.92.100.0/24, nor an address, nor the name of a host"
+            "`{text}` is not a network such as 10.92.100.0/24, an address or a host name"
         ))
     }
 }
@@ -321,7 +321,11 @@ impl<'de> Deserialize<'de> for Addresses {
         };
         let address = |text: String| {
             let parsed = text.parse::<SocketAddr>();
-            parsed.map_err(|_| D::Error::custom(format!("`{text}` is no address such as 127.0.0.1:9000 or [::1]:9000")))
+            parsed.map_err(|_| {
+                D::Error::custom(format!(
+                    "`{text}` is not an address such as 127.0.0.1:9000 or [::1]:9000"
+                ))
+            })
         };
         texts.into_iter().map(address).collect::<Result<_, _>>().map(Self)
     }

@@ -17,7 +17,7 @@ pub fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(wrong(path, "there is no certificate in it")),
+        Ok(_) => Err(wrong(path, "it contains no certificate")),
         Err(error) => Err(wrong(path, error)),
     }
 }
@@ -30,7 +30,7 @@ pub fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 pub fn server_config(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
     let chain = authorities(certificate)?;
     let pem = fs_err::read(key)?;
-    let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong(key, "there is no private key in it"))?;
+    let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong(key, "it contains no private key"))?;
     let config = ServerConfig::builder().with_no_client_auth();
     let mut config = config.with_single_cert(chain, secret).map_err(|error| {
         wrong(

@@ -40,6 +40,7 @@ mod s3;
 mod schedules;
 mod schedules_cli;
 mod serve;
+mod shell;
 mod store;
 mod transfer;
 mod twin_truth;

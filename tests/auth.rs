@@ -280,11 +280,11 @@ fn the_first_token_is_asked_for() {
     server.started.wait_for("auth       tokens");
     server
         .started
-        .wait_for("there is none yet: `kiln tokens create --name NAME --role admin` makes one");
+        .wait_for("none yet: create one with `kiln tokens create --name NAME --role admin`");
     let kiln = Kiln::bare();
     let ran = kiln.run(["tokens", "create", "--name", "x", "--role", "read"]).ok();
     assert!(
-        ran.stderr.contains("Servers with this configuration ask for no token"),
+        ran.stderr.contains("Servers with this configuration need no token"),
         "{}",
         ran.stderr
     );

@@ -58,7 +58,7 @@ fn archives_that_are_none_or_harmful() {
         (
             no_archive(b"this is text, and that for a while"),
             "recipe_not_archive",
-            ["no tar archive"],
+            ["not a tar archive"],
         ),
         (no_archive(b""), "recipe_not_archive", ["recipe"]),
         (archive().file("../evil", b"x").made(), "recipe_unsafe", ["`../evil`"]),

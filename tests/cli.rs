@@ -41,38 +41,38 @@ fn help() {
 
         Commands:
           build               Build an image from a recipe
-          recipes             Recipes on a server
-          images              Images on a server
-          jobs                Jobs on a server
-          public-keys         Public keys, which may log in to shells of jobs
-          deleted             Deleted recipes, images and public keys
-          remote-build-nodes  Hosts that run jobs of their own architecture
-          customize           Make an image from another one, by commands, scripts and playbooks
+          recipes             Manage the recipes of a server
+          images              Manage the images of a server
+          jobs                Manage the jobs of a server
+          public-keys         Manage the public keys that may log in to shells of jobs
+          deleted             Manage deleted recipes, images and public keys
+          remote-build-nodes  Manage the hosts that run jobs of their own architecture
+          customize           Make a new image from an existing one, with commands, scripts and playbooks
           shell               Log in to the shell of a job
-          schedules           Recurring jobs of a server
-          ims                 The commands of `cray ims`, for lines that begin so
-          login               Remember a server, and the token for it
-          logout              Forget a server's token
-          toolbox             The root file system that builds run in
-          sandboxes           Sandboxes that `kiln build --keep` left
-          doctor              Find out what this host can do for builds, and what to do about the rest
-          artifacts           What builds left in S3
+          schedules           Manage the recurring jobs of a server
+          ims                 Accept the commands of `cray ims`, such as `kiln ims images list`
+          login               Store a server and the token for it
+          logout              Delete the stored token of a server
+          toolbox             Manage the toolbox: the root file system that builds run in
+          sandboxes           Manage the sandboxes kept by `kiln build --keep`
+          doctor              Check whether this host can build images, and suggest remedies
+          artifacts           Manage the artifacts of builds in S3
           serve               Run the server: the REST API of IMS and Kiln's own
-          tokens              Who may use the API of `kiln serve`
-          import              Take over the records of another service
-          export              Write the records for another service
-          config              What is configured, and what can be
-          completions         Print a script that completes kiln's commands in your shell
+          tokens              Manage the tokens for the API of `kiln serve`
+          import              Import the records of another service
+          export              Export the records for another service
+          config              Check and show the configuration
+          completions         Print a completion script for a shell
           man                 Write a manual page for each command
           help                Print this message or the help of the given subcommand(s)
 
         Options:
-              --data-dir <DIR>  Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store [env:
-                                KILN_DATA_DIR=]
+              --data-dir <DIR>  The directory for toolboxes, sandboxes, records and the embedded S3 store
+                                [env: KILN_DATA_DIR=]
               --config <FILE>   The configuration file [default: ~/.config/kiln/kiln.toml if it exists]
                                 [env: KILN_CONFIG=]
           -q, --quiet           Print only errors and results
-          -v, --verbose         Print everything the tools say
+          -v, --verbose         Print all output of tools
           -h, --help            Print help
           -V, --version         Print version
         --- stderr
@@ -81,7 +81,7 @@ fn help() {
 
 #[test]
 fn help_of_build() {
-    insta::assert_snapshot!(shown(&["build", "--help"]), @r#"
+    insta::assert_snapshot!(shown(&["build", "--help"]), @r"
         exit code 0
         --- stdout
         Build an image from a recipe
@@ -95,7 +95,8 @@ fn help_of_build() {
               --arch <ARCH>
                   Architectures to build for [default: what the recipe declares, else this host's]
               --data-dir <DIR>
-                  Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store [env: KILN_DATA_DIR=]
+                  The directory for toolboxes, sandboxes, records and the embedded S3 store [env:
+                  KILN_DATA_DIR=]
               --config <FILE>
                   The configuration file [default: ~/.config/kiln/kiln.toml if it exists] [env:
                   KILN_CONFIG=]
@@ -108,7 +109,7 @@ fn help_of_build() {
               --lenient-templates
                   Let template names without a value become empty text, as IMS does
           -v, --verbose
-                  Print everything the tools say
+                  Print all output of tools
               --name <NAME>
                   The image's name [default: the recipe's]
               --output <DIR>
@@ -140,35 +141,35 @@ fn help_of_build() {
           -h, --help
                   Print help
         --- stderr
-    "#);
+    ");
 }
 
 #[test]
 fn help_of_artifacts() {
-    insta::assert_snapshot!(shown(&["artifacts", "--help"]), @r#"
+    insta::assert_snapshot!(shown(&["artifacts", "--help"]), @r"
         exit code 0
         --- stdout
-        What builds left in S3
+        Manage the artifacts of builds in S3
 
         Usage: kiln artifacts [OPTIONS] <COMMAND>
 
         Commands:
           list    List the objects of every image, or of one
           get     Download the objects of an image
-          delete  Remove an image: its manifest first, then its other objects
+          delete  Delete the objects of an image, the manifest first
           serve   Run the embedded S3 service, so that any S3 client can read the images, until Ctrl-C
           help    Print this message or the help of the given subcommand(s)
 
         Options:
-              --data-dir <DIR>  Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store [env:
-                                KILN_DATA_DIR=]
+              --data-dir <DIR>  The directory for toolboxes, sandboxes, records and the embedded S3 store
+                                [env: KILN_DATA_DIR=]
               --config <FILE>   The configuration file [default: ~/.config/kiln/kiln.toml if it exists]
                                 [env: KILN_CONFIG=]
           -q, --quiet           Print only errors and results
-          -v, --verbose         Print everything the tools say
+          -v, --verbose         Print all output of tools
           -h, --help            Print help
         --- stderr
-    "#);
+    ");
 }
 
 #[test]
@@ -241,22 +242,22 @@ fn no_artifacts() {
         --- stdout
         --- stderr
     "#);
-    insta::assert_snapshot!(shown(&["artifacts", "list", "00000000-0000-4000-8000-000000000000"]), @r#"
+    insta::assert_snapshot!(shown(&["artifacts", "list", "00000000-0000-4000-8000-000000000000"]), @r"
         exit code 1
         --- stdout
         --- stderr
         error: there is no image 00000000-0000-4000-8000-000000000000
 
-        hint: `kiln artifacts list` shows what there is
-    "#);
-    insta::assert_snapshot!(shown(&["artifacts", "get", "00000000-0000-4000-8000-000000000000"]), @r#"
+        hint: `kiln artifacts list` shows all images
+    ");
+    insta::assert_snapshot!(shown(&["artifacts", "get", "00000000-0000-4000-8000-000000000000"]), @r"
         exit code 1
         --- stdout
         --- stderr
         error: there is no image 00000000-0000-4000-8000-000000000000
 
-        hint: `kiln artifacts list` shows what there is
-    "#);
+        hint: `kiln artifacts list` shows all images
+    ");
 }
 
 #[test]

@@ -65,18 +65,18 @@ fn every_mistake_is_told() {
         error: DATA/kiln.toml:1: there is no key or section `data_dri`
 
         hint: is it `data_dir`?
-        error: DATA/kiln.toml:3: `listen`: `localhost:9000` is no address such as 127.0.0.1:9000 or [::1]:9000
+        error: DATA/kiln.toml:3: `listen`: `localhost:9000` is not an address such as 127.0.0.1:9000 or [::1]:9000
 
-        hint: listen: The address, or a list of them. Others than loopback ones need authentication and TLS.
-        error: DATA/kiln.toml:5: `body_bytes`: `much` is no size such as 512KiB, 1MiB or 2GiB
+        hint: listen: The address to listen on, or a list of addresses. Addresses other than loopback require authentication and TLS.
+        error: DATA/kiln.toml:5: `body_bytes`: `much` is not a size such as 512KiB, 1MiB or 2GiB
 
-        hint: body_bytes: The largest JSON body.
+        hint: body_bytes: The maximum size of a JSON body.
         error: DATA/kiln.toml:7: `mode`: unknown variant `of`, expected `auto` or `required`
 
-        hint: mode: `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one, and the server starts on loopback addresses only.
+        hint: mode: `required`: every request needs a token. `auto`: the same if `[oidc]` is present; otherwise no token is needed, and the server starts on loopback addresses only.
         error: KILN__LOG__FORMAT: `format`: unknown variant `xml`, expected `text` or `json`
 
-        hint: format: `text` for people, `json` for machines.
+        hint: format: The format of the log: `text`, or `json` with one object per line.
         error: KILN__LOG__LEVEL: there is no such key
 
         hint: variables are named KILN__SECTION__KEY; `kiln config reference` lists every key
@@ -89,7 +89,7 @@ fn every_mistake_is_told() {
         error: DATA/kiln.toml:1: there is no key or section `data_dri`
 
         hint: is it `data_dir`?
-              `kiln config check` tells 3 more
+              `kiln config check` shows 3 more
     ");
 }
 
@@ -98,12 +98,9 @@ fn an_engine_that_can_be_nowhere() {
     for (engine, says) in [
         (
             "docker",
-            "[docker] engine: `docker` is no address of a container engine",
+            "[docker] engine: `docker` is not the address of a container engine",
         ),
-        (
-            "tcp://host:2376",
-            "[docker] engine: an engine at tcp:// is reached with TLS only",
-        ),
+        ("tcp://host:2376", "[docker] engine: an engine at tcp:// requires TLS"),
     ] {
         let configured = Configured::new(&format!("[docker]\nengine = '{engine}'\n"));
         let said = configured.checked(&[]);
@@ -145,25 +142,25 @@ fn settings_that_make_no_sense_together() {
         exit code 1
         --- stdout
         --- stderr
-        error: DATA/kiln.toml:2: [server] listen: an address is there twice
+        error: DATA/kiln.toml:2: [server] listen: an address is listed twice
 
         hint: remove one
         error: DATA/kiln.toml:2: [server] listen: tokens would cross the network without encryption
 
-        hint: set tls_certificate and tls_key; or, if something before Kiln has the certificate, `insecure_http = true`
-        error: DATA/kiln.toml:3: [server] tls_certificate: there is no tls_key
+        hint: set tls_certificate and tls_key; or, behind a gateway that terminates TLS, `insecure_http = true`
+        error: DATA/kiln.toml:3: [server] tls_certificate: tls_key is not set
 
         hint: set both, or neither
-        error: DATA/kiln.toml:4: [server] public_url: `kiln.example.org` is no address of a server
+        error: DATA/kiln.toml:4: [server] public_url: `kiln.example.org` is not the URL of a server
 
-        hint: it looks like https://kiln.example.org
-        error: DATA/kiln.toml:6: [oidc] issuer: `http://keycloak.example.org/realms/site` is no https address
+        hint: for example: https://kiln.example.org
+        error: DATA/kiln.toml:6: [oidc] issuer: `http://keycloak.example.org/realms/site` is not an https URL
 
-        hint: it looks like https://keycloak.example.org/realms/site
+        hint: for example: https://keycloak.example.org/realms/site
         error: DATA/kiln.toml:7: [oidc] ca_bundle: failed to open file `/nowhere/ca.pem`: No such file or directory (os error 2)
 
-        hint: relative paths begin where Kiln is started; absolute ones do not
-        error: DATA/kiln.toml:8: [oidc] read_roles: no role of the issuer allows anything
+        hint: a relative path starts at Kiln's working directory; prefer an absolute one
+        error: DATA/kiln.toml:8: [oidc] read_roles: no role of the issuer grants any access
 
         hint: name roles in read_roles, write_roles or admin_roles
         error: DATA/kiln.toml:12: [limits] body_bytes: zero would allow nothing
@@ -172,30 +169,30 @@ fn settings_that_make_no_sense_together() {
         error: DATA/kiln.toml:13: [limits] burst: zero would allow nothing
 
         hint: for no limit, set requests_per_second to 0
-        error: DATA/kiln.toml:15: [store] url: it is no address of a PostgreSQL database
+        error: DATA/kiln.toml:15: [store] url: it is not the URL of a PostgreSQL database
 
-        hint: it looks like postgresql://kiln@db.example.org/kiln; without it, SQLite is used
+        hint: for example: postgresql://kiln@db.example.org/kiln; without a url, SQLite is used
         error: DATA/kiln.toml:16: [store] password_file: failed to open file `/nowhere/password`: No such file or directory (os error 2)
 
-        hint: relative paths begin where Kiln is started; absolute ones do not
-        error: DATA/kiln.toml:18: [s3] endpoint: `s3.example.org` is no address of a service
+        hint: a relative path starts at Kiln's working directory; prefer an absolute one
+        error: DATA/kiln.toml:18: [s3] endpoint: `s3.example.org` is not the URL of a service
 
-        hint: it looks like https://s3.example.org
-        error: DATA/kiln.toml:19: [s3] access_key: of access key and secret key only one is set
+        hint: for example: https://s3.example.org
+        error: DATA/kiln.toml:19: [s3] access_key: only one of access_key and secret_key is set
 
-        hint: set both, or none to use the usual AWS environment
-        error: DATA/kiln.toml:21: [embedded_s3] listen: it has to be a loopback address
+        hint: set both, or neither to use the usual AWS environment
+        error: DATA/kiln.toml:21: [embedded_s3] listen: it must be a loopback address
 
-        hint: use 127.0.0.1, or configure in [s3] a service that others can reach
-        error: DATA/kiln.toml:23: [jobs] default_mem_size_gib: a job needs some
+        hint: use 127.0.0.1, or configure a service that other hosts can reach in [s3]
+        error: DATA/kiln.toml:23: [jobs] default_mem_size_gib: it is zero
 
         hint: set it to 1 or more
         error: DATA/kiln.toml:25: [remote_build_nodes] identity_file: failed to open file `/nowhere/id_ed25519`: No such file or directory (os error 2)
 
-        hint: relative paths begin where Kiln is started; absolute ones do not
-        error: [oidc] audience: tokens made for any other service would be accepted
+        hint: a relative path starts at Kiln's working directory; prefer an absolute one
+        error: [oidc] audience: tokens for any other service would be accepted
 
-        hint: set audience to what the issuer puts into `aud` of tokens for Kiln
+        hint: set audience to the value of the claim `aud` in the issuer's tokens for Kiln
         error: KILN__LIMITS__REQUEST_TIMEOUT: [limits] request_timeout: zero would allow nothing
 
         hint: "60s" is the default

@@ -60,7 +60,7 @@ fn what_is_missing_comes_with_the_next_command() {
     let ran = support::run(command);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     let said = ran.failed();
-    assert!(said.contains("2 of what every job needs"), "{said}");
+    assert!(said.contains("2 requirements of every job"), "{said}");
     for (what, next) in [
         ("network", "apt install slirp4netns"),
         ("QEMU", "apt install qemu-system"),

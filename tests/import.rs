@@ -52,7 +52,7 @@ async fn what_comes_in_goes_out_again() {
     assert_eq!(imported.added, 16);
     let notes: Vec<_> = imported.notes.iter().map(ToString::to_string).collect();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].starts_with("images[1] ") && notes[0].ends_with("its artifacts are not known: no such key"));
+    assert!(notes[0].starts_with("images[1] ") && notes[0].ends_with("its artifacts are unknown: no such key"));
     assert_eq!(records_of(&store).await.unwrap(), records);
 
     let out = tempfile::tempdir().unwrap();

@@ -17,19 +17,20 @@ const fn known(has: &'static [&'static str], code: Code, hint: &'static str) -> 
 
 const DISK: &str = "free space where Kiln keeps its data, or allow the job more of it";
 const MEMORY: &str = "allow the job more memory: `--memory SIZE`, or `job_mem_size`";
-const EMULATOR: &str = "a program died under the emulator, not by its own fault; see the lines before it";
-const FOREIGN: &str = "a script runs a program of another architecture than the image's: see which package it is from";
+const EMULATOR: &str = "a program died because of the emulator; see the lines before it";
+const FOREIGN: &str = "a script runs a program of a foreign architecture: find the package that it is from";
 const RESOLVE: &str = "check the repository's address and this host's name resolution";
 const REACH: &str = "check the repository's address, and that it can be reached from here";
-const GONE: &str = "the repository lacks the file: check its address, or build again if it is just being published";
+const GONE: &str = "the repository lacks the file: check its address, or build again if it is being published";
 const TLS: &str = "the repository's certificate is not signed by an authority that this host trusts, or has expired";
-const MIXED: &str = "the repository changes at the moment, or a cache on the way is stale: build again";
+const MIXED: &str = "the repository is being changed, or a cache is stale: build again";
 const KEY: &str = "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>";
 const PACKAGE: &str = "check the package's name, and that the recipe's repositories have it for this architecture";
-const NEEDS: &str = "a package needs another that no repository of the recipe has: add the repository, or take it out";
-const SCRIPTLET: &str = "the package's own script failed; its output stands before this line";
+const NEEDS: &str =
+    "a package depends on another that no repository of the recipe has: add the repository, or remove the package";
+const SCRIPTLET: &str = "the package's own script failed; its output precedes this line";
 const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
-const SCHEMA: &str = "check config.xml against kiwi's schema; the log says where it differs";
+const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.

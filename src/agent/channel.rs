@@ -119,7 +119,7 @@ impl Channel {
         let numbers = PartNumbers { numbers: vec![number] };
         let PartUrls { mut urls } = self.ask(Method::POST, &route, Some(&numbers), ANSWER).await?;
         urls.pop()
-            .ok_or_else(|| Failure::new(Code::Protocol, "the server knows no address for a part"))
+            .ok_or_else(|| Failure::new(Code::Protocol, "the server has no address for a part"))
     }
 
     /// Reports that every part was sent.
@@ -203,12 +203,8 @@ impl Channel {
         limit: Duration,
     ) -> Result<T, Failure> {
         let answer = self.call(method, route, body, limit).await?;
-        serde_json::from_slice(&answer).map_err(|error| {
-            Failure::new(
-                Code::Protocol,
-                format!("the server gave an answer that does not fit: {error}"),
-            )
-        })
+        serde_json::from_slice(&answer)
+            .map_err(|error| Failure::new(Code::Protocol, format!("the server gave an unexpected answer: {error}")))
     }
 
     /// Repeats a call until there is a final answer.

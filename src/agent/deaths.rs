@@ -55,7 +55,7 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
                 }
                 Ok(Report::Programs(ran)) => programs.merge(ran),
                 Ok(Report::Blind(why)) => {
-                    let text = format!("warning: programs that crash under the emulator go unnoticed: {why}");
+                    let text = format!("warning: crashes of programs under the emulator are not detected: {why}");
                     events.say(text).await;
                 }
                 Err(_) => break,
@@ -72,8 +72,7 @@ pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
         0 => first,
         more => format!("{first}, and {more} more after it"),
     };
-    let hint = "what it was to do is not done, even if the script went on; build natively, or without that program, to \
-                tell its own fault from the emulator's";
+    let hint = "its work is not done, even if the script continued; build natively, or without that program, to find out whether the emulator is at fault";
     Some(Failure::new(Code::EmulatorFault, detail).hint(hint))
 }
 

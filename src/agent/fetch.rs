@@ -39,7 +39,7 @@ pub fn client(ca_bundle: Option<&str>) -> Result<ClientBuilder, Failure> {
         None => Vec::new(),
     };
     if ca_bundle.is_some() && certificates.is_empty() {
-        return Err(unusable(&"there is none in the bundle"));
+        return Err(unusable(&"the bundle contains none"));
     }
     Ok(Client::builder()
         .tls_certs_only(certificates)
@@ -51,7 +51,7 @@ fn unusable(why: &dyn std::fmt::Display) -> Failure {
         Code::CaBundleInvalid,
         format!("the trusted certificates cannot be used: {why}"),
     )
-    .hint("the CA bundle has to be a PEM file of certificates")
+    .hint("the CA bundle must be a PEM file of certificates")
 }
 
 /// Downloads an object to `to` and digests it on the way. `progress` is called with the bytes done and the total.
@@ -75,7 +75,7 @@ pub async fn object(
         });
         match done.await {
             Ok(()) => return Ok(reading.finish()),
-            Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store what is fetched", &error)),
+            Err(Attempt::Disk(error)) => return Err(Failure::io("cannot store a fetched object", &error)),
             Err(Attempt::Network(error)) => last = error.without_url().to_string(),
         }
         if attempt < TRIES {
@@ -118,7 +118,7 @@ enum Attempt {
 async fn save(http: &Client, url: &str, to: &Path, mut look: impl FnMut(&[u8])) -> Result<(), Attempt> {
     let response = http.get(url).send().await.and_then(reqwest::Response::error_for_status);
     let mut body = response.map_err(Attempt::Network)?.bytes_stream();
-    let mut file = tokio::fs::File::create(to).await.map_err(Attempt::Disk)?;
+    let mut file = fs_err::tokio::File::create(to).await.map_err(Attempt::Disk)?;
     while let Some(bytes) = body.next().await {
         let bytes = bytes.map_err(Attempt::Network)?;
         look(&bytes);

@@ -66,7 +66,7 @@ impl Kernel {
             Content::Bootable(found) if found == arch => return Ok(kernel),
             Content::Bootable(found) => format!("a kernel for {found}"),
             Content::Vmlinux(found) if found == arch => {
-                let why = "it is an ELF file (vmlinux), which boot loaders of this architecture do not take";
+                let why = "it is an ELF file (vmlinux), which boot loaders of this architecture do not accept";
                 return Err(self::invalid(path, why));
             }
             Content::Vmlinux(found) => format!("an ELF file for {found}"),
@@ -120,7 +120,7 @@ fn invalid(path: &Path, why: impl Display) -> Failure {
         Code::KernelInvalid,
         format!("{} cannot be used as a kernel: {why}", path.display()),
     )
-    .hint("give the name of the kernel's file in /boot, or make the recipe install a kernel that boot loaders take")
+    .hint("give the name of the kernel's file in /boot, or make the recipe install a kernel that boot loaders accept")
 }
 
 /// Finds the packed kernel in a compressed file or in a self-unpacking EFI image (`zboot`, Linux's

@@ -61,7 +61,7 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let invalid = |why: &dyn std::fmt::Display| {
         Failure::new(Code::RecipeConfigInvalid, format!("{name} cannot be used: {why}"))
-            .hint("it has to be a kiwi image description: XML in UTF-8, without DTD and entities")
+            .hint("it must be a kiwi image description: XML in UTF-8, without DTD and entities")
     };
     if fs_err::metadata(&path).is_ok_and(|found| found.len() > CONFIG_BYTES) {
         return Err(invalid(&"it has more than 16 MiB"));
@@ -181,12 +181,12 @@ impl Reader<'_> {
             return Err("it is a list of mirrors");
         }
         if path.contains('$') {
-            return Err("its address has variables in it");
+            return Err("its address contains variables");
         }
         let url = Url::parse(path)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https"));
-        let url = url.ok_or("only http and https can be asked")?;
+        let url = url.ok_or("only http and https are supported")?;
         let kind = repository
             .attribute("type")
             .unwrap_or(if self.uses_apt { "apt-deb" } else { "rpm-md" });
@@ -309,13 +309,13 @@ mod tests {
             ("imageonly=\"true\"", "http://h", "the build does not use it"),
             ("sourcetype=\"metalink\"", "http://h", "it is a list of mirrors"),
             ("profiles=\"p\"", "http://h", "its profile is not in force"),
-            ("", "http://h/$releasever", "its address has variables in it"),
-            ("", "obs://a/b", "only http and https can be asked"),
-            ("", "dir:///a", "only http and https can be asked"),
-            ("", "this://repo", "only http and https can be asked"),
-            ("", "/a/b", "only http and https can be asked"),
-            ("", "http://", "only http and https can be asked"),
-            ("", "", "only http and https can be asked"),
+            ("", "http://h/$releasever", "its address contains variables"),
+            ("", "obs://a/b", "only http and https are supported"),
+            ("", "dir:///a", "only http and https are supported"),
+            ("", "this://repo", "only http and https are supported"),
+            ("", "/a/b", "only http and https are supported"),
+            ("", "http://", "only http and https are supported"),
+            ("", "", "only http and https are supported"),
         ] {
             assert_eq!(plan(attributes, path), expected, "{attributes} {path}");
         }

@@ -52,11 +52,11 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Failure> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
-    read.map_err(|error| Failure::io("cannot read what the job is", &error))?;
+    read.map_err(|error| Failure::io("cannot read the description of the job", &error))?;
     let facts: AgentFacts = serde_json::from_str(&line).map_err(|error| {
         Failure::new(
             Code::Protocol,
-            format_args!("the sandbox does not say what the job is: {error}"),
+            format_args!("the description of the job is invalid: {error}"),
         )
     })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -70,9 +70,9 @@ impl Outputs {
         let missing = |what: String| {
             Failure::new(
                 Code::NothingToResume,
-                format!("the job cannot go on from step {from}: {what}"),
+                format!("the job cannot resume from step {from}: {what}"),
             )
-            .hint("start it from the beginning")
+            .hint("start the job from the beginning")
         };
         let text = fs_err::read(scratch.join(FILE)).map_err(|error| missing(error.to_string()))?;
         let facts: Facts = serde_json::from_slice(&text).map_err(|error| missing(error.to_string()))?;
@@ -149,7 +149,7 @@ impl Outputs {
             Step::Prepare | Step::Template | Step::Repos | Step::Upload => Vec::new(),
         };
         for path in products {
-            remove(&path).map_err(|error| Failure::io("cannot remove what another attempt left", &error))?;
+            remove(&path).map_err(|error| Failure::io("cannot remove the files of another attempt", &error))?;
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Outputs {
             file.persist(self.scratch.join(FILE))?;
             Ok(())
         };
-        write().map_err(|error| Failure::io("cannot write down how far the job is", &error))
+        write().map_err(|error| Failure::io("cannot record the progress of the job", &error))
     }
 }
 

@@ -72,11 +72,11 @@ async fn rebase_image(job: &JobDescription, outputs: &Outputs, to: &Path, events
         Outcome::Rebased(rebased) => (
             true,
             format!(
-                "{} files with {} bytes are as they were, {} files with {} bytes were packed",
+                "{} files with {} bytes are unchanged, {} files with {} bytes were packed",
                 rebased.reused_files, rebased.reused_bytes, rebased.new_files, rebased.new_bytes
             ),
         ),
-        Outcome::NotPossible(why) => (false, format!("all of the root is packed anew: {why}")),
+        Outcome::NotPossible(why) => (false, format!("the whole root is packed again: {why}")),
     };
     events.say(text).await;
     Ok(is_there)
@@ -101,7 +101,7 @@ async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, event
     .await?;
     finished.check(|tool| {
         cause::known_cause(&tool.tail).unwrap_or_else(|| {
-            let last = cause::last_words(&tool.tail).unwrap_or("it said nothing");
+            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
             Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
         })
     })

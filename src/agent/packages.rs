@@ -55,7 +55,7 @@ pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(
 pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
     let sent = fetched.into_iter().map(async |(shared, put)| {
         let PackageUrl::Put { url, headers } = put else { return };
-        let Ok(bytes) = tokio::fs::read(&shared.path).await else {
+        let Ok(bytes) = fs_err::tokio::read(&shared.path).await else {
             return;
         };
         let request = headers
@@ -84,6 +84,6 @@ async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
 async fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let partial = path.with_extension("partial");
     let failed = |error: std::io::Error| Failure::io("cannot store a package", &error);
-    tokio::fs::write(&partial, bytes).await.map_err(failed)?;
-    tokio::fs::rename(&partial, path).await.map_err(failed)
+    fs_err::tokio::write(&partial, bytes).await.map_err(failed)?;
+    fs_err::tokio::rename(&partial, path).await.map_err(failed)
 }

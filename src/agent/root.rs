@@ -75,7 +75,7 @@ impl OpenRoot {
             Ok(()) => Ok(open),
             Err(error) => {
                 open.close()?;
-                Err(Failure::io("cannot make the root ready to be worked in", &error))
+                Err(Failure::io("cannot prepare the root for work", &error))
             }
         }
     }
@@ -150,7 +150,7 @@ impl OpenRoot {
             return Ok(());
         }
         if fs_err::symlink_metadata(path).is_ok() {
-            let text = format!("{} is in the image and is no directory", path.display());
+            let text = format!("{} is in the image and is not a directory", path.display());
             return Err(io::Error::other(text));
         }
         quietly(path, || fs_err::create_dir(path))?;
@@ -169,7 +169,7 @@ impl OpenRoot {
     /// Something cannot be undone: the root must not be packaged then.
     pub fn close(mut self) -> Result<(), Failure> {
         end_descendants()?;
-        let failed = |error: io::Error| Failure::io("cannot put the root back as it was", &error);
+        let failed = |error: io::Error| Failure::io("cannot restore the root", &error);
         unmount_below(&self.root).map_err(failed)?;
         while let Some(inserted) = self.inserted.pop() {
             take_back(&inserted).map_err(failed)?;

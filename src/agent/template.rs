@@ -91,7 +91,7 @@ pub fn inside(recipe: &Path, name: &str) -> io::Result<PathBuf> {
         return Err(outside());
     }
     if !path.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     Ok(path)
 }
@@ -103,7 +103,7 @@ fn listed(recipe: &Path) -> Result<Option<BTreeSet<String>>, Failure> {
             Code::TemplateListInvalid,
             format!("{LIST_FILE} cannot be used: {}", one_line(why)),
         )
-        .hint("it has to be YAML with one list of paths: `template_files: [config.xml]`")
+        .hint("it must be YAML with one list of paths: `template_files: [config.xml]`")
     };
     if fs_err::symlink_metadata(recipe.join(LIST_FILE)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(None);
@@ -234,9 +234,9 @@ fn explain(listed: &str, error: &Error) -> Failure {
         ErrorKind::UndefinedError => Failure::new(Code::TemplateUndefined, format!("{place}: {what}"))
             .hint("give every name of that line a value: --set NAME=VALUE"),
         ErrorKind::SyntaxError | ErrorKind::BadEscape => Failure::new(Code::TemplateSyntax, format!("{place}: {what}"))
-            .hint("correct the file, or take it out of the list if it is no Jinja2 template"),
+            .hint("correct the file, or remove it from the list if it is not a Jinja2 template"),
         ErrorKind::OutOfFuel => Failure::new(Code::TemplateFailed, format!("{place}: rendering takes too long"))
-            .hint("look for a loop that runs without end"),
+            .hint("look for an endless loop"),
         _ => Failure::new(Code::TemplateFailed, format!("{place}: {what}"))
             .hint("correct the expression in that line; all values are text"),
     }

@@ -75,7 +75,7 @@ pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failur
         Code::RecipeMismatch,
         format!("{path} has {size} bytes and SHA-256 {sha256}, expected were {expected_size} bytes and {expected}"),
     )
-    .hint("the archive changed after the job was made, or was damaged on its way: start the build again"))
+    .hint("the archive changed after the creation of the job, or was damaged in transit: start the build again"))
 }
 
 /// Unpacks `archive` (tar; plain or as gzip, bzip2, xz or zstd) into the directory `into`, which is created if
@@ -276,7 +276,7 @@ impl Unpacking<'_> {
             place.push(component);
             match fs_err::symlink_metadata(&place) {
                 Ok(found) if found.is_dir() => {}
-                Ok(_) => return Err(self.unsafe_entry(name, "lies below something that is no directory")),
+                Ok(_) => return Err(self.unsafe_entry(name, "lies below something that is not a directory")),
                 Err(_) => fs_err::create_dir(&place).map_err(|error| self.io(name, &error))?,
             }
         }
@@ -310,7 +310,7 @@ impl Unpacking<'_> {
     fn count(&mut self, bytes: u64) -> Result<(), Failure> {
         self.bytes += bytes;
         if self.bytes > self.most {
-            return Err(self.bomb(format_args!("more than {} bytes, the most that it may hold", self.most)));
+            return Err(self.bomb(format_args!("more than {} bytes, the maximum", self.most)));
         }
         Ok(())
     }
@@ -321,7 +321,7 @@ impl Unpacking<'_> {
             Code::RecipeUnsafe,
             format!("{archive}: the entry `{}` {why}", name.escape_debug()),
         )
-        .hint("make the archive from inside the recipe's directory: tar -czf recipe.tgz -C DIRECTORY .")
+        .hint("create the archive from inside the recipe's directory: tar -czf recipe.tgz -C DIRECTORY .")
     }
 
     fn bomb(&self, what: impl Display) -> Failure {
@@ -329,16 +329,16 @@ impl Unpacking<'_> {
             Code::RecipeBomb,
             format!("{} unpacks to {what}", self.archive.display()),
         )
-        .hint("leave large or generated files out of the recipe; packages and repositories do not belong into it")
+        .hint("leave large or generated files out of the recipe; packages and repositories do not belong in it")
     }
 
     fn damaged(&self, error: impl Display) -> Failure {
         let (archive, entries) = (self.archive.display(), self.entries);
         Failure::new(
             Code::RecipeDamaged,
-            format!("{archive} breaks off after {entries} entries: {error}"),
+            format!("{archive} is truncated after {entries} entries: {error}"),
         )
-        .hint("make the archive again; `tar -tf` must be able to list it to the end")
+        .hint("create the archive again; `tar -tf` must be able to list it to the end")
     }
 
     fn io(&self, name: &[u8], error: &io::Error) -> Failure {
@@ -350,7 +350,7 @@ impl Unpacking<'_> {
 fn not_archive(archive: &Path, why: impl Display) -> Failure {
     Failure::new(
         Code::RecipeNotArchive,
-        format!("{} is no tar archive: {why}", archive.display()),
+        format!("{} is not a tar archive: {why}", archive.display()),
     )
     .hint("a recipe is a tar archive, plain or compressed with gzip, bzip2, xz or zstd")
 }

@@ -128,7 +128,7 @@ impl Uploader {
                 break refusal;
             }
             if pause == PAUSE.0 {
-                let text = format!("part {} has to be sent again: {refusal}", part.number);
+                let text = format!("part {} must be sent again: {refusal}", part.number);
                 self.events.say(text).await;
             }
             tokio::time::sleep(pause).await;

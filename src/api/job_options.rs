@@ -12,7 +12,7 @@ macro_rules! job_options {
         }
 
         members! {
-            /// What a request says of the options that a schedule's jobs have.
+            /// Changes to the options of a schedule's jobs.
             pub(super) struct ScheduledJobOptions { $($(#[doc = $doc])* $field: $scheduled,)* }
         }
 
@@ -28,20 +28,19 @@ macro_rules! job_options {
 }
 
 job_options! {
-    /// Disk for the job, GiB.
+    /// The disk limit of the job, in GiB.
     build_env_size: Option<Gib>, scheduled Nullable<Gib>;
-    /// Memory for the job, GiB.
+    /// The memory limit of the job, in GiB.
     job_mem_size: Option<Gib>, scheduled Nullable<Gib>;
     /// The kernel's file name in `/boot`.
     // IMS takes the empty text for "as usual" here, and only here.
     kernel_file_name: OrEmpty<FileName>, scheduled Nullable<FileName>;
     /// The initial RAM disk's file name in `/boot`.
     initrd_file_name: Option<FileName>, scheduled Nullable<FileName>;
-    /// The file of kernel parameters in `/boot`; it need not be there.
+    /// The name of the kernel parameters file in `/boot`; the file is optional.
     kernel_parameters_file_name: Option<FileName>, scheduled Nullable<FileName>;
-    /// Whether the job needs a kernel of its own.
+    /// Whether the job needs its own kernel, and so a virtual machine.
     require_dkms: Option<bool>, scheduled Nullable<bool>;
-    /// Which tools may run as native twins if programs are emulated; as the recipe says, else the server, if it is
-    /// not given.
+    /// The tools that may run as native twins in an emulated job. Default: the recipe's level, else the server's.
     twins: Option<TwinLevel>, scheduled Nullable<TwinLevel>;
 }

@@ -132,8 +132,8 @@ pub(super) fn panicked(what: Box<dyn Any + Send>) -> Response {
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| what.downcast_ref::<String>().map(String::as_str));
-    tracing::error!("a request handler panicked: {}", text.unwrap_or("it did not say why"));
-    let detail = "The server made a mistake. Its log says more, under this answer's x-request-id.";
+    tracing::error!("a request handler panicked: {}", text.unwrap_or("it gave no reason"));
+    let detail = "An internal error. The server's log has the details, under the x-request-id of this answer.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
 }
 

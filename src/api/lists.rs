@@ -75,19 +75,19 @@ pub(super) struct ListQuery<R> {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation")]
 pub(super) struct ListParameters {
-    /// Only records of exactly this name.
+    /// Only records with exactly this name.
     #[param(nullable = false, pattern = r"^[^\u0000]*$")]
     name: Option<String>,
-    /// Only records whose id begins so.
+    /// Only records whose id begins with this text.
     #[param(nullable = false, pattern = r"^[^\u0000]*$")]
     id_prefix: Option<String>,
-    /// What the list is sorted by; `created` is what IMS does, a hyphen turns the order around.
+    /// The sort order; the default, `created`, is that of IMS. A leading hyphen reverses it.
     #[param(nullable = false, inline)]
     sort: Option<SortParameter>,
-    /// At most so many records; the header `Link` leads to the next ones.
+    /// The maximum number of records; the header `Link` holds the address of the next ones.
     #[param(nullable = false, minimum = 1, maximum = 10_000)]
     limit: Option<u32>,
-    /// Where to go on: to be taken from the header `Link`.
+    /// The position to continue at, from the header `Link`.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }

@@ -79,7 +79,7 @@ fn finish(document: &mut OpenApi) {
             operation.operation_id = Some(operation_id(&method, path));
             let mut statuses = vec![
                 ("429", "too many requests"),
-                ("503", "the database, or S3, cannot answer now"),
+                ("503", "the database or S3 is not available"),
             ];
             if operation.responses.responses.contains_key("502") {
                 statuses.extend([("504", "S3 does not answer in time"), ("507", "S3 has no space left")]);
@@ -88,10 +88,10 @@ fn finish(document: &mut OpenApi) {
                 statuses.extend([
                     (
                         "400",
-                        "the body cannot be read, or is empty, or refers to what is not there",
+                        "the body is invalid or empty, or refers to a missing record or object",
                     ),
                     ("413", "the body is too large"),
-                    ("422", "the body can be read, but not accepted"),
+                    ("422", "the body has invalid members"),
                 ]);
                 operation
                     .responses
@@ -100,7 +100,7 @@ fn finish(document: &mut OpenApi) {
             }
             if !is_open {
                 statuses.extend([
-                    ("401", "no credentials, or wrong ones"),
+                    ("401", "no credentials, or invalid ones"),
                     ("403", "the role does not allow it"),
                 ]);
                 operation.security = Some(vec![
@@ -131,12 +131,12 @@ fn describe(operation: &mut Operation) {
         }
         if response.description.is_empty() {
             let words = match status.as_str() {
-                "200" => "as asked",
-                "201" => "made",
+                "200" => "success",
+                "201" => "created",
                 "204" => "done",
-                "400" => "the request cannot be read",
-                "404" => "there is no such thing",
-                "409" => "in the way of what is there",
+                "400" => "the request is invalid",
+                "404" => "not found",
+                "409" => "in conflict with the current state",
                 "502" => "S3 does not answer",
                 _ => "failed",
             };

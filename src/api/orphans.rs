@@ -42,7 +42,7 @@ pub async fn remove(api: &Api) {
                     tracing::warn!(
                         code = failure.code.name(),
                         hint = failure.hint,
-                        "{path} stays for now: {failure}"
+                        "{path} is not removed yet: {failure}"
                     );
                     // When S3 does not answer, a waiting caller need not wait for each object.
                     if failure.code.is_passing() {
@@ -53,7 +53,7 @@ pub async fn remove(api: &Api) {
         }
         drop(removals);
         if let Err(error) = api.store.forget_doomed(&removed).await {
-            return tracing::warn!("objects were removed, but this could not be noted: {error}");
+            return tracing::warn!("objects were removed, but their removal cannot be recorded: {error}");
         }
         if removed.len() < count {
             return;

@@ -18,32 +18,32 @@ use crate::{
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, Problem>;
 
-/// An answer that says no.
+/// A refusal or a failure of a request (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Problem {
     /// The HTTP status.
     #[serde(serialize_with = "as_number")]
     #[schema(value_type = u16)]
     pub status: StatusCode,
-    /// The status in words.
+    /// The reason phrase of the status.
     pub title: String,
-    /// What is wrong, for people.
+    /// The cause, in plain text.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub detail: Option<String>,
-    /// What is wrong, field by field: lists of texts, nested as the fields are.
+    /// The mistakes by field: lists of texts, nested like the fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, Value>>, nullable = false)]
     pub errors: Option<Map<String, Value>>,
-    /// `urn:kiln:failure:` and the code, if there is one.
+    /// `urn:kiln:failure:` followed by the code; absent without a code.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub kind: Option<Kind>,
-    /// What Kiln failed of, as a word that stays the same; docs/errors.md lists them.
+    /// The stable code of the failure; docs/errors.md lists all codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub code: Option<Code>,
-    /// What to do about it.
+    /// The suggested remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub hint: Option<String>,

@@ -83,7 +83,7 @@ impl Drop for Line {
         let duration_ms = self.begun.elapsed().as_secs_f64() * 1000.0;
         let duration_ms = (duration_ms * 1000.0).round() / 1000.0;
         let Some(status) = self.status else {
-            tracing::info!(%method, path, duration_ms, request.id = id, principal, "the caller went away");
+            tracing::info!(%method, path, duration_ms, request.id = id, principal, "the caller closed the connection");
             return;
         };
         let status = status.as_u16();

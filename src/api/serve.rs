@@ -201,7 +201,7 @@ impl<S> Accept<tokio::net::TcpStream, S> for NoDelay {
 
     fn accept(&self, stream: tokio::net::TcpStream, service: S) -> Self::Future {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "small packets will be late");
+            tracing::debug!(%error, "small packets will be delayed");
         }
         DefaultAcceptor::new().accept(stream, service)
     }

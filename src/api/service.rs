@@ -11,7 +11,7 @@ use super::{
     problem::{Problem, Result},
 };
 
-/// Nothing: that there is an answer is the answer.
+/// An empty object: the status alone tells the health.
 #[derive(Debug, ToSchema)]
 struct Health {}
 
@@ -21,13 +21,13 @@ struct Version {
     version: &'static str,
 }
 
-/// Whether the process answers.
+/// Check that the process answers.
 #[utoipa::path(get, path = "/healthz/live", tag = "service", responses((status = 200, body = Health)))]
 async fn live() -> Json<Value> {
     Json(json!({}))
 }
 
-/// Whether requests can be served: the database answers.
+/// Check that requests can be served: the database answers.
 #[utoipa::path(get, path = "/healthz/ready", tag = "service",
     responses((status = 200, body = Health), (status = 503, body = Problem)))]
 async fn ready(State(api): State<Api>) -> Result<Json<Value>> {

@@ -66,7 +66,7 @@ impl Certificate {
                 }
                 Ok(Some((now, Err(error)))) => {
                     if told != Some(now) {
-                        tracing::warn!("the changed certificate cannot be used; the old one stays: {error}");
+                        tracing::warn!("the changed certificate cannot be used; the old one stays in use: {error}");
                         told = Some(now);
                     }
                 }

@@ -24,7 +24,7 @@ use crate::{
     store::Side,
 };
 
-/// An object that came in, as a manifest names it.
+/// An uploaded object, as in a manifest.
 #[derive(Debug, Serialize, ToSchema)]
 struct UploadedObject {
     /// Its media type.
@@ -36,7 +36,7 @@ struct UploadedObject {
     sha256: String,
     /// Bytes.
     size: u64,
-    /// Where it is.
+    /// Its status.
     link: Link,
 }
 
@@ -61,7 +61,7 @@ impl From<UploadKind> for ArtifactKind {
     }
 }
 
-/// The artifacts of an image. A whole manifest will do: its other members are written anew.
+/// The artifacts of an image. A whole manifest is accepted; its other members are replaced.
 #[derive(Debug, Deserialize, ToSchema)]
 struct ManifestCreate {
     #[schema(min_items = 1)]
@@ -163,7 +163,7 @@ async fn put_archive(
 
 /// Upload one artifact of an image.
 #[utoipa::path(put, path = "/images/{id}/artifacts/{kind}", tag = "uploads",
-    params(("id" = String, Path, description = "The image's id"), ("kind" = UploadKind, Path, description = "What it is")),
+    params(("id" = String, Path, description = "The image's id"), ("kind" = UploadKind, Path, description = "The kind of the artifact")),
     request_body(content_type = "application/octet-stream"),
     responses((status = 200, body = UploadedObject), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 502, body = Problem)))]
@@ -195,7 +195,7 @@ async fn put_artifact(
     }))
 }
 
-/// Write an image's manifest out of what was uploaded, and link it.
+/// Write an image's manifest from its uploaded artifacts, and link it.
 #[utoipa::path(put, path = "/images/{id}/manifest", tag = "uploads", request_body = ManifestCreate,
     params(("id" = String, Path, description = "The image's id")),
     responses((status = 200, body = Image), (status = 404, body = Problem), (status = 409, body = Problem),

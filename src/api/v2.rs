@@ -23,8 +23,8 @@ use crate::{
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation; keeps_objects() reads it")]
 struct Cascade {
-    /// Whether the objects in S3 go too, as far as no other record names them. They do unless this is said and is none
-    /// of `true`, `yes`, `t` and `1`, in any case.
+    /// Whether to delete the objects in S3 too, unless other records name them. The default is true; any value other
+    /// than `true`, `yes`, `t` and `1`, in any case, means false.
     #[param(nullable = false, example = "true")]
     cascade: Option<String>,
 }
@@ -41,9 +41,9 @@ macro_rules! hard_delete {
         mod $module {
             use super::*;
 
-            /// Delete a record for good.
+            /// Delete a record permanently.
             #[utoipa::path(delete, path = $one, tag = $tag,
-                                                        params(("id" = String, Path, description = "Its id"), Cascade),
+                                                        params(("id" = String, Path, description = "The id of the record"), Cascade),
                                                         responses((status = 204), (status = 404, body = Problem)))]
             pub(super) async fn delete(
                 State(api): State<Api>,
@@ -60,7 +60,7 @@ macro_rules! hard_delete {
                 }
             }
 
-            /// Delete every record for good.
+            /// Delete every record permanently.
             #[utoipa::path(delete, path = $all, tag = $tag, params(Cascade), responses((status = 204)))]
             pub(super) async fn delete_all(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<StatusCode> {
                 let keep = keeps_objects(query.as_deref())?;

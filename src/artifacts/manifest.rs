@@ -34,19 +34,19 @@ pub struct Manifest {
     pub artifacts: Vec<ManifestArtifact>,
 }
 
-/// One object of the image.
+/// An object of the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ManifestArtifact {
-    /// Its media type, see [`ArtifactKind::media_type`]. Others than Kiln's own may occur.
+    /// Its media type. Manifests made by other systems may have types that Kiln does not use.
     #[serde(rename = "type")]
     pub media_type: String,
-    /// MD5, lower-case hexadecimal. Manifests made by others may lack it.
+    /// MD5, lower-case hexadecimal. Manifests made by other systems may lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub md5: Option<String>,
     /// SHA-256, lower-case hexadecimal. Kiln's addition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Bytes. Kiln's addition.
+    /// Size in bytes. Kiln's addition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// Where it is.

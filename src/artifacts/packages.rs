@@ -53,7 +53,7 @@ impl ArtifactStore {
             tracing::warn!(
                 code = failure.code.name(),
                 hint = failure.hint,
-                "old packages stay for now: {failure}"
+                "old packages are not removed yet: {failure}"
             );
         }
         Ok(urls)
@@ -62,10 +62,7 @@ impl ArtifactStore {
     async fn package_url(&self, package: PackageFile, valid: Duration) -> Result<PackageUrl, Failure> {
         let digest = hex::decode(&package.sha256).ok().filter(|digest| digest.len() == 32);
         let Some(digest) = digest.filter(|_| package.size <= LARGEST) else {
-            let detail = format!(
-                "{} of {} bytes is no package to be shared",
-                package.sha256, package.size
-            );
+            let detail = format!("{} of {} bytes is not a package to share", package.sha256, package.size);
             return Err(Failure::new(Code::UploadInvalid, detail));
         };
         let (bucket, key) = (self.recipes_bucket(), format!("{PREFIX}{}", hex::encode(&digest)));

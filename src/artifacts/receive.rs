@@ -69,7 +69,7 @@ impl ArtifactStore {
                 .await?;
             // Receiving may have taken hours.
             if !still_wanted.await {
-                return Err(Failure::new(Code::UploadUnwanted, "the object is not wanted any more"));
+                return Err(Failure::new(Code::UploadUnwanted, "the object is no longer needed"));
             }
             let list = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
             let complete = self.client.complete_multipart_upload().bucket(bucket).key(key);
@@ -93,7 +93,7 @@ impl ArtifactStore {
             }),
             _ => Err(Failure::new(
                 Code::ArtifactMismatch,
-                format_args!("{what}: S3 has not what was sent"),
+                format_args!("{what}: the object in S3 differs from the sent one"),
             )),
         }
     }
@@ -111,7 +111,7 @@ impl ArtifactStore {
         let part_len = usize::try_from(part_size).unwrap_or(usize::MAX);
         loop {
             let chunk = body.next().await.transpose();
-            let chunk = chunk.map_err(|error| broken(format_args!("the upload broke off: {error}")))?;
+            let chunk = chunk.map_err(|error| broken(format_args!("the upload was interrupted: {error}")))?;
             if let Some(chunk) = &chunk {
                 size += chunk.len() as u64;
                 if size > expected.limit {
@@ -138,7 +138,9 @@ impl ArtifactStore {
             }
         }
         if let Some(announced) = expected.size.filter(|announced| *announced != size) {
-            return Err(broken(format_args!("{announced} bytes were announced, {size} came")));
+            return Err(broken(format_args!(
+                "{announced} bytes were announced, {size} were received"
+            )));
         }
         let digests = Digests {
             size,
@@ -220,7 +222,7 @@ impl ArtifactStore {
             let head = head.ok_or_else(|| Failure::new(Code::ManifestInvalid, format_args!("{path} is not in S3")))?;
             let is_same = artifact.size.is_none_or(|size| size == head.size) && (etag.is_empty() || *etag == head.etag);
             if !is_same {
-                let detail = format!("{path} is not the object that the manifest describes");
+                let detail = format!("{path} differs from the object that the manifest describes");
                 return Err(Failure::new(Code::ManifestInvalid, detail).hint("upload it again"));
             }
         }

@@ -64,8 +64,8 @@ pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), F
         }
         _ => {
             return Err(
-                Failure::new(Code::S3Settings, "of S3's access key and secret key only one is set")
-                    .hint("set both, or none to use the usual AWS environment"),
+                Failure::new(Code::S3Settings, "only one of S3's access key and secret key is set")
+                    .hint("set both, or neither to use the usual AWS environment"),
             );
         }
     };
@@ -110,13 +110,13 @@ where
         }
         SdkError::ConstructionFailure(_) => Failure::new(Code::S3Settings, format_args!("{what}: {}", chain(error))),
         SdkError::TimeoutError(_) => Failure::new(Code::S3Timeout, format_args!("{what}: S3 did not answer in time"))
-            .hint("see whether the S3 service is overloaded, then try again"),
+            .hint("check whether the S3 service is overloaded, then try again"),
         _ => {
             let chain = chain(error);
             let hint = if chain.contains("certificate") {
-                "if the service's certificate is signed by an authority of your own, name it in `ca_bundle`"
+                "if a private authority signed the service's certificate, add it to `ca_bundle`"
             } else {
-                "see whether the S3 endpoint is right and the service runs"
+                "check the S3 endpoint, and that the service runs"
             };
             Failure::new(Code::S3Unreachable, format_args!("{what}: {chain}")).hint(hint)
         }
@@ -144,23 +144,22 @@ fn refused(what: &dyn Display, status: u16, code: Option<&str>, message: Option<
         _ => format!("{what}: S3 answered with status {status}"),
     };
     match (code.unwrap_or_default(), status) {
-        ("NoSuchBucket", _) => Failure::new(Code::S3NoBucket, detail).hint("create the bucket, or name another one"),
+        ("NoSuchBucket", _) => Failure::new(Code::S3NoBucket, detail).hint("create the bucket, or set another one"),
         ("NoSuchKey" | "NotFound" | "NoSuchUpload", _) | (_, 404) => Failure::new(Code::S3Missing, detail),
         ("StorageFull" | "QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => {
             Failure::new(Code::S3Full, detail).hint("free space in the S3 service, or raise the quota")
         }
-        ("RequestTimeTooSkewed", _) => {
-            Failure::new(Code::S3Denied, detail).hint("set this machine's clock, it is too far from the service's")
-        }
+        ("RequestTimeTooSkewed", _) => Failure::new(Code::S3Denied, detail)
+            .hint("set this machine's clock: it differs too much from the service's"),
         (_, 401 | 403) => Failure::new(Code::S3Denied, detail)
-            .hint("see whether access key and secret key are right and may read and write the buckets"),
+            .hint("check the access key and the secret key, and their permissions on the buckets"),
         (_, 301 | 307) | ("AuthorizationHeaderMalformed" | "IllegalLocationConstraintException", _) => {
             Failure::new(Code::S3Region, detail).hint("set `region` to the one the bucket is in")
         }
         // Some of them come with a status that says otherwise.
         ("SlowDown" | "RequestTimeout" | "OperationAborted" | "InternalError" | "ServiceUnavailable", _)
         | (_, 408 | 429 | 500 | 502..=504) => {
-            Failure::new(Code::S3Unavailable, detail).hint("see to the S3 service's health")
+            Failure::new(Code::S3Unavailable, detail).hint("check the health of the S3 service")
         }
         _ => Failure::new(Code::S3Error, detail),
     }

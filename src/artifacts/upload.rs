@@ -50,7 +50,7 @@ impl ArtifactStore {
         let what = format!("cannot open the upload of s3://{bucket}/{key}");
         let answer = create.send().await.map_err(|error| failure(&what, &error))?;
         let id = answer.upload_id().map(str::to_owned);
-        let id = id.ok_or_else(|| Failure::new(Code::S3Error, format_args!("{what}: S3 gave it no id")))?;
+        let id = id.ok_or_else(|| Failure::new(Code::S3Error, format_args!("{what}: S3 returned no upload id")))?;
         Ok(Upload {
             kind,
             bucket,
@@ -123,7 +123,10 @@ impl ArtifactStore {
             head.ok_or_else(|| Failure::new(Code::S3Missing, format_args!("{what}: the object is not there")))?;
         if let Err(cause) = check_object(&head, upload.size, &multipart_etag(parts)?) {
             self.delete(&upload.bucket, &upload.key).await?;
-            let detail = format!("s3://{}/{} is not what was sent: {cause}", upload.bucket, upload.key);
+            let detail = format!(
+                "s3://{}/{} differs from the sent object: {cause}",
+                upload.bucket, upload.key
+            );
             return Err(Failure::new(Code::ArtifactMismatch, detail).hint("build the image again"));
         }
         Ok(UploadedArtifact {
@@ -175,7 +178,7 @@ impl ArtifactStore {
             if !unchanged {
                 let detail = format!("{} changed after it was uploaded", artifact.path());
                 return Err(Failure::new(Code::ArtifactMismatch, detail)
-                    .hint("see who else writes to the bucket, then build the image again"));
+                    .hint("look for another writer to the bucket, then build the image again"));
             }
         }
         let (bucket, key) = (self.images_bucket(), format!("{image}/manifest.json"));
@@ -252,10 +255,7 @@ fn check_receipts(upload: &Upload, parts: &[PartReceipt], digests: &Digests) -> 
     };
     match parts.iter().find(differs) {
         Some(part) => {
-            let detail = format!(
-                "S3 received something else as part {} of {} than was sent",
-                part.number, upload.key
-            );
+            let detail = format!("part {} of {} in S3 differs from the sent one", part.number, upload.key);
             Err(Failure::new(Code::ArtifactMismatch, detail).hint("build the image again"))
         }
         None => Ok(()),
@@ -286,7 +286,7 @@ fn multipart_etag(parts: &[PartReceipt]) -> Result<String, Failure> {
         md5.update(digest.ok_or_else(|| {
             Failure::new(
                 Code::UploadInvalid,
-                format_args!("`{}` of part {} is no MD5", part.md5, part.number),
+                format_args!("`{}` of part {} is not an MD5", part.md5, part.number),
             )
         })?);
     }

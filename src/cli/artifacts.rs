@@ -23,18 +23,18 @@ pub(super) enum ArtifactsCommand {
     Get {
         /// The image's id.
         image: ImageId,
-        /// Where to.
+        /// The target directory.
         #[arg(long, default_value = ".", value_name = "DIR")]
         output: PathBuf,
     },
-    /// Remove an image: its manifest first, then its other objects.
+    /// Delete the objects of an image, the manifest first.
     Delete {
         /// The image's id.
         image: ImageId,
     },
     /// Run the embedded S3 service, so that any S3 client can read the images, until Ctrl-C.
     Serve {
-        /// The loopback port; 0 takes any that is free.
+        /// The loopback port; 0 means any free port.
         #[arg(long, default_value_t = 9001)]
         port: u16,
     },
@@ -94,7 +94,7 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
     if config.s3.is_some() {
         return Err(Failure::new(
             Code::S3Configured,
-            "the configuration names an S3 service; there is nothing to serve",
+            "the configuration names an S3 service, so there is no embedded one to run",
         )
         .hint("point your client at that service"));
     }
@@ -113,5 +113,5 @@ async fn serve(config: &Config, printer: &Printer, port: u16) -> Result<(), Fail
 }
 
 fn no_image(image: ImageId) -> Failure {
-    Failure::new(Code::NoImage, format!("there is no image {image}")).hint("`kiln artifacts list` shows what there is")
+    Failure::new(Code::NoImage, format!("there is no image {image}")).hint("`kiln artifacts list` shows all images")
 }

@@ -15,11 +15,11 @@ use crate::{
 pub(super) enum ConfigCommand {
     /// Look for mistakes in the configuration file and the environment.
     Check,
-    /// Print what is in effect, and where each value comes from. Secrets are not shown.
+    /// Print the settings in effect and the origin of each. Secrets are not shown.
     Show,
     /// Print a configuration file with every key, its meaning and its default.
     Reference {
-        /// As tables for the manual.
+        /// Print tables for the manual.
         #[arg(long, hide = true)]
         markdown: bool,
     },

@@ -18,13 +18,13 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeletedCommand {
-    /// Deleted recipes.
+    /// Manage deleted recipes.
     #[command(subcommand)]
     Recipes(DeletedRecords<ArchList>),
-    /// Deleted images.
+    /// Manage deleted images.
     #[command(subcommand)]
     Images(DeletedRecords<ArchList>),
-    /// Deleted public keys.
+    /// Manage deleted public keys.
     #[command(subcommand)]
     PublicKeys(DeletedRecords<NamedList>),
 }
@@ -46,7 +46,7 @@ pub(super) struct Update {
     #[command(flatten)]
     which: Which,
 
-    /// What to do with it.
+    /// The operation.
     #[arg(long, value_enum)]
     operation: Operation,
 }

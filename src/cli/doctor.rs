@@ -10,7 +10,7 @@ use crate::{
     records::{Code, Failure},
 };
 
-/// Find out what this host can do for builds, and what to do about the rest.
+/// Check whether this host can build images, and suggest remedies.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArguments {
     /// Print JSON.
@@ -34,10 +34,11 @@ impl DoctorArguments {
             .filter(|finding| finding.required && finding.state != State::Ok);
         match lacking.count() {
             0 => Ok(()),
-            count => Err(
-                Failure::new(Code::HostUnfit, format!("{count} of what every job needs is not there"))
-                    .hint("do what the lines above say, then run `kiln doctor` again"),
-            ),
+            count => Err(Failure::new(
+                Code::HostUnfit,
+                format!("{count} requirements of every job are not met"),
+            )
+            .hint("follow the advice in the lines above, then run `kiln doctor` again")),
         }
     }
 }

@@ -96,7 +96,7 @@ impl ImageFiles {
                 ([], ArtifactKind::Rootfs) => {
                     return Err(
                         Failure::new(Code::ImageFiles, format!("{} holds no root file system", dir.display()))
-                            .hint("it has to be a squashfs called rootfs, *.squashfs or *.sqsh"),
+                            .hint("it must be a squashfs called rootfs, *.squashfs or *.sqsh"),
                     );
                 }
                 ([], _) => {}
@@ -111,7 +111,7 @@ impl ImageFiles {
                             list.join(", ")
                         ),
                     )
-                    .hint("leave one of them"));
+                    .hint("keep only one of them"));
                 }
             }
         }

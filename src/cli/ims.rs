@@ -17,17 +17,17 @@ use crate::{client::collection, records::Failure};
 /// A group of commands about records on a server.
 #[derive(Debug, Subcommand)]
 pub(super) enum RecordsCommand {
-    /// Recipes on a server.
+    /// Manage the recipes of a server.
     Recipes(Group<RecipesCommand>),
-    /// Images on a server.
+    /// Manage the images of a server.
     Images(Group<ImagesCommand>),
-    /// Jobs on a server.
+    /// Manage the jobs of a server.
     Jobs(Group<JobsCommand>),
-    /// Public keys, which may log in to shells of jobs.
+    /// Manage the public keys that may log in to shells of jobs.
     PublicKeys(Group<PublicKeysCommand>),
-    /// Deleted recipes, images and public keys.
+    /// Manage deleted recipes, images and public keys.
     Deleted(Group<DeletedCommand>),
-    /// Hosts that run jobs of their own architecture.
+    /// Manage the hosts that run jobs of their own architecture.
     RemoteBuildNodes(Group<RemoteBuildNodesCommand>),
 }
 
@@ -57,13 +57,13 @@ pub(super) struct ImsArguments {
 enum ImsCommand {
     #[command(flatten)]
     Records(RecordsCommand),
-    /// The server's version.
+    /// Show the version of the server.
     Version(Group<VersionCommand>),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VersionCommand {
-    /// Show it.
+    /// Show the version.
     List,
 }
 

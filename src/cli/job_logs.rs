@@ -22,15 +22,15 @@ pub(super) struct ShowLog {
     #[command(flatten)]
     which: Which,
 
-    /// Show new lines as they come, until the job ends.
+    /// Follow the log until the job ends.
     #[arg(long, short)]
     follow: bool,
 
-    /// Show only lines behind the one of this number; the first line has the number 0.
+    /// Show only lines after this number; the first line is number 0.
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
 
-    /// Put before each line when it was said (UTC).
+    /// Print the time (UTC) before each line.
     #[arg(long)]
     timestamps: bool,
 }

@@ -28,11 +28,11 @@ pub(super) struct BootFiles {
 /// The room that a build has.
 #[derive(Debug, Args)]
 pub(super) struct BuildSizes {
-    /// Disk for each build, GiB [default: the server's].
+    /// The disk limit of each job, in GiB [default: the server's].
     #[arg(long, value_name = "GIB")]
     build_env_size: Option<u32>,
 
-    /// Memory for each build, GiB [default: the server's].
+    /// The memory limit of each job, in GiB [default: the server's].
     #[arg(long, value_name = "GIB")]
     job_mem_size: Option<u32>,
 }
@@ -40,11 +40,11 @@ pub(super) struct BuildSizes {
 /// How a job is carried out.
 #[derive(Debug, Args)]
 pub(super) struct Execution {
-    /// Whether the job needs a kernel of its own [default: the recipe's].
+    /// Whether the job needs its own kernel [default: the recipe's].
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
 
-    /// Which tools may run as native twins in emulated builds [default: the recipe's, else the server's].
+    /// The tools that may run as native twins in emulated builds [default: the recipe's, else the server's].
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
 }

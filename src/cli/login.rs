@@ -23,7 +23,7 @@ const LONGEST: u64 = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(super) struct LoginArguments {
-    /// The server's address [default: --server, else the one of the last login].
+    /// The server's URL [default: --server, else the server of the last login].
     #[arg(value_name = "SERVER")]
     address: Option<String>,
 
@@ -37,7 +37,7 @@ pub(super) struct LoginArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct LogoutArguments {
-    /// The server's address [default: the one of the last login].
+    /// The server's URL [default: the server of the last login].
     #[arg(value_name = "SERVER")]
     address: Option<String>,
 
@@ -90,7 +90,7 @@ impl LoginArguments {
         let path = stored.save()?;
         if needs_none {
             printer.note(format_args!(
-                "{server} (version {version}) wants no token; it is the default now"
+                "{server} (version {version}) needs no token; it is now the default"
             ));
         } else {
             let path = path.display();
@@ -137,9 +137,9 @@ async fn version(session: &Session) -> Result<String, Failure> {
     answer.text("version").map(str::to_owned).ok_or_else(|| {
         Failure::new(
             Code::ServerUnknown,
-            format!("{} is no Kiln and no IMS", session.client.server()),
+            format!("{} is neither a Kiln nor an IMS server", session.client.server()),
         )
-        .hint("behind a gateway IMS is below /apis/ims")
+        .hint("behind a gateway, IMS is below /apis/ims")
     })
 }
 
@@ -167,13 +167,13 @@ fn ask(server: &Server) -> Result<String, Failure> {
     };
     if !std::io::stdin().is_terminal() {
         return Err(none(&format!(
-            "{server} wants a token, and there is no terminal to ask for it"
+            "{server} needs a token, and there is no terminal to ask for it"
         )));
     }
     if !server.keeps_secrets() {
         return Err(Failure::new(
             Code::TokenInsecure,
-            format!("no token is asked for: {server} would get it unencrypted"),
+            format!("the token would be sent to {server} unencrypted"),
         )
         .hint("use https://"));
     }

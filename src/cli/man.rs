@@ -9,7 +9,7 @@ use crate::records::Failure;
 
 #[derive(Debug, Args)]
 pub(super) struct ManArguments {
-    /// Where to write them; made if it is not there.
+    /// The target directory; created if it does not exist.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -17,6 +17,7 @@ mod deleted;
 mod diagnostics;
 mod doctor;
 mod follow;
+mod foreground;
 mod format;
 mod image_files;
 mod images;
@@ -49,7 +50,7 @@ mod values;
 #[derive(Debug, Parser)]
 #[command(name = "kiln", version, max_term_width = 100)]
 struct Arguments {
-    /// Where Kiln keeps its toolbox, sandboxes, logs and embedded S3 store.
+    /// The directory for toolboxes, sandboxes, records and the embedded S3 store.
     #[arg(long, global = true, env = "KILN_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
@@ -61,7 +62,7 @@ struct Arguments {
     #[arg(long, short, global = true)]
     quiet: bool,
 
-    /// Print everything the tools say.
+    /// Print all output of tools.
     #[arg(long, short, global = true, overrides_with = "verbose")]
     verbose: bool,
 
@@ -75,46 +76,46 @@ enum Command {
     Build(Box<build::BuildArguments>),
     #[command(flatten)]
     Records(ims::RecordsCommand),
-    /// Make an image from another one, by commands, scripts and playbooks.
+    /// Make a new image from an existing one, with commands, scripts and playbooks.
     Customize(Box<customize::CustomizeArguments>),
     /// Log in to the shell of a job.
     Shell(shell::ShellArguments),
-    /// Recurring jobs of a server.
+    /// Manage the recurring jobs of a server.
     Schedules(ims::Group<schedules::SchedulesCommand>),
-    /// The commands of `cray ims`, for lines that begin so.
+    /// Accept the commands of `cray ims`, such as `kiln ims images list`.
     Ims(ims::ImsArguments),
-    /// Remember a server, and the token for it.
+    /// Store a server and the token for it.
     Login(login::LoginArguments),
-    /// Forget a server's token.
+    /// Delete the stored token of a server.
     Logout(login::LogoutArguments),
-    /// The root file system that builds run in.
+    /// Manage the toolbox: the root file system that builds run in.
     #[command(subcommand)]
     Toolbox(toolbox::ToolboxCommand),
-    /// Sandboxes that `kiln build --keep` left.
+    /// Manage the sandboxes kept by `kiln build --keep`.
     #[command(subcommand)]
     Sandboxes(sandboxes::SandboxesCommand),
-    /// Find out what this host can do for builds, and what to do about the rest.
+    /// Check whether this host can build images, and suggest remedies.
     Doctor(doctor::DoctorArguments),
-    /// What builds left in S3.
+    /// Manage the artifacts of builds in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
     /// Run the server: the REST API of IMS and Kiln's own
     Serve(serve::ServeArguments),
-    /// Who may use the API of `kiln serve`.
+    /// Manage the tokens for the API of `kiln serve`.
     #[command(subcommand)]
     Tokens(tokens::TokensCommand),
-    /// Take over the records of another service.
+    /// Import the records of another service.
     #[command(subcommand)]
     Import(transfer::ImportCommand),
-    /// Write the records for another service.
+    /// Export the records for another service.
     #[command(subcommand)]
     Export(transfer::ExportCommand),
-    /// What is configured, and what can be.
+    /// Check and show the configuration.
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    /// Print a script that completes kiln's commands in your shell.
+    /// Print a completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write a manual page for each command.
@@ -144,7 +145,7 @@ pub fn main() -> ExitCode {
         .map_err(|error| Failure::io("cannot start", &error))
         .and_then(|runtime| runtime.block_on(run(arguments, &printer)));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             printer.failure(&failure);
             ExitCode::from(failure.code.exit())
@@ -161,9 +162,9 @@ fn command() -> clap::Command {
     client_help::complete(Arguments::command())
 }
 
-async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
+async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failure> {
     let config = || Config::load(arguments.config.as_deref(), arguments.data_dir.clone());
-    match arguments.command {
+    let outcome = match arguments.command {
         Command::Build(command) => command.run(&config()?, printer).await,
         Command::Toolbox(command) => command.run(&config()?, printer).await,
         Command::Doctor(arguments) => arguments.run(&config()?, printer).await,
@@ -176,7 +177,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(&config, printer).await,
         Command::Customize(arguments) => arguments.run(&config, printer).await,
-        Command::Shell(arguments) => arguments.run(printer).await,
+        Command::Shell(arguments) => return arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
         Command::Ims(arguments) => arguments.run(&config, printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
@@ -188,7 +189,8 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<(), Failure> {
             printer.result(String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
-    }
+    };
+    outcome.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(super) enum PublicKeysCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct CreatePublicKey {
-    /// What to call it.
+    /// Its name.
     #[arg(long)]
     name: String,
 

@@ -36,31 +36,31 @@ pub(super) enum RecipesCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct CreateRecipe {
-    /// What to call it [default with --from: as the directory or archive is called].
+    /// Its name [default with --from: that of the directory or archive].
     #[arg(long, required_unless_present = "from")]
     name: Option<String>,
 
-    /// What it is written for [default with --from: kiwi-ng].
+    /// The tool that builds it [default with --from: kiwi-ng].
     #[arg(long, value_name = "TYPE", value_parser = recipe_type(), required_unless_present = "from")]
     recipe_type: Option<RecipeType>,
 
-    /// The distribution that it makes an image of.
+    /// The distribution of its images.
     #[arg(long, value_name = "DISTRIBUTION", value_parser = linux_distribution())]
     linux_distribution: LinuxDistribution,
 
-    /// The architecture of its images [default: the one that its description names, else x86_64].
+    /// The architecture of its images [default: that of its description, else x86_64].
     #[arg(long, value_parser = arch())]
     arch: Option<Arch>,
 
-    /// Whether its jobs need a kernel of their own [default: true].
+    /// Whether its jobs need their own kernel [default: true].
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
 
-    /// Which tools may run as native twins in its emulated builds [default: as the server says].
+    /// The tools that may run as native twins in emulated builds [default: the server's level].
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
 
-    /// Upload this directory, packed, or this archive, as the recipe.
+    /// Upload this directory, as an archive, or this archive as the recipe.
     #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["link_path", "link_etag", "link_type"])]
     from: Option<PathBuf>,
 
@@ -80,11 +80,11 @@ pub(super) struct UpdateRecipe {
     #[arg(long, value_parser = arch())]
     arch: Option<Arch>,
 
-    /// Whether its jobs need a kernel of their own.
+    /// Whether its jobs need their own kernel.
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
     require_dkms: Option<bool>,
 
-    /// Which tools may run as native twins in its emulated builds; `default`: as the server says.
+    /// The tools that may run as native twins in emulated builds; `default` means the server's level.
     #[arg(long, value_name = "LEVEL", value_parser = twins_or_default())]
     twins: Option<Value>,
 

@@ -32,7 +32,7 @@ pub(super) enum Common<L: Args, D: Args> {
 /// One record.
 #[derive(Debug, Args)]
 pub(super) struct Which {
-    /// Its id, a beginning of at least four characters that only one id has, or its name.
+    /// The id, its first four or more characters if they are unique, or the name.
     #[arg(value_name = "ID")]
     pub(super) id: String,
 }
@@ -41,30 +41,30 @@ pub(super) struct Which {
 #[derive(Debug, Args)]
 pub(super) struct Plain {}
 
-/// What to list of records with names.
+/// The records with names to list.
 #[derive(Debug, Args)]
 pub(super) struct NamedList {
-    /// Only those of exactly this name.
+    /// Only records with exactly this name.
     #[arg(long)]
     name: Option<String>,
 
-    /// What to sort by; a hyphen before it turns the order around [default: created].
+    /// The sort order; a leading hyphen reverses it [default: created].
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, value_parser = sort())]
     sort: Option<(SortKey, bool)>,
 
-    /// Turn the order around.
+    /// Reverse the order.
     #[arg(long)]
     reverse: bool,
 
-    /// Show no more than so many [default: all].
+    /// The maximum number of records [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
 }
 
-/// What to list of records that have an architecture too.
+/// The records with an architecture to list.
 #[derive(Debug, Args)]
 pub(super) struct ArchList {
-    /// Only those of this architecture.
+    /// Only records of this architecture.
     #[arg(long, value_parser = arch())]
     arch: Option<Arch>,
 
@@ -72,10 +72,10 @@ pub(super) struct ArchList {
     named: NamedList,
 }
 
-/// What to list of jobs.
+/// The jobs to list.
 #[derive(Debug, Args)]
 pub(super) struct JobList {
-    /// Only jobs in these states, with commas between them.
+    /// Only jobs in these states, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = job_status())]
     status: Vec<JobStatus>,
 
@@ -87,10 +87,10 @@ pub(super) struct JobList {
     of_arch: ArchList,
 }
 
-/// Which jobs to delete.
+/// The jobs to delete.
 #[derive(Debug, Args)]
 pub(super) struct JobChoice {
-    /// Only jobs in these states, with commas between them.
+    /// Only jobs in these states, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = job_status())]
     status: Vec<JobStatus>,
 

@@ -23,23 +23,23 @@ pub(super) enum RemoteBuildNodesCommand {
     /// Create a record.
     #[command(display_order = 3)]
     Create(CreateRemoteBuildNode),
-    /// Whether they can run jobs.
+    /// Check whether nodes can run jobs.
     #[command(subcommand, display_order = 7)]
     Status(StatusCommand),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CreateRemoteBuildNode {
-    /// The host's name.
+    /// The host name.
     #[arg(long)]
     xname: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum StatusCommand {
-    /// List them.
+    /// Check all nodes.
     List,
-    /// Show one.
+    /// Check one node.
     Describe(Which),
 }
 

@@ -13,11 +13,11 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SandboxesCommand {
-    /// List the sandboxes that were kept.
+    /// List the kept sandboxes.
     List,
-    /// Remove sandboxes that were kept.
+    /// Remove kept sandboxes.
     Remove {
-        /// The jobs they belong to; none means all.
+        /// The jobs of the sandboxes [default: all].
         jobs: Vec<JobId>,
     },
 }
@@ -38,7 +38,7 @@ impl SandboxesCommand {
                     if !kept.contains(&job) {
                         return Err(
                             Failure::new(Code::NoSandbox, format!("no sandbox of job {job} was kept"))
-                                .hint("`kiln sandboxes list` shows what there is"),
+                                .hint("`kiln sandboxes list` shows all of them"),
                         );
                     }
                     driver.destroy(job, Scratch::Remove).await?;

@@ -41,42 +41,42 @@ pub(super) enum SchedulesCommand {
     /// Delete a record.
     #[command(display_order = 5)]
     Delete(Which),
-    /// Have a schedule stand still
+    /// Pause a schedule
     #[command(display_order = 6)]
     Pause(Which),
-    /// Have a schedule go on with its next run
+    /// Resume a schedule with its next run
     #[command(display_order = 7)]
     Resume(Which),
-    /// Make a job of a schedule now, even of one that is paused
+    /// Run a schedule now, even if it is paused
     #[command(display_order = 8)]
     RunNow(Which),
-    /// Show what became of the last runs of a schedule
+    /// Show the outcomes of a schedule's last runs
     #[command(display_order = 9)]
     History(History),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CreateSchedule {
-    /// What to call the schedule; and its images, unless --image-root-archive-name says otherwise.
+    /// The name of the schedule, and of its images unless --image-root-archive-name is given.
     #[arg(long)]
     name: String,
 
-    /// The recipe that is built: id, beginning of an id, or name.
+    /// The recipe to build: id, beginning of an id, or name.
     #[arg(long, value_name = "ID")]
     recipe: String,
 
-    /// When it runs: minute, hour, day of the month, month and day of the week, as in a crontab.
+    /// The time of its runs: minute, hour, day of the month, month and day of the week, as in a crontab.
     #[arg(long, value_name = "LINE")]
     cron: String,
 
-    /// The time zone whose clock --cron is read by [default: UTC].
+    /// The time zone of --cron [default: UTC].
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
 
     #[command(flatten)]
     jobs: JobArguments,
 
-    /// Have it stand still until it is resumed.
+    /// Create it paused.
     #[arg(long)]
     paused: bool,
 }
@@ -86,52 +86,54 @@ pub(super) struct UpdateSchedule {
     #[command(flatten)]
     which: Which,
 
-    /// What to call the schedule.
+    /// The name of the schedule.
     #[arg(long)]
     name: Option<String>,
 
-    /// The recipe that is built: id, beginning of an id, or name.
+    /// The recipe to build: id, beginning of an id, or name.
     #[arg(long, value_name = "ID")]
     recipe: Option<String>,
 
-    /// When it runs; its next run is then the next one from now.
+    /// The time of its runs; the next run is computed from now.
     #[arg(long, value_name = "LINE")]
     cron: Option<String>,
 
-    /// The time zone whose clock --cron is read by.
+    /// The time zone of --cron.
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
 
     #[command(flatten)]
     jobs: JobArguments,
 
-    /// Options of jobs that are to be as usual again, with commas between them.
+    /// Options of jobs to reset to the default, separated by commas.
     #[arg(long, value_name = "OPTION,…", value_delimiter = ',', value_parser = option())]
     unset: Vec<String>,
 }
 
-/// What jobs of a schedule get.
+/// The options of a schedule's jobs.
 #[derive(Debug, Args)]
-#[command(mut_arg("require_dkms", |option| option.help("Whether jobs need a kernel of their own [default: the recipe's]")))]
+#[command(mut_arg("require_dkms", |option| option.help("Whether jobs need their own kernel [default: the recipe's]")))]
 struct JobArguments {
-    /// What to call the images that come out. {date}, {time}, {recipe} and {arch} stand for what they say, n in braces
-    /// for the number of the run.
+    /// The names of the images. {date}, {time}, {recipe} and {arch} stand for those of the run, n in braces for its
+    /// number.
     #[arg(long, visible_alias = "image-name", value_name = "NAME")]
     image_root_archive_name: Option<String>,
 
-    /// The key that jobs get: id, beginning of an id, or name [default: none].
+    /// The public key of its jobs: id, beginning of an id, or name [default: none].
     #[arg(long, value_name = "ID")]
     public_key_id: Option<String>,
 
-    /// Runs that were missed since no server was there: none, the last, or all are made up for [default: once].
+    /// The treatment of runs missed while no server was running: skip them, make up for the last one, or for all
+    /// [default: once].
     #[arg(long, value_parser = missed_runs())]
     missed_runs: Option<MissedRuns>,
 
-    /// How many missed runs `all` makes up for [default: 10].
+    /// The maximum number of missed runs that `all` makes up for [default: 10].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MISSED)))]
     missed_runs_limit: Option<u32>,
 
-    /// While an earlier run has not ended, another is skipped, waits, or takes its place [default: forbid].
+    /// The treatment of a run while an earlier one has not ended: skip it, queue it, or replace the earlier one
+    /// [default: forbid].
     #[arg(long, value_parser = overlap())]
     overlap: Option<Overlap>,
 
@@ -150,7 +152,7 @@ pub(super) struct History {
     #[command(flatten)]
     which: Which,
 
-    /// Show no more than so many [default: 100].
+    /// The maximum number of runs [default: 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: Option<u32>,
 }

@@ -92,7 +92,7 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
             printer.result(format_args!("auth       tokens{also}"));
             // The hint about tokens is only a courtesy, so errors do not matter here.
             if oidc.is_none() && server.store().tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
-                printer.result("           there is none yet: `kiln tokens create --name NAME --role admin` makes one");
+                printer.result("           none yet: create one with `kiln tokens create --name NAME --role admin`");
             }
             printer.result(format_args!("try        KILN_TOKEN=… kiln images list --server {url}"));
         }

@@ -1,16 +1,16 @@
-//! `kiln shell`: logs in to the shell of a job. Starts ssh with the right host, port, key and host key.
+//! `kiln shell`: logs in to the shell of a job. Runs ssh with the right host, port, key and host key.
 
 use std::{
     io::Write,
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
     time::Duration,
 };
 
 use clap::Args;
+use tempfile::NamedTempFile;
 
-use super::{printer::Printer, session::ServerOptions};
+use super::{foreground, printer::Printer, session::ServerOptions};
 use crate::{
     client::{Client, Data, collection::JOBS},
     records::{Code, Failure},
@@ -25,7 +25,7 @@ pub(super) struct ShellArguments {
     /// The job: id, or beginning of an id.
     job: String,
 
-    /// The private key [default: the one in ~/.ssh that belongs to the job's public key, else what ssh finds].
+    /// The private key [default: the key in ~/.ssh that matches the job's public key, else the choice of ssh].
     #[arg(long, short, value_name = "FILE")]
     identity: Option<PathBuf>,
 
@@ -38,17 +38,17 @@ pub(super) struct ShellArguments {
 }
 
 impl ShellArguments {
-    /// Becomes ssh, so it returns only on failure.
-    pub(super) async fn run(self, printer: &Printer) -> Result<(), Failure> {
+    /// Runs ssh. Ends as ssh ends.
+    pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, Failure> {
         let session = self.options.open(printer)?;
         let job = session.client.find(&JOBS, &self.job).await?.id;
         let shell = wait(&session.client, &job, printer).await?;
         let at = Shell::of(&shell)?;
+        let known = at
+            .known_hosts()
+            .map_err(|error| Failure::io("cannot write the host key", &error))?;
         let mut ssh = Command::new("ssh");
-        ssh.args(
-            at.options()
-                .map_err(|error| Failure::io("cannot write the host key down", &error))?,
-        );
+        ssh.args(at.options(known.path()));
         let identity = self
             .identity
             .or_else(|| own_key(shell.text("public_keys").unwrap_or_default()));
@@ -56,8 +56,11 @@ impl ShellArguments {
             ssh.arg("-i").arg(identity).args(["-o", "IdentitiesOnly=yes"]);
         }
         ssh.arg(format!("root@{}", at.host)).args(self.command);
-        let error = ssh.exec();
-        Err(Failure::io("cannot run ssh", &error).hint("install OpenSSH's client (`apt-get install openssh-client`)"))
+        let end = foreground::run(&mut ssh).await.map_err(|error| {
+            Failure::io("cannot run ssh", &error).hint("install OpenSSH's client (`apt-get install openssh-client`)")
+        })?;
+        drop(known);
+        Ok(end.repeat())
     }
 }
 
@@ -75,29 +78,32 @@ impl<'a> Shell<'a> {
         else {
             return Err(Failure::new(
                 Code::ServerUnknown,
-                "the server does not say where the shell is",
+                "the server's answer lacks the address of the shell",
             ));
         };
         Ok(Self { host, port, host_key })
     }
 
-    /// Makes ssh accept this host key and no other.
-    fn options(&self) -> std::io::Result<Vec<String>> {
-        // ssh reads the file after this process has become ssh, so it cannot be removed; it contains no secret.
+    /// A file with the host key, as ssh reads it. Removed when it is dropped.
+    fn known_hosts(&self) -> std::io::Result<NamedTempFile> {
         let mut known = tempfile::Builder::new().prefix("kiln-host-key-").tempfile()?;
         writeln!(known, "[{}]:{} {}", self.host, self.port, self.host_key)?;
         writeln!(known, "{} {}", self.host, self.host_key)?;
-        let (_, path) = known.keep().map_err(|error| error.error)?;
-        Ok(vec![
+        Ok(known)
+    }
+
+    /// Makes ssh accept the host keys in this file and no others.
+    fn options(&self, known: &Path) -> Vec<String> {
+        vec![
             "-p".to_owned(),
             self.port.to_string(),
             "-o".to_owned(),
-            format!("UserKnownHostsFile={}", path.display()),
+            format!("UserKnownHostsFile={}", known.display()),
             "-o".to_owned(),
             "GlobalKnownHostsFile=/dev/null".to_owned(),
             "-o".to_owned(),
             "StrictHostKeyChecking=yes".to_owned(),
-        ])
+        ]
     }
 }
 
@@ -115,7 +121,7 @@ async fn wait(client: &Client, job: &str, printer: &Printer) -> Result<Data, Fai
             Some(_) => {
                 return Err(
                     Failure::new(Code::NoShell, format!("the job's shell is closed; the job is {state}"))
-                        .hint(format!("`kiln jobs logs {job}` shows what became of it")),
+                        .hint(format!("`kiln jobs logs {job}` shows how it ended")),
                 );
             }
             None => {

@@ -17,21 +17,21 @@ const LONGEST_NAME: usize = 64;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TokensCommand {
-    /// Make a token and print it, once.
+    /// Create a token and print it once.
     Create {
-        /// Whom or what it is for; appears in the server's log.
+        /// Its owner or purpose, which appears in the server's log.
         #[arg(long, value_parser = name)]
         name: String,
-        /// What it allows.
+        /// Its role.
         #[arg(long, value_enum)]
         role: RoleName,
-        /// How long it is valid, such as 90d or 12h [default: for ever].
+        /// The period of its validity, such as 90d or 12h [default: unlimited].
         #[arg(long, value_name = "TIME", value_parser = expiry)]
         expires: Option<Period>,
     },
-    /// List tokens, without the tokens themselves, which nobody knows.
+    /// List tokens. The secrets themselves are not stored, so they are not shown.
     List,
-    /// Delete a token; it is refused from the next request on.
+    /// Delete a token. The next request with it is refused.
     Delete {
         /// The token's id.
         id: TokenId,
@@ -40,7 +40,7 @@ pub(super) enum TokensCommand {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum RoleName {
-    /// Look at everything.
+    /// Read everything.
     Read,
     /// Also create, change, delete and restore single records.
     Write,
@@ -68,7 +68,7 @@ fn name(text: &str) -> Result<String, String> {
 
 fn expiry(text: &str) -> Result<Period, String> {
     match text.parse::<Period>()? {
-        period if period.duration().is_zero() => Err("it would be over at once".to_owned()),
+        period if period.duration().is_zero() => Err("it would expire at once".to_owned()),
         period => Ok(period),
     }
 }
@@ -96,8 +96,7 @@ impl TokensCommand {
                 ));
                 printer.result(text.expose());
                 if config.access() == Access::Open {
-                    printer
-                        .note("Servers with this configuration ask for no token: set `mode = \"required\"` in [auth].");
+                    printer.note("Servers with this configuration need no token: set `mode = \"required\"` in [auth].");
                 }
             }
             TokensCommand::List => {
@@ -118,7 +117,7 @@ impl TokensCommand {
             TokensCommand::Delete { id } => {
                 if !store.delete_token(id).await? {
                     let failure = Failure::new(Code::NoToken, format_args!("there is no token {id}"));
-                    return Err(failure.hint("`kiln tokens list` shows what there is"));
+                    return Err(failure.hint("`kiln tokens list` shows all tokens"));
                 }
             }
         }
@@ -131,8 +130,9 @@ fn after_now(period: Period) -> Result<Moment, Failure> {
     let end = micros.and_then(|micros| Moment::now().micros().checked_add(micros));
     // The year of a later moment would need more than four digits.
     let end = end.filter(|end| *end < 253_402_300_800_000_000);
-    let end =
-        end.ok_or_else(|| Failure::new(Code::Expiry, "that is too far away").hint("leave --expires out for `never`"))?;
+    let end = end.ok_or_else(|| {
+        Failure::new(Code::Expiry, "that is too far in the future").hint("leave --expires out for `never`")
+    })?;
     Ok(Moment::from_micros(end))
 }
 

@@ -14,26 +14,26 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolboxCommand {
-    /// Build the toolbox, unless the one described is there already.
+    /// Build the toolbox unless it exists already.
     Build {
-        /// The architecture of the build nodes that it is for; another one than this host's takes an emulator, and longer
-        /// [default: this host's].
+        /// The architecture of the build nodes that will use it. Building for a foreign one needs an emulator and takes
+        /// longer [default: this host's].
         #[arg(long, value_name = "ARCH", value_parser = arch())]
         arch: Option<Arch>,
 
-        /// Debian mirror to take packages from [default: the one this host uses].
+        /// The Debian mirror for packages [default: the one that this host uses].
         #[arg(long, value_name = "URL")]
         mirror: Option<String>,
     },
-    /// Show the toolbox that builds here use.
+    /// Show the toolbox that builds on this host use.
     Show {
-        /// That of build nodes of this architecture [default: this host's].
+        /// The architecture of the toolbox [default: this host's].
         #[arg(long, value_name = "ARCH", value_parser = arch())]
         arch: Option<Arch>,
     },
-    /// List all toolboxes that are here.
+    /// List all toolboxes.
     List,
-    /// Remove toolboxes of other versions' descriptions. No build may be running.
+    /// Remove the toolboxes of other versions. No build may be running.
     Prune,
 }
 

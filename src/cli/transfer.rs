@@ -15,18 +15,18 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ImportCommand {
-    /// Take over the records of an IMS from its stored files. May be repeated: what is there already stays as it is.
+    /// Import the records of an IMS from its stored files. Can be repeated: existing records stay unchanged.
     Ims {
-        /// A copy of the service's `/var/ims/data`.
+        /// A copy of `/var/ims/data` of the service.
         dir: PathBuf,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExportCommand {
-    /// Write all records as an IMS stores them.
+    /// Export all records in the form in which an IMS stores them.
     Ims {
-        /// Where to; it is made if it is not there.
+        /// The target directory; created if it does not exist.
         dir: PathBuf,
     },
 }
@@ -82,6 +82,6 @@ fn complete(notes: &[Note], done: &str) -> Result<(), Failure> {
             Code::TransferIncomplete,
             format_args!("{left_out} records were not {done}; the others were"),
         )
-        .hint("the lines above say which and why")),
+        .hint("the lines above name each record and the reason")),
     }
 }

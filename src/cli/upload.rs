@@ -105,7 +105,7 @@ pub(super) async fn upload(session: &Session, path: &[&str], what: &str, upload:
     }
     let answer = answer.map_err(|failure| match failure.code {
         Code::NotFound => failure
-            .hint("only a Kiln server takes uploads; for IMS put the object into S3 and name it with --link-path"),
+            .hint("only a Kiln server accepts uploads; for IMS, put the object into S3 and name it with --link-path"),
         _ => failure,
     })?;
     session

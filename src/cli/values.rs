@@ -47,14 +47,14 @@ one_of!(job_type, JobType);
 one_of!(job_status, JobStatus);
 one_of!(step, Step);
 one_of!(
-    /// Which tools may run as native twins.
+    /// The tools that may run as native twins.
     twins,
     TwinLevel
 );
 one_of!(missed_runs, MissedRuns);
 one_of!(overlap, Overlap);
 
-/// Which tools may run as native twins, or null for the default.
+/// The tools that may run as native twins, or null for the default.
 pub(super) fn twins_or_default() -> impl TypedValueParser<Value = Value> {
     let names = TwinLevel::ALL.map(TwinLevel::name).into_iter().chain(["default"]);
     PossibleValuesParser::new(names).map(|name| match name.as_str() {
@@ -68,11 +68,11 @@ pub(super) fn item() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().map(|text| text.trim().to_owned())
 }
 
-/// Where an object is.
+/// The location of an object.
 #[expect(clippy::struct_field_names, reason = "they name the options")]
 #[derive(Debug, Args)]
 pub(super) struct LinkOptions {
-    /// Where the object is: s3://BUCKET/KEY.
+    /// The location of the object: s3://BUCKET/KEY.
     #[arg(long, value_name = "PATH")]
     link_path: Option<String>,
 
@@ -100,7 +100,7 @@ impl LinkOptions {
 /// Values for a recipe's templates.
 #[derive(Debug, Args)]
 pub(super) struct TemplateOptions {
-    /// Names of values for the recipe's templates, with commas between them.
+    /// The names of values for the recipe's templates, separated by commas.
     #[arg(long, value_name = "KEY,…", value_delimiter = ',', value_parser = item(), requires = "template_dictionary_value")]
     template_dictionary_key: Vec<String>,
 

@@ -69,8 +69,8 @@ impl Config {
     fn check_readable(&self, section: &'static str, key: &'static str, path: &Path, problems: &mut Vec<Problem>) {
         if let Err(error) = fs_err::read(path) {
             let hint = match error.kind() {
-                io::ErrorKind::PermissionDenied => "let the user read it who runs Kiln",
-                _ => "relative paths begin where Kiln is started; absolute ones do not",
+                io::ErrorKind::PermissionDenied => "make it readable for the user that runs Kiln",
+                _ => "a relative path starts at Kiln's working directory; prefer an absolute one",
             };
             problems.push(self.problem(section, key, error).hint(hint));
         }
@@ -83,7 +83,7 @@ impl Config {
         if problems.len() == known
             && let Err(error) = tls::authorities(path)
         {
-            let hint = "it has to hold certificates as PEM: -----BEGIN CERTIFICATE-----";
+            let hint = "it must contain PEM certificates: -----BEGIN CERTIFICATE-----";
             problems.push(self.problem(section, "ca_bundle", error).hint(hint));
         }
     }
@@ -92,13 +92,16 @@ impl Config {
         let server = &self.server;
         if server.listen.0.is_empty() {
             let hint = "give at least one, such as \"127.0.0.1:9000\"";
-            problems.push(self.problem("server", "listen", "there is no address").hint(hint));
+            problems.push(
+                self.problem("server", "listen", "the list of addresses is empty")
+                    .hint(hint),
+            );
         }
         let mut fixed: Vec<_> = server.listen.0.iter().filter(|address| address.port() != 0).collect();
         fixed.sort();
         if fixed.windows(2).any(|pair| pair[0] == pair[1]) {
             problems.push(
-                self.problem("server", "listen", "an address is there twice")
+                self.problem("server", "listen", "an address is listed twice")
                     .hint("remove one"),
             );
         }
@@ -110,16 +113,16 @@ impl Config {
                 if problems.len() == known
                     && let Err(error) = tls::server_config(certificate, key)
                 {
-                    let hint = "both are PEM files, and the first certificate must be the one made for the key";
+                    let hint = "both must be PEM files, and the first certificate must match the key";
                     problems.push(self.problem("server", "tls_certificate", error).hint(hint));
                 }
             }
             (Some(_), None) => {
-                let problem = self.problem("server", "tls_certificate", "there is no tls_key");
+                let problem = self.problem("server", "tls_certificate", "tls_key is not set");
                 problems.push(problem.hint("set both, or neither"));
             }
             (None, Some(_)) => {
-                let problem = self.problem("server", "tls_key", "there is no tls_certificate");
+                let problem = self.problem("server", "tls_key", "tls_certificate is not set");
                 problems.push(problem.hint("set both, or neither"));
             }
             (None, None) => {}
@@ -128,8 +131,8 @@ impl Config {
             if let Some(url) = url
                 && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             {
-                let problem = self.problem("server", key, format_args!("`{url}` is no address of a server"));
-                problems.push(problem.hint("it looks like https://kiln.example.org"));
+                let problem = self.problem("server", key, format_args!("`{url}` is not the URL of a server"));
+                problems.push(problem.hint("for example: https://kiln.example.org"));
             }
         }
     }
@@ -141,12 +144,12 @@ impl Config {
             let (key, what) = if server.listen.are_loopback() {
                 (
                     "public_url",
-                    "others can reach the server there, and no authentication is required",
+                    "other hosts can reach the server there, and no authentication is required",
                 )
             } else {
                 (
                     "listen",
-                    "others can reach such an address, and no authentication is required",
+                    "other hosts can reach such an address, and no authentication is required",
                 )
             };
             let hint = "set `mode = \"required\"` in [auth] and make a token with `kiln tokens create`, or configure \
@@ -155,8 +158,8 @@ impl Config {
         }
         let encrypted = server.tls_certificate.is_some() && server.tls_key.is_some();
         if !server.listen.are_loopback() && !encrypted && !server.insecure_http {
-            let hint = "set tls_certificate and tls_key; or, if something before Kiln has the certificate, \
-                        `insecure_http = true`";
+            let hint =
+                "set tls_certificate and tls_key; or, behind a gateway that terminates TLS, `insecure_http = true`";
             let what = "tokens would cross the network without encryption";
             problems.push(self.problem("server", "listen", what).hint(hint));
         }
@@ -173,20 +176,20 @@ impl Config {
             return;
         };
         if !Url::parse(issuer).is_ok_and(|url| is_private(&url)) {
-            let what = format!("`{issuer}` is no https address");
-            let hint = "it looks like https://keycloak.example.org/realms/site";
+            let what = format!("`{issuer}` is not an https URL");
+            let hint = "for example: https://keycloak.example.org/realms/site";
             problems.push(self.problem("oidc", "issuer", what).hint(hint));
         }
         if oidc.audience.as_ref().is_none_or(String::is_empty) {
-            let hint = "set audience to what the issuer puts into `aud` of tokens for Kiln";
-            let what = "tokens made for any other service would be accepted";
+            let hint = "set audience to the value of the claim `aud` in the issuer's tokens for Kiln";
+            let what = "tokens for any other service would be accepted";
             problems.push(self.problem("oidc", "audience", what).hint(hint));
         }
         if [&oidc.read_roles, &oidc.write_roles, &oidc.admin_roles]
             .iter()
             .all(|roles| roles.is_empty())
         {
-            let problem = self.problem("oidc", "read_roles", "no role of the issuer allows anything");
+            let problem = self.problem("oidc", "read_roles", "no role of the issuer grants any access");
             problems.push(problem.hint("name roles in read_roles, write_roles or admin_roles"));
         }
         if oidc.role_claim.is_empty() {
@@ -224,8 +227,8 @@ impl Config {
             None => {
                 for key in ["password", "password_file"] {
                     if self.is_set("store", key) {
-                        let problem = self.problem("store", key, "there is no url that it belongs to");
-                        problems.push(problem.hint("set url, or remove it: SQLite has no password"));
+                        let problem = self.problem("store", key, "it is set without a url");
+                        problems.push(problem.hint("set url, or remove this key: SQLite has no password"));
                     }
                 }
             }
@@ -237,13 +240,13 @@ impl Config {
                 ];
                 if passwords.into_iter().filter(|set| *set).count() > 1 {
                     let problem = self.problem("store", "url", "the password is set twice");
-                    problems.push(problem.hint("keep one of: in the url, password, password_file"));
+                    problems.push(problem.hint("keep one of: the password in url, password, password_file"));
                 }
             }
             Some(_) => {
-                let problem = self.problem("store", "url", "it is no address of a PostgreSQL database");
+                let problem = self.problem("store", "url", "it is not the URL of a PostgreSQL database");
                 problems.push(
-                    problem.hint("it looks like postgresql://kiln@db.example.org/kiln; without it, SQLite is used"),
+                    problem.hint("for example: postgresql://kiln@db.example.org/kiln; without a url, SQLite is used"),
                 );
             }
         }
@@ -254,8 +257,8 @@ impl Config {
 
     fn check_s3(&self, problems: &mut Vec<Problem>) {
         if !is_loopback(self.embedded_s3.listen.ip()) {
-            let problem = self.problem("embedded_s3", "listen", "it has to be a loopback address");
-            problems.push(problem.hint("use 127.0.0.1, or configure in [s3] a service that others can reach"));
+            let problem = self.problem("embedded_s3", "listen", "it must be a loopback address");
+            problems.push(problem.hint("use 127.0.0.1, or configure a service that other hosts can reach in [s3]"));
         }
         let Some(s3) = &self.s3 else { return };
         if s3.access_key.is_some() != s3.secret_key.is_some() {
@@ -264,15 +267,15 @@ impl Config {
             } else {
                 "secret_key"
             };
-            let problem = self.problem("s3", key, "of access key and secret key only one is set");
-            problems.push(problem.hint("set both, or none to use the usual AWS environment"));
+            let problem = self.problem("s3", key, "only one of access_key and secret_key is set");
+            problems.push(problem.hint("set both, or neither to use the usual AWS environment"));
         }
         for (key, url) in [("endpoint", &s3.endpoint), ("public_endpoint", &s3.public_endpoint)] {
             if let Some(url) = url
                 && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             {
-                let problem = self.problem("s3", key, format_args!("`{url}` is no address of a service"));
-                problems.push(problem.hint("it looks like https://s3.example.org"));
+                let problem = self.problem("s3", key, format_args!("`{url}` is not the URL of a service"));
+                problems.push(problem.hint("for example: https://s3.example.org"));
             }
         }
         self.check_authorities(S3Settings::SECTION.name, s3.ca_bundle.as_ref(), problems);
@@ -285,10 +288,7 @@ impl Config {
             ("default_mem_size_gib", jobs.default_mem_size_gib),
         ] {
             if value == 0 {
-                problems.push(
-                    self.problem("jobs", key, "a job needs some")
-                        .hint("set it to 1 or more"),
-                );
+                problems.push(self.problem("jobs", key, "it is zero").hint("set it to 1 or more"));
             }
         }
         for (key, path) in [

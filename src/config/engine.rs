@@ -33,7 +33,7 @@ impl FromStr for EngineUrl {
         let bad = || {
             Failure::new(
                 Code::EngineAddress,
-                format!("`{text}` is no address of a container engine"),
+                format!("`{text}` is not the address of a container engine"),
             )
             .hint("unix:///var/run/docker.sock, tcp://host:2376 or ssh://user@host")
         };
@@ -80,7 +80,7 @@ impl DockerEngineSettings {
 fn no_certificates() -> Failure {
     Failure::new(
         Code::EngineAddress,
-        "an engine at tcp:// is reached with TLS only, and there are no certificates",
+        "an engine at tcp:// requires TLS, and `certificates` is not set",
     )
     .hint("set `certificates` in [docker] to the directory with key.pem, cert.pem and ca.pem; or use ssh://")
 }

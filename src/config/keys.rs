@@ -43,9 +43,9 @@ pub(super) const TOP: Section = Section {
     keys: &[Key {
         name: "data_dir",
         about: &[
-            " Where Kiln keeps toolboxes, sandboxes, jobs, records and the embedded S3 store. It needs a file system with",
-            " extended attributes that can hold an overlay's upper layer: ext4, xfs, btrfs; not NFS. `--data-dir` and",
-            " `KILN_DATA_DIR` win over it. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.",
+            " The directory for toolboxes, sandboxes, jobs, records and the embedded S3 store. Its file system must support",
+            " extended attributes and the upper layer of an overlay: ext4, xfs or btrfs, not NFS. `--data-dir` and",
+            " `KILN_DATA_DIR` override this key. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.",
         ],
         example: Some("\"/srv/kiln\""),
         default: || None,

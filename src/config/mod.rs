@@ -140,8 +140,7 @@ impl Config {
             .or(values.data_dir)
             .or_else(|| under_home("XDG_DATA_HOME", ".local/share"));
         let data_dir = data_dir.ok_or_else(|| {
-            Failure::new(Code::NoDataDir, "no place for Kiln's files is known: HOME is not set")
-                .hint("use --data-dir DIR")
+            Failure::new(Code::NoDataDir, "there is no data directory: HOME is not set").hint("use --data-dir DIR")
         })?;
         let data_dir = std::path::absolute(data_dir).map_err(|error| Failure::io("data directory", &error))?;
         Ok(Ok(Self {

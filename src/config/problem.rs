@@ -80,7 +80,7 @@ pub fn first_of(problems: Vec<Problem>) -> Option<Failure> {
     let mut failure = Failure::from(problems.into_iter().next()?);
     if more > 0 {
         let hint = failure.hint.take().unwrap_or_default();
-        failure = failure.hint(format_args!("{hint}\n      `kiln config check` tells {more} more"));
+        failure = failure.hint(format_args!("{hint}\n      `kiln config check` shows {more} more"));
     }
     Some(failure)
 }

@@ -14,10 +14,10 @@ use crate::settings::{Key, Section};
 /// A file with every key, its meaning and its default, all commented out.
 pub fn reference() -> String {
     let mut text = String::from(
-        "# Every key of Kiln's configuration with its default. Remove the `#` before a section and a key to set it;\n\
+        "# Every key of Kiln's configuration with its default. To set a key, remove the `#` before it and its section;\n\
          # an unknown key is an error. The variable KILN__SECTION__KEY wins over the file, as in\n\
-         # KILN__SERVER__LISTEN=127.0.0.1:9000. `kiln config check` sees whether a file is right.\n\
-         # This file is what `kiln config reference` prints; docs/configuration.md says more.\n",
+         # KILN__SERVER__LISTEN=127.0.0.1:9000. `kiln config check` finds mistakes.\n\
+         # This file is what `kiln config reference` prints. See also docs/configuration.md.\n",
     );
     for section in [TOP].iter().chain(SECTIONS) {
         text.push('\n');

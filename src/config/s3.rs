@@ -38,25 +38,26 @@ impl fmt::Debug for Secret {
 }
 
 settings! {
-    /// The S3 service that recipes are read from and images are written to. Without this section the embedded one is
-    /// used; with an empty one it is Amazon's in `us-east-1` with the usual AWS environment.
+    /// The S3 service for recipes and images. Without this section, the embedded service is used; with an empty one,
+    /// Amazon S3 in `us-east-1` with the usual AWS environment.
     ["s3"]
     pub struct S3Settings {
-        /// The service's address. Default: Amazon's own for the region. Buckets are addressed by path.
+        /// The URL of the service. Default: Amazon S3 in the region. Buckets are addressed by path.
         endpoint: Option<String> = None, like "\"https://s3.example.org\"";
-        /// The address of the same service as sandboxes see it; presigned URLs bear it. Default: `endpoint`.
+        /// The URL of the same service for sandboxes, used in presigned URLs. Default: `endpoint`.
         public_endpoint: Option<String> = None, like "\"https://s3.example.org\"";
-        /// The region that requests are signed for. Most services other than Amazon's accept any.
+        /// The region that requests are signed for. Most services other than Amazon S3 accept any.
         region: String = "us-east-1".to_owned();
-        /// The access key. Default: Amazon's usual chain of environment, profile and role.
+        /// The access key. Default: the usual AWS chain of environment, profile and role.
         access_key: Option<String> = None, like "\"…\"";
-        /// The secret that belongs to `access_key`.
+        /// The secret key of `access_key`.
         secret_key: Option<Secret> = None, like "\"…\"";
-        /// The bucket of recipes. Made if it is not there, as is the other one.
+        /// The bucket for recipes. Kiln creates both buckets if they do not exist.
         recipes_bucket: String = "ims".to_owned();
-        /// The bucket of images.
+        /// The bucket for images.
         images_bucket: String = "boot-images".to_owned();
-        /// Certificate authorities to trust besides the system's, a PEM file. Sandboxes trust the host's bundle.
+        /// A PEM file of certificate authorities to trust, in addition to the system's. Sandboxes trust the host's
+        /// bundle.
         ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
     }
 }

@@ -20,166 +20,170 @@ settings! {
     /// The embedded S3 service of `kiln serve`, used where there is no `[s3]`.
     ["embedded_s3"]
     pub struct EmbeddedS3Settings {
-        /// Where it listens. Only loopback addresses are possible: the protocol is not encrypted here.
+        /// The address to listen on. It must be a loopback address, because connections are not encrypted.
         listen: std::net::SocketAddr = ([127, 0, 0, 1], 9001).into();
     }
 }
 
 settings! {
-    /// Where records are kept.
+    /// The database that holds the records.
     ["store"]
     pub struct StoreSettings {
-        /// The PostgreSQL database. Default: SQLite, in `records.sqlite` in the data directory.
+        /// The URL of a PostgreSQL database. Default: SQLite, in `records.sqlite` in the data directory.
         url: Option<DatabaseUrl> = None, like "\"postgresql://kiln@db.example.org/kiln\"";
-        /// The database's password, if it is not in `url`. `KILN__STORE__PASSWORD` keeps it out of files.
+        /// The database password, if `url` does not contain it. `KILN__STORE__PASSWORD` keeps it out of files.
         password: Option<Secret> = None, like "\"…\"";
-        /// A file with the password, as secret managers make them.
+        /// A file that contains the password, such as a mounted secret.
         password_file: Option<PathBuf> = None, like "\"/run/secrets/kiln-database\"";
     }
 }
 
 settings! {
-    /// Where `kiln serve` listens.
+    /// The addresses and the certificate of `kiln serve`.
     ["server"]
     pub struct ServerSettings {
-        /// The address, or a list of them. Others than loopback ones need authentication and TLS.
+        /// The address to listen on, or a list of addresses. Addresses other than loopback require authentication and
+        /// TLS.
         listen: Addresses = Addresses(vec![([127, 0, 0, 1], 9000).into()]);
-        /// The certificate, with those of intermediate authorities, as PEM. Read again when it changes.
+        /// The certificate and its intermediate certificates, PEM. The file is reloaded when it changes.
         tls_certificate: Option<PathBuf> = None, like "\"/etc/kiln/tls.pem\"";
-        /// The private key that belongs to it, as PEM.
+        /// The private key of the certificate, PEM.
         tls_key: Option<PathBuf> = None, like "\"/etc/kiln/tls.key\"";
-        /// Listen without TLS on addresses that others can reach, as behind a gateway that has the certificate.
+        /// Allow plain HTTP on addresses other than loopback, for example behind a gateway that terminates TLS.
         insecure_http: bool = false;
-        /// Where agents find this server that are on other hosts, or in virtual machines of a container engine. It is
-        /// served on all of `listen`. Default: there are no such.
+        /// The URL of this server for agents on other hosts and in virtual machines of a container engine. It is served
+        /// on every address of `listen`. Default: none, so jobs cannot run there.
         agent_url: Option<String> = None, like "\"https://kiln.example.org:9000\"";
-        /// The server's address as its users see it. Default: the first of `listen`.
+        /// The URL of this server for its users. Default: the first address of `listen`.
         public_url: Option<String> = None, like "\"https://kiln.example.org\"";
     }
 }
 
 settings! {
-    /// What one caller may ask for.
+    /// Limits on the requests of one caller.
     ["limits"]
     pub struct LimitSettings {
-        /// The largest JSON body.
+        /// The maximum size of a JSON body.
         body_bytes: Size = Size(1 << 20);
-        /// The largest file that is taken over the API: a recipe's archive, an artifact of an image.
+        /// The maximum size of a file uploaded through the API: a recipe archive or an artifact of an image.
         upload_bytes: Size = Size(20 << 30);
-        /// Requests per second that a token or, without one, an address may make on average; 0 means any number.
+        /// The average number of requests per second allowed for a token or, without a token, for an address; 0 means
+        /// no limit.
         requests_per_second: u32 = 500;
-        /// Requests that it may make at once.
+        /// The number of requests allowed at once.
         burst: u32 = 2000;
-        /// Wrong tokens per minute from one address before it is told to wait; 0 means any number.
+        /// The number of wrong tokens allowed from one address per minute; 0 means no limit.
         failed_logins_per_minute: u32 = 20;
-        /// How long a request may take to be read, and then to be answered.
+        /// The time limit for reading a request, and again for answering it.
         request_timeout: Period = Period::seconds(60);
     }
 }
 
 settings! {
-    /// What `kiln serve` says of its work on standard error. `KILN_LOG` says how much: `info`, `kiln=debug,warn`.
+    /// The log of `kiln serve` on standard error. `KILN_LOG` sets its level: `info`, `kiln=debug,warn`.
     ["log"]
     pub struct LogSettings {
-        /// `text` for people, `json` for machines.
+        /// The format of the log: `text`, or `json` with one object per line.
         format: LogFormat = LogFormat::Text;
     }
 }
 
 settings! {
-    /// Who may use the API. docs/auth.md says more.
+    /// Authentication of API callers. See docs/auth.md.
     ["auth"]
     pub struct AuthSettings {
-        /// `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one,
-        /// and the server starts on loopback addresses only.
+        /// `required`: every request needs a token. `auto`: the same if `[oidc]` is present; otherwise no token is
+        /// needed, and the server starts on loopback addresses only.
         mode: AuthMode = AuthMode::Auto;
     }
 }
 
 settings! {
-    /// An OpenID Connect issuer, such as Keycloak, whose tokens are accepted besides Kiln's own.
+    /// An OpenID Connect issuer, such as Keycloak, whose tokens are accepted in addition to Kiln's own.
     ["oidc"]
     pub struct OidcSettings {
-        /// The issuer's address, exactly as its tokens have it in `iss`.
+        /// The URL of the issuer, exactly as in the claim `iss` of its tokens.
         issuer: Option<String> = None, like "\"https://keycloak.example.org/realms/site\"";
-        /// What tokens must have in `aud`.
+        /// The value that the claim `aud` of a token must contain.
         audience: Option<String> = None, like "\"kiln\"";
-        /// The claim with the caller's roles: names of members with dots between them.
+        /// The claim that holds the caller's roles, as member names separated by dots.
         role_claim: String = "realm_access.roles".to_owned();
-        /// Roles there that may look at everything.
+        /// Roles that may read everything.
         read_roles: Vec<String> = vec!["kiln-read".to_owned()];
         /// Roles that may also create, change and delete single records.
         write_roles: Vec<String> = vec!["kiln-write".to_owned()];
         /// Roles that may do everything.
         admin_roles: Vec<String> = vec!["kiln-admin".to_owned()];
-        /// Authorities to trust besides the system's when talking to the issuer, a PEM file.
+        /// A PEM file of certificate authorities to trust for the issuer, in addition to the system's.
         ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
-        /// How often the issuer's keys are read again. An unknown key makes that happen at once, once a minute at most.
+        /// The interval at which the issuer's keys are refreshed. An unknown key triggers a refresh at once, at most
+        /// once a minute.
         jwks_refresh: Period = Period::seconds(3600);
     }
 }
 
 settings! {
-    /// Jobs: whether they are carried out, and what they get that do not say otherwise.
+    /// Jobs: whether this server runs them, and the defaults of their options.
     ["jobs"]
     pub struct JobSettings {
-        /// Whether this server carries jobs out. `false`: it keeps their records, and somebody else does.
+        /// Whether this server runs jobs. `false`: it only keeps their records, and another system runs them.
         run: bool = true;
-        /// Space for an image's root, in GiB.
+        /// The default of `build_env_size`: the disk limit of a job, in GiB.
         default_image_size_gib: u32 = 60;
-        /// Memory, in GiB.
+        /// The default of `job_mem_size`: the memory limit of a job, in GiB.
         default_mem_size_gib: u32 = 8;
-        /// Whether a customize job for x86_64 gets a kernel of its own unless it says `require_dkms: false`.
+        /// The default of `require_dkms` for customize jobs for x86_64: whether the job gets its own kernel.
         enable_dkms: bool = true;
-        /// The network over which users reach a job's shell.
+        /// The network through which users reach the shell of a job.
         access_subnet: String = "cmn".to_owned();
         /// The domain of that network.
         access_domain: String = "shasta.local".to_owned();
-        /// The Kubernetes namespace that jobs name.
+        /// The Kubernetes namespace in the records of jobs.
         namespace: String = "ims".to_owned();
     }
 }
 
 settings! {
-    /// The shells of jobs: a port for each, for ssh.
+    /// The SSH shells of jobs; each has its own port.
     ["shell"]
     pub struct ShellSettings {
-        /// The address that they are listened for on. Default: that of the first `listen` of the server.
+        /// The address that shells listen on. Default: the first address of `listen` in `[server]`.
         listen: Option<IpAddr> = None, like "\"0.0.0.0\"";
-        /// The host that jobs say they are reached at. Default: the address that is listened on; if that is every one,
-        /// this host's name.
+        /// The host name of shells in the records of jobs. Default: the address that shells listen on or, if that is
+        /// the wildcard address, the name of this host.
         host: Option<String> = None, like "\"build.example.org\"";
-        /// The ports. A job that has a shell keeps one from its beginning to its end.
+        /// The range of ports. A job with a shell occupies one port from its start to its end.
         ports: Ports = Ports { first: 22000, last: 22999 };
-        /// How long a shell that nobody uses stays open. Each use begins it anew.
+        /// The time after which an unused shell is closed.
         idle: Period = Period::seconds(12 * 3600);
-        /// How long a shell stays open in any case.
+        /// The time after which a shell is closed in any case.
         longest: Period = Period::seconds(7 * 86_400);
     }
 }
 
 settings! {
-    /// What keeps jobs apart.
+    /// The isolation of jobs.
     ["isolation"]
     pub struct IsolationSettings {
-        /// Where jobs run that are for another architecture than the host's or that have `require_dkms`. `vm`: in a
-        /// virtual machine, or not at all. `namespace`: on the host's kernel, as other jobs.
+        /// The isolation of jobs that are for an architecture other than the host's or have `require_dkms`. `vm`: a
+        /// virtual machine; without one, the job is refused. `namespace`: the host's kernel, as for other jobs.
         foreign: ForeignIsolation = ForeignIsolation::Vm;
-        /// Ports of the host's loopback that jobs may reach, as for a package repository there. Everything else there is
-        /// out of their reach.
+        /// Ports of the host's loopback interface that jobs may reach, for example the port of a package repository.
+        /// They cannot reach any other.
         loopback_ports: Vec<u16> = Vec::new();
     }
 }
 
 settings! {
-    /// What jobs can reach. The server, S3 and the resolver of names they always can; this host's loopback and other
-    /// jobs never.
+    /// The network access of jobs. They can always reach the server, S3 and the DNS resolver, and never other jobs or,
+    /// except for `loopback_ports`, the host's loopback interface.
     ["network"]
     pub struct NetworkSettings {
-        /// Hosts, addresses and networks, such as those of the package repositories. Default: everything that is not
-        /// denied. Names are asked for when a job starts.
+        /// Hosts, addresses and networks that jobs may reach, such as package repositories. Default: everything that is
+        /// not denied. Names are resolved when a job starts.
         allow: Vec<Destination> = Vec::new();
-        /// What they never reach. Default: the addresses where clouds give away credentials.
+        /// Hosts, addresses and networks that jobs may never reach. Default: the metadata services of clouds, which
+        /// hand out credentials.
         deny: Vec<Destination> = metadata_services();
     }
 }
@@ -197,93 +201,95 @@ fn metadata_services() -> Vec<Destination> {
 }
 
 settings! {
-    /// A container engine that jobs may run in. Without it they run on this host, in namespaces and virtual machines that
-    /// Kiln makes by itself. docs/docker.md says more.
+    /// A container engine for jobs. Without it, jobs run on this host, in namespaces and virtual machines that Kiln
+    /// makes itself. See docs/docker.md.
     ["docker"]
     pub struct DockerEngineSettings {
-        /// Where it is, as in `DOCKER_HOST`: `unix:///var/run/docker.sock`, `tcp://host:2376` (with TLS),
-        /// `ssh://user@host`. Docker or Podman.
+        /// The address of the engine, Docker or Podman, as in `DOCKER_HOST`: `unix:///var/run/docker.sock`,
+        /// `tcp://host:2376` (with TLS), `ssh://user@host`.
         engine: Option<String> = None, like "\"unix:///var/run/docker.sock\"";
         /// The directory with `key.pem`, `cert.pem` and `ca.pem` for `tcp://`.
         certificates: Option<PathBuf> = None, like "\"/etc/kiln/docker\"";
-        /// The engine's runtime that gives each container a virtual machine, such as `kata`. kata/README.md shows how to
-        /// get there.
+        /// The engine's runtime that runs each container in a virtual machine, such as `kata`. See kata/README.md.
         vm_runtime: Option<String> = None, like "\"kata\"";
     }
 }
 
 settings! {
-    /// How images of other architectures than the host's are built.
+    /// Builds of images for architectures other than the host's.
     ["emulation"]
     pub struct EmulationSettings {
-        /// Which tools of an image may run as native twins while it is built: `off`, `tools`, `shell` or `full`. Recipes
-        /// and jobs can say otherwise; docs/emulation.md says more.
+        /// The tools of an image that may run as native twins during its build: `off`, `tools`, `shell` or `full`.
+        /// Recipes and jobs can override it. See docs/emulation.md.
         twins: TwinLevel = TwinLevel::Full;
     }
 }
 
 settings! {
-    /// What this host gives to jobs. A job waits until what it needs is free.
+    /// The capacity of this host for jobs. A job waits until the resources that it needs are free.
     ["capacity"]
     pub struct CapacitySettings {
-        /// Jobs at the same time. Default: one for each CPU.
+        /// The maximum number of concurrent jobs. Default: the number of CPUs.
         jobs: Option<u32> = None, like "4";
-        /// Memory for all jobs together. Default: nine tenths of the host's.
+        /// Memory for all jobs together. Default: 90 % of the host's memory.
         memory: Option<Size> = None, like "\"48GiB\"";
-        /// Memory that is set aside for a recipe's first build that does not say `job_mem_size`. Later ones get what the
-        /// last ones used, and a quarter more.
+        /// Memory reserved for the first build of a recipe, unless the job sets `job_mem_size`. Later builds reserve 25
+        /// % more than the previous ones used.
         first_memory: Size = Size(2 << 30);
-        /// Disk that is set aside for a recipe's first build that does not say `build_env_size`. Later ones likewise.
+        /// Disk space reserved for the first build of a recipe, unless the job sets `build_env_size`. Later builds
+        /// reserve 25 % more than the previous ones used.
         first_disk: Size = Size(10 << 30);
-        /// Free disk that is left alone. Below half of it, the job with the most is ended.
+        /// Disk space to keep free. Below half of it, the job that uses the most disk space is ended.
         disk_floor: Size = Size(2 << 30);
-        /// Free inodes that are left alone.
+        /// The number of inodes to keep free.
         inode_floor: u32 = 20_000;
-        /// CPUs that one job may use. Default: all.
+        /// The maximum number of CPUs of one job. Default: all.
         cpus_per_job: Option<u32> = None, like "8";
-        /// Processes and threads that one job may have.
+        /// The maximum number of processes and threads of one job.
         processes_per_job: u32 = 16_384;
-        /// Files that one job may make.
+        /// The maximum number of files of one job.
         files_per_job: u32 = 4_000_000;
     }
 }
 
 settings! {
-    /// When a job is given up.
+    /// Time limits and retries of jobs.
     ["watch"]
     pub struct WatchSettings {
-        /// How long its agent may say nothing at all; it says something every ten seconds.
+        /// The time limit without any message from the agent of a job; agents send one every 10 seconds.
         heartbeat: Period = Period::seconds(60);
-        /// How long it may say nothing new: neither a step, nor a line that it has not said before.
+        /// The time limit without progress: neither a new step nor a log line that differs from all earlier ones.
         silence: Period = Period::seconds(3600);
-        /// How long it may take.
+        /// The time limit of an attempt.
         wall: Period = Period::seconds(4 * 3600);
-        /// How many times as long an emulated job may be silent and take.
+        /// The factor by which `silence` and `wall` are longer for emulated jobs.
         emulated_factor: u32 = 10;
-        /// How often it is tried when the place fails and not the recipe.
+        /// The maximum number of attempts. Only failures of the infrastructure are retried, not those of the recipe.
         attempts: u32 = 3;
-        /// How long it rests before it is tried again, so that the place can recover; twice as long each time.
+        /// The pause before the second attempt, so that the infrastructure can recover. It doubles with each further
+        /// attempt.
         retry_pause: Period = Period::seconds(5);
-        /// How long the files of a failed job are kept, so that `kiln jobs retry --from` can go on from them.
+        /// The time for which the files of a failed job are kept, so that `kiln jobs retry --from` can resume from
+        /// them.
         keep_failed: Period = Period::seconds(3600);
     }
 }
 
 settings! {
-    /// How remote build nodes are reached.
+    /// SSH access to remote build nodes.
     ["remote_build_nodes"]
     pub struct RemoteBuildNodeSettings {
-        /// Whom to log in as.
+        /// The user to log in as.
         user: String = "root".to_owned();
-        /// The private key. Default: what ssh itself finds.
+        /// The private key. Default: the choice of ssh.
         identity_file: Option<PathBuf> = None, like "\"/etc/kiln/id_ed25519\"";
-        /// The file with the nodes' host keys. Default: what ssh itself finds.
+        /// The file of the nodes' host keys. Default: the choice of ssh.
         known_hosts: Option<PathBuf> = None, like "\"/etc/kiln/known_hosts\"";
-        /// A configuration file for ssh. Default: what ssh itself finds.
+        /// A configuration file for ssh. Default: the choice of ssh.
         ssh_config: Option<PathBuf> = None, like "\"/etc/kiln/ssh_config\"";
-        /// The socket of the container engine on a node: Podman's, or Docker's `/var/run/docker.sock`.
+        /// The container engine's socket on a node: Podman's, or Docker's `/var/run/docker.sock`.
         engine_socket: PathBuf = "/run/podman/podman.sock".into();
-        /// How long a connection may take to be made.
+        /// The time limit for connecting.
         connect_timeout: Period = Period::seconds(10);
     }
 }

@@ -36,8 +36,7 @@ impl Source {
             Err(error) => {
                 let line = error.span().map_or(1, |span| line_of(span.start));
                 let problem = Problem::new(place(line), error.message());
-                self.problems
-                    .push(problem.hint("see https://toml.io for how it is written"));
+                self.problems.push(problem.hint("see https://toml.io for the syntax"));
                 return;
             }
         };
@@ -90,7 +89,7 @@ impl Source {
                 continue;
             };
             let Ok(value) = value.into_string() else {
-                self.problems.push(Problem::new(here, "it is no UTF-8 text"));
+                self.problems.push(Problem::new(here, "it is not UTF-8 text"));
                 continue;
             };
             // As with `KEY=${UNSET}`: an empty variable sets nothing.
@@ -191,14 +190,14 @@ mod tests {
              [[jobs]]\n",
         );
         insta::assert_snapshot!(told(&source), @r"
-            kiln.toml:1: `data_dir`: invalid type: integer `5`, expected text | data_dir: Where Kiln keeps toolboxes, sandboxes, jobs, records and the embedded S3 store. It needs a file system with extended attributes that can hold an overlay's upper layer: ext4, xfs, btrfs; not NFS. `--data-dir` and `KILN_DATA_DIR` win over it. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.
+            kiln.toml:1: `data_dir`: invalid type: integer `5`, expected text | data_dir: The directory for toolboxes, sandboxes, jobs, records and the embedded S3 store. Its file system must support extended attributes and the upper layer of an overlay: ext4, xfs or btrfs, not NFS. `--data-dir` and `KILN_DATA_DIR` override this key. Default: `$XDG_DATA_HOME/kiln`, else `~/.local/share/kiln`.
             kiln.toml:2: there is no key or section `colour` | `kiln config reference` lists every key
             kiln.toml:4: there is no key `lisen` in [server] | is it `listen`?
-            kiln.toml:5: `listen`: `localhost` is no address such as 127.0.0.1:9000 or [::1]:9000 | listen: The address, or a list of them. Others than loopback ones need authentication and TLS.
+            kiln.toml:5: `listen`: `localhost` is not an address such as 127.0.0.1:9000 or [::1]:9000 | listen: The address to listen on, or a list of addresses. Addresses other than loopback require authentication and TLS.
             kiln.toml:6: there is no key `issuer` in [server] | `issuer` is a key of [oidc]
-            kiln.toml:8: `burst`: invalid value: integer `-1`, expected a number | burst: Requests that it may make at once.
-            kiln.toml:9: `request_timeout`: `5 fortnights` is no length of time such as 30s, 5m or 90d | request_timeout: How long a request may take to be read, and then to be answered.
-            kiln.toml:11: `mode`: unknown variant `off`, expected `auto` or `required` | mode: `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one, and the server starts on loopback addresses only.
+            kiln.toml:8: `burst`: invalid value: integer `-1`, expected a number | burst: The number of requests allowed at once.
+            kiln.toml:9: `request_timeout`: `5 fortnights` is not a length of time such as 30s, 5m or 90d | request_timeout: The time limit for reading a request, and again for answering it.
+            kiln.toml:11: `mode`: unknown variant `off`, expected `auto` or `required` | mode: `required`: every request needs a token. `auto`: the same if `[oidc]` is present; otherwise no token is needed, and the server starts on loopback addresses only.
             kiln.toml:12: there is no key or section `ouath` | is it `auth`?
             kiln.toml:13: `jobs` is a section; write it as `[jobs]` | `kiln config reference` lists every key
         ");
@@ -208,10 +207,10 @@ mod tests {
     #[test]
     fn a_file_that_is_no_toml() {
         insta::assert_snapshot!(told(&file("data_dir = '/x'\n[server\n")), @r"
-            kiln.toml:2: unclosed table, expected `]` | see https://toml.io for how it is written
+            kiln.toml:2: unclosed table, expected `]` | see https://toml.io for the syntax
         ");
         insta::assert_snapshot!(told(&file("[auth]\nmode='auto'\nmode='required'\n")), @r"
-            kiln.toml:3: duplicate key | see https://toml.io for how it is written
+            kiln.toml:3: duplicate key | see https://toml.io for the syntax
         ");
     }
 
@@ -259,10 +258,10 @@ mod tests {
         ]);
         insta::assert_snapshot!(told(&source), @r#"
             KILN_AUTH__MODE: there is no such key | is it `KILN__AUTH__MODE`?
-            KILN__AUTH__MODE: `mode`: unknown variant `off`, expected `auto` or `required` | mode: `required`: every request needs a token. `auto`: likewise if `[oidc]` is there; without it nobody needs one, and the server starts on loopback addresses only.
+            KILN__AUTH__MODE: `mode`: unknown variant `off`, expected `auto` or `required` | mode: `required`: every request needs a token. `auto`: the same if `[oidc]` is present; otherwise no token is needed, and the server starts on loopback addresses only.
             KILN__AUTH__MOOD: there is no such key | is it `KILN__AUTH__MODE`?
             KILN__DATA_DIR: there is no such key | is it `KILN_DATA_DIR`?
-            KILN__LIMITS__BURST: `burst`: invalid type: string "many", expected a number | burst: Requests that it may make at once.
+            KILN__LIMITS__BURST: `burst`: invalid type: string "many", expected a number | burst: The number of requests allowed at once.
             KILN__auth__mode: there is no such key | is it `KILN__AUTH__MODE`?
             kiln__auth__mode: there is no such key | is it `KILN__AUTH__MODE`?
         "#);

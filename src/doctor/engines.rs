@@ -40,11 +40,11 @@ async fn engine(config: &Config) -> Vec<Finding> {
         (None, _) | (_, Ok(None)) => {
             let there = Path::new(DEFAULT_SOCKET).exists();
             let detail = if there {
-                "there is one, and Kiln does not use it"
+                "there is one, but Kiln does not use it"
             } else {
                 "none is configured"
             };
-            let next = format!("to have jobs there: `engine = \"unix://{DEFAULT_SOCKET}\"` in [docker]");
+            let next = format!("to run jobs there: `engine = \"unix://{DEFAULT_SOCKET}\"` in [docker]");
             return vec![Finding::missing(AREA, WHAT, detail, next)];
         }
         (Some(url), Ok(Some(driver))) => (url, driver),
@@ -125,12 +125,12 @@ fn guest_kernel(configuration: &Path) -> Finding {
     let version = name.trim_start_matches("vmlinux-").trim_start_matches("vmlinuz-");
     let built_with = fs_err::read_to_string(kernel.with_file_name(format!("config-{version}"))).unwrap_or_default();
     if built_with.is_empty() {
-        let detail = format!("{name}: how it was built is not said beside it");
+        let detail = format!("{name}: its build configuration is missing");
         return Finding::missing(
             AREA,
             WHAT,
             detail,
-            "run a foreign job: it says what is missing, if anything is",
+            "run a foreign job: its failure names a missing feature",
         );
     }
     let lacks: Vec<_> = ["CONFIG_BINFMT_MISC", "CONFIG_OVERLAY_FS", "CONFIG_SQUASHFS"]
@@ -180,7 +180,7 @@ async fn runtime_classes() -> Option<Finding> {
         Finding::missing(
             AREA,
             WHAT,
-            "none whose handler is Kata",
+            "none with a Kata handler",
             "kubectl apply -f kata/runtimeclass.yaml",
         )
     } else {

@@ -57,8 +57,7 @@ async fn in_namespace(config: &Config, driver: &NamespaceDriver, script: &str) -
         .and_then(|()| {
             use std::os::unix::fs::PermissionsExt;
             let open = std::fs::Permissions::from_mode(0o777);
-            fs_err::set_permissions(&dir, open)
-                .map_err(|error| crate::records::Failure::io("cannot try it out", &error))
+            fs_err::set_permissions(&dir, open).map_err(|error| crate::records::Failure::io("cannot test it", &error))
         })
         .map_err(|failure| failure.to_string())?;
     let mut last = String::new();
@@ -129,7 +128,7 @@ async fn binfmt_misc(config: &Config, driver: &NamespaceDriver, release: &str) -
     const WHAT: &str = "binfmt_misc in user namespaces";
     let script = format!("mkdir {HOST_COMMAND_DIR}/b && mount -t binfmt_misc none {HOST_COMMAND_DIR}/b");
     match in_namespace(config, driver, &script).await {
-        Ok(()) => Finding::ok(AREA, WHAT, "mounted: emulated builds need nothing of the host"),
+        Ok(()) => Finding::ok(AREA, WHAT, "mounted: emulated builds need no change of the host"),
         Err(why) if is_older(release, OWN_BINFMT) => Finding::missing(
             AREA,
             WHAT,

@@ -37,7 +37,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
             findings.push(if accelerated {
                 Finding::ok(AREA, "KVM", "a kernel was started with it")
             } else if there {
-                let detail = format!("{KVM} is there, and no kernel starts with it");
+                let detail = format!("{KVM} exists, but no kernel boots with it");
                 Finding::broken(
                     AREA,
                     "KVM",

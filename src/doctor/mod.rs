@@ -105,7 +105,7 @@ async fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
     let limit = std::time::Duration::from_secs(10);
     let output = match tokio::time::timeout(limit, output).await {
         Ok(output) => output.map_err(|error| format!("cannot run {program}: {error}"))?,
-        Err(_) => return Err(format!("{program} said nothing for {} s", limit.as_secs())),
+        Err(_) => return Err(format!("{program} did not answer for {} s", limit.as_secs())),
     };
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());

@@ -132,7 +132,7 @@ async fn clock(endpoint: &str) -> Option<Finding> {
     let date = answer.headers().get(reqwest::header::DATE)?.to_str().ok()?;
     let theirs = DateTimeParser::new().parse_timestamp(date).ok()?;
     let skew = Timestamp::now().duration_since(theirs).unsigned_abs();
-    let detail = format!("{} s from that of S3", skew.as_secs());
+    let detail = format!("{} s off the clock of S3", skew.as_secs());
     Some(if skew <= MOST_SKEW {
         Finding::ok(AREA, WHAT, detail)
     } else {

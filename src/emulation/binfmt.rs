@@ -110,7 +110,7 @@ pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
         .hint("run `kiln toolbox build`; qemu/binfmt.toml and kata/toolbox/toolbox.toml must agree")),
         Err(error) => Err(Failure::new(
             Code::BinfmtRefused,
-            format!("the kernel did not take the binfmt_misc entry {}: {error}", entry.name),
+            format!("the kernel refused the binfmt_misc entry {}: {error}", entry.name),
         )),
     }
 }
@@ -124,8 +124,9 @@ fn mount_failure(errno: Errno) -> Failure {
         Errno::ENODEV => {
             failure.hint("the kernel has no binfmt_misc loaded; run `modprobe binfmt_misc` on the host once")
         }
-        Errno::EPERM | Errno::EINVAL => failure
-            .hint("a binfmt_misc of one's own needs Linux 6.7 or newer and a security module that allows the mount"),
+        Errno::EPERM | Errno::EINVAL => {
+            failure.hint("a private binfmt_misc needs Linux 6.7 or newer and a security module that allows the mount")
+        }
         _ => failure,
     }
 }

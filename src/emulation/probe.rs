@@ -79,7 +79,7 @@ pub fn probe(arch: Arch, dir: &Path) -> Result<(), Failure> {
     let failed = |why: String| {
         Failure::new(
             Code::EmulatorBroken,
-            format!("a tiny {arch} program does not run in the sandbox: {why}"),
+            format!("a small {arch} program does not run in the sandbox: {why}"),
         )
         .hint("the emulator was registered but does not work; try another version of qemu in the toolbox")
     };

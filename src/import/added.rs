@@ -68,7 +68,7 @@ where
             objects.extend(artifacts.iter().flatten().cloned());
             let added = import.add(&**store, place, image, &objects).await?;
             if let (true, Some(_), Err(failure)) = (added, &image.link, artifacts) {
-                let reason = format!("its artifacts are not known: {failure}");
+                let reason = format!("its artifacts are unknown: {failure}");
                 import.note(place, image.id, false, reason);
             }
         }

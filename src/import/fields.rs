@@ -89,7 +89,7 @@ impl Fields {
             Value::String(text) => text.trim().parse().ok(),
             other => other.as_u64().and_then(|number| number.try_into().ok()),
         };
-        number.ok_or_else(|| format!("{name}: not a number that can be used: {value}"))
+        number.ok_or_else(|| format!("{name}: not a usable number: {value}"))
     }
 
     /// A value that is written as text: an identity, a moment, an architecture.

@@ -39,7 +39,7 @@ deleted!(PublicKey, Recipe, Image);
 
 fn when_deleted(members: &mut Fields, created: Moment) -> Taken<Moment> {
     Ok(members.maybe_parsed("deleted")?.unwrap_or_else(|| {
-        members.changed("deleted: missing, taken to be when it was created");
+        members.changed("deleted: missing, replaced by the time of creation");
         created
     }))
 }

@@ -17,7 +17,7 @@ pub struct Change {
     pub size: u64,
 }
 
-/// How a change is made.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]

@@ -19,7 +19,7 @@ pub use table::Code;
 pub struct Failure {
     /// The kind of failure, which decides the consequences.
     pub code: Code,
-    /// The cause, in one line.
+    /// The cause, on one line.
     pub detail: String,
     /// Advice for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -11,21 +11,21 @@ use crate::arch::Arch;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Image {
-    /// Its identity, and the first part of its objects' keys.
+    /// Its id, and the first part of the keys of its objects.
     #[cfg_attr(feature = "server", schema(value_type = uuid::Uuid))]
     pub id: ImageId,
-    /// When it was made.
+    /// The time of its creation.
     #[cfg_attr(feature = "server", schema(value_type = String))]
     pub created: Moment,
-    /// The image's `manifest.json`; none until its artifacts were uploaded.
+    /// The image's `manifest.json`; null until its artifacts are uploaded.
     pub link: Option<Link>,
-    /// What people call it. Need not be unique.
+    /// Its name, which need not be unique.
     pub name: String,
     /// Its architecture.
     pub arch: Arch,
     /// Tags.
     pub metadata: BTreeMap<String, String>,
-    /// When it was deleted; only in the collection of deleted images.
+    /// The time of its deletion; only in the collection of deleted images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]
     pub deleted: Option<Moment>,

@@ -18,42 +18,42 @@ use crate::arch::Arch;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Job {
-    /// Its identity.
+    /// Its id.
     #[cfg_attr(feature = "server", schema(value_type = Uuid))]
     pub id: JobId,
-    /// When it was asked for.
+    /// The time of the request.
     #[cfg_attr(feature = "server", schema(value_type = String))]
     pub created: Moment,
-    /// What it does.
+    /// Its type.
     pub job_type: JobType,
-    /// The recipe (create) or image (customize) that it starts from.
+    /// The recipe (create) or image (customize) that the job starts from.
     pub artifact_id: Uuid,
-    /// The key that may log in to its shell.
+    /// The public key that may log in to its shell.
     #[cfg_attr(feature = "server", schema(value_type = Uuid))]
     pub public_key_id: PublicKeyId,
-    /// The name of the image that comes out.
+    /// The name of the resulting image.
     pub image_root_archive_name: String,
-    /// Whether a failed build opens a shell.
+    /// Whether the job opens a shell after its build.
     pub enable_debug: bool,
-    /// Disk for the build, GiB.
+    /// The disk limit of the job, in GiB.
     pub build_env_size: u32,
-    /// Memory for the build, GiB.
+    /// The memory limit of the job, in GiB.
     pub job_mem_size: u32,
     /// The kernel's file name in `/boot`.
     pub kernel_file_name: String,
     /// The initial RAM disk's file name in `/boot`.
     pub initrd_file_name: String,
-    /// The file of kernel parameters in `/boot`; it need not be there.
+    /// The name of the kernel parameters file in `/boot`; the file is optional.
     pub kernel_parameters_file_name: String,
-    /// Shells; null where there are none.
+    /// Its shells; null if it has none.
     pub ssh_containers: Option<Vec<SshContainer>>,
-    /// Whether the job needs a kernel of its own.
+    /// Whether the job needs its own kernel, and so a virtual machine.
     pub require_dkms: bool,
-    /// Where it is.
+    /// Its status.
     pub status: JobStatus,
-    /// The architecture of what comes out, from recipe or image.
+    /// The architecture of the resulting image: that of the recipe or image.
     pub arch: Arch,
-    /// The image that came out.
+    /// The resulting image.
     #[cfg_attr(feature = "server", schema(value_type = Option<Uuid>))]
     pub resultant_image_id: Option<ImageId>,
     /// Name of the Kubernetes job.
@@ -68,31 +68,31 @@ pub struct Job {
     pub kubernetes_secret: Option<String>,
     /// Kubernetes namespace.
     pub kubernetes_namespace: String,
-    /// The remote build node it runs on, or the empty text.
+    /// The remote build node that it runs on; empty if it runs elsewhere.
     pub remote_build_node: String,
 }
 
-/// What may be said of a job, and need not be; null: as usual.
+/// Optional settings of a job; null means the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct JobOptions {
-    /// Disk for the job, GiB.
+    /// The disk limit of the job, in GiB.
     pub build_env_size: Option<u32>,
-    /// Memory for the job, GiB.
+    /// The memory limit of the job, in GiB.
     pub job_mem_size: Option<u32>,
     /// The kernel's file name in `/boot`.
     pub kernel_file_name: Option<String>,
     /// The initial RAM disk's file name in `/boot`.
     pub initrd_file_name: Option<String>,
-    /// The file of kernel parameters in `/boot`; it need not be there.
+    /// The name of the kernel parameters file in `/boot`; the file is optional.
     pub kernel_parameters_file_name: Option<String>,
-    /// Whether the job needs a kernel of its own.
+    /// Whether the job needs its own kernel, and so a virtual machine.
     pub require_dkms: Option<bool>,
-    /// Which tools may run as native twins if programs are emulated.
+    /// The tools that may run as native twins in an emulated job.
     pub twins: Option<TwinLevel>,
 }
 
-/// What a job does.
+/// The type of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -116,7 +116,7 @@ impl JobType {
     }
 }
 
-/// Where a job is, in IMS's nine words.
+/// The status of a job, as IMS defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -185,20 +185,20 @@ impl JobStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct SshContainer {
-    /// Its name, where the client gave one.
+    /// Its name, if the client gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(nullable = false))]
     pub name: Option<String>,
     /// Whether the shell is confined to the image's root.
     #[serde(default)]
     pub jail: bool,
-    /// What it is doing; `pending` until it is open.
+    /// Its status; `pending` until it is open.
     pub status: String,
-    /// Where it can be reached, by network: `customer_access` and `cluster.local`.
+    /// Its addresses, by network: `customer_access` and `cluster.local`.
     pub connection_info: std::collections::BTreeMap<String, Connection>,
 }
 
-/// Where a shell can be reached.
+/// The address of a shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Connection {

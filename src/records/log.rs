@@ -41,7 +41,7 @@ pub struct LogRow {
     pub line: LogLine,
 }
 
-/// Who said a line. What an agent says comes as a [`Stream`], so that none can pass for the server.
+/// The origin of a log line. An agent cannot report the server's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]

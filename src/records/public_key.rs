@@ -8,17 +8,17 @@ use super::{Moment, PublicKeyId};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct PublicKey {
-    /// Its identity.
+    /// Its id.
     #[cfg_attr(feature = "server", schema(value_type = uuid::Uuid))]
     pub id: PublicKeyId,
-    /// When it was made.
+    /// The time of its creation.
     #[cfg_attr(feature = "server", schema(value_type = String))]
     pub created: Moment,
-    /// What people call it. Need not be unique.
+    /// Its name, which need not be unique.
     pub name: String,
-    /// The key, as a line of `authorized_keys`; kept byte for byte.
+    /// The key, as a line of `authorized_keys`, stored unchanged.
     pub public_key: String,
-    /// When it was deleted; only in the collection of deleted keys.
+    /// The time of its deletion; only in the collection of deleted keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]
     pub deleted: Option<Moment>,

@@ -5,35 +5,35 @@ use serde::{Deserialize, Serialize};
 use super::{Link, Moment, RecipeId, TwinLevel};
 use crate::arch::Arch;
 
-/// A recipe: what to build, and for which architecture.
+/// A recipe: the description of an image, and its architecture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Recipe {
-    /// Its identity.
+    /// Its id.
     #[cfg_attr(feature = "server", schema(value_type = uuid::Uuid))]
     pub id: RecipeId,
-    /// When it was made.
+    /// The time of its creation.
     #[cfg_attr(feature = "server", schema(value_type = String))]
     pub created: Moment,
-    /// The recipe's archive; none until it was uploaded.
+    /// The recipe's archive; null until it is uploaded.
     pub link: Option<Link>,
     /// The tool that builds it.
     pub recipe_type: RecipeType,
-    /// The distribution that comes out.
+    /// The distribution of the resulting image.
     pub linux_distribution: LinuxDistribution,
-    /// What people call it. Need not be unique.
+    /// Its name, which need not be unique.
     pub name: String,
-    /// The architecture of what comes out. Jobs and images made from the recipe inherit it.
+    /// The architecture of the resulting image. Jobs and images made from the recipe inherit it.
     pub arch: Arch,
-    /// Whether the build loads kernel modules, and so needs a kernel of its own.
+    /// Whether the build loads kernel modules, and so needs its own kernel.
     pub require_dkms: bool,
-    /// Values for the recipe's templates, in the order given. Null where a client said null.
+    /// Values for the recipe's templates, in the given order. Null if the client sent null.
     pub template_dictionary: Option<Vec<TemplateValue>>,
-    /// Which tools may run as native twins in its emulated builds. Kiln's own word: absent unless somebody said it.
+    /// The tools that may run as native twins in emulated builds. Kiln's own member, absent unless it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(nullable = false))]
     pub twins: Option<TwinLevel>,
-    /// When it was deleted; only in the collection of deleted recipes.
+    /// The time of its deletion; only in the collection of deleted recipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]
     pub deleted: Option<Moment>,
@@ -114,7 +114,7 @@ impl LinuxDistribution {
     }
 }
 
-/// One value for a recipe's templates.
+/// A value for a recipe's templates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateValue {
     /// The variable.

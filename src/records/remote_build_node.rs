@@ -2,28 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A registered host.
+/// A host that is registered to run jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct RemoteBuildNode {
-    /// The host's name, which is its identity.
+    /// The host name, which is its id.
     pub xname: String,
 }
 
-/// What a look at a host found. Texts hold the reason when something is not as it has to be.
+/// The result of a check of a host. The texts hold the reason if the check failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct RemoteBuildNodeStatus {
     /// The host's name.
     pub xname: String,
-    /// Whether it can be logged in to.
+    /// The result of the login with SSH.
     pub ssh_status: String,
-    /// Whether it has Podman.
+    /// The result of the check for Podman.
     pub podman_status: String,
     /// Its architecture.
     pub node_arch: String,
-    /// Jobs that run there now; -1 when that is not known.
+    /// The number of jobs that run there now; -1 if unknown.
     pub num_current_jobs: i64,
     /// Whether jobs can run there.
     pub able_to_run_jobs: bool,

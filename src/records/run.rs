@@ -292,20 +292,20 @@ pub struct Used {
     pub memory: u64,
     /// Bytes of disk.
     pub disk: u64,
-    /// CPU time, milliseconds.
+    /// CPU time, in milliseconds.
     pub cpu_ms: u64,
 }
 
-/// How long a step took.
+/// The duration of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct StepTime {
-    /// Which.
+    /// The step.
     #[cfg_attr(feature = "server", schema(value_type = String))]
     pub step: Step,
-    /// Wall-clock time, milliseconds.
+    /// Wall-clock time, in milliseconds.
     pub wall_ms: u64,
-    /// CPU time, milliseconds.
+    /// CPU time, in milliseconds.
     pub cpu_ms: u64,
 }
 

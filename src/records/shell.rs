@@ -36,7 +36,7 @@ pub struct Shell {
 pub struct ShellWish {
     /// The keys that may log in, as in OpenSSH's `authorized_keys`.
     pub keys: String,
-    /// Whether a login sees the image's root and nothing else.
+    /// Whether a login sees only the image's root.
     pub jail: bool,
     /// When it is opened.
     pub when: ShellTime,
@@ -61,7 +61,7 @@ pub struct Address {
     pub port: u16,
 }
 
-/// How a shell is.
+/// The status of a shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::JobType;
 
-/// A stage of a job. A job goes through those of its [type](Step::of) in this order and never back.
+/// A stage of a job. A job goes through the steps of its type in this order, and never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]

@@ -33,7 +33,7 @@ impl Role {
 /// A token's record. It holds the SHA-256 of the token, not the token itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// Its identity.
+    /// Its id.
     pub id: TokenId,
     /// The time of its creation.
     pub created: Moment,

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Which tools of the image may run as native twins while it is built. Each level includes those before it.
+/// The tools of the image that may run as native twins during its build. Each level includes those before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -55,15 +55,15 @@ impl FromStr for TwinLevel {
     }
 }
 
-/// What ran how while an image of a foreign architecture was built.
+/// Counts of native and emulated programs in the build of an image for a foreign architecture.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Execs {
-    /// Programs of the image that were started as their native twins.
+    /// The number of times that a program of the image ran as its native twin.
     pub twins: u64,
-    /// Programs of the image that were started under the emulator.
+    /// The number of times that a program of the image ran under the emulator.
     pub emulated: u64,
-    /// The emulated programs that took most CPU time, the most expensive first; ten at most.
+    /// The emulated programs with the highest CPU time, in descending order; at most 10.
     pub most_expensive: Vec<EmulatedProgram>,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Execs {
 pub struct EmulatedProgram {
     /// Its path in the image.
     pub program: String,
-    /// How often it ran.
+    /// The number of runs.
     pub runs: u64,
     /// CPU time of all runs, in milliseconds.
     pub cpu_ms: u64,

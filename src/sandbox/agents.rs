@@ -36,7 +36,7 @@ impl Agents {
         let path = self.own.with_file_name(arch.name()).join(name);
         let lacks = |why: String| {
             Failure::new(Code::NotEquipped, format!("there is no agent for {arch}: {why}")).hint(format!(
-                "`make agent ARCH={arch}` builds it; it belongs into the directory `{arch}` beside `{}`",
+                "`make agent ARCH={arch}` builds it; put it into the directory `{arch}` beside `{}`",
                 self.own.display()
             ))
         };

@@ -54,9 +54,8 @@ impl Doors {
             tasks: JoinSet::new(),
         };
         for port in ports {
-            let failed = |error: std::io::Error| {
-                Failure::new(Code::NoDoor, format!("cannot open a door to port {port}: {error}"))
-            };
+            let failed =
+                |error: std::io::Error| Failure::new(Code::NoDoor, format!("cannot relay port {port}: {error}"));
             let name = socket_name(*port);
             let listener = listen(dir, &name).and_then(UnixListener::from_std).map_err(failed)?;
             doors.sockets.push(dir.join(name));

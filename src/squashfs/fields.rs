@@ -12,7 +12,7 @@ impl<'a> Fields<'a> {
         let (head, rest) = self
             .0
             .split_at_checked(size)
-            .ok_or_else(|| damaged("a table breaks off"))?;
+            .ok_or_else(|| damaged("a table is truncated"))?;
         self.0 = rest;
         Ok(head)
     }
@@ -21,7 +21,7 @@ impl<'a> Fields<'a> {
         let (head, rest) = self
             .0
             .split_first_chunk()
-            .ok_or_else(|| damaged("a table breaks off"))?;
+            .ok_or_else(|| damaged("a table is truncated"))?;
         self.0 = rest;
         Ok(*head)
     }

@@ -108,7 +108,7 @@ pub enum NotPossible {
         of: u64,
     },
     /// The root has something that this code cannot write, or it changed during the run.
-    #[error("the root has what only mksquashfs can judge: {0}")]
+    #[error("the root has something that only mksquashfs can handle: {0}")]
     Root(String),
 }
 
@@ -134,7 +134,7 @@ pub fn rebase(
     if let Err(error) = fs_err::remove_file(out)
         && error.kind() != io::ErrorKind::NotFound
     {
-        return Err(Failure::io("cannot remove an unfinished image", &error));
+        return Err(Failure::io("cannot remove an incomplete image", &error));
     }
     match stop {
         Stop::NotPossible(why) => Ok(Outcome::NotPossible(why)),

@@ -53,7 +53,7 @@ impl Superblock {
     pub fn parse(bytes: &[u8; SIZE], length: u64) -> Result<Self, Stop> {
         let mut fields = Fields(bytes);
         if fields.u32()? != MAGIC {
-            return Err(damaged("it is no squashfs"));
+            return Err(damaged("it is not a squashfs"));
         }
         let (inodes, made, block_size, fragments) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
         let (compressor, block_log, flags, ids) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);

@@ -259,7 +259,7 @@ fn time(seconds: i64) -> u32 {
 
 /// A device number in squashfs's form: 12 bits of major, 20 of minor.
 fn device(major: u64, minor: u64) -> Result<u32, Stop> {
-    let outside = || unfit("a device has a number that squashfs has no room for");
+    let outside = || unfit("a device has a number that does not fit into squashfs");
     let major = u32::try_from(major).ok().filter(|major| *major < 1 << 12);
     let minor = u32::try_from(minor).ok().filter(|minor| *minor < 1 << 20);
     let (major, minor) = major.zip(minor).ok_or_else(outside)?;

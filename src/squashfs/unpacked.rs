@@ -47,13 +47,13 @@ impl Unpacked {
             serde_json::to_writer(&mut file, self)?;
             file.flush()
         };
-        write().map_err(|error| Failure::io("cannot note what was unpacked", &error))
+        write().map_err(|error| Failure::io("cannot write the list of unpacked files", &error))
     }
 
     /// Reads a [saved](Unpacked::save) record.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let read = || -> io::Result<Self> { Ok(serde_json::from_slice(&fs_err::read(path)?)?) };
-        read().map_err(|error| Failure::io("cannot read what was unpacked", &error))
+        read().map_err(|error| Failure::io("cannot read the list of unpacked files", &error))
     }
 
     /// Records the files that unsquashfs has just unpacked from `base` into `root`. Takes at least 20 ms: the clock

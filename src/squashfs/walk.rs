@@ -226,7 +226,7 @@ impl<'a> Walk<'a> {
                 let name = fields.bytes(usize::from(length) + 1)?;
                 // Strictly ascending names are also distinct.
                 if name <= last || name == b"." || name == b".." || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-                    return Err(damaged("a directory has names that cannot be"));
+                    return Err(damaged("a directory has invalid names"));
                 }
                 last = name;
                 if kind != DIRECTORY && kind != FILE {

@@ -414,7 +414,7 @@ pub enum StoreError {
     #[error("the record was changed at the same time by another request")]
     Stale,
     /// A record with this identity exists already.
-    #[error("there is one with this identity already")]
+    #[error("a record with this id already exists")]
     Exists,
     /// The store cannot be reached, is full, or is broken.
     #[error("the database does not answer: {0}")]
@@ -439,9 +439,8 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) => {
-                Failure::new(Code::StoreUnavailable, error).hint("see whether the database runs and its disk has space")
-            }
+            StoreError::Unavailable(_) => Failure::new(Code::StoreUnavailable, error)
+                .hint("check that the database runs, and that its disk has space"),
             StoreError::Damaged(_) => Failure::new(Code::StoreDamaged, error),
             _ => Failure::new(Code::StoreConflict, error),
         }

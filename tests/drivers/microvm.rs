@@ -169,7 +169,7 @@ async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     next.scratch_from = Some(job);
     let failure = place.driver().start(&next).await.unwrap_err();
     assert_eq!(failure.code.name(), "no_scratch", "{failure}");
-    assert!(failure.detail.contains("ended too suddenly"), "{failure}");
+    assert!(failure.detail.contains("ended without unmounting"), "{failure}");
     place.driver().destroy(next.job, Scratch::Remove).await.unwrap();
     place.driver().destroy(job, Scratch::Remove).await.unwrap();
 

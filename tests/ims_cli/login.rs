@@ -95,13 +95,13 @@ fn a_server_without_tokens_is_remembered_too() {
     let kiln = Kiln::bare();
     let server = FakeServer::agreeable();
     let ran = kiln.run(["login", &server.url()]).ok();
-    assert!(ran.stderr.contains("wants no token"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("needs no token"), "{}", ran.stderr);
     server.take();
     kiln.run(["images", "list"]).ok();
     assert_eq!(server.lines(), ["GET /v3/images"]);
     let stranger = FakeServer::start(|_| Answer::json(200, &json!({ "hello": "world" })));
     let ran = kiln.run(["login", &stranger.url()]);
-    assert!(ran.failed().contains("is no Kiln"), "{}", ran.stderr);
+    assert!(ran.failed().contains("is neither a Kiln"), "{}", ran.stderr);
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn what_cannot_be_completed_is_removed_again() {
     });
     let ran = kiln_at(&kiln, &ims, &format!("images create --from {}", image.display()));
     assert!(
-        ran.stderr.contains("hint: only a Kiln server takes uploads"),
+        ran.stderr.contains("hint: only a Kiln server accepts uploads"),
         "{}",
         ran.stderr
     );

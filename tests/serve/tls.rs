@@ -74,11 +74,11 @@ fn certificates_that_cannot_be_used() {
         let set: Vec<_> = both.into_iter().filter(|(_, value)| !value.is_empty()).collect();
         refused(&kiln, &set)
     };
-    assert!(error(certificate, "").contains("there is no tls_key"));
-    assert!(error("", key).contains("there is no tls_certificate"));
+    assert!(error(certificate, "").contains("tls_key is not set"));
+    assert!(error("", key).contains("tls_certificate is not set"));
     assert!(error("/nowhere/tls.pem", key).contains("/nowhere/tls.pem"));
-    assert!(error(key, key).contains("there is no certificate in it"));
-    assert!(error(certificate, certificate).contains("there is no private key in it"));
+    assert!(error(key, key).contains("it contains no certificate"));
+    assert!(error(certificate, certificate).contains("it contains no private key"));
     let other = kiln.data().join("other.key");
     fs_err::write(&other, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     let error = error(certificate, other.to_str().unwrap());

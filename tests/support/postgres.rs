@@ -187,7 +187,7 @@ impl Server {
     fn processes(&self) -> Vec<Pid> {
         let data = self.dir.join("data");
         let entries = fs_err::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
-        let here = entries.filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == data));
+        let here = entries.filter(|entry| fs_err::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == data));
         let pids = here.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.map(Pid::from_raw).collect()
     }

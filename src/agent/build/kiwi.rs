@@ -93,7 +93,7 @@ async fn run_image_script(
     command.arg(root).args(["bash", "/image/images.sh"]);
     run(command, emulator, programs, events).await?.check(|script| {
         Failure::new(Code::ScriptFailed, format!("images.sh failed: {}", script.status))
-            .hint("the script's own output stands before this line in the log")
+            .hint("the script's own output precedes this line in the log")
     })
 }
 
@@ -122,13 +122,12 @@ fn cause(said: &[String]) -> Failure {
         .map(|line| cause::text_of(line))
         .or_else(|| cause::last_words(said))
     else {
-        return Failure::new(Code::BuildFailed, "kiwi failed and said nothing");
+        return Failure::new(Code::BuildFailed, "kiwi failed without a message");
     };
     if ["config.sh", "images.sh"].iter().any(|script| error.contains(script)) {
-        return Failure::new(Code::ScriptFailed, error)
-            .hint("the script's own output stands before this line in the log");
+        return Failure::new(Code::ScriptFailed, error).hint("the script's own output precedes this line in the log");
     }
-    Failure::new(Code::BuildFailed, format!("kiwi: {error}")).hint("the log has everything that kiwi said")
+    Failure::new(Code::BuildFailed, format!("kiwi: {error}")).hint("the log has the whole output of kiwi")
 }
 
 #[cfg(test)]
@@ -159,7 +158,7 @@ mod tests {
                 Code::BuildFailed,
                 "kiwi: TypeError: oops",
             ),
-            ("", Code::BuildFailed, "kiwi failed and said nothing"),
+            ("", Code::BuildFailed, "kiwi failed without a message"),
         ] {
             assert_eq!(failure(said), (code, detail.to_owned()));
         }

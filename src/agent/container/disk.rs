@@ -64,7 +64,7 @@ pub(super) fn mount_file(dir: &Path, (bytes, inodes): (u64, u64)) -> Result<bool
     node("/dev/loop-control", SFlag::S_IFCHR, LOOP_CONTROL)?;
     let device = tool("losetup", &["--find"])?;
     let number = device.strip_prefix("/dev/loop").and_then(|number| number.parse().ok());
-    let number: u64 = number.ok_or_else(|| no_scratch(&format!("`{device}` is no loop device")))?;
+    let number: u64 = number.ok_or_else(|| no_scratch(&format!("`{device}` is not a loop device")))?;
     node(&device, SFlag::S_IFBLK, (LOOP_MAJOR, number))?;
     tool("losetup", &[&device, &there])?;
     let mounted = mount(
@@ -110,5 +110,5 @@ fn no_scratch(why: &str) -> Failure {
         Code::NoScratch,
         format!("the virtual machine cannot make the sandbox's disk space: {why}"),
     )
-    .hint("its kernel needs loop devices and ext4; kata/README.md names what else")
+    .hint("its kernel needs loop devices and ext4; kata/README.md lists all requirements")
 }

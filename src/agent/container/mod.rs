@@ -95,12 +95,12 @@ fn main_of_sandbox() -> i32 {
 fn read_order() -> Result<Order, Failure> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
-    read.map_err(|error| Failure::io("cannot read what the container is for", &error))?;
+    read.map_err(|error| Failure::io("cannot read the instructions of the container", &error))?;
     serde_json::from_str(&line).map_err(|error| {
         // The server died between the two calls that start a container.
         Failure::new(
             Code::SandboxStart,
-            format!("the container was not told its job: {error}"),
+            format!("the container got no valid instructions: {error}"),
         )
     })
 }

@@ -57,9 +57,9 @@ fn cpu() -> String {
 /// Makes namespaces and a mount, which fails wherever a security module or an old kernel would prevent a sandbox.
 fn try_out(ids: IdMap) -> Result<(), Failure> {
     rights::keep_only_ids()?;
-    let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot try out a sandbox: {errno}"));
+    let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot test a sandbox: {errno}"));
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
-    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot try out a sandbox", &error))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot test a sandbox", &error))?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
     match unsafe { fork() }.map_err(system)? {

@@ -50,7 +50,7 @@ impl Customizing<'_> {
         {
             return Err(Failure::new(
                 Code::ChangeUnreachable,
-                format!("{} is not what was uploaded", change.name),
+                format!("{} differs from the uploaded file", change.name),
             ));
         }
         let command = match change.kind {
@@ -134,11 +134,11 @@ fn failed(change: &ChangeSource, tool: &Finished) -> Failure {
         None => format!("was ended: {}", tool.status),
     };
     let last = cause::last_words(&tool.tail)
-        .map(|line| format!("; it said last: {line}"))
+        .map(|line| format!("; its last line: {line}"))
         .unwrap_or_default();
     Failure::new(
         Code::ChangeFailed,
         format!("{} `{}` {how}{last}", change.kind.name(), change.name),
     )
-    .hint("what it said stands before this line in the log; the image that it was to change is as it was")
+    .hint("its output precedes this line in the log; the base image is unchanged")
 }

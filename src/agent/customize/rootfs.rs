@@ -64,11 +64,11 @@ fn check(source: &ObjectSource, found: &Digests) -> Result<(), Failure> {
     Err(Failure::new(
         Code::ImageCorrupt,
         format!(
-            "the root file system in S3 is not the one that the image's manifest describes: {} bytes, md5 {}",
+            "the root file system in S3 differs from the one that the image's manifest describes: {} bytes, md5 {}",
             found.size, found.md5
         ),
     )
-    .hint("it was overwritten or damaged after the image was made; make the image anew"))
+    .hint("it was overwritten or damaged after the image was made; build the image again"))
 }
 
 async fn devices(base: &Path) -> Result<Vec<Device>, Failure> {
@@ -104,10 +104,10 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
 }
 
 fn corrupt(said: &[String]) -> Failure {
-    let last = cause::last_words(said).unwrap_or("it said nothing");
+    let last = cause::last_words(said).unwrap_or("it printed nothing");
     Failure::new(
         Code::ImageCorrupt,
         format!("the image's root file system cannot be unpacked: {last}"),
     )
-    .hint("it has to be a squashfs whose owners are below 65536")
+    .hint("it must be a squashfs with owner ids below 65536")
 }

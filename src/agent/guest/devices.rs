@@ -61,11 +61,13 @@ pub(super) fn load_modules() -> Result<(), Failure> {
 /// Opens the port of this name, for both directions.
 pub(super) fn port(name: &str) -> Result<File, Failure> {
     let device = find("/sys/class/virtio-ports", "name", name)?;
-    let opened = File::options()
+    let opened = fs_err::OpenOptions::new()
         .read(true)
         .write(true)
         .open(Path::new("/dev").join(device));
-    opened.map_err(|error| failed(&format!("cannot open the port {name}"), &error))
+    opened
+        .map(File::from)
+        .map_err(|error| failed(&format!("cannot open the port {name}"), &error))
 }
 
 /// The device of the disk with this serial number.

@@ -60,9 +60,9 @@ fn errand() -> Result<(), Failure> {
     let mut line = String::new();
     control
         .read_line(&mut line)
-        .map_err(|error| Failure::io("cannot read the machine's errand", &error))?;
-    let errand =
-        serde_json::from_str(&line).map_err(|error| Failure::new(Code::Protocol, format!("no errand: {error}")))?;
+        .map_err(|error| Failure::io("cannot read the machine's instructions", &error))?;
+    let errand = serde_json::from_str(&line)
+        .map_err(|error| Failure::new(Code::Protocol, format!("no instructions: {error}")))?;
     let news = news::News::new(control.into_inner());
     let report = match errand {
         Errand::Boot => GuestReport::default(),

@@ -62,7 +62,7 @@ impl News {
     /// Reports the result of the errand.
     pub(super) fn ended(&self, report: GuestReport) -> Result<(), Failure> {
         let told = self.lock().say(&Line::Ended(report));
-        told.map_err(|error| Failure::io("cannot say how it ended", &error))
+        told.map_err(|error| Failure::io("cannot report the end", &error))
     }
 
     fn lock(&self) -> MutexGuard<'_, Teller> {

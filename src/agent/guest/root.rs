@@ -59,7 +59,7 @@ pub(super) fn furnish(job: &GuestJob) -> Result<(), Failure> {
     umask(Mode::empty());
     let furnished = try_furnish(job).and_then(|()| Ok(sethostname(&job.hostname)?));
     umask(Mode::from_bits_truncate(0o022));
-    furnished.map_err(|error| devices::failed("cannot furnish the machine", &error))
+    furnished.map_err(|error| devices::failed("cannot set up the root of the machine", &error))
 }
 
 fn try_furnish(job: &GuestJob) -> std::io::Result<()> {

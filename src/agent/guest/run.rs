@@ -74,7 +74,10 @@ fn group(pids: u32) -> std::io::Result<File> {
     fs_err::write(format!("{GROUPS}/cgroup.subtree_control"), "+pids")?;
     fs_err::create_dir(format!("{GROUPS}/job"))?;
     fs_err::write(format!("{GROUPS}/job/pids.max"), pids.to_string())?;
-    File::options().write(true).open(format!("{GROUPS}/job/cgroup.procs"))
+    let members = fs_err::OpenOptions::new()
+        .write(true)
+        .open(format!("{GROUPS}/job/cgroup.procs"))?;
+    Ok(members.into())
 }
 
 /// How often this kernel killed a process because memory ran out.

@@ -150,7 +150,7 @@ impl End {
             Self::Said(Verdict::Complete) => Ok(()),
             Self::Said(Verdict::Failed) => Err(Failure::new(
                 Code::ShellFailed,
-                "the user said that the changes failed",
+                "the user marked the changes as failed",
             )
             .hint("that was `failed` in the shell, or `kiln jobs fail`; a new job starts from the unchanged image")),
             Self::Unused(_) | Self::TooLong(_) => Err(Failure::new(

@@ -205,7 +205,7 @@ async fn check_keys(keys: &Path) -> Result<(), Failure> {
         Code::BadPublicKey,
         "ssh cannot read the job's public key, so no login would be possible",
     )
-    .hint("make the public key anew from the .pub file of your key, and the job with it"))
+    .hint("create the public key again from the .pub file of your key, and then the job"))
 }
 
 /// Makes a host key for this job. Returns its public half.
@@ -236,7 +236,7 @@ async fn make_key(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-    Err(Failure::new(Code::Io, format!("cannot make a key: {said}")))
+    Err(Failure::new(Code::Io, format!("cannot create a key: {said}")))
 }
 
 /// Makes root of the sandbox use the shell of the image's root: sshd looks it up before it enters the image.

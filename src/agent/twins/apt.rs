@@ -142,7 +142,7 @@ impl Apt {
         command.args(["indextargets", "--format", "$(TRUSTED)\t$(REPO_URI)\t$(FILENAME)"]);
         let output = command.arg("Created-By: Packages").output()?;
         if !output.status.success() {
-            return Err(io::Error::other("apt-get cannot list what it has fetched"));
+            return Err(io::Error::other("apt-get cannot list the fetched packages"));
         }
         let mut index = Index::default();
         for line in String::from_utf8_lossy(&output.stdout).lines() {

@@ -147,7 +147,7 @@ impl Downloads {
             let paths: Vec<_> = sent.iter().map(|(shared, _)| shared.path.clone()).collect();
             packages::put(&http, sent).await;
             for path in paths {
-                let _ = tokio::fs::remove_file(path).await;
+                let _ = fs_err::tokio::remove_file(path).await;
             }
         }));
     }

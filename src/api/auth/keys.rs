@@ -130,7 +130,7 @@ impl Keys {
         }
         let worked = match self.read().await {
             Ok(keys) => {
-                tracing::debug!(issuer = self.issuer, keys = keys.len(), "read the issuer's keys");
+                tracing::debug!(issuer = self.issuer, keys = keys.len(), "the issuer's keys were read");
                 let read = Instant::now();
                 *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Known { keys, read }));
                 true

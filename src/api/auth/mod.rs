@@ -214,7 +214,7 @@ fn refuse(gate: &Gate, peer: IpAddr, refusal: Refusal) -> Response {
                 tracing::debug!(%peer, "too many wrong tokens");
                 return too_often("There were too many wrong tokens from your address.", wait);
             }
-            tracing::info!(%peer, "not let in: {detail}");
+            tracing::info!(%peer, "request refused: {detail}");
             (detail, "Bearer realm=\"kiln\", error=\"invalid_token\"")
         }
         Refusal::Unavailable(detail) => {

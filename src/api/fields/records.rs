@@ -30,7 +30,7 @@ texts! {
 }
 
 body! {
-    /// Where an object is.
+    /// The location of an object.
     impl Link {
         /// `s3://bucket/key`.
         path: S3Path,
@@ -42,11 +42,11 @@ body! {
 }
 
 body! {
-    /// One value for a recipe's templates.
+    /// A value for a recipe's templates.
     impl TemplateValue {
         /// The variable.
         key: Text,
-        /// What it stands for.
+        /// Its value.
         value: Text,
     }
 }

@@ -169,7 +169,7 @@ impl Field for bool {
             .schema_type(SchemaType::AnyValue)
             .enum_values(Some(taken));
         let boolean = AnyOfBuilder::new()
-            .description(Some("A boolean, or what IMS takes for one."))
+            .description(Some("A boolean, or a text or number that IMS accepts as one."))
             .item(ObjectBuilder::new().schema_type(Type::Boolean))
             .item(taken);
         components.push(("Boolean".to_owned(), boolean.into()));
@@ -215,7 +215,9 @@ impl Field for Gib {
             .minimum(Some(1))
             .exclusive_maximum(Some(MAX_SIZE + 1));
         let size = AnyOfBuilder::new()
-            .description(Some("GiB. Fractions are cut, and decimal texts are read."))
+            .description(Some(
+                "A size in GiB. Fractions are cut off, and decimal texts are accepted.",
+            ))
             .item(number)
             .item(string().pattern(Some(r"^\s*\+?0{0,9}[1-9][0-9]{0,5}\s*$")));
         components.push(("Size".to_owned(), size.into()));

@@ -26,33 +26,33 @@ use crate::{
 const MOST_CHANGES: usize = 100;
 
 body! {
-    /// How an image is to be changed.
+    /// The changes to an image, and the options of the job that makes them.
     pub(in crate::api) struct Customize {
-        /// The name of the image that comes out.
+        /// The name of the resulting image.
         image_root_archive_name: FileName,
-        /// What is run in the image, in this order. The first that fails ends the job.
+        /// The changes, in the order in which they are made. The job fails with the first one that fails.
         changes: Changes,
         options: Flatten<JobOptions>,
     }
 }
 
 body! {
-    /// One change. Its content is given as `text` or as `base64`.
+    /// A change. Its content is given as `text` or as `base64`.
     pub(in crate::api) struct NewChange {
-        /// `run`: a command line for the image's `/bin/sh`. `script`: a file that is run in the image. `ansible`: a
-        /// tar.gz of playbooks and what belongs to them.
+        /// `run`: a command line for the image's `/bin/sh`. `script`: a file to run in the image. `ansible`: a tar.gz
+        /// of playbooks and the files that they use.
         kind: ChangeKind,
-        /// What it is called; of a playbook, its path in the archive. A command needs none.
+        /// The name of the script, or the path of the playbook in the archive. A command needs none.
         name: Option<Name>,
-        /// What is run.
+        /// The content as text.
         text: Option<Text>,
-        /// What is run, if it is no text.
+        /// The content in base64, if it is not text.
         base64: Option<Base64>,
     }
 }
 
-/// Make an image from another one by running commands, scripts and Ansible playbooks in it. The job's architecture is that
-/// of the image.
+/// Create a job that makes a new image from an existing one by running commands, scripts and Ansible playbooks in it.
+/// The architecture is that of the image.
 #[utoipa::path(post, path = "/images/{id}/customize", tag = "images", request_body = Customize,
     params(("id" = String, Path, description = "The image to start from")),
     responses((status = 201, body = Job), (status = 404, body = Problem), (status = 409, body = Problem),

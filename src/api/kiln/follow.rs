@@ -48,21 +48,21 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The header in which a reconnecting client sends the number of its last line.
 const LAST_EVENT: &str = "last-event-id";
 
-/// An event of a stream.
+/// An event of a log stream.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "documentation")]
 struct LogEvent {
-    /// Of a line: its number.
+    /// The number of a line; absent in other events.
     #[schema(nullable = false)]
     id: Option<String>,
     // Without words of its own: they would make it an object in the description.
     #[schema(inline)]
     event: EventKind,
-    /// JSON: a line as in a page, or how the job is.
+    /// JSON: a line as in a page, or the progress of the job.
     data: String,
 }
 
-/// What an event is.
+/// The type of an event.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "documentation")]
 #[schema(rename_all = "lowercase")]
@@ -72,11 +72,11 @@ enum EventKind {
     End,
 }
 
-/// A job's log as it grows: an event `log` for each line (`id` is its number), `progress` whenever the job got on, with
-/// what `GET /kiln/v1/jobs/{id}` answers (of a job that somebody else carries out, only its `state`), and `end` after the
-/// last line. A stream that ends without it was broken off; `Last-Event-ID` goes on where it was.
+/// Follow a job's log. The events are `log` for each line (`id` is its number), `progress` whenever the job advances,
+/// with the answer of `GET /kiln/v1/jobs/{id}` (only the `state` for a job that another system runs), and `end` after
+/// the last line. A stream that ends without `end` was interrupted; `Last-Event-ID` resumes it.
 #[utoipa::path(get, path = "/jobs/{id}/log/stream", tag = "jobs",
-    params(("id" = String, Path, description = "Its id"), PlaceParameter),
+    params(("id" = String, Path, description = "The id of the record"), PlaceParameter),
     responses(
         (status = 200, body = LogEvent, content_type = "text/event-stream"),
         (status = 400, body = Problem), (status = 404, body = Problem),

@@ -33,113 +33,114 @@ use crate::{
     store::StoredRun,
 };
 
-/// How a job is carried out.
+/// The progress of a job that Kiln runs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::api) struct JobProgress {
     /// The job.
     id: Uuid,
     /// `queued`, `launching`, `running`, `committing`, `success`, `error`.
     state: &'static str,
-    /// Why it waits, while it is queued; else where and how it runs.
+    /// For a queued job, the reason for waiting; for others, the place and the way of the run.
     reason: Option<String>,
-    /// Its place in the queue, from 1.
+    /// Its position in the queue, from 1.
     position: Option<usize>,
-    /// The step that it is in, or ended in.
+    /// The current step, or the step at which the job ended.
     #[schema(value_type = Option<String>)]
     step: Option<Step>,
-    /// How far that step is, where that can be told.
+    /// The progress of that step, if known.
     progress: Option<StepProgress>,
     /// `native` or `emulated`.
     how: &'static str,
-    /// Which tools may run as native twins; null of a native job.
+    /// The tools that may run as native twins; null for a native job.
     twins: Option<TwinLevel>,
-    /// Where it runs: `local`, or another place of the server's; null until that is decided.
+    /// The place of the run: `local`, or another place of the server; null until it is chosen.
     place: Option<String>,
-    /// What makes its sandbox: `namespace`, `microvm`, `docker`, `kata`.
+    /// The driver of its sandbox: `namespace`, `microvm`, `docker`, `kata`.
     driver: &'static str,
-    /// What keeps it apart from everything else: `namespace`, `container`, `vm`.
+    /// The isolation of its sandbox: `namespace`, `container`, `vm`.
     isolation: &'static str,
-    /// What the sandbox is, as the agent inside found it before anything of the recipe ran.
+    /// Facts about the sandbox, which the agent inside determined before the recipe ran anything.
     sandbox: Option<SandboxFacts>,
-    /// Which try this is, from 1.
+    /// The number of this attempt, from 1.
     attempt: u32,
-    /// What is set aside for it.
+    /// The resources reserved for it, and their limits.
     needs: JobNeeds,
-    /// What it used at most so far.
+    /// The highest usage so far.
     used: Option<JobUse>,
-    /// Its shell, if it is to have one.
+    /// Its shell, if it has one.
     shell: Option<JobShell>,
-    /// What ran how, once the root of an emulated job is built.
+    /// Counts of native and emulated programs, once the root of an emulated job is built.
     execs: Option<Execs>,
-    /// Steps of this try that ended well.
+    /// The steps of this attempt that succeeded.
     steps: Vec<StepTime>,
-    /// Why it failed.
+    /// The failure, if it failed.
     error: Option<JobError>,
-    /// The image that came out.
+    /// The resulting image.
     image: Option<Uuid>,
-    /// Where the whole log is, once the job has ended and all of it is cleared away: zstd, `s3://bucket/key`.
+    /// The location of the whole log, zstd-compressed: `s3://bucket/key`. Present once the job has ended and its
+    /// sandbox is removed.
     log: Option<String>,
-    /// When it was asked for.
+    /// The time of the request.
     #[schema(value_type = String)]
     created: Moment,
-    /// When this try was launched.
+    /// The start of this attempt.
     #[schema(value_type = Option<String>)]
     started: Option<Moment>,
-    /// When it ended.
+    /// The time of its end.
     #[schema(value_type = Option<String>)]
     ended: Option<Moment>,
 }
 
-/// How far a step is.
+/// The progress of a step.
 #[derive(Debug, Serialize, ToSchema)]
 struct StepProgress {
     /// Units done.
     done: u64,
-    /// Units in all.
+    /// Units in total.
     total: u64,
 }
 
-/// What is set aside for a job.
+/// The resources reserved for a job, and their limits.
 #[derive(Debug, Serialize, ToSchema)]
 #[expect(clippy::struct_field_names, reason = "names in JSON say their unit")]
 struct JobNeeds {
-    /// Memory, bytes.
+    /// Memory, in bytes.
     memory_bytes: u64,
-    /// Memory at which it is ended, bytes.
+    /// The memory limit at which the job is ended, in bytes.
     memory_limit_bytes: u64,
-    /// Disk, bytes.
+    /// Disk space, in bytes.
     disk_bytes: u64,
-    /// Disk at which it is ended, bytes.
+    /// The disk limit at which the job is ended, in bytes.
     disk_limit_bytes: u64,
 }
 
-/// What a job used.
+/// The resources that a job used.
 #[derive(Debug, Serialize, ToSchema)]
 struct JobUse {
-    /// Memory, bytes.
+    /// Memory, in bytes.
     memory_bytes: u64,
-    /// Disk, bytes.
+    /// Disk space, in bytes.
     disk_bytes: u64,
-    /// CPU time, milliseconds.
+    /// CPU time, in milliseconds.
     cpu_ms: u64,
 }
 
-/// A job's shell, which `root` logs in to with ssh.
+/// The SSH shell of a job. The user is `root`.
 #[derive(Debug, Serialize, ToSchema)]
 struct JobShell {
-    /// How it is.
+    /// Its status.
     status: ShellStatus,
-    /// Where it is reached.
+    /// Its host name or IP address.
     host: Option<String>,
     /// The TCP port.
     port: Option<u16>,
     /// Its host key, made for this job: type and key, as in `known_hosts`.
     host_key: Option<String>,
-    /// Whether whoever logs in sees the image's root and nothing else.
+    /// Whether a login sees only the image's root.
     jail: bool,
     /// The keys that may log in, as in `authorized_keys`.
     public_keys: String,
-    /// When it ends by itself, unless it is used before.
+    /// The time at which it closes unless it is used before.
     #[schema(value_type = Option<String>)]
     until: Option<Moment>,
 }
@@ -158,15 +159,15 @@ impl From<&Shell> for JobShell {
     }
 }
 
-/// Why a job failed.
+/// The failure of a job.
 #[derive(Debug, Serialize, ToSchema)]
 struct JobError {
-    /// A word that stays the same; docs/errors.md lists them.
+    /// Its stable code; docs/errors.md lists all codes.
     #[schema(value_type = String)]
     code: Code,
-    /// The cause, in one line.
+    /// The cause, on one line.
     detail: String,
-    /// What to do about it.
+    /// The suggested remedy.
     hint: Option<String>,
     /// The step that failed.
     #[schema(value_type = Option<String>)]
@@ -174,9 +175,9 @@ struct JobError {
 }
 
 body! {
-    /// How a job is to be done again.
+    /// The way to repeat a job.
     pub(in crate::api) struct JobRetry {
-        /// The step to go on from, with what those before it left; without it everything is done anew.
+        /// The step to resume from, with the results of the earlier steps. Default: the job starts from the beginning.
         from: Option<Step>,
     }
 }
@@ -257,16 +258,16 @@ impl JobProgress {
     }
 }
 
-/// How a job is carried out: where it is, what it waits for, why it failed.
-#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+/// Show the progress of a job: its state, the reason for waiting, the cause of a failure.
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<JobProgress>> {
     let stored = carried_out(&api, id(&text)?).await?;
     Ok(Json(JobProgress::of(&stored, api.orchestrator.as_deref())))
 }
 
-/// End a job that has not ended.
-#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+/// Cancel a job that has not ended.
+#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(in crate::api) async fn cancel(
     State(api): State<Api>,
@@ -291,9 +292,9 @@ pub(in crate::api) async fn cancel(
     }
 }
 
-/// Do a job that has ended again, as a new job.
+/// Repeat a job that has ended, as a new job.
 #[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", request_body = JobRetry,
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 201, body = Job), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 502, body = Problem)))]
 pub(in crate::api) async fn retry(
@@ -310,15 +311,15 @@ pub(in crate::api) async fn retry(
     Ok((StatusCode::CREATED, Json(job)))
 }
 
-/// Keep what was done in a job's shell: the shell closes, and the image is made.
-#[utoipa::path(post, path = "/jobs/{id}/complete", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+/// Keep the changes made in a job's shell: the shell closes, and the image is made.
+#[utoipa::path(post, path = "/jobs/{id}/complete", tag = "jobs", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(in crate::api) async fn complete(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<JobProgress>> {
     judge(&api, &text, Verdict::Complete).await
 }
 
-/// Throw away what was done in a job's shell: the shell closes, and the job ends without an image.
-#[utoipa::path(post, path = "/jobs/{id}/fail", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+/// Discard the changes made in a job's shell: the shell closes, and the job ends without an image.
+#[utoipa::path(post, path = "/jobs/{id}/fail", tag = "jobs", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = JobProgress), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(in crate::api) async fn fail(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<JobProgress>> {
     judge(&api, &text, Verdict::Failed).await

@@ -32,29 +32,29 @@ const LARGEST_PAGE: u32 = 10_000;
 /// A part of a job's log.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LogPage {
-    /// The lines, in their order.
+    /// The lines, in order.
     lines: Vec<ShownLine>,
-    /// The `after` of the next page; null before the first line.
+    /// The value of `after` for the next page; null before the first line.
     next: Option<u64>,
-    /// Whether there are lines behind these already.
+    /// Whether later lines exist already.
     more: bool,
-    /// Whether the job has ended. If there are no more lines then, none will come.
+    /// Whether the job has ended. If it has and `more` is false, the log is complete.
     ended: bool,
 }
 
 /// A line of a log.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ShownLine {
-    /// Its number: from 0 without holes.
+    /// Its number: from 0 without gaps.
     pub(super) seq: u64,
-    /// When it was said, by the clock of who said it.
+    /// The time of the line, by the clock of its origin.
     #[schema(value_type = String)]
     time: Moment,
-    /// The step that the job was at, if it was at any.
+    /// The step of the job at that time, if any.
     step: Option<&'static str>,
-    /// Who said it.
+    /// The origin of the line.
     stream: LogStream,
-    /// The line. It may hold what a terminal obeys.
+    /// The line. It may contain control sequences of terminals.
     text: String,
 }
 
@@ -75,7 +75,7 @@ impl From<LogRow> for ShownLine {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation; place() reads it")]
 pub(super) struct PlaceParameter {
-    /// Only lines behind the one of this number.
+    /// Only lines after the line with this number.
     #[param(nullable = false)]
     after: Option<u64>,
 }
@@ -85,14 +85,14 @@ pub(super) struct PlaceParameter {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation; limit() reads it")]
 struct LimitParameter {
-    /// At most so many lines; of JSON only.
+    /// The maximum number of lines; for JSON only.
     #[param(nullable = false, minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<u32>,
 }
 
-/// A page of a job's log; or all of it, where the header `Accept` asks for `text/plain`.
+/// Read a page of a job's log, or all of it if the header `Accept` asks for `text/plain`.
 #[utoipa::path(get, path = "/jobs/{id}/log", tag = "jobs",
-    params(("id" = String, Path, description = "Its id"), PlaceParameter, LimitParameter),
+    params(("id" = String, Path, description = "The id of the record"), PlaceParameter, LimitParameter),
     responses(
         (status = 200, content((LogPage = "application/json"), (String = "text/plain"))),
         (status = 400, body = Problem), (status = 404, body = Problem),

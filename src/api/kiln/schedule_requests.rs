@@ -17,26 +17,26 @@ use crate::{
 };
 
 body! {
-    /// What makes a schedule.
+    /// A new schedule.
     pub(super) struct ScheduleCreate {
-        /// What people call it.
+        /// Its name.
         name: Name,
-        /// The recipe that is built.
+        /// The recipe to build.
         recipe_id: Uuid,
-        /// When it runs: minute, hour, day of the month, month, day of the week.
+        /// The time of its runs: minute, hour, day of the month, month, day of the week.
         cron: Cron,
         settings: Flatten<Settings>,
     }
 }
 
 body! {
-    /// What can be changed of a schedule. Null takes an option of jobs back to what is usual.
+    /// Changes to a schedule. Null resets an option of its jobs to the default.
     pub(super) struct ScheduleUpdate with at least 1 member {
-        /// What people call it.
+        /// Its name.
         name: Option<Name>,
-        /// The recipe that is built.
+        /// The recipe to build.
         recipe_id: Option<Uuid>,
-        /// When it runs.
+        /// The time of its runs.
         cron: Option<Cron>,
         settings: Flatten<Settings>,
     }
@@ -45,22 +45,21 @@ body! {
 members! {
     /// The members that a schedule's bodies have in common. None of them has to be there.
     pub(super) struct Settings {
-        /// The time zone whose clock `cron` is read by; of a new schedule UTC if it is not given.
+        /// The time zone of `cron`; the default for a new schedule is UTC.
         timezone: Option<ZoneName>,
-        /// The names of the images that come out, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and
-        /// `{n}`. Of a new schedule `name` if it is not given.
+        /// The names of the resulting images, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
+        /// The default for a new schedule is `name`.
         image_root_archive_name: Option<ImageNames>,
-        /// The key that jobs get.
+        /// The public key of its jobs.
         public_key_id: Nullable<Uuid>,
         options: Flatten<ScheduledJobOptions>,
-        /// What happens to runs that were missed; of a new schedule `once` if it is not given.
+        /// The treatment of missed runs; the default for a new schedule is `once`.
         missed_runs: Option<MissedRuns>,
-        /// How many missed runs `all` makes up for; of a new schedule 10 if it is not given.
+        /// The maximum number of missed runs that `all` makes up for; the default for a new schedule is 10.
         missed_runs_limit: Option<MissedRunsLimit>,
-        /// What happens to a run while an earlier one has not ended; of a new schedule `forbid` if it is not
-        /// given.
+        /// The treatment of a run while an earlier one has not ended; the default for a new schedule is `forbid`.
         overlap: Option<Overlap>,
-        /// Whether it stands still.
+        /// Whether the schedule is paused.
         paused: Option<bool>,
     }
 }

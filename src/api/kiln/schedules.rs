@@ -41,14 +41,14 @@ const LONGEST_HISTORY: u32 = 1_000;
 /// The most attempts at a change while other clients change the same schedule.
 const TRIES: u32 = 10;
 
-/// A schedule, with what follows from it.
+/// A schedule, with its times in words and its next runs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ScheduleDetails {
     #[serde(flatten)]
     schedule: Schedule,
-    /// `cron` in words.
+    /// The meaning of The meaning of `cron` in words.
     description: String,
-    /// The next runs by the clock of the time zone, with its distance from UTC. Empty while the schedule is paused.
+    /// The next runs in the schedule's time zone, with the offset from UTC. Empty while the schedule is paused.
     next_runs: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ScheduleDetails {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation; history() reads it")]
 pub(super) struct HistoryParameters {
-    /// At most so many runs; 100 if it is not given.
+    /// The maximum number of runs; the default is 100.
     #[param(nullable = false, minimum = 1, maximum = 1_000)]
     limit: Option<u32>,
 }
@@ -73,7 +73,7 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<Schedule>) -> R
     .await
 }
 
-/// Have a recipe built again and again.
+/// Create a schedule.
 #[utoipa::path(post, path = "/schedules", tag = "schedules", request_body = ScheduleCreate,
     responses((status = 201, body = ScheduleDetails)))]
 pub(super) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<ScheduleDetails>)> {
@@ -84,16 +84,16 @@ pub(super) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(Sta
     Ok((StatusCode::CREATED, details(schedule)?))
 }
 
-/// One schedule, in words and with its next runs.
-#[utoipa::path(get, path = "/schedules/{id}", tag = "schedules", params(("id" = String, Path, description = "Its id")),
+/// Show a schedule, in words and with its next runs.
+#[utoipa::path(get, path = "/schedules/{id}", tag = "schedules", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
 pub(super) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<ScheduleDetails>> {
     details(find(&api, &text).await?.record)
 }
 
-/// Change a schedule. With other times, its next run is the next one from now.
+/// Change a schedule. If its times change, the next run is computed from now.
 #[utoipa::path(patch, path = "/schedules/{id}", tag = "schedules", request_body = ScheduleUpdate,
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
 pub(super) async fn update(
     State(api): State<Api>,
@@ -104,8 +104,8 @@ pub(super) async fn update(
     Ok(change(&api, current, &body.read()?).await?)
 }
 
-/// Forget a schedule and its history. Its jobs stay.
-#[utoipa::path(delete, path = "/schedules/{id}", tag = "schedules", params(("id" = String, Path, description = "Its id")),
+/// Delete a schedule and its history. Its jobs remain.
+#[utoipa::path(delete, path = "/schedules/{id}", tag = "schedules", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(super) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
     if api.store.delete_schedule(id(&text)?).await? {
@@ -115,34 +115,34 @@ pub(super) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> 
     }
 }
 
-/// Have a schedule stand still. Runs until it is resumed do not count as missed.
+/// Pause a schedule. Runs until it is resumed do not count as missed.
 #[utoipa::path(post, path = "/schedules/{id}/pause", tag = "schedules",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
 pub(super) async fn pause(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<ScheduleDetails>> {
     set_paused(&api, &text, true).await
 }
 
-/// Have a schedule go on.
+/// Resume a schedule.
 #[utoipa::path(post, path = "/schedules/{id}/resume", tag = "schedules",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = ScheduleDetails), (status = 404, body = Problem)))]
 pub(super) async fn resume(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<ScheduleDetails>> {
     set_paused(&api, &text, false).await
 }
 
-/// Make a job of a schedule now, whether or not it is paused and whatever else of it runs.
+/// Run a schedule now, even if it is paused or its earlier runs have not ended.
 #[utoipa::path(post, path = "/schedules/{id}/run", tag = "schedules",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 201, body = Tick), (status = 404, body = Problem)))]
 pub(super) async fn run(State(api): State<Api>, Path(text): Path<String>) -> Result<(StatusCode, Json<Tick>)> {
     let tick = api.scheduler().run_now(id(&text)?, Moment::now()).await?;
     Ok((StatusCode::CREATED, Json(tick.ok_or_else(Problem::not_found)?)))
 }
 
-/// What became of the last runs of a schedule, the last first.
+/// List the outcomes of a schedule's last runs, the latest first.
 #[utoipa::path(get, path = "/schedules/{id}/history", tag = "schedules",
-    params(("id" = String, Path, description = "Its id"), HistoryParameters),
+    params(("id" = String, Path, description = "The id of the record"), HistoryParameters),
     responses((status = 200, body = Vec<Tick>), (status = 400, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn history(
     State(api): State<Api>,

@@ -24,13 +24,13 @@ use crate::{
 };
 
 body! {
-    /// What can be done with deleted records.
+    /// An operation on deleted records.
     pub(in crate::api) struct DeletedUpdate {
         operation: DeletedOperation,
     }
 }
 
-/// What is done with deleted records.
+/// The operation on deleted records.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::api) enum DeletedOperation {
@@ -209,7 +209,7 @@ macro_rules! deleted {
                 super::undelete_all::<$record>(&api, &*api.store, &body).await
             }
 
-            /// Delete every deleted record for good, and its objects that no other record names.
+            /// Delete every deleted record permanently, and its objects that no other record names.
             #[utoipa::path(delete, path = $all, tag = $tag, responses((status = 204)))]
             pub(super) async fn purge_all(State(api): State<Api>) -> Result<StatusCode> {
                 Collection::<$record>::purge(&*api.store, Side::Deleted, None, false).await?;
@@ -217,8 +217,8 @@ macro_rules! deleted {
                 Ok(StatusCode::NO_CONTENT)
             }
 
-            /// One deleted record.
-            #[utoipa::path(get, path = $one, tag = $tag, params(("id" = String, Path, description = "Its id")),
+            /// Show a deleted record.
+            #[utoipa::path(get, path = $one, tag = $tag, params(("id" = String, Path, description = "The id of the record")),
                         responses((status = 200, body = $record), (status = 404, body = Problem)))]
             pub(super) async fn get_deleted(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<$record>> {
                 Ok(Json(
@@ -228,7 +228,7 @@ macro_rules! deleted {
 
             /// Restore a deleted record.
             #[utoipa::path(patch, path = $one, tag = $tag, request_body = DeletedUpdate,
-                        params(("id" = String, Path, description = "Its id")),
+                        params(("id" = String, Path, description = "The id of the record")),
                         responses((status = 204), (status = 404, body = Problem), (status = 409, body = Problem),
                             (status = 502, body = Problem)))]
             pub(super) async fn undelete(
@@ -239,8 +239,8 @@ macro_rules! deleted {
                 super::undelete::<$record>(&api, &*api.store, &text, &body).await
             }
 
-            /// Delete a deleted record for good, and its objects that no other record names.
-            #[utoipa::path(delete, path = $one, tag = $tag, params(("id" = String, Path, description = "Its id")),
+            /// Delete a deleted record permanently, and its objects that no other record names.
+            #[utoipa::path(delete, path = $one, tag = $tag, params(("id" = String, Path, description = "The id of the record")),
                         responses((status = 204), (status = 404, body = Problem)))]
             pub(super) async fn purge(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
                 let purged = Collection::<$record>::purge(&*api.store, Side::Deleted, Some(id(&text)?), false).await?;

@@ -26,46 +26,46 @@ use crate::{
 };
 
 body! {
-    /// What makes an image.
+    /// A new image.
     pub(in crate::api) struct ImageCreate {
-        /// What people call it.
+        /// Its name.
         name: Name,
-        /// The image's manifest, if it is in S3 already.
+        /// The image's manifest, if it already exists in S3.
         link: Nullable<Link>,
-        /// Its architecture; `x86_64` unless said otherwise.
+        /// Its architecture; the default is `x86_64`.
         arch: Option<Arch>,
-        /// Tags. An object with the member `key` is one tag: `{"key": …, "value": …}`.
+        /// Tags. An object with the member `key` is a single tag: `{"key": …, "value": …}`.
         metadata: OrDefault<Tags>,
     }
 }
 
 body! {
-    /// What can be changed of an image.
+    /// Changes to an image.
     pub(in crate::api) struct ImageUpdate with at least 1 member {
-        /// What people call it.
+        /// Its name.
         name: Option<Name>,
-        /// The image's manifest, if it has none yet.
+        /// The image's manifest, unless it already has one.
         link: Option<Link>,
         /// Its architecture.
         arch: Option<Arch>,
-        /// One change to the tags.
+        /// A change to the tags.
         metadata: Option<MetadataUpdate>,
     }
 }
 
 body! {
-    /// One change to an image's tags.
+    /// A change to the tags of an image.
     pub(in crate::api) struct MetadataUpdate {
-        /// What is done.
+        /// The operation.
         operation: MetadataOperation,
         /// The tag.
         key: Text,
-        /// What it is set to; the empty text unless said otherwise.
+        /// The value to set; empty by default.
         value: OrDefault<Text>,
     }
 }
 
-/// What is done to a tag.
+/// The operation on a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::api) enum MetadataOperation {
@@ -148,7 +148,7 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Image>)
     .await
 }
 
-/// Make an image.
+/// Create an image.
 #[utoipa::path(post, path = "/images", tag = "images", request_body = ImageCreate,
     responses((status = 201, body = Image), (status = 502, body = Problem)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<Image>)> {
@@ -170,16 +170,16 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
     Ok((StatusCode::CREATED, Json(image)))
 }
 
-/// One image.
-#[utoipa::path(get, path = "/images/{id}", tag = "images", params(("id" = String, Path, description = "Its id")),
+/// Show an image.
+#[utoipa::path(get, path = "/images/{id}", tag = "images", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = Image), (status = 404, body = Problem)))]
 pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<Image>> {
     Ok(Json(find::<Image>(&*api.store, Side::Live, &text).await?.record))
 }
 
-/// Change an image: everything that is asked for, or nothing.
+/// Change an image. Either all requested changes are made, or none.
 #[utoipa::path(patch, path = "/images/{id}", tag = "images", request_body = ImageUpdate,
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = Image), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 502, body = Problem)))]
 pub(in crate::api) async fn update(
@@ -215,7 +215,7 @@ impl Change<Image> for ImageUpdate {
 }
 
 /// Delete an image. It can be restored.
-#[utoipa::path(delete, path = "/images/{id}", tag = "images", params(("id" = String, Path, description = "Its id")),
+#[utoipa::path(delete, path = "/images/{id}", tag = "images", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
     match Collection::<Image>::delete(&*api.store, Some(id(&text)?), Moment::now()).await? {

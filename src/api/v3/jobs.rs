@@ -24,11 +24,11 @@ use crate::{
 };
 
 body! {
-    /// What can be changed of a job.
+    /// Changes to a job.
     pub(in crate::api) struct JobUpdate with at least 1 member {
-        /// Where it is: forward only, and nowhere from its end.
+        /// Its status. A status can only move forward, and a final one cannot change.
         status: Option<JobStatus>,
-        /// The image that came out; it has to exist.
+        /// The resulting image, which must exist.
         resultant_image_id: Option<Uuid>,
     }
 }
@@ -44,7 +44,7 @@ pub(in crate::api) struct JobFilterParameters {
     /// Only jobs of this type.
     #[param(nullable = false)]
     job_type: Option<JobType>,
-    /// Only jobs older than that: `30m`, `6h`, `1d`, `2w`, or several together (`1w2d`).
+    /// Only jobs older than this: `30m`, `6h`, `1d`, `2w`, or several together (`1w2d`).
     // Units may also come in another order and be written out.
     #[param(
         nullable = false,
@@ -65,15 +65,15 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Job>) -
     .await
 }
 
-/// One job.
-#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+/// Show a job.
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = Job), (status = 404, body = Problem)))]
 pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<Job>> {
     let job = api.store.get_job(id(&text)?).await?;
     Ok(Json(job.ok_or_else(Problem::not_found)?.record))
 }
 
-/// Ask for a job. Its architecture is that of the recipe or image; nothing in the request can say otherwise.
+/// Create a job. Its architecture is that of the recipe or image; the request cannot override it.
 #[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = JobCreate,
     responses((status = 201, body = Job), (status = 502, body = Problem)))]
 pub(in crate::api) async fn create(
@@ -87,9 +87,9 @@ pub(in crate::api) async fn create(
     Ok((StatusCode::CREATED, Json(job)))
 }
 
-/// Say where a job is.
+/// Set the status of a job.
 #[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", request_body = JobUpdate,
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = Job), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(in crate::api) async fn update(
     State(api): State<Api>,
@@ -145,8 +145,8 @@ pub(in crate::api) async fn update(
     Err(StoreError::Stale.into())
 }
 
-/// Forget a job. One that runs is ended.
-#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "Its id")),
+/// Delete a job. A running job is ended.
+#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
     if api.store.delete_job(id(&text)?).await? {
@@ -157,8 +157,8 @@ pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<Stri
     }
 }
 
-/// Forget every job that the filters take. A filter that cannot be read is refused, and so is one that nobody knows:
-/// ignoring it would delete more than was meant.
+/// Delete every job that matches the filters. An invalid or unknown filter is refused, because ignoring it would delete
+/// more than intended.
 #[utoipa::path(delete, path = "/jobs", tag = "jobs", params(JobFilterParameters),
     responses((status = 204), (status = 400, body = Problem)))]
 pub(in crate::api) async fn delete_all(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<StatusCode> {

@@ -10,26 +10,26 @@ use crate::{
 };
 
 body! {
-    /// What makes a job.
+    /// A new job.
     pub(in crate::api) struct JobCreate {
-        /// What it does.
+        /// Its type.
         job_type: JobType,
-        /// The recipe (create) or image (customize) that it starts from.
+        /// The recipe (create) or image (customize) that the job starts from.
         artifact_id: Uuid,
-        /// The key that may log in to its shell.
+        /// The public key that may log in to its shell.
         public_key_id: Uuid,
-        /// The name of the image that comes out.
+        /// The name of the resulting image.
         image_root_archive_name: FileName,
-        /// Whether a failed build opens a shell.
+        /// Whether the job opens a shell after its build.
         enable_debug: OrDefault<bool>,
-        /// Shells; only for customize jobs, and at most one.
+        /// The shell of the job: at most one, and only for customize jobs.
         ssh_containers: Nullable<List<SshContainerCreate>>,
         options: Flatten<JobOptions>,
     }
 }
 
 body! {
-    /// A shell that a job shall have.
+    /// A shell for a job.
     pub(in crate::api) struct SshContainerCreate {
         /// Its name.
         name: Option<Text>,

@@ -17,9 +17,9 @@ use crate::{
 };
 
 body! {
-    /// What makes a public key.
+    /// A new public key.
     pub(in crate::api) struct PublicKeyCreate {
-        /// What people call it.
+        /// Its name.
         name: Name,
         /// One line of `authorized_keys`.
         public_key: PublicKeyText,
@@ -37,7 +37,7 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<PublicK
     .await
 }
 
-/// Keep a public key.
+/// Create a public key.
 #[utoipa::path(post, path = "/public-keys", tag = "public-keys", request_body = PublicKeyCreate,
     responses((status = 201, body = PublicKey)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<PublicKey>)> {
@@ -53,15 +53,15 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
     Ok((StatusCode::CREATED, Json(key)))
 }
 
-/// One public key.
-#[utoipa::path(get, path = "/public-keys/{id}", tag = "public-keys", params(("id" = String, Path, description = "Its id")),
+/// Show a public key.
+#[utoipa::path(get, path = "/public-keys/{id}", tag = "public-keys", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = PublicKey), (status = 404, body = Problem)))]
 pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<PublicKey>> {
     Ok(Json(find::<PublicKey>(&*api.store, Side::Live, &text).await?.record))
 }
 
 /// Delete a public key. It can be restored.
-#[utoipa::path(delete, path = "/public-keys/{id}", tag = "public-keys", params(("id" = String, Path, description = "Its id")),
+#[utoipa::path(delete, path = "/public-keys/{id}", tag = "public-keys", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
     match Collection::<PublicKey>::delete(&*api.store, Some(id(&text)?), Moment::now()).await? {

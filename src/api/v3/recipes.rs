@@ -18,39 +18,39 @@ use crate::{
 };
 
 body! {
-    /// What makes a recipe.
+    /// A new recipe.
     pub(in crate::api) struct RecipeCreate {
-        /// What people call it.
+        /// Its name.
         name: Name,
         /// The tool that builds it.
         recipe_type: RecipeType,
-        /// The distribution that comes out.
+        /// The distribution of the resulting image.
         linux_distribution: LinuxDistribution,
-        /// The recipe's archive, if it is in S3 already.
+        /// The recipe's archive, if it already exists in S3.
         link: Nullable<Link>,
-        /// The architecture of what comes out; `x86_64` unless said otherwise.
+        /// The architecture of the resulting image; the default is `x86_64`.
         arch: Option<Arch>,
-        /// Whether the build loads kernel modules; true unless said otherwise.
+        /// Whether the build loads kernel modules; the default is true.
         require_dkms: Option<bool>,
         /// Values for the recipe's templates.
         template_dictionary: Nullable<List<TemplateValue>>,
-        /// Which tools may run as native twins in its emulated builds; null: as the server says.
+        /// The tools that may run as native twins in emulated builds; null means the server's level.
         twins: Nullable<TwinLevel>,
     }
 }
 
 body! {
-    /// What can be changed of a recipe.
+    /// Changes to a recipe.
     pub(in crate::api) struct RecipeUpdate with at least 1 member {
-        /// The recipe's archive, if it has none yet.
+        /// The recipe's archive, unless it already has one.
         link: Option<Link>,
-        /// The architecture of what comes out.
+        /// The architecture of the resulting image.
         arch: Option<Arch>,
         /// Whether the build loads kernel modules.
         require_dkms: Option<bool>,
-        /// Values for the recipe's templates, in place of all it has.
+        /// Values for the recipe's templates. They replace all existing ones.
         template_dictionary: Option<List<TemplateValue>>,
-        /// Which tools may run as native twins in its emulated builds; null: as the server says.
+        /// The tools that may run as native twins in emulated builds; null means the server's level.
         twins: Nullable<TwinLevel>,
     }
 }
@@ -66,7 +66,7 @@ pub(in crate::api) async fn list(State(api): State<Api>, list: ListQuery<Recipe>
     .await
 }
 
-/// Make a recipe.
+/// Create a recipe.
 #[utoipa::path(post, path = "/recipes", tag = "recipes", request_body = RecipeCreate,
     responses((status = 201, body = Recipe), (status = 502, body = Problem)))]
 pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<Recipe>)> {
@@ -93,16 +93,16 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
     Ok((StatusCode::CREATED, Json(recipe)))
 }
 
-/// One recipe.
-#[utoipa::path(get, path = "/recipes/{id}", tag = "recipes", params(("id" = String, Path, description = "Its id")),
+/// Show a recipe.
+#[utoipa::path(get, path = "/recipes/{id}", tag = "recipes", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = Recipe), (status = 404, body = Problem)))]
 pub(in crate::api) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<Recipe>> {
     Ok(Json(find::<Recipe>(&*api.store, Side::Live, &text).await?.record))
 }
 
-/// Change a recipe: everything that is asked for, or nothing.
+/// Change a recipe. Either all requested changes are made, or none.
 #[utoipa::path(patch, path = "/recipes/{id}", tag = "recipes", request_body = RecipeUpdate,
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = Recipe), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 502, body = Problem)))]
 pub(in crate::api) async fn update(
@@ -135,7 +135,7 @@ impl Change<Recipe> for RecipeUpdate {
 }
 
 /// Delete a recipe. It can be restored.
-#[utoipa::path(delete, path = "/recipes/{id}", tag = "recipes", params(("id" = String, Path, description = "Its id")),
+#[utoipa::path(delete, path = "/recipes/{id}", tag = "recipes", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(in crate::api) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> Result<StatusCode> {
     match Collection::<Recipe>::delete(&*api.store, Some(id(&text)?), Moment::now()).await? {

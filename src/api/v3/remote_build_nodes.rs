@@ -21,7 +21,7 @@ use crate::{
 const PARALLEL: usize = 16;
 
 body! {
-    /// What makes a remote build node.
+    /// A new remote build node.
     pub(in crate::api) struct RemoteBuildNodeCreate {
         /// The host's name.
         xname: HostName,
@@ -35,7 +35,7 @@ async fn list_nodes(State(api): State<Api>) -> Result<Json<Vec<RemoteBuildNode>>
     Ok(Json(api.store.nodes().await?))
 }
 
-/// Register a remote build node. One that is registered already stays as it is.
+/// Register a remote build node. A registered node stays unchanged.
 #[utoipa::path(post, path = "/remote-build-nodes", tag = "remote-build-nodes", request_body = RemoteBuildNodeCreate,
     responses((status = 201, body = RemoteBuildNode)))]
 async fn create_node(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<RemoteBuildNode>)> {
@@ -45,7 +45,7 @@ async fn create_node(State(api): State<Api>, body: RawBody) -> Answer<(StatusCod
     Ok((StatusCode::CREATED, Json(node)))
 }
 
-/// Forget every remote build node.
+/// Unregister every remote build node.
 #[utoipa::path(delete, path = "/remote-build-nodes", tag = "remote-build-nodes", responses((status = 204)))]
 async fn delete_all_nodes(State(api): State<Api>) -> Result<StatusCode> {
     api.store.delete_nodes(None).await?;
@@ -60,7 +60,7 @@ async fn find(api: &Api, xname: &str) -> Result<RemoteBuildNode> {
     api.store.node(xname).await?.ok_or_else(Problem::not_found)
 }
 
-/// One remote build node.
+/// Show a remote build node.
 #[utoipa::path(get, path = "/remote-build-nodes/{xname}", tag = "remote-build-nodes",
     params(("xname" = String, Path, description = "The host's name")),
     responses((status = 200, body = RemoteBuildNode), (status = 404, body = Problem)))]
@@ -68,7 +68,7 @@ async fn get_node(State(api): State<Api>, Path(xname): Path<String>) -> Result<J
     Ok(Json(find(&api, &xname).await?))
 }
 
-/// Forget a remote build node.
+/// Unregister a remote build node.
 #[utoipa::path(delete, path = "/remote-build-nodes/{xname}", tag = "remote-build-nodes",
     params(("xname" = String, Path, description = "The host's name")),
     responses((status = 204), (status = 404, body = Problem)))]
@@ -80,7 +80,7 @@ async fn delete_node(State(api): State<Api>, Path(xname): Path<String>) -> Resul
     }
 }
 
-/// Look at every remote build node, all at the same time.
+/// Check every remote build node, all at the same time.
 #[utoipa::path(get, path = "/remote-build-nodes/status", tag = "remote-build-nodes",
     responses((status = 200, body = Vec<RemoteBuildNodeStatus>)))]
 async fn list_statuses(State(api): State<Api>) -> Result<Json<Vec<RemoteBuildNodeStatus>>> {
@@ -89,7 +89,7 @@ async fn list_statuses(State(api): State<Api>) -> Result<Json<Vec<RemoteBuildNod
     Ok(Json(looks.buffered(PARALLEL).collect().await))
 }
 
-/// Look at a remote build node.
+/// Check a remote build node.
 #[utoipa::path(get, path = "/remote-build-nodes/status/{xname}", tag = "remote-build-nodes",
     params(("xname" = String, Path, description = "The host's name")),
     responses((status = 200, body = RemoteBuildNodeStatus), (status = 404, body = Problem)))]

@@ -173,7 +173,7 @@ impl Bodies {
             .map(|name| self.incoming.join(name));
         let orphans = orphans.iter().map(|name| self.finished.join(name));
         for path in orphans.chain(abandoned) {
-            tracing::info!(path = %path.display(), "embedded S3: removing a file that no object needs");
+            tracing::info!(path = %path.display(), "embedded S3: removing an unreferenced file");
             match fs_err::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -158,5 +158,5 @@ fn parse_md5(header: &str) -> Result<[u8; 16]> {
 }
 
 fn bad_digest(header: &str) -> super::fault::Fault {
-    S3Error::with_message(S3ErrorCode::BadDigest, format!("the body is not what {header} says")).into()
+    S3Error::with_message(S3ErrorCode::BadDigest, format!("the body does not match {header}")).into()
 }

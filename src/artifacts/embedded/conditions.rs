@@ -85,7 +85,11 @@ fn names(condition: &ETagCondition, etag: &str) -> bool {
 }
 
 fn failed(header: &str) -> super::fault::Fault {
-    S3Error::with_message(S3ErrorCode::PreconditionFailed, format!("{header} does not hold")).into()
+    S3Error::with_message(
+        S3ErrorCode::PreconditionFailed,
+        format!("the condition {header} is not met"),
+    )
+    .into()
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ pub enum EmbeddedError {
     #[error("cannot prepare the embedded S3 server's database: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// Old files could not be removed.
-    #[error("cannot clear away what an earlier embedded S3 server left: {0}")]
+    #[error("cannot remove the remains of an earlier embedded S3 server: {0}")]
     Sweep(S3Error),
 }
 
@@ -106,13 +106,13 @@ impl From<EmbeddedError> for Failure {
     fn from(error: EmbeddedError) -> Self {
         match &error {
             EmbeddedError::NotLoopback(_) => Failure::new(Code::S3EmbeddedAddress, &error)
-                .hint("give an address such as 127.0.0.1:9000, or configure an S3 service that others can reach"),
+                .hint("use an address such as 127.0.0.1:9000, or configure an S3 service that other hosts can reach"),
             EmbeddedError::Listen { .. } => {
                 Failure::new(Code::S3EmbeddedAddress, &error).hint("choose another port, or 0 for any free one")
             }
             EmbeddedError::Directory { source, .. } => Failure::io(&error, source),
             EmbeddedError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => {
-                Failure::new(Code::S3Embedded, &error).hint("the data was written by a newer Kiln; use that one")
+                Failure::new(Code::S3Embedded, &error).hint("the data was written by a newer Kiln; use that version")
             }
             _ => Failure::new(Code::S3Embedded, &error),
         }

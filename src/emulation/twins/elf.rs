@@ -18,7 +18,7 @@ pub enum Broken {
     #[error("{0}")]
     Structure(#[from] object::Error),
     /// A name in it is not UTF-8.
-    #[error("a name in it is no text")]
+    #[error("a name in it is not text")]
     Name,
 }
 

@@ -143,7 +143,7 @@ impl Image {
 }
 
 fn header_of(head: &[u8]) -> Result<&FileHeader, &'static str> {
-    let header = FileHeader::parse(head).map_err(|_| "it is no 64-bit ELF file")?;
+    let header = FileHeader::parse(head).map_err(|_| "it is not a 64-bit ELF file")?;
     if header.e_type(LITTLE) == elf::ET_DYN && !header.is_big_endian() {
         Ok(header)
     } else {
@@ -179,7 +179,7 @@ fn extend(head: &mut [u8], size: u64, image: &mut Image) -> Result<u64, &'static
         return Err("it is not static");
     }
     if header.e_machine(LITTLE) != image.machine {
-        return Err("it is a program of another machine than kiln-exec");
+        return Err("it is for a machine other than that of kiln-exec");
     }
     let is_load = |segment: &&ProgramHeader| segment.p_type(LITTLE) == elf::PT_LOAD;
     let align = segments

@@ -106,7 +106,7 @@ impl World {
         level: TwinLevel,
     ) -> Result<Self, Failure> {
         if host.is_big_endian() || target.is_big_endian() {
-            let detail = format!("programs of {host} and {target} write numbers in different orders");
+            let detail = format!("{host} and {target} have different byte orders");
             return Err(Failure::new(Code::NoTwins, detail));
         }
         let io = |error: io::Error| Failure::io("cannot make the directory of twins", &error);

@@ -88,7 +88,7 @@ pub(super) fn unreadable(schedule: &Schedule, why: &str, now: Moment) -> Claim {
         why: None,
     };
     next.next_run = None;
-    let why = format!("The schedule is paused, since its times cannot be known: {why}");
+    let why = format!("The schedule is paused, because its times are invalid: {why}");
     Claim {
         schedule: next,
         ticks: vec![tick.failed(why)],

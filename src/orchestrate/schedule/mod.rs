@@ -78,7 +78,7 @@ impl Scheduler {
                     tracing::warn!(
                         code = failure.code.name(),
                         hint = failure.hint,
-                        "schedules were not looked at: {failure}"
+                        "schedules were not checked: {failure}"
                     );
                     MOST_SLEEP
                 }
@@ -233,7 +233,7 @@ impl Scheduler {
                 job_span(job).in_scope(|| {
                     tracing::warn!(
                         schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
-                        "a job that is to be replaced was not cancelled: {failure}"
+                        "the job to replace was not cancelled: {failure}"
                     );
                 });
             }
@@ -262,7 +262,7 @@ impl Scheduler {
                 job_span(job).in_scope(|| {
                     tracing::warn!(
                         schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
-                        "a job was not made: {failure}"
+                        "a job was not created: {failure}"
                     );
                 });
                 if is_worth_it {
@@ -351,7 +351,7 @@ impl Scheduler {
                     tracing::warn!(
                         code = failure.code.name(),
                         hint = failure.hint,
-                        "whether a job has ended is not known: {failure}"
+                        "it is unknown whether a job has ended: {failure}"
                     );
                 });
                 false

@@ -42,7 +42,7 @@ pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -
                 tick.clone().skipped(why)
             } else if places == 0 {
                 tick.clone()
-                    .skipped(format!("{MOST_WAITING} earlier runs wait already."))
+                    .skipped(format!("{MOST_WAITING} earlier runs are waiting already."))
             } else {
                 places -= 1;
                 tick.clone().waiting(why)

@@ -27,20 +27,20 @@ const HEAD: &str = "\
 
 <!-- Made from src/records/failure/table.rs: KILN_UPDATE_ERRORS=1 cargo test --lib errors_page -->
 
-Every failure has a stable code, a cause in one line, and mostly a hint. A job of the service has them in `kiln jobs status`
-(`error`). Of `kiln build`, `kiln` prints cause and hint; the code, with the step, is in `jobs/<job id>/job.json` in the
-data directory under `state.error`, for scripts and for this table. When a build failed, the line `log` before the error
-names the whole log, and what a tool said about the cause stands there.
+Every failure has a stable code, a cause on one line and, in most cases, a hint. For a job of the service, `kiln jobs status`
+shows them (`error`). `kiln build` prints cause and hint; scripts find the code and the step in `jobs/<job id>/job.json` in
+the data directory, under `state.error`. When a build fails, the line `log` before the error names the whole log, which has
+the messages of the tools about the cause.
 
-A request that is refused because of a failure is answered with its **status**, and with `code`, `hint` and the `type`
-`urn:kiln:failure:CODE` in the problem ([api.md](api.md#errors)). A command that fails of it ends with its **exit** code.
-**Again** says what Kiln itself does:
+A request refused because of a failure is answered with its **Status**, and with `code`, `hint` and the `type`
+`urn:kiln:failure:CODE` in the problem ([api.md](api.md#errors)). A command that fails because of it exits with its **Exit**
+code. **Again** is Kiln's own reaction:
 
 | Again | |
 |---|---|
-| waits | it may pass: agents try later, a finished job waits up to 15 minutes for its image, a schedule up to an hour, `--follow` connects again; else as below |
-| retries | it lies in the infrastructure: a job that runs is tried again (`attempts` in `[watch]`) |
-| – | it stays until it is mended |
+| waits | the failure may pass: agents retry later, a finished job waits up to 15 minutes for its image, a schedule up to an hour, and `--follow` reconnects; otherwise as below |
+| retries | the cause is in the infrastructure: a running job is retried (`attempts` in `[watch]`) |
+| – | none: the failure lasts until its cause is removed |
 ";
 
 fn page() -> String {

@@ -5,25 +5,25 @@ use super::row::codes;
 codes! {
     ["The recipe", ""]
     RecipeMissing = "recipe_missing", 422, Failed, Lasting,
-        "nothing is at the path given",
+        "the given path does not exist",
         "name a directory with a `config.xml`, or an archive of one";
     RecipeConfigMissing = "recipe_config_missing", 422, Failed, Lasting,
         "the recipe has no `config.xml` at its top (in an archive: nor one `*.kiwi` file)",
-        "put it there; an archive may have one directory around everything";
+        "add it; an archive may have one directory around all files";
     RecipeConfigInvalid = "recipe_config_invalid", 422, Failed, Lasting,
-        "`config.xml` is no XML in UTF-8, has a DTD or entities, has another root element than `image`, or \
-         kiwi's schema refuses it",
-        "the cause has line and column, or the log says where it differs. After templates were rendered, the \
-         file differs from yours: `--keep` leaves the rendered one in `scratch/recipe`";
+        "`config.xml` is not XML in UTF-8, has a DTD or entities, has a root element other than `image`, or does not \
+         match kiwi's schema",
+        "the cause has line and column, or the log shows the difference. The positions refer to the rendered \
+         templates, which `--keep` leaves in `scratch/recipe`";
     RecipeTooLarge = "recipe_too_large", 413, Failed, Lasting,
-        "the archive has more than 1 GiB",
-        "large files belong in packages";
+        "the archive is larger than 1 GiB",
+        "move large files into packages";
     RecipeNotArchive = "recipe_not_archive", 422, Failed, Lasting,
-        "the file is no tar archive in a compression that Kiln knows",
-        "tar, plain or with gzip, bzip2, xz or zstd; no zip";
+        "the file is not a tar archive, or its compression is not supported",
+        "use tar, plain or with gzip, bzip2, xz or zstd; not zip";
     RecipeDamaged = "recipe_damaged", 422, Failed, Lasting,
-        "the archive breaks off",
-        "make it again; `tar -tf` must list it to the end";
+        "the archive is truncated",
+        "create it again; `tar -tf` must list it to the end";
     RecipeUnsafe = "recipe_unsafe", 422, Failed, Lasting,
         "an entry has an absolute path or `..`, is a device, a fifo, or a link that leaves the recipe",
         "`tar -czf recipe.tgz -C DIRECTORY .`";
@@ -31,435 +31,431 @@ codes! {
         "the archive unpacks to more than 4 GiB, 200 000 entries, or 200 times its own size (beyond 64 MiB)",
         "leave generated files out";
     RecipeMismatch = "recipe_mismatch", 502, Failed, OfThePlace,
-        "what the sandbox fetched is not what was put into S3",
-        "build again; if it stays, look for another writer to the recipes bucket";
+        "the recipe in S3 differs from the uploaded one",
+        "build again; if it fails again, look for another writer to the recipes bucket";
     RecipeUnreachable = "recipe_unreachable", 502, Failed, OfThePlace,
-        "the sandbox cannot get the recipe from S3 in five tries",
+        "the sandbox could not fetch the recipe from S3 in five attempts",
         "check `s3.public_endpoint`: sandboxes use that address";
     UnknownRecipeType = "unknown_recipe_type", 422, Failed, Lasting,
         "`--type` is not `kiwi-ng`",
         "leave it out";
     UnknownArch = "unknown_arch", 422, Failed, Lasting,
-        "`--arch` is none of x86_64, aarch64, ppc64le, s390x, riscv64 or their other names",
-        "take one of the list in the message";
+        "`--arch` is not x86_64, aarch64, ppc64le, s390x, riscv64 or another name of these",
+        "use one of the names in the message";
 
     ["Templates", ""]
     TemplateListInvalid = "template_list_invalid", 422, Failed, Lasting,
-        "`.ims_recipe_template.yaml` is no YAML, or has no `template_files`",
+        "`.ims_recipe_template.yaml` is not YAML, or has no `template_files`",
         "`template_files: [config.xml]`";
     TemplateFileMissing = "template_file_missing", 422, Failed, Lasting,
-        "a listed file is not there, or lies outside the recipe",
+        "a listed file does not exist, or is outside the recipe",
         "paths are relative to the recipe's directory";
     TemplateUndefined = "template_undefined", 422, Failed, Lasting,
         "a name has no value",
-        "`--set NAME=VALUE`, or a `default` in the template; `--lenient-templates` makes it empty text";
+        "`--set NAME=VALUE`, or a `default` in the template; `--lenient-templates` turns it into empty text";
     TemplateSyntax = "template_syntax", 422, Failed, Lasting,
-        "a listed file is no Jinja2 template",
-        "correct it at the line given, or take it off the list";
+        "a listed file is not a valid Jinja2 template",
+        "correct it at the given line, or remove it from the list";
     TemplateFailed = "template_failed", 422, Failed, Lasting,
-        "an expression fails, takes too long, or the result has more than 32 MiB",
-        "correct it at the line given; all values are text";
+        "an expression fails or takes too long, or the result exceeds 32 MiB",
+        "correct it at the given line; all values are text";
 
     ["Building", ""]
     RepoUnreachable = "repo_unreachable", 500, Failed, Lasting,
-        "a repository does not answer within `--repos-timeout` (500 s), refuses for a minute, or its name \
+        "a repository does not answer within `--repos-timeout` (500 s), refuses requests for a minute, or its name \
          cannot be resolved",
         "check the addresses in `config.xml`; the cause lists each with its answer";
     RepoSignature = "repo_signature", 500, Failed, Lasting,
-        "a repository is not signed, or by a key that is not trusted",
+        "a repository is not signed, or signed with an untrusted key",
         "name the key: `<signing key=\"file:///usr/share/keyrings/…\"/>`";
     RepoInconsistent = "repo_inconsistent", 500, Failed, Lasting,
-        "a repository's files do not fit its index: it is just being published, or a cache on the way is stale",
+        "a repository's files do not match its index: it is being published, or a cache is stale",
         "build again";
     PackageNotFound = "package_not_found", 500, Failed, Lasting,
-        "no repository has a package for this architecture",
-        "check its name; the message is the package manager's";
+        "no repository has the package for this architecture",
+        "check the name; the message is from the package manager";
     UnmetDependency = "unmet_dependency", 500, Failed, Lasting,
-        "a package needs another that no repository of the recipe has",
-        "add the repository, or take the package out; the message is the package manager's";
+        "a package depends on another that no repository of the recipe has",
+        "add the repository, or remove the package; the message is from the package manager";
     ScriptletFailed = "scriptlet_failed", 500, Failed, Lasting,
         "a script of a package failed",
-        "what it said stands before that line in the log";
+        "its output precedes that line in the log";
     ScriptFailed = "script_failed", 500, Failed, Lasting,
         "`config.sh` or another script of the recipe failed",
-        "what it said stands before that line in the log";
+        "its output precedes that line in the log";
     EmulatorFault = "emulator_fault", 500, Failed, Lasting,
-        "a program died under qemu by SIGSEGV, SIGILL, SIGBUS, SIGABRT, SIGTRAP, SIGFPE or SIGSYS, even if a \
-         script went on; a native program that does so is its script's affair",
-        "the message names program and signal, and the log has a line `emulator fault:` for each. Build \
-         natively, or without that program, to tell its fault from qemu's";
+        "qemu or a program under it was killed by SIGSEGV, SIGILL, SIGBUS, SIGABRT, SIGTRAP, SIGFPE or SIGSYS, even if \
+         the script continued; for native programs only the script's exit status counts",
+        "the message names the program and the signal, and the log has a line `emulator fault:` for each. Build \
+         natively or without that program to find out whether qemu is at fault";
     ExecFormat = "exec_format", 500, Failed, Lasting,
-        "a program of another architecture than the image's was started in it",
-        "see which package or script brought it";
+        "a program of a foreign architecture was started in the image",
+        "find the package or script that installed it";
     InitrdFailed = "initrd_failed", 500, Failed, Lasting,
         "dracut could not make the initrd",
-        "check its configuration and modules in the recipe; the message is dracut's";
+        "check its configuration and modules in the recipe; the message is from dracut";
     BuildFailed = "build_failed", 500, Failed, Lasting,
         "kiwi failed for another reason",
-        "the message is kiwi's last error, the log has everything before it";
+        "the message is kiwi's last error; the log has everything before it";
     OutOfMemory = "out_of_memory", 500, Failed, Lasting,
-        "the kernel killed a process of the build for want of memory",
+        "the kernel killed a process of the build because it ran out of memory",
         "`--memory SIZE`, fewer architectures at once, or a larger machine";
     DiskFull = "disk_full", 507, Failed, Lasting,
-        "no space or no inodes are left, on the disk of the data directory",
-        "free some, or move the data directory: `KILN_DATA_DIR`";
+        "the file system of the data directory has no free space or inodes",
+        "free some space, or move the data directory: `KILN_DATA_DIR`";
     ToolMissing = "tool_missing", 500, Failed, Lasting,
         "a program of the toolbox cannot be started",
-        "`kiln toolbox build` after removing the toolbox; if it stays, the toolbox's description lacks a \
-         package";
+        "remove the toolbox and run `kiln toolbox build`; if it fails again, the toolbox's definition lacks a package";
     NothingToResume = "nothing_to_resume", 409, Failed, Lasting,
-        "a job is to go on from a step, and what earlier steps made is not there",
+        "a job cannot resume from a step, because the results of earlier steps are missing",
         "start it from the beginning";
     Cancelled = "cancelled", 409, Failed, Lasting,
         "the job was cancelled",
-        "`kiln jobs retry`, if it is wanted after all";
+        "`kiln jobs retry` repeats it";
     NoVm = "no_vm", 500, Failed, Lasting,
-        "a job of the service needs a virtual machine (another architecture than the host's, or \
-         `require_dkms`), and no place has one; the message says why at each",
-        "`kiln doctor`; or `foreign = \"namespace\"` in `[isolation]`, where the recipes can be trusted with \
-         the host's kernel; or `require_dkms: false`";
+        "a job of the service needs a virtual machine (a foreign architecture or `require_dkms`), and no place has \
+         one; the message gives the reason for each place",
+        "`kiln doctor`; or `foreign = \"namespace\"` in `[isolation]`, if the recipes can be trusted with the host's \
+         kernel; or `require_dkms: false`";
     NoPlace = "no_place", 500, Failed, Lasting,
-        "no place can make a sandbox for a job at all",
+        "no place can make sandboxes",
         "`kiln doctor`";
     NotEquipped = "not_equipped", 500, Failed, Lasting,
-        "a build node has another architecture than the server, which has no agent for it",
-        "`make agent ARCH=…`, and the directory it makes beside the server's `kiln-agent` \
+        "the server has no agent for the architecture of a build node",
+        "run `make agent ARCH=…`, and put the resulting directory beside the server's `kiln-agent` \
          ([docker.md](docker.md#another-host-as-a-build-node))";
     NotIsolated = "not_isolated", 500, Failed, Lasting,
-        "a job that needs a virtual machine was found by its own agent to run in none, or on the server's \
-         kernel; nothing of the recipe had run",
-        "see what the engine's runtime really is";
+        "the agent of a job that needs a virtual machine found that it runs in none, or on the server's kernel; \
+         nothing of the recipe was run",
+        "check the engine's runtime";
     NoCapacity = "no_capacity", 500, Failed, Lasting,
         "a job asks for more memory or disk than the whole host has for jobs",
-        "ask for less, or see `[capacity]`";
+        "request less, or see `[capacity]`";
     ImageUnreachable = "image_unreachable", 502, Failed, OfThePlace,
-        "S3 does not give the root file system of the image that is to be changed; tried again",
+        "the root file system of the image to change cannot be read from S3; retried",
         "check the endpoint";
     ImageCorrupt = "image_corrupt", 422, Failed, Lasting,
-        "it is not what the image's manifest says, or no squashfs that can be unpacked",
-        "make the image anew; the message is unsquashfs's";
+        "the root file system does not match the image's manifest, or is not a squashfs that can be unpacked",
+        "build the image again; the message is from unsquashfs";
     ChangeUnreachable = "change_unreachable", 502, Failed, OfThePlace,
-        "S3 does not give a script or playbook that was uploaded with the job, or not as it was uploaded",
+        "a script or playbook of the job cannot be read from S3, or differs from the uploaded one",
         "start the job again";
     ChangeFailed = "change_failed", 500, Failed, Lasting,
         "a command, script or playbook of `kiln customize` failed",
-        "what it said stands before that line in the log";
+        "its output precedes that line in the log";
     BadPublicKey = "bad_public_key", 422, Failed, Lasting,
-        "the job's public key would open no shell: ssh cannot read it",
-        "make the record anew from the `.pub` file";
+        "ssh cannot read the public key of the job, so no login would work",
+        "create the record again from the `.pub` file";
     NoShellPort = "no_shell_port", 500, Failed, Lasting,
-        "none of the ports for shells can be listened on",
+        "all ports for shells are in use",
         "`ports` in `[shell]`";
     NoShell = "no_shell", 404, Failed, Lasting,
-        "`kiln shell` of a job that has none, or none any more",
+        "the job has no shell, or its shell is closed",
         "`kiln jobs logs`";
     ShellFailed = "shell_failed", 500, Failed, Lasting,
-        "the user of a shell said that the changes failed",
+        "the user of a shell marked the changes as failed",
         "`kiln jobs logs`";
     ShellTimeout = "shell_timeout", 500, Failed, Lasting,
         "a shell was not used for twelve hours, or was open for seven days (`idle`, `longest` in `[shell]`)",
-        "`kiln jobs complete` keeps what was done";
+        "`kiln jobs complete` keeps the changes";
     HeartbeatLost = "heartbeat_lost", 500, Failed, OfThePlace,
-        "the agent said nothing at all for a minute (`heartbeat` in `[watch]`); tried again",
-        "see whether the host is overloaded";
+        "the agent was silent for a minute (`heartbeat` in `[watch]`); retried",
+        "check whether the host is overloaded";
     Silent = "silent", 500, Failed, Lasting,
-        "nothing new was said for an hour, emulated for ten: neither a step nor a line that was not said \
-         before (`silence`)",
-        "the end of the log says what hangs";
+        "the job made no progress for an hour (ten hours if emulated): neither a step nor a new line (`silence`)",
+        "the end of the log shows the program that hangs";
     WallLimit = "wall_limit", 500, Failed, Lasting,
-        "a job took more than four hours, emulated forty (`wall`, `emulated_factor`)",
-        "allow more, or see which step takes so long: `kiln jobs status`";
+        "a job took more than four hours (forty if emulated; `wall`, `emulated_factor`)",
+        "raise the limit, or find the slow step: `kiln jobs status`";
     Interrupted = "interrupted", 500, Interrupted, Lasting,
-        "Ctrl-C, SIGTERM or SIGHUP; or, in a record, the build was killed",
+        "Ctrl-C, SIGTERM or SIGHUP; in a record also: the build was killed",
         "start it again";
 
     ["Kernel, initrd and squashfs", ""]
     KernelMissing = "kernel_missing", 422, Failed, Lasting,
         "`--kernel-file-name` was given and the root has no kernel",
-        "install a kernel package; without the option such a root is an image without kernel";
+        "install a kernel package; without the option, the image has no kernel";
     KernelWrongArch = "kernel_wrong_arch", 422, Failed, Lasting,
         "the kernel is for another architecture than the image",
-        "look at the repositories' architecture";
+        "check the architecture of the repositories";
     KernelInvalid = "kernel_invalid", 422, Failed, Lasting,
-        "the file is no kernel that boot loaders of the architecture take",
+        "the file is not a kernel that boot loaders of the architecture accept",
         "name another with `--kernel-file-name`";
     InitrdMissing = "initrd_missing", 422, Failed, Lasting,
-        "the root has a kernel and no initrd for it",
+        "the root has a kernel but no initrd for it",
         "run dracut in `config.sh`, or name it with `--initrd-file-name`";
     SquashfsFailed = "squashfs_failed", 500, Failed, Lasting,
         "mksquashfs failed",
-        "the message is its last line";
+        "the message is the last line of its output";
 
     ["The sandbox", ""]
     NoUserNamespace = "no_user_namespace", 500, Failed, Lasting,
-        "the host does not let this user make user namespaces",
+        "the host does not allow this user to create user namespaces",
         "the hint names the sysctl to change";
     NoSubids = "no_subids", 500, Failed, Lasting,
-        "the user has no range of 65536 ids",
+        "the user has no range of 65536 subordinate ids",
         "`sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`";
     NoNewuidmap = "no_newuidmap", 500, Failed, Lasting,
         "`newuidmap` or `newgidmap` is not installed",
         "install `uidmap` (Debian) or `shadow` (SUSE, Red Hat)";
     IdMapRefused = "id_map_refused", 500, Failed, Lasting,
-        "they refused the range",
+        "`newuidmap` or `newgidmap` refused the range",
         "compare `/etc/subuid` and `/etc/subgid` with the user's name";
     SandboxMount = "sandbox_mount", 500, Failed, Lasting,
-        "a mount in the sandbox is refused",
-        "inside containers, unmask `/proc`; overlay needs Linux 5.11; else a security module, see the kernel \
-         log";
+        "the kernel refused a mount in the sandbox",
+        "inside containers, unmask `/proc`; overlay needs Linux 5.11; otherwise a security module may be the cause: \
+         see the kernel log";
     SandboxRoot = "sandbox_root", 500, Failed, Lasting,
         "the sandbox's root cannot be entered",
         "as above";
     SandboxStart = "sandbox_start", 500, Failed, OfThePlace,
-        "something else at the start of a sandbox, or a program to start there, failed",
+        "another step of starting a sandbox failed, or a program could not be started there",
         "the message names the call or the program";
     SandboxLost = "sandbox_lost", 500, Failed, OfThePlace,
         "the agent or the supervisor ended without giving a reason",
-        "something killed it: the kernel log may say what";
+        "it was killed: see the kernel log";
     SandboxExists = "sandbox_exists", 409, Failed, Lasting,
-        "a job's sandbox is to be started, and there is one",
-        "a fault of Kiln's: report it";
+        "the job already has a sandbox",
+        "a defect of Kiln: report it";
     SandboxStuck = "sandbox_stuck", 500, Failed, Lasting,
         "a process of a sandbox cannot be killed",
-        "it waits for the kernel, perhaps for a disk: the kernel log may say for which";
+        "it waits for the kernel, perhaps for a disk: see the kernel log";
     SandboxDisk = "sandbox_disk", 500, Failed, Lasting,
-        "disk space of a fixed size cannot be mounted any more",
-        "are there loop devices (`losetup --list`)?";
+        "the disk space of a sandbox cannot be mounted",
+        "check that there are free loop devices (`losetup --list`)";
     NoScratch = "no_scratch", 409, Failed, Lasting,
-        "a job is to go on with the disk space of another, which is gone, was not unmounted by its virtual \
-         machine, or is of the other kind (with, or without, a machine); or a Kata machine cannot make its disk \
-         space",
-        "start it from its beginning; a guest kernel needs loop devices and ext4";
+        "a job cannot resume with the disk space of another: it is gone, was not unmounted by its virtual machine, or \
+         is of the other kind (with or without a machine); or a Kata machine cannot make its disk space",
+        "start the job from the beginning; a guest kernel needs loop devices and ext4";
     EngineGone = "engine_gone", 503, Failed, Passing,
-        "a container engine does not answer, or not through SSH",
-        "is it running (`docker version`), and is its address right? Jobs wait for it";
+        "a container engine does not answer, or cannot be reached through SSH",
+        "check that it is running (`docker version`), and its address. Jobs wait for it";
     EngineRefused = "engine_refused", 500, Failed, Lasting,
-        "a container engine does not do what it is asked",
-        "the message is the engine's";
+        "a container engine refused a request",
+        "the message is from the engine";
     EngineAddress = "engine_address", 500, Failed, Lasting,
-        "the address of a container engine is none",
+        "the address of a container engine is invalid",
         "`unix:///var/run/docker.sock`, `tcp://host:2376` or `ssh://user@host`";
     EngineArch = "engine_arch", 500, Failed, Lasting,
         "a container engine runs on an architecture without a toolbox",
-        "x86_64, aarch64, ppc64le, s390x and riscv64 have one";
+        "use x86_64, aarch64, ppc64le, s390x or riscv64";
     ImageMissing = "image_missing", 500, Failed, OfThePlace,
         "the toolbox's image was removed from the engine just as a job started",
-        "it comes back with the next try";
+        "the next attempt restores it";
     RuntimeUnknown = "runtime_unknown", 500, Failed, Lasting,
-        "a container engine does not know the runtime that Kiln was told",
+        "a container engine does not have the configured runtime",
         "`docker info` lists them; docs/docker.md and kata/README.md show the lines of `daemon.json`";
     ToolboxImage = "toolbox_image", 500, Failed, Lasting,
         "the toolbox cannot be packed for a container engine",
-        "the message says why; `tar` and `awk` must be there";
+        "the message gives the reason; `tar` and `awk` must be installed";
     NoServerUrl = "no_server_url", 500, Failed, Lasting,
-        "a sandbox on another host, or in a Kata machine, would not find the server",
-        "`agent_url` in `[server]`";
+        "a sandbox on another host or in a Kata machine cannot reach the server",
+        "set `agent_url` in `[server]`";
     HostUnfit = "host_unfit", 500, Failed, Lasting,
-        "`kiln doctor` found that something is missing which every job needs",
-        "the lines above it say what, each with the next command";
+        "`kiln doctor` found that a requirement of every job is not met",
+        "the lines above it name each one, with the next command";
     NoNetwork = "no_network", 500, Failed, Lasting,
-        "slirp4netns is not installed, or cannot give a sandbox its network; or a host that `[network]` names \
-         has no address",
+        "slirp4netns is not installed or cannot set up the network of a sandbox, or a host in `[network]` has no \
+         address",
         "install `slirp4netns`; the user that Kiln runs as must be able to open `/dev/net/tun`";
     NetworkLost = "network_lost", 500, Failed, OfThePlace,
         "slirp4netns ended while a sandbox ran",
-        "something killed it: the kernel log may say what";
+        "it was killed: see the kernel log";
     NoDoor = "no_door", 500, Failed, Lasting,
-        "a port that sandboxes may reach cannot be listened on",
-        "the message says which";
+        "Kiln cannot listen on a port that it relays for sandboxes",
+        "the message names it";
     VmLost = "vm_lost", 500, Failed, OfThePlace,
         "a virtual machine ended before its agent did",
-        "the last words hold what its kernel or QEMU said last; `oom_kills` above 0 means that the host killed \
-         QEMU for want of memory";
+        "the message ends with the last output of its kernel and of QEMU; `oom_kills` above 0 means that the host \
+         killed QEMU because it ran out of memory";
     VmBoot = "vm_boot", 500, Failed, Lasting,
-        "a virtual machine did not boot in time when it was tried",
-        "with `/dev/kvm`: this host's CPU runs no guests, and emulation is used. Without: the host is \
-         overloaded";
+        "the test of a virtual machine did not boot in time",
+        "with `/dev/kvm`: this host's CPU cannot run guests, and emulation is used. Without: the host is overloaded";
     VmKernel = "vm_kernel", 500, Failed, Lasting,
-        "the kernel beside the toolbox lacks a module that machines need, or cannot be read",
-        "remove the toolbox, and `kiln toolbox build`";
+        "the kernel beside the toolbox lacks a module that virtual machines need, or cannot be read",
+        "remove the toolbox and run `kiln toolbox build`";
     VmDevice = "vm_device", 500, Failed, Lasting,
         "a virtual machine does not find a disk, a port or its network card",
-        "the message says which; see whether the toolbox and kiln are of one version";
+        "the message names it; check that the toolbox and `kiln` have the same version";
     VmNetwork = "vm_network", 500, Failed, Lasting,
-        "a virtual machine is to have the host's own network",
-        "a network of its own is all that it can have";
+        "a virtual machine cannot have the host's network",
+        "a defect of Kiln: report it";
     CgroupUnavailable = "cgroup_unavailable", 500, Failed, Lasting,
-        "this user cannot make control groups",
-        "no failure: the build runs without limits";
+        "this user cannot create control groups",
+        "only a warning: the build runs without limits";
     Protocol = "protocol", 400, Failed, Lasting,
-        "agent and `kiln` do not understand each other",
-        "a fault of Kiln's, unless `kiln-agent` is of another version: `make build` builds both";
+        "`kiln-agent` and `kiln` do not understand each other",
+        "a defect of Kiln, unless `kiln-agent` is of another version: `make build` builds both";
     AgentUnknown = "agent_unknown", 401, Failed, Lasting,
-        "an agent names a job that there is not, or shows another token than the job's",
-        "seen by agents only, which then exit";
+        "an agent names an unknown job, or presents a token other than the job's",
+        "nothing: only agents see it, and they exit";
     JobOver = "job_over", 410, Failed, Lasting,
-        "an agent calls although its job has ended",
-        "the same";
+        "an agent calls after the end of its job",
+        "as above";
     AgentMismatch = "agent_mismatch", 500, Failed, Lasting,
         "`kiln` and `kiln-agent` were not built together",
         "`make build` builds both";
     AgentPanic = "agent_panic", 500, Failed, OfThePlace,
-        "a fault in the agent",
-        "a fault of Kiln's: report it, with the log";
+        "a defect of the agent",
+        "a defect of Kiln: report it, with the log";
     Panic = "panic", 500, Failed, Lasting,
-        "a fault in `kiln`",
-        "the same";
+        "a defect of `kiln`",
+        "as above";
     NoAgent = "no_agent", 500, Failed, Lasting,
         "`kiln-agent` is not beside `kiln`",
-        "`make build`, or `KILN_AGENT`";
+        "run `make build`, or set `KILN_AGENT`";
     AgentNotStatic = "agent_not_static", 500, Failed, Lasting,
-        "that `kiln-agent` needs a loader",
+        "`kiln-agent` is not statically linked",
         "`make build` builds a static one; `cargo build` does not";
     NotLookedAt = "not_looked_at", 503, Failed, Passing,
-        "a place has not been looked at yet",
-        "nothing: jobs wait until it was";
+        "a place has not been checked yet",
+        "nothing: jobs wait for the check";
     ProgramMissing = "program_missing", 500, Failed, OfThePlace,
-        "a program that is to be started in a sandbox is not there",
-        "the message names it, and the hint its package";
+        "a program that a sandbox needs is not installed",
+        "the message names the program, and the hint its package";
 
     ["Emulation", ""]
     BinfmtUnavailable = "binfmt_unavailable", 500, Failed, Lasting,
         "`binfmt_misc` cannot be mounted in the sandbox",
-        "`modprobe binfmt_misc` once; Linux 6.7 or newer";
+        "run `modprobe binfmt_misc` once; Linux 6.7 or newer is required";
     BinfmtRefused = "binfmt_refused", 500, Failed, Lasting,
-        "the kernel does not take the entry",
-        "the message has the kernel's reason";
+        "the kernel refuses the `binfmt_misc` entry",
+        "the message gives the kernel's reason";
     BinfmtTable = "binfmt_table", 500, Failed, Lasting,
-        "`qemu/binfmt.toml` is broken or silent about the architecture",
-        "a changed file: compare it with the original";
+        "`qemu/binfmt.toml` is invalid or lacks the architecture",
+        "compare it with the original file";
     TwinsTable = "twins_table", 500, Failed, Lasting,
-        "`qemu/twins.toml` is broken",
-        "a changed file: compare it with the original";
+        "`qemu/twins.toml` is invalid",
+        "compare it with the original file";
     NoTwins = "no_twins", 500, Failed, Lasting,
-        "host and target store numbers in different byte orders, so that no program of the one can stand for \
-         one of the other",
+        "host and target have different byte orders, so no program of one can replace one of the other",
         "nothing: everything is emulated";
     EmulatorMissing = "emulator_missing", 500, Failed, Lasting,
         "the toolbox lacks the emulator",
         "`qemu/binfmt.toml` and `kata/toolbox/toolbox.toml` must agree";
     EmulatorBroken = "emulator_broken", 500, Failed, Lasting,
-        "a tiny foreign program does not run, or not right",
-        "another version of qemu in the toolbox";
+        "a small test program of the foreign architecture fails",
+        "use another version of qemu in the toolbox";
     TwinsJoin = "twins_join", 500, Failed, Lasting,
-        "only in the log, as the cause of a warning: `kiln-exec` is not beside the agent, or cannot be put in \
-         front of the emulator; everything is emulated",
+        "`kiln-exec` is not beside the agent, or cannot be joined with the emulator. Only a warning in the log: \
+         everything is emulated",
         "`make build`; on hosts other than x86_64 and aarch64 there are no twins";
 
     ["The toolbox", ""]
     NoToolbox = "no_toolbox", 500, Failed, Lasting,
-        "`kiln toolbox show`, and none was built from this version's description; or one for another \
-         architecture is to be made, whose emulator comes from this host's own",
+        "no toolbox was built from this version's definition; a toolbox for a foreign architecture also needs that of \
+         this host, for the emulator",
         "`kiln toolbox build`";
     NoSandbox = "no_sandbox", 404, Failed, Lasting,
-        "no sandbox of that job was kept",
-        "`kiln sandboxes list` shows what there is";
+        "the sandbox of the job was not kept",
+        "`kiln sandboxes list` shows all kept ones";
     NoMirror = "no_mirror", 500, Failed, Lasting,
-        "the host's apt configuration names no mirror that can be used",
+        "the host's apt configuration names no usable mirror",
         "`kiln toolbox build --mirror URL`";
     ToolboxBuild = "toolbox_build", 500, Failed, Lasting,
         "mmdebstrap or mksquashfs failed",
-        "`kiln toolbox build --verbose` shows everything it said";
+        "`kiln toolbox build --verbose` shows the whole output";
     ToolboxPin = "toolbox_pin", 500, Failed, Lasting,
-        "the mirror has another version than the description was tried with",
-        "a mirror of that Debian release, or change `pins` and try it \
+        "the mirror has a version other than the tested one",
+        "use a mirror of that Debian release, or change `pins` and test the result \
          ([kata/toolbox](../kata/toolbox/README.md))";
     ToolboxDefinition = "toolbox_definition", 500, Failed, Lasting,
-        "`kata/toolbox/toolbox.toml` is broken",
-        "a changed file: the message has line and column";
+        "`kata/toolbox/toolbox.toml` is invalid",
+        "the message gives line and column";
     ToolboxFacts = "toolbox_facts", 500, Failed, Lasting,
-        "the facts about the new toolbox cannot be written down",
-        "a fault of Kiln's: report it";
+        "the record of the new toolbox cannot be written",
+        "a defect of Kiln: report it";
     ToolboxLock = "toolbox_lock", 500, Failed, Lasting,
         "waiting for another process that builds the toolbox failed",
         "try again";
     ToolboxLost = "toolbox_lost", 500, Failed, Lasting,
-        "the toolbox vanished while it was put in its place",
-        "who else writes to the data directory?";
+        "the toolbox vanished during its installation",
+        "look for another writer to the data directory";
 
     ["Artifacts and S3", ""]
     S3Unreachable = "s3_unreachable", 502, Failed, Passing,
-        "no connection, or one that broke, or a certificate that is not trusted",
-        "check `s3.endpoint`; an authority of your own goes into `s3.ca_bundle`";
+        "the connection cannot be made, or broke, or the certificate is not trusted",
+        "check `s3.endpoint`; put a private authority into `s3.ca_bundle`";
     S3Timeout = "s3_timeout", 504, Failed, Passing,
         "S3 does not answer in time",
-        "is the service overloaded? try again";
+        "check whether the service is overloaded, then try again";
     S3Denied = "s3_denied", 502, Failed, Lasting,
-        "the keys are wrong or may not do it, or the clocks differ",
-        "keys, their rights on both buckets, this machine's clock";
+        "the keys are wrong or lack the permission, or the clocks differ",
+        "check the keys, their permissions on both buckets, and this machine's clock";
     S3Region = "s3_region", 502, Failed, Lasting,
         "the bucket is in another region",
         "set `s3.region`";
     S3NoBucket = "s3_no_bucket", 502, Failed, Lasting,
-        "the bucket went away",
+        "the bucket does not exist any more",
         "create it, or name another";
     S3Full = "s3_full", 507, Failed, Lasting,
-        "the service, or the disk under the embedded one, has no space",
-        "free some, or raise the quota";
+        "the service, or the disk of the embedded one, has no free space",
+        "free some space, or raise the quota";
     S3Missing = "s3_missing", 409, Failed, OfThePlace,
-        "an object or an upload is not there any more",
-        "who else deletes in the bucket?";
+        "an object or an upload does not exist any more",
+        "look for another user that deletes in the bucket";
     S3Unavailable = "s3_unavailable", 503, Failed, Passing,
-        "S3 answers that it cannot, now: status 408, 429, 500, 502 to 504, or a word such as `SlowDown`",
-        "see to the service's health; try again";
+        "S3 is temporarily unavailable: status 408, 429, 500, 502 to 504, or a code such as `SlowDown`",
+        "check the service, then try again";
     S3Error = "s3_error", 502, Failed, OfThePlace,
-        "S3 refused for another reason, which waiting does not mend",
-        "the message is S3's";
+        "S3 refused for another reason, which waiting does not resolve",
+        "the message is from S3";
     S3Settings = "s3_settings", 500, Failed, Lasting,
-        "the `[s3]` section cannot work: one key of two, an unreadable `ca_bundle`, an address that is none",
+        "the `[s3]` section is invalid: only one of the two keys, an unreadable `ca_bundle`, or an invalid address",
         "correct it";
     S3Configured = "s3_configured", 500, Failed, Lasting,
-        "`kiln artifacts serve`, and `[s3]` names a service",
+        "`kiln artifacts serve` was called, but `[s3]` names a service",
         "use that service's address";
     S3Embedded = "s3_embedded", 500, Failed, Lasting,
         "the embedded service does not start",
-        "the message says why: a port in use, a directory that cannot be written, data of a newer Kiln";
+        "the message gives the reason: a port in use, a directory that cannot be written, or data of a newer Kiln";
     S3EmbeddedAddress = "s3_embedded_address", 500, Failed, Lasting,
-        "its address is in use, or is no loopback address",
-        "another port, or 0";
+        "the address of the embedded service is in use, or is not a loopback address",
+        "use another port, or 0";
     UploadFailed = "upload_failed", 502, Failed, OfThePlace,
-        "S3 refused a part six times, or for good",
+        "S3 refused a part six times, or permanently",
         "check that the sandbox reaches `s3.public_endpoint`";
     UploadInvalid = "upload_invalid", 400, Failed, Lasting,
-        "what was sent is not what was announced",
-        "a fault of Kiln's: report it, with the log";
+        "the sent parts do not match the announced ones",
+        "a defect of Kiln: report it, with the log";
     ArtifactMismatch = "artifact_mismatch", 502, Failed, OfThePlace,
-        "S3 has something else than was sent, or an object changed before the manifest was written",
-        "build again; if it stays, look for another writer, or at the disks under S3";
+        "an object in S3 differs from the sent one, or changed before the manifest was written",
+        "build again; if it fails again, look for another writer, and check the disks of S3";
     ManifestInvalid = "manifest_invalid", 422, Failed, Lasting,
-        "a manifest has not exactly one root file system, or 1 MiB or more, or S3 has not what it describes",
-        "correct the one that you gave to `images create --from`; one that Kiln made is a fault to report";
+        "a manifest does not have exactly one root file system, is 1 MiB or larger, or does not match the objects in \
+         S3",
+        "correct the manifest given to `images create --from`; if Kiln wrote it, report the defect";
     LogLost = "log_lost", 500, Failed, Lasting,
         "the log could not be packed",
-        "a fault of Kiln's: report it";
+        "a defect of Kiln: report it";
     NoImage = "no_image", 404, Failed, Lasting,
-        "no object of that image is in S3",
+        "S3 has no object of the image",
         "`kiln artifacts list`";
     CaBundleInvalid = "ca_bundle_invalid", 500, Failed, Lasting,
-        "the host's certificate bundle is no PEM file of certificates",
+        "the host's certificate bundle is not a PEM file of certificates",
         "repair it: `update-ca-certificates`";
     UploadBroken = "upload_broken", 400, Failed, Lasting,
-        "an upload broke off, or ended before all was sent that was announced",
+        "an upload was interrupted, or ended before the announced size",
         "send it again";
     UploadTooLarge = "upload_too_large", 413, Refused, Lasting,
-        "an upload is larger than the server takes",
+        "an upload is larger than the server accepts",
         "`upload_bytes` in `[limits]`";
     UploadUnwanted = "upload_unwanted", 409, Failed, Lasting,
-        "the record of what was uploaded was deleted or changed meanwhile",
-        "see what became of it, then upload again";
+        "the record of the upload was deleted or changed in the meantime",
+        "check the record, then upload again";
 
     ["The server", ""]
     CannotListen = "cannot_listen", 500, Failed, Lasting,
-        "an address of `[server] listen` is in use, or not this host's",
-        "stop what listens there, or name another";
+        "an address of `[server] listen` is in use, or does not belong to this host",
+        "stop the other program, or use another address";
     AlreadyServed = "already_served", 500, Failed, Lasting,
         "another `kiln serve` uses the data directory",
-        "one directory has one server";
+        "use one data directory for each server";
     OidcSettings = "oidc_settings", 500, Failed, Lasting,
-        "`[oidc]` cannot work: no audience, authorities that cannot be read",
-        "the message says what";
+        "`[oidc]` is invalid: it has no audience, or its authorities cannot be read",
+        "the message gives the reason";
     NoToken = "no_token", 404, Failed, Lasting,
-        "`kiln tokens delete`, and there is no such token",
+        "the token to delete does not exist",
         "`kiln tokens list`";
     Expiry = "expiry", 422, Failed, Lasting,
         "`--expires` is thousands of years away",
@@ -467,138 +463,137 @@ codes! {
 
     ["Commands against a server", ""]
     Usage = "usage", 400, Refused, Lasting,
-        "options that do not fit together, or change nothing",
-        "the message says which";
+        "the options contradict each other, or change nothing",
+        "the message names them";
     Refused = "refused", 400, Refused, Lasting,
-        "the server said no",
-        "the message is the server's";
+        "the server refused the request",
+        "the message is from the server";
     Unauthorized = "unauthorized", 401, Refused, Lasting,
-        "the server wants a token, and had none or one that is not valid",
+        "the server needs a token, and got none or an invalid one",
         "`kiln login`";
     Forbidden = "forbidden", 403, Refused, Lasting,
-        "the role of the token may not do it",
-        "ask for a role that may do it";
+        "the role of the token does not allow the request",
+        "ask for a token with a higher role";
     NotFound = "not_found", 404, Refused, Lasting,
-        "there is no such record, or no such function on this server",
+        "the record does not exist, or the server lacks the function",
         "`… list`; uploads need a Kiln server";
     ServerError = "server_error", 500, Refused, Passing,
-        "the server, or something behind it, failed",
-        "its log says more";
+        "the server, or a service that it uses, failed",
+        "see the log of the server";
     ServerAddress = "server_address", 400, Refused, Lasting,
-        "the address is none, or holds a name or password",
+        "the address is invalid, or contains a user name or password",
         "`https://kiln.example.org`";
     ServerUnreachable = "server_unreachable", 502, Failed, Passing,
-        "there is no answer, or its certificate is not trusted",
-        "is it running? `--ca-file` names an authority of your own";
+        "the server does not answer, or its certificate is not trusted",
+        "check that it is running; `--ca-file` adds a private authority";
     ServerTimeout = "server_timeout", 504, Failed, Passing,
         "the server did not answer in time",
-        "look whether the request was carried out before repeating it";
+        "check whether the request took effect before repeating it";
     ServerLost = "server_lost", 502, Failed, Passing,
-        "the server stopped answering: a command that asked it, or an agent, or the server of a job is gone",
-        "look whether a request was carried out before repeating it; jobs are tried again";
+        "the server of a command or of a job stopped answering",
+        "check whether a request took effect before repeating it; jobs are retried";
     JobFailed = "job_failed", 500, Failed, Lasting,
-        "the job of `jobs create --follow` ended without an image; cause and hint are the job's, whose own \
-         code `jobs status` shows",
+        "the job of `jobs create --follow` ended without an image; cause and hint are those of the job, and `jobs \
+         status` shows its own code",
         "`kiln jobs logs ID`";
     ServerUnknown = "server_unknown", 500, Failed, Lasting,
-        "what answers is neither Kiln nor IMS",
-        "check the address; IMS behind a gateway is below `/apis/ims`";
+        "the server is neither Kiln nor IMS",
+        "check the address; behind a gateway, IMS is below `/apis/ims`";
     RecordUnknown = "record_unknown", 404, Refused, Lasting,
-        "a name or the beginning of an id is no record's",
-        "take one from the list";
+        "no record has the name or the beginning of an id",
+        "use an id from the list";
     RecordAmbiguous = "record_ambiguous", 400, Refused, Lasting,
-        "a name or the beginning of an id is several records'",
-        "take one from the message";
+        "several records have the name or the beginning of an id",
+        "use an id from the message";
     TokenMissing = "token_missing", 500, Failed, Lasting,
-        "`kiln login` was given no token",
+        "`kiln login` got no token",
         "`--token-stdin`, or `--token FILE`";
     TokenUnreadable = "token_unreadable", 500, Failed, Lasting,
-        "the file of the token cannot be read, or has none",
-        "the token alone, or JSON with `access_token`";
+        "the token file cannot be read, or contains no token",
+        "use the token alone, or JSON with `access_token`";
     TokenInvalid = "token_invalid", 500, Failed, Lasting,
-        "the token has characters that no token has",
-        "one line of letters, digits and punctuation";
+        "the token contains invalid characters",
+        "use one line of letters, digits and punctuation";
     TokenInsecure = "token_insecure", 500, Failed, Lasting,
         "the token would cross a network without TLS",
-        "`https://`";
+        "use `https://`";
     CaFileInvalid = "ca_file_invalid", 500, Failed, Lasting,
         "the authorities of `--ca-file` cannot be used",
-        "a PEM file of certificates";
+        "use a PEM file of certificates";
     TlsUnusable = "tls_unusable", 500, Failed, Lasting,
         "the host's own authorities cannot be used",
-        "a PEM file of certificates with `--ca-file`";
+        "use `--ca-file` with a PEM file of certificates";
     CredentialsUnreadable = "credentials_unreadable", 500, Failed, Lasting,
-        "what `kiln login` kept cannot be read",
-        "mode 0600, or log in again";
+        "the file of `kiln login` cannot be read",
+        "set its mode to 0600, or log in again";
     CredentialsUnwritable = "credentials_unwritable", 500, Failed, Lasting,
-        "`kiln login` cannot keep the token",
-        "a directory that can be written";
+        "`kiln login` cannot store the token",
+        "make the directory writable";
     NotLoggedIn = "not_logged_in", 500, Failed, Lasting,
-        "`kiln logout`, and there was no login",
+        "there is no login to remove",
         "nothing";
     CrayConfiguration = "cray_configuration", 500, Failed, Lasting,
-        "`--configuration` names none of `cray`'s with a `core.hostname`",
+        "`--configuration` does not name a configuration of `cray` with a `core.hostname`",
         "`--server URL`";
     PublicKeyUnreadable = "public_key_unreadable", 422, Failed, Lasting,
-        "the file is not there, or holds a private key",
-        "the file that ends in `.pub`";
+        "the file does not exist, or contains a private key",
+        "use the file that ends in `.pub`";
     UploadUnreadable = "upload_unreadable", 500, Failed, Lasting,
-        "what is to be uploaded is not there, or cannot be read",
+        "the file to upload does not exist, or cannot be read",
         "the message names the file";
     ImageFiles = "image_files", 500, Failed, Lasting,
-        "a directory has no root file system, or several files could be meant",
-        "[cli.md](cli.md) lists the names";
+        "the directory has no root file system, or several files match",
+        "[cli.md](cli.md) lists the file names";
     RunFailed = "run_failed", 500, Failed, Lasting,
-        "`kiln schedules run-now` made no job",
-        "the message says why; `kiln schedules describe` shows what the schedule is told";
+        "`kiln schedules run-now` created no job",
+        "the message gives the reason; `kiln schedules describe` shows the schedule's settings";
     Format = "format", 500, Failed, Lasting,
         "an answer cannot be written in that format",
-        "another `--format`; report it";
+        "use another `--format`, and report the defect";
 
     ["Moving from and to IMS", ""]
     NotImsData = "not_ims_data", 500, Failed, Lasting,
-        "the directory holds no file that an IMS stores",
+        "the directory contains no file of an IMS",
         "name a copy of the service's `/var/ims/data`";
     TransferIncomplete = "transfer_incomplete", 500, Failed, Lasting,
-        "records were left out; each is named with its reason, and all others were taken",
-        "mend the file and repeat: what is there already stays as it is";
+        "some records were left out; each is named with the reason, and all others were transferred",
+        "correct the file and repeat: existing records stay unchanged";
     StoreUnavailable = "store_unavailable", 503, Failed, Passing,
         "the database does not answer, or its disk is full",
-        "see to the database, then repeat";
+        "repair the database, then repeat";
     StoreDamaged = "store_damaged", 500, Failed, Lasting,
         "a row of the database cannot be read",
-        "see to the database, then repeat";
+        "repair the database, then repeat";
     StoreConflict = "store_conflict", 409, Failed, OfThePlace,
         "a record was changed by another server or request at the same time",
-        "read it again, and repeat if it is still wanted";
+        "read it again, and repeat the change if it is still needed";
 
     ["Configuration and the rest", ""]
     ConfigUnreadable = "config_unreadable", 500, Failed, Lasting,
-        "the file that `--config` or `KILN_CONFIG` names cannot be read",
+        "the file given by `--config` or `KILN_CONFIG` cannot be read",
         "check the path";
     ConfigInvalid = "config_invalid", 500, Failed, Lasting,
-        "it is no TOML, has a key that Kiln does not know or a value that cannot be, or settings make no sense \
-         together; likewise a `KILN__…` variable",
-        "`kiln config check` tells every mistake with its line; [configuration.md](configuration.md) lists all \
-         keys";
+        "the file is not TOML, has an unknown key, an invalid value or contradictory settings; or a `KILN__…` variable \
+         does",
+        "`kiln config check` shows every mistake with its line; [configuration.md](configuration.md) lists all keys";
     NoDataDir = "no_data_dir", 500, Failed, Lasting,
-        "`HOME` is not set and no data directory is named",
+        "`HOME` is not set, and no data directory is given",
         "`--data-dir DIR`";
     JobRecord = "job_record", 500, Failed, Lasting,
-        "a job's record cannot be written down",
-        "a fault of Kiln's: report it";
+        "a job's record cannot be written",
+        "a defect of Kiln: report it";
     Io = "io", 500, Failed, Lasting,
-        "the operating system refused something that has no better name",
-        "the message names the file and the reason";
+        "an operation of the operating system failed, without a more specific code",
+        "the message gives the file and the reason";
     Unknown = "unknown", 500, Failed, Lasting,
-        "a record was written by another version of Kiln, whose code this one does not know",
-        "cause and hint are that version's; see its manual";
+        "a record was written by another version of Kiln, with a code that this version does not know",
+        "cause and hint are from that version; see its manual";
 
-    ["Schedules", "These are in the server's log, and their cause in the history of the schedule."]
+    ["Schedules", "These failures appear in the server's log, and their cause in the history of the schedule."]
     ScheduleUnusable = "schedule_unusable", 422, Failed, Lasting,
-        "the recipe is gone, or the name of the image cannot be one",
+        "the recipe does not exist any more, or the name of the image is invalid",
         "`kiln schedules update`";
     JobRefused = "job_refused", 422, Failed, Lasting,
-        "a request for such a job would be refused: the recipe has no archive, the key is gone",
-        "mend what the cause names";
+        "the job was refused: the recipe has no archive, or the key does not exist any more",
+        "correct the cause";
 }

@@ -40,7 +40,7 @@ pub enum What {
     Progress {
         /// Units done.
         done: u64,
-        /// Units in all.
+        /// Units in total.
         total: u64,
     },
     /// Facts about the sandbox; once, before anything of the recipe runs.
@@ -71,17 +71,17 @@ pub enum ShellNews {
     Closed,
 }
 
-/// What an agent found its sandbox to be. Before anything of the recipe runs there, nobody inside has a reason to lie.
+/// Facts about a sandbox, which its agent determined before the recipe ran anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct SandboxFacts {
-    /// The kernel's release, as of `uname -r`.
+    /// The release of the kernel, as printed by `uname -r`.
     pub kernel: String,
-    /// The kernel's id of this boot, from `/proc/sys/kernel/random/boot_id`: two sandboxes with the same share a kernel.
+    /// The kernel's id of this boot, from `/proc/sys/kernel/random/boot_id`. Sandboxes with the same id share a kernel.
     pub boot_id: String,
-    /// The virtual machine that the kernel runs in, if it runs in one, as its firmware or CPU names it.
+    /// The virtual machine that the kernel runs in, as named by its firmware or CPU; null without one.
     pub hypervisor: Option<String>,
-    /// What runs the image's programs, name and version, if the CPU does not.
+    /// The name and version of the emulator that runs the image's programs; null if they run natively.
     pub emulator: Option<String>,
 }
 

@@ -23,51 +23,51 @@ pub use timing::Timing;
 /// The largest possible limit of missed runs to catch up on.
 pub const MOST_MISSED: u32 = 100;
 
-/// A job that is made again and again.
+/// A recurring job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Schedule {
-    /// Its identity.
+    /// Its id.
     #[schema(value_type = uuid::Uuid)]
     pub id: ScheduleId,
-    /// When it was made.
+    /// The time of its creation.
     #[schema(value_type = String)]
     pub created: Moment,
-    /// What people call it. Need not be unique.
+    /// Its name, which need not be unique.
     pub name: String,
-    /// The recipe that is built. Need not exist at all times; a run that does not find it fails.
+    /// The recipe to build. A run fails if the recipe does not exist at that time.
     #[schema(value_type = uuid::Uuid)]
     pub recipe_id: RecipeId,
-    /// When it runs: minute, hour, day of the month, month, day of the week.
+    /// The time of its runs: minute, hour, day of the month, month, day of the week.
     pub cron: String,
-    /// The time zone whose clock `cron` is read by.
+    /// The time zone of `cron`.
     pub timezone: String,
-    /// The names of the images that come out, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
+    /// The names of the resulting images, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
     pub image_root_archive_name: String,
-    /// The key that jobs get. Null: none, since nobody logs in to them.
+    /// The public key of its jobs; null if they have none.
     #[schema(value_type = Option<uuid::Uuid>)]
     pub public_key_id: Option<PublicKeyId>,
-    /// What jobs get besides.
+    /// The options of its jobs.
     #[serde(flatten)]
     pub options: JobOptions,
-    /// What happens to runs that were missed.
+    /// The treatment of missed runs.
     pub missed_runs: MissedRuns,
-    /// How many missed runs `all` makes up for: the last ones.
+    /// The maximum number of missed runs that `all` makes up for, the latest first.
     pub missed_runs_limit: u32,
-    /// What happens to a run while an earlier one has not ended.
+    /// The treatment of a run while an earlier one has not ended.
     pub overlap: Overlap,
-    /// Whether it stands still.
+    /// Whether the schedule is paused.
     pub paused: bool,
-    /// When it runs next. Null while it is paused.
+    /// The time of its next run; null while the schedule is paused.
     #[schema(value_type = Option<String>)]
     pub next_run: Option<Moment>,
-    /// When it ran last.
+    /// The time of its last run.
     #[schema(value_type = Option<String>)]
     pub last_run: Option<Moment>,
-    /// How often it ran, which is what `{n}` counts. Skipped runs count.
+    /// The number of its runs, including skipped ones. `{n}` stands for it.
     pub runs: u32,
 }
 
-/// What happens to runs that were missed since no server was there: those that are a minute late or more.
+/// The treatment of missed runs: those that are at least one minute late because no server was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MissedRuns {
@@ -93,7 +93,7 @@ impl MissedRuns {
     }
 }
 
-/// What happens to a run while an earlier one has not ended.
+/// The treatment of a run while an earlier one has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {
@@ -119,26 +119,26 @@ impl Overlap {
     }
 }
 
-/// One time at which a schedule was due.
+/// A time at which a schedule was due.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Tick {
     /// The schedule.
     #[schema(value_type = uuid::Uuid)]
     pub schedule_id: ScheduleId,
-    /// When it was due; with the schedule, its identity.
+    /// The time at which it was due. With the schedule, this identifies it.
     #[schema(value_type = String)]
     pub due: Moment,
-    /// When a server saw that it was.
+    /// The time at which a server noticed it.
     #[schema(value_type = String)]
     pub fired: Moment,
-    /// Which run of the schedule it is, from 1.
+    /// The number of the run, from 1.
     pub number: u32,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// Its job, chosen before it is made. Null where there will be none.
+    /// The id of its job, chosen before the job exists; null if it gets none.
     #[schema(value_type = Option<uuid::Uuid>)]
     pub job_id: Option<JobId>,
-    /// Why it waits, was skipped, or failed.
+    /// The reason why it waits, was skipped or failed.
     pub why: Option<String>,
 }
 
@@ -185,7 +185,7 @@ impl Tick {
     }
 }
 
-/// What became of a tick; the module's head has the arrows.
+/// The outcome of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {

@@ -321,10 +321,7 @@ pub(super) async fn run_to_the_end(engine: &Docker, name: &str, wanted: &Wanted<
             return Ok(state.exit_code.unwrap_or(1));
         }
         if Instant::now() > until {
-            return Err(Failure::new(
-                Code::SandboxStart,
-                "a container that does next to nothing does not end",
-            ));
+            return Err(Failure::new(Code::SandboxStart, "a trivial container does not end"));
         }
         sleep(LOOK_EVERY).await;
     }
@@ -364,7 +361,7 @@ fn evidence(
             Code::SandboxLost,
             format!("the sandbox's container ended without a report{why}"),
         )
-        .hint("something killed it: the container engine was restarted, or its host ran out of memory")
+        .hint("it was killed: the container engine was restarted, or its host ran out of memory")
     };
     Evidence {
         exit_code: end.as_ref().map_or(code, |end| end.exit_code),

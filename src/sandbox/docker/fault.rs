@@ -25,7 +25,7 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
     let said = message.to_lowercase();
     let detail = format!("{what}: {}", message.trim());
     if said.contains("no such image") {
-        Failure::new(Code::ImageMissing, detail).hint("it was removed just now; it comes back with the next try")
+        Failure::new(Code::ImageMissing, detail).hint("it was just removed; the next attempt restores it")
     } else if said.contains("unknown runtime") || said.contains("invalid runtime name") {
         runtime_unknown(detail)
     } else if said.contains("no space left") {
@@ -37,14 +37,13 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
 
 /// The failure for a configured runtime that the engine does not have.
 pub(super) fn runtime_unknown(detail: impl std::fmt::Display) -> Failure {
-    Failure::new(Code::RuntimeUnknown, detail).hint(
-        "name the runtime in the engine's daemon.json and have it read that again; docs/docker.md shows the lines",
-    )
+    Failure::new(Code::RuntimeUnknown, detail)
+        .hint("name the runtime in the engine's daemon.json and reload that; docs/docker.md shows the lines")
 }
 
 /// The failure for an engine that does not answer.
 pub(super) fn gone(detail: impl std::fmt::Display) -> Failure {
-    Failure::new(Code::EngineGone, detail).hint("see that the container engine runs and that its address is right")
+    Failure::new(Code::EngineGone, detail).hint("check that the container engine runs, and its address")
 }
 
 /// An error with its causes: the outermost one alone only says that something failed.

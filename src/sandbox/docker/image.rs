@@ -80,12 +80,12 @@ pub(super) async fn ensure(
     if let Some(failure) = report.failure {
         return Err(failure);
     }
-    let said = taken_in.map_err(|error| failure("cannot take the toolbox in as an image", &error))?;
+    let said = taken_in.map_err(|error| failure("cannot load the toolbox as an image", &error))?;
     let id = said
         .into_iter()
         .filter_map(|info| info.status)
         .find(|status| status.starts_with("sha256:"));
-    let id = id.ok_or_else(|| unpackable("the engine does not say which image it made".to_owned()))?;
+    let id = id.ok_or_else(|| unpackable("the engine did not report the id of the image".to_owned()))?;
     if report.exit_code != 0 {
         // The loaded image is incomplete.
         let _ = engine.remove_image(&id, None::<RemoveImageOptions>, None).await;
@@ -97,6 +97,6 @@ pub(super) async fn ensure(
     engine
         .tag_image(&id, Some(tag))
         .await
-        .map_err(|error| failure("cannot name the toolbox's image", &error))?;
+        .map_err(|error| failure("cannot tag the toolbox's image", &error))?;
     Ok(name)
 }

@@ -202,7 +202,7 @@ impl DockerDriver {
         engine
             .upload_to_container(&name, Some(options), bollard::body_full(archive.into()))
             .await
-            .map_err(|error| failure("cannot bring the agent into the sandbox", &error))?;
+            .map_err(|error| failure("cannot copy the agent into the sandbox", &error))?;
         give_order(engine, &name, &order).await
     }
 
@@ -321,7 +321,7 @@ async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Fa
     told.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
         .map_err(|error| {
             fault::gone(format!(
-                "the container engine does not pass on what the sandbox is for: {error}"
+                "the container engine does not pass on the instructions of the sandbox: {error}"
             ))
         })
 }
@@ -357,7 +357,7 @@ async fn address_of(url: &str) -> Result<IpAddr, Failure> {
     let bad = |why: String| {
         Failure::new(
             Code::NoServerUrl,
-            format!("sandboxes cannot find the server at `{url}`: {why}"),
+            format!("sandboxes cannot reach the server at `{url}`: {why}"),
         )
         .hint("set the address at which build hosts reach this server")
     };
@@ -380,7 +380,7 @@ fn exists(job: JobId) -> Failure {
 fn no_server_url() -> Failure {
     Failure::new(
         Code::NoServerUrl,
-        "this sandbox would not find the server: it cannot have the server's sockets, and no address is configured",
+        "this sandbox cannot reach the server: it cannot use the server's sockets, and no address is configured",
     )
     .hint("set the address at which build hosts reach this server")
 }
@@ -390,5 +390,5 @@ fn no_vm_runtime() -> Failure {
         Code::NoVm,
         "no runtime with virtual machines is configured for this container engine",
     )
-    .hint("install Kata Containers and name its runtime; kata/README.md says how")
+    .hint("install Kata Containers and name its runtime; see kata/README.md")
 }

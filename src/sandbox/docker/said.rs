@@ -38,7 +38,7 @@ async fn lines(engine: &Docker, container: &str, count: usize, is_stdout: bool) 
     // Frames are not lines: long lines come in pieces.
     let mut text = Vec::new();
     while let Some(frame) = frames.next().await {
-        let frame = frame.map_err(|error| failure("cannot read what the sandbox said", &error))?;
+        let frame = frame.map_err(|error| failure("cannot read the output of the sandbox", &error))?;
         if let LogOutput::StdOut { message } | LogOutput::StdErr { message } = frame {
             text.extend_from_slice(&message);
         }

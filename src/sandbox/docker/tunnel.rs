@@ -120,7 +120,7 @@ impl Tunnel {
 fn no_door(why: &str) -> Failure {
     Failure::new(
         Code::NoDoor,
-        format!("cannot open the server's doors on the build node: {why}"),
+        format!("cannot open the server's sockets on the build node: {why}"),
     )
     .hint("its SSH server must allow forwarding: AllowStreamLocalForwarding, AllowTcpForwarding")
 }

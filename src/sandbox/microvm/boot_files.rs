@@ -44,7 +44,7 @@ impl BootFiles {
             )
             .hint("Debian has a kernel for clouds on x86_64 and aarch64 only; use a host with one of these, or Kata"));
         }
-        let failed = |error: std::io::Error| Failure::io("cannot make what virtual machines boot with", &error);
+        let failed = |error: std::io::Error| Failure::io("cannot make the boot files of virtual machines", &error);
         let dir = toolbox.squashfs.parent().unwrap_or(Path::new("/"));
         let program = fs_err::read(init).map_err(failed)?;
         let digest = hex::encode(Sha256::digest(&program));

@@ -72,8 +72,8 @@ pub(crate) struct Relay {
 
 impl Accelerator {
     /// The warning about emulation.
-    pub(crate) const SLOW: &str = "the virtual machine's CPU is emulated, which takes 20 to 60 times as long; \
-        with a /dev/kvm that works it would not be";
+    pub(crate) const SLOW: &str =
+        "the virtual machine's CPU is emulated, which takes 20 to 60 times as long; a working /dev/kvm avoids that";
 }
 
 const MIB: u64 = 1 << 20;

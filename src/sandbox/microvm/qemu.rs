@@ -78,7 +78,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         Some(path) => Err(Failure::new(
             Code::NoVm,
             format!(
-                "{} is not below /usr, and sandboxes see nothing else of the host",
+                "{} is not below /usr, the only directory of the host that sandboxes see",
                 path.display()
             ),
         )),

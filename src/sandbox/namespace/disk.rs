@@ -98,14 +98,14 @@ pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
     let is_machines = head[LABEL] == *MACHINES_LABEL;
     let is_clean = u16::from_le_bytes([head[STATE.start], head[STATE.start + 1]]) & CLEAN != 0;
     let why = match (kernel, is_machines) {
-        (Kernel::Own, false) => "it is that of a sandbox without a machine of its own",
-        (Kernel::Shared, true) => "it is that of a virtual machine",
-        (Kernel::Own, true) if !is_clean => "its virtual machine ended too suddenly to finish it",
+        (Kernel::Own, false) => "it belongs to a sandbox without a virtual machine",
+        (Kernel::Shared, true) => "it belongs to a virtual machine",
+        (Kernel::Own, true) if !is_clean => "its virtual machine ended without unmounting it",
         _ => return Ok(()),
     };
     Err(Failure::new(
         Code::NoScratch,
-        format!("the disk space cannot be gone on with: {why}"),
+        format!("cannot resume with the disk space: {why}"),
     ))
 }
 
@@ -191,7 +191,7 @@ fn attach(file: &Path) -> Result<(PathBuf, OwnedFd), Failure> {
             Err(errno) => return Err(refused(errno)),
         }
     }
-    Err(refused("every loop device is taken at once"))
+    Err(refused("all loop devices are in use"))
 }
 
 fn get_free(control: RawFd) -> nix::Result<i32> {

@@ -38,7 +38,7 @@ impl Driver for NamespaceDriver {
             if files.disk().exists() {
                 disk::can_go_on(&files.disk(), sandbox.kernel)?;
             } else if sandbox.kernel == Kernel::Own {
-                return Err(no_scratch(from, "a virtual machine cannot go on with a directory"));
+                return Err(no_scratch(from, "a virtual machine cannot resume with a directory"));
             }
         } else if files.is_anything() {
             return Err(exists(sandbox.job));
@@ -84,9 +84,7 @@ impl Driver for NamespaceDriver {
         }
         let report = files.report().unwrap_or_else(|| {
             let detail = "the sandbox ended without a report";
-            Report::of_failure(
-                Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel log may say what"),
-            )
+            Report::of_failure(Failure::new(Code::SandboxLost, detail).hint("it was killed; see the kernel log"))
         });
         Ok(SandboxState::Ended(Evidence {
             exit_code: report.exit_code,
@@ -223,7 +221,7 @@ impl NamespaceDriver {
 
     /// Passes the disk space of the sandbox of `from` on to that of `to`. Also completes an interrupted move.
     fn move_scratch(&self, from: JobId, to: &Files) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::io("cannot go on with a sandbox's disk space", &error);
+        let failed = |error: std::io::Error| Failure::io("cannot resume with a sandbox's disk space", &error);
         let from_files = self.files(from);
         if from_files.dir() != to.dir() {
             if from_files.is_alive() {
@@ -310,7 +308,7 @@ async fn has_ended(files: &Files, patience: Duration) -> bool {
 fn no_scratch(from: JobId, why: &str) -> Failure {
     Failure::new(
         Code::NoScratch,
-        format!("the disk space of job {from} cannot be gone on with: {why}"),
+        format!("cannot resume with the disk space of job {from}: {why}"),
     )
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Guest {
 impl Guest {
     /// Writes the errand to the port, where it waits until the machine is up.
     pub(super) fn new(mut socket: UnixStream, errand: &Errand) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::io("cannot give the machine its errand", &error);
+        let failed = |error: std::io::Error| Failure::io("cannot give the machine its instructions", &error);
         let mut line = serde_json::to_string(errand).map_err(|error| failed(error.into()))?;
         line.push('\n');
         socket.write_all(line.as_bytes()).map_err(failed)?;

@@ -74,7 +74,7 @@ impl NamespaceDriver {
         let toolbox = Toolbox::find(&parts.toolboxes, Arch::host()).ok_or_else(|| {
             Failure::new(
                 Code::NoVm,
-                "the kernel of virtual machines comes with the toolbox, which is not there yet",
+                "the kernel of virtual machines is part of the toolbox, which is not built yet",
             )
             .hint("run `kiln toolbox build`")
         })?;
@@ -161,7 +161,7 @@ impl NamespaceDriver {
             match self.try_machine(machine, patience).await {
                 Ok(()) => return Ok(accelerator),
                 Err(failure) => {
-                    tracing::info!(?accelerator, %failure, "virtual machines do not boot so");
+                    tracing::info!(?accelerator, %failure, "virtual machines do not boot with this accelerator");
                     refused = Some(failure);
                 }
             }

@@ -101,13 +101,13 @@ impl Slirp {
         let last = said
             .lines()
             .rfind(|line| !line.starts_with("WARNING"))
-            .unwrap_or("it did not say why");
+            .unwrap_or("it gave no reason");
         let failure = Failure::new(
             Code::NoNetwork,
             format!("{SLIRP} cannot give the sandbox a network: {last}"),
         );
         if said.contains("/dev/net/tun") {
-            failure.hint("the user who runs Kiln must be able to open /dev/net/tun, as everybody can on most systems")
+            failure.hint("the user that runs Kiln must be able to open /dev/net/tun, as all users can on most systems")
         } else {
             failure
         }

@@ -35,7 +35,7 @@ pub(super) fn open(relays: &[Relay]) -> Result<(), Failure> {
         return Ok(());
     }
     let failed =
-        |error: std::io::Error| Failure::new(Code::NoDoor, format!("cannot open the machine's doors: {error}"));
+        |error: std::io::Error| Failure::new(Code::NoDoor, format!("cannot relay the machine's ports: {error}"));
     let listen = |relay: &Relay| {
         let listener = StdTcpListener::bind((Ipv4Addr::LOCALHOST, relay.port))?;
         listener.set_nonblocking(true)?;

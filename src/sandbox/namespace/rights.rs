@@ -15,7 +15,7 @@ pub(super) fn drop_all() -> Result<(), Failure> {
 }
 
 fn drop_rights(dropped: CapabilitySet) -> Result<(), Failure> {
-    let failed = |error: rustix::io::Errno| Failure::io("cannot give up rights", &error.into());
+    let failed = |error: rustix::io::Errno| Failure::io("cannot drop privileges", &error.into());
     for one in dropped.iter() {
         match remove_capability_from_bounding_set(one) {
             // This kernel does not know the right.

@@ -101,7 +101,8 @@ impl Watch<'_> {
             GuestReport {
                 exit_code: exit_code.max(1),
                 failure: Some(
-                    Failure::new(Code::VmLost, detail).hint("what its kernel and QEMU said last is in the last words"),
+                    Failure::new(Code::VmLost, detail)
+                        .hint("the last output of its kernel and of QEMU is in the last words"),
                 ),
                 ..GuestReport::default()
             }

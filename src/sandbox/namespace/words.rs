@@ -84,7 +84,12 @@ mod tests {
     fn the_end_of_endless_words_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        let file = File::options().create(true).append(true).open(&path).unwrap();
+        let file = fs_err::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .into();
         let (out, into) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let mut words = Words::new(out, file).unwrap();
         let mut into = File::from(into);

@@ -45,19 +45,20 @@ impl Kernel for Linux {
     }
 
     fn mkdir(&mut self, path: &Path) -> Result<(), Failure> {
-        fs_err::create_dir_all(path).map_err(|error| Failure::io("cannot furnish the sandbox", &error))
+        fs_err::create_dir_all(path).map_err(|error| Failure::io("cannot set up the root of the sandbox", &error))
     }
 
     fn write(&mut self, path: &Path, content: &str) -> Result<(), Failure> {
         // A link in the toolbox (resolv.conf is one on many systems) would lead elsewhere.
         if path.is_symlink() {
-            fs_err::remove_file(path).map_err(|error| Failure::io("cannot furnish the sandbox", &error))?;
+            fs_err::remove_file(path).map_err(|error| Failure::io("cannot set up the root of the sandbox", &error))?;
         }
-        fs_err::write(path, content).map_err(|error| Failure::io("cannot furnish the sandbox", &error))
+        fs_err::write(path, content).map_err(|error| Failure::io("cannot set up the root of the sandbox", &error))
     }
 
     fn symlink(&mut self, target: &str, path: &Path) -> Result<(), Failure> {
-        fs_err::os::unix::fs::symlink(target, path).map_err(|error| Failure::io("cannot furnish the sandbox", &error))
+        fs_err::os::unix::fs::symlink(target, path)
+            .map_err(|error| Failure::io("cannot set up the root of the sandbox", &error))
     }
 
     fn enter_root(&mut self, root: &Path) -> Result<(), Failure> {

@@ -41,7 +41,7 @@ pub fn report_failure(pipe: &OwnedFd, failure: &Failure) {
 pub fn user_namespace_failure(errno: Errno) -> Failure {
     let failure = Failure::new(
         Code::NoUserNamespace,
-        format!("this host does not let us make a user namespace: {errno}"),
+        format!("this host does not allow user namespaces: {errno}"),
     );
     failure.hint(match errno {
         Errno::ENOSPC | Errno::EUSERS => "raise the sysctl user.max_user_namespaces",

@@ -66,10 +66,10 @@ impl Definition {
             if !found.starts_with(wanted.as_str()) {
                 return Err(Failure::new(
                     Code::ToolboxPin,
-                    format!("the mirror delivers {package} {found}, but the toolbox is described with {wanted}*"),
+                    format!("the mirror delivers {package} {found}, but the toolbox is defined with {wanted}*"),
                 )
                 .hint(
-                    "use a mirror of that Debian release, or change `pins` in kata/toolbox/toolbox.toml and try it",
+                    "use a mirror of that Debian release, or change `pins` in kata/toolbox/toolbox.toml and test the result",
                 ));
             }
         }
@@ -118,7 +118,7 @@ mod tests {
         let error = definition.check_pins("qemu-user 1:11.0+ds\n").unwrap_err();
         assert_eq!(
             error.detail,
-            "the mirror delivers qemu-user 1:11.0+ds, but the toolbox is described with 1:10.0.*"
+            "the mirror delivers qemu-user 1:11.0+ds, but the toolbox is defined with 1:10.0.*"
         );
         assert!(
             definition

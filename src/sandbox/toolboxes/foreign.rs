@@ -45,7 +45,7 @@ pub(super) fn bring_emulator(own: &Toolbox, arch: Arch, input: &Path) -> Result<
 pub(super) fn no_emulator() -> Failure {
     Failure::new(
         Code::NoToolbox,
-        "a toolbox for another architecture is made with the emulator of this host's own, which was not built yet",
+        "a toolbox for a foreign architecture needs the emulator in the toolbox of this host, which is not built yet",
     )
     .hint("run `kiln toolbox build` first")
 }

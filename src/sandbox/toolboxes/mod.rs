@@ -116,9 +116,9 @@ impl Toolboxes {
         let mirror = mirror.ok_or_else(|| {
             Failure::new(
                 Code::NoMirror,
-                "no Debian mirror is known: this host's apt configuration names none",
+                "there is no Debian mirror: this host's apt configuration names none",
             )
-            .hint("name one: `kiln toolbox build --mirror URL`")
+            .hint("use `kiln toolbox build --mirror URL`")
         })?;
         let name = definition::digest(arch);
         let work = self.dir.join(format!("{name}.partial"));
@@ -131,7 +131,7 @@ impl Toolboxes {
         // The files in it belong to the sandbox's ids, but the directory is Kiln's: the rename needs no other right.
         fs_err::rename(&work, self.dir.join(name)).map_err(|error| Failure::io("cannot keep the toolbox", &error))?;
         self.find(arch)
-            .ok_or_else(|| Failure::new(Code::ToolboxLost, "the toolbox that was just built is not there"))
+            .ok_or_else(|| Failure::new(Code::ToolboxLost, "the toolbox that was just built does not exist"))
     }
 
     /// Removes every toolbox of another description, and the boot files of machines with earlier agents. Returns the
@@ -255,7 +255,7 @@ impl Toolboxes {
             Code::ToolboxBuild,
             format!("{program} failed with code {}: {last}", report.exit_code),
         )
-        .hint("`kiln toolbox build --verbose` shows everything it said"))
+        .hint("`kiln toolbox build --verbose` shows the whole output"))
     }
 }
 
@@ -312,7 +312,7 @@ fn write_input(dir: &Path) -> Result<(), Failure> {
 
 async fn sha256_of(path: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::io("cannot read the toolbox", &error);
-    let mut file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let mut file = fs_err::tokio::File::open(path).await.map_err(failed)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

@@ -129,7 +129,7 @@ fn keep_private(path: &Path) -> io::Result<()> {
 fn refuse_network(directory: &Path) -> io::Result<()> {
     match network_file_system(statfs(directory)?.filesystem_type()) {
         Some(name) => Err(io::Error::other(format!(
-            "the directory is on {name}, where SQLite cannot keep hosts apart; use a local disk, or PostgreSQL"
+            "the directory is on {name}, where SQLite cannot lock between hosts; use a local disk, or PostgreSQL"
         ))),
         None => Ok(()),
     }

@@ -79,7 +79,7 @@ impl Readers {
         let idle = std::mem::take(&mut *self.idle());
         for connection in idle {
             if let Err(error) = connection.close().await {
-                tracing::debug!("a connection was not closed in order: {error}");
+                tracing::debug!("a connection was not closed properly: {error}");
             }
         }
     }

@@ -128,7 +128,7 @@ impl Task {
             }
         }
         if let Err(error) = self.connection.close().await {
-            tracing::warn!(%error, "the database was not closed well");
+            tracing::warn!(%error, "the database was not closed properly");
         }
         if let Some(caller) = closing {
             let _ = caller.send(());
@@ -197,5 +197,5 @@ impl Task {
 }
 
 fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
+    StoreError::Unavailable("the database is closed".to_owned())
 }

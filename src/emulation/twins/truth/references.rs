@@ -22,7 +22,7 @@ pub(super) fn turn(file: &mut [u8], image: &Image, moves: &[Move]) -> Result<(),
     };
     for relocations in &image.relocations {
         let table = object::pod::slice_from_all_bytes_mut::<elf::Rela64<LittleEndian>>(&mut file[relocations.clone()])
-            .map_err(|()| Untold::new("the relocations are no table"))?;
+            .map_err(|()| Untold::new("the relocations are not a table"))?;
         for entry in table {
             if entry.r_type(LittleEndian, false) == elf::R_X86_64_RELATIVE
                 && let Ok(address) = u64::try_from(entry.r_addend.get(LittleEndian))
