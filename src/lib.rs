@@ -27,10 +27,12 @@
 //!
 //! `layers.rs` has the whole order, and tests that enforce it.
 
-pub mod arch;
-pub mod compression;
+pub use kiln_records as records;
+#[cfg(feature = "server")]
+use kiln_records::near;
+pub use kiln_records::{arch, compression};
+
 pub mod emulation;
-pub mod records;
 #[cfg(any(feature = "server", feature = "agent"))]
 pub mod routes;
 pub mod sandbox;
@@ -57,8 +59,6 @@ pub mod host;
 #[cfg(feature = "server")]
 pub mod import;
 #[cfg(feature = "server")]
-mod near;
-#[cfg(feature = "server")]
 pub mod orchestrate;
 #[cfg(feature = "server")]
 pub mod remote_nodes;
@@ -73,3 +73,9 @@ pub mod tls;
 
 #[cfg(test)]
 mod layers;
+
+#[cfg(test)]
+use kiln_records::compression::Compression;
+#[cfg(test)]
+#[path = "records/compression/packing.rs"]
+mod packing;

@@ -65,24 +65,6 @@ pub fn emulation_of(arch: Arch) -> Result<Emulation, Failure> {
     })
 }
 
-impl BinfmtEntry {
-    /// The line to write to `register`.
-    pub fn registration(&self) -> String {
-        let escape = |bytes: &[u8]| {
-            let escaped: Vec<String> = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
-            escaped.concat()
-        };
-        format!(
-            ":{}:M:0:{}:{}:{}:{}",
-            self.name,
-            escape(&self.magic),
-            escape(&self.mask),
-            self.interpreter,
-            self.flags
-        )
-    }
-}
-
 /// Mounts this namespace's own `binfmt_misc` and registers `entry` with it.
 ///
 /// Must run with `CAP_SYS_ADMIN` in a user namespace other than the host's, or in a VM.

@@ -42,9 +42,8 @@ pub struct LogRow {
 }
 
 /// Who said a line. What an agent says comes as a [`Stream`], so that none can pass for the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum LogStream {
     /// The server: why a job waits, that it is tried again, how it ended.
     Server,

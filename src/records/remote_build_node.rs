@@ -3,17 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 /// A registered host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RemoteBuildNode {
     /// The host's name, which is its identity.
     pub xname: String,
 }
 
 /// What a look at a host found. Texts hold the reason when something is not as it has to be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct RemoteBuildNodeStatus {
     /// The host's name.
     pub xname: String,

@@ -280,11 +280,10 @@ pub struct Used {
 }
 
 /// How long a step took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct StepTime {
     /// Which.
-    #[cfg_attr(feature = "server", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub step: Step,
     /// Wall-clock time, milliseconds.
     pub wall_ms: u64,
@@ -591,7 +590,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::records::Code;
+    use crate::Code;
 
     fn run() -> Run {
         Run::new(Plan {

@@ -1,7 +1,9 @@
 //! The domain: the types of everything that Kiln stores and exchanges, and their rules. Pure: no I/O.
 
+pub mod arch;
 pub mod artifact;
 pub mod change;
+pub mod compression;
 pub mod failure;
 pub mod guest;
 pub mod ids;
@@ -10,12 +12,12 @@ pub mod job;
 pub mod link;
 pub mod log;
 pub mod names;
+pub mod near;
 pub mod protocol;
 pub mod public_key;
 pub mod recipe;
 pub mod remote_build_node;
 pub mod run;
-#[cfg(feature = "server")]
 pub mod schedule;
 pub mod shell;
 pub mod step;
@@ -35,7 +37,6 @@ pub use public_key::PublicKey;
 pub use recipe::{LinuxDistribution, Recipe, RecipeType, TemplateValue};
 pub use remote_build_node::RemoteBuildNode;
 pub use run::Run;
-#[cfg(feature = "server")]
 pub use schedule::Schedule;
 pub use shell::{Shell, ShellStatus, ShellTime, ShellWish, Verdict};
 pub use step::Step;

@@ -8,9 +8,8 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// A CPU architecture that Kiln builds for, under its kernel (`uname -m`) name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum Arch {
     /// 64-bit x86; `amd64` to Debian and OCI.
     #[serde(rename = "x86_64")]

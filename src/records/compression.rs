@@ -79,50 +79,14 @@ fn zstd_decoder<'a, R: BufRead>(packed: R) -> io::Result<zstd::Decoder<'a, R>> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::io::Write;
+mod packing;
 
-    use super::*;
-
-    /// Packs `content` as the command-line tool of the format would.
-    pub fn pack(compression: Compression, content: &[u8]) -> Vec<u8> {
-        let mut packed = Vec::new();
-        match compression {
-            Compression::Gzip => {
-                let mut encoder = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
-                encoder.write_all(content).unwrap();
-                encoder.finish().unwrap()
-            }
-            Compression::Bzip2 => {
-                let mut encoder = bzip2::write::BzEncoder::new(packed, bzip2::Compression::fast());
-                encoder.write_all(content).unwrap();
-                encoder.finish().unwrap()
-            }
-            Compression::Xz => {
-                liblzma::read::XzEncoder::new(content, 1)
-                    .read_to_end(&mut packed)
-                    .unwrap();
-                packed
-            }
-            Compression::Lzma => {
-                let options = liblzma::stream::LzmaOptions::new_preset(1).unwrap();
-                let stream = Stream::new_lzma_encoder(&options).unwrap();
-                liblzma::read::XzEncoder::new_stream(content, stream)
-                    .read_to_end(&mut packed)
-                    .unwrap();
-                packed
-            }
-            Compression::Zstd => zstd::encode_all(content, 1).unwrap(),
-        }
-    }
-
-    pub const ALL: [Compression; 5] = [
-        Compression::Gzip,
-        Compression::Bzip2,
-        Compression::Xz,
-        Compression::Lzma,
-        Compression::Zstd,
-    ];
+#[cfg(test)]
+mod tests {
+    use super::{
+        packing::{ALL, pack},
+        *,
+    };
 
     #[test]
     fn every_format_is_detected_and_unpacked() {

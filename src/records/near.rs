@@ -1,7 +1,7 @@
 //! Finds the names that a mistyped name may stand for. Pure: no I/O.
 
 /// The names closest to `given`, the closest first; at most three.
-pub(crate) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let given = given.to_lowercase();
     let most = (given.chars().count() / 3).max(1);
     let mut near: Vec<(usize, &str)> = names
