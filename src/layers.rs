@@ -1,7 +1,7 @@
 //! The order of the modules: which ones may import which, with tests that enforce it. Compiled for tests only; reads
 //! `src`.
 //!
-//! Cargo keeps the crates apart. In this one, [`GROUND`], [`INSIDE`] and [`OUTSIDE`] are the architecture: a module
+//! Cargo keeps the crates apart. In this one, [`INSIDE`] and [`OUTSIDE`] are the architecture: a module
 //! imports only modules of earlier rows, so the modules of one row do not know each other. Below the top level, and in
 //! all of the other crates, the children of one module form no circle either. A parent and its child are one unit and
 //! may know each other. Code that is compiled for tests only is exempt.
@@ -15,13 +15,10 @@ mod imports;
 /// The lowest row comes first.
 type Rows = [&'static [&'static str]];
 
-/// The common base of both sides of the sandbox's wall.
-const GROUND: &Rows = &[&["emulation", "routes"], &["sandbox::room"]];
-
-/// The agent's side of the wall. It uses the ground and does not know the other side.
+/// The agent's side of the wall. It does not know the other side.
 const INSIDE: &Rows = &[&["squashfs"], &["agent"]];
 
-/// The server's side of the wall. It uses the ground and does not know the other side.
+/// The server's side of the wall. It does not know the other side.
 const OUTSIDE: &Rows = &[
     &["client", "host", "remote_nodes", "settings", "tls"],
     &["config", "sandbox", "store"],
@@ -122,17 +119,11 @@ fn layer(path: &[String]) -> &'static str {
 }
 
 fn all() -> impl Iterator<Item = &'static str> {
-    [GROUND, INSIDE, OUTSIDE]
-        .into_iter()
-        .flatten()
-        .copied()
-        .flatten()
-        .copied()
+    [INSIDE, OUTSIDE].into_iter().flatten().copied().flatten().copied()
 }
 
 fn may_import(from: &str, to: &str) -> bool {
     let place = |rows: &Rows, name| rows.iter().position(|row| row.contains(&name));
     let is_before = |rows| matches!((place(rows, from), place(rows, to)), (Some(from), Some(to)) if to < from);
-    let is_ground = |name| place(GROUND, name).is_some();
-    is_before(GROUND) || is_before(INSIDE) || is_before(OUTSIDE) || (is_ground(to) && !is_ground(from))
+    is_before(INSIDE) || is_before(OUTSIDE)
 }

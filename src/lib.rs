@@ -27,14 +27,12 @@
 //!
 //! `layers.rs` has the whole order, and tests that enforce it.
 
+pub use kiln_inside::{emulation, routes};
 pub use kiln_records as records;
 #[cfg(feature = "server")]
 use kiln_records::near;
 pub use kiln_records::{arch, compression};
 
-pub mod emulation;
-#[cfg(any(feature = "server", feature = "agent"))]
-pub mod routes;
 pub mod sandbox;
 
 #[cfg(feature = "agent")]

@@ -11,9 +11,9 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::emulation::{
-    binfmt::emulation_of,
-    twins::{join::join, key},
+use kiln::{
+    agent::twins::{join::join, key},
+    emulation::binfmt::emulation_of,
 };
 use roots::Root;
 use serde::Deserialize;

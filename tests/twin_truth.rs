@@ -9,8 +9,8 @@ use std::{
 
 use crate::support::{self, succeed};
 use kiln::{
+    agent::twins::{layout, truth},
     arch::Arch,
-    emulation::twins::{layout, truth},
 };
 use walk::files_below;
 

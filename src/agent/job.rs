@@ -17,7 +17,8 @@ use super::{
     stop,
 };
 use crate::{
-    emulation::{binfmt, probe, twins::join},
+    agent::twins::join,
+    emulation::{binfmt, probe},
     records::{
         Code, EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
         protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},

@@ -16,7 +16,6 @@ pub mod driver;
 pub(crate) mod microvm;
 #[cfg(feature = "server")]
 pub mod namespace;
-pub mod room;
 #[cfg(feature = "server")]
 pub mod toolbox;
 #[cfg(feature = "server")]
@@ -26,5 +25,7 @@ pub mod toolboxes;
 pub use driver::{
     Capacity, DiskLimit, Driver, Evidence, Limits, Machine, Network, Reach, SandboxSpec, SandboxState, Scratch, Usage,
 };
+
+pub use kiln_inside::room;
 
 pub use crate::records::run::{DriverKind, Kernel};

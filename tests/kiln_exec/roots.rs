@@ -7,7 +7,7 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::{arch::Arch, emulation::twins::key};
+use kiln::{agent::twins::key, arch::Arch};
 use tempfile::TempDir;
 
 use crate::support::{self, succeed};

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use kiln::{arch::Arch, emulation::twins::world::World};
+use kiln::{agent::twins::world::World, arch::Arch};
 
 use crate::support::no_namespaces;
 use crate::twin_world::debian::{Debian, target};

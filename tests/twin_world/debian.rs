@@ -8,12 +8,12 @@ use std::{
 };
 
 use kiln::{
-    arch::Arch,
-    emulation::twins::{
+    agent::twins::{
         key,
         table::Table,
         world::{Package, World},
     },
+    arch::Arch,
     records::TwinLevel,
 };
 use tempfile::TempDir;

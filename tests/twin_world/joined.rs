@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use kiln::emulation::{
-    binfmt::emulation_of,
-    twins::{join::join, world::World},
+use kiln::{
+    agent::twins::{join::join, world::World},
+    emulation::binfmt::emulation_of,
 };
 
 use crate::support::{self, no_emulation, no_namespaces};

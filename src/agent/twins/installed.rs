@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{facts::Sum, format::Format};
-use crate::{arch::Arch, emulation::twins::root::Root};
+use crate::{agent::twins::root::Root, arch::Arch};
 
 /// dpkg's directory with the list of each package's files.
 pub(super) const DPKG_LISTS: &str = "var/lib/dpkg/info";

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     agent::events::Events,
-    emulation::twins::{
+    agent::twins::{
         counts,
         table::Table,
         world::{self, Census, Trial, World},

@@ -2,10 +2,10 @@
 //! are never arguments, environment or labels, which other users of the host can read. Pure: no I/O.
 
 use ipnet::IpNet;
+use kiln_records::{Failure, protocol::AgentFacts};
 use serde::{Deserialize, Serialize};
 
 use super::{IdMap, Usage};
-use crate::records::{Failure, protocol::AgentFacts};
 
 /// The agent's subcommand for the first process of a container.
 pub const COMMAND: &str = "container";

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
@@ -26,7 +27,6 @@ use nix::{
 };
 
 use super::{die_with_parent, idmap::IdMap};
-use crate::records::{Code, Failure};
 
 /// The shortest pause between two walks.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);

@@ -5,10 +5,9 @@
 
 use std::{path::Path, process::Command};
 
+use kiln_records::{Code, Failure};
 use nix::unistd::{Pid, Uid, User};
 use serde::{Deserialize, Serialize};
-
-use crate::records::{Code, Failure};
 
 /// How many ids a sandbox has; distributions use ids up to 65534 (`nobody`).
 pub const ID_COUNT: u32 = 65_536;

@@ -3,9 +3,8 @@
 
 use std::path::Path;
 
+use kiln_records::{Code, Failure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-
-use crate::records::{Code, Failure};
 
 /// The operations for setting up a sandbox. All paths are absolute.
 pub trait Kernel {

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::run::Used;
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,16 @@ pub struct Usage {
     pub inodes: u64,
     /// How often the kernel killed a process because memory ran out so far.
     pub oom_kills: u64,
+}
+
+impl From<Usage> for Used {
+    fn from(usage: Usage) -> Self {
+        Self {
+            memory: usage.memory_peak,
+            disk: usage.disk,
+            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// How the disk space is measured.

@@ -13,10 +13,10 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_records::Failure;
 use nix::mount::MsFlags;
 
 use super::kernel::Kernel;
-use crate::{emulation::twins::join::PRELUDE, records::Failure};
 
 /// Where the sandbox is assembled before it becomes `/`: a tmpfs over the host's `/tmp`, visible in this namespace
 /// only. Every system has that directory, and every user may enter it.
@@ -27,6 +27,9 @@ pub const SCRATCH: &str = "/scratch";
 
 /// The path of the agent inside its sandbox.
 pub const AGENT: &str = "/run/agent";
+
+/// The name of the program that goes in front of the emulator: beside the agent on the host, in `/run` inside a sandbox.
+pub const PRELUDE: &str = "kiln-exec";
 
 /// Programs for the agent, beside it on the host; each is in `/run` under its own name. A host without native twins
 /// has none.
@@ -40,7 +43,7 @@ pub const DOORS: &str = "/run/kiln";
 pub const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
 
 /// Links that every `/dev` has, and their targets.
-pub(crate) const DEV_LINKS: [(&str, &str); 5] = [
+pub const DEV_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
     ("fd/0", "stdin"),
     ("fd/1", "stdout"),
@@ -188,7 +191,7 @@ pub fn furnish(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Code;
+    use kiln_records::Code;
 
     /// Records the calls.
     #[derive(Default)]

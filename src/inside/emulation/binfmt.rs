@@ -3,16 +3,12 @@
 
 use std::{collections::BTreeMap, io, path::Path};
 
+use kiln_records::{Code, Failure, arch::Arch, protocol::BinfmtEntry};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
 };
 use serde::Deserialize;
-
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, protocol::BinfmtEntry},
-};
 
 /// The mount point that the kernel expects for `binfmt_misc`.
 pub const MOUNT_POINT: &str = "/proc/sys/fs/binfmt_misc";
@@ -37,7 +33,7 @@ struct Row {
 }
 
 /// The table compiled into this program.
-const TABLE: &str = include_str!("../../qemu/binfmt.toml");
+const TABLE: &str = include_str!("../../../qemu/binfmt.toml");
 
 /// How programs of `arch` are emulated.
 ///

@@ -2,7 +2,7 @@
 
 use super::{World, in_dir};
 use crate::{
-    emulation::twins::{choice::Verdict, layout},
+    agent::twins::{choice::Verdict, layout},
     records::Failure,
 };
 

@@ -8,6 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use kiln_records::{Code, Failure, protocol::AgentFacts};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -16,7 +17,6 @@ use nix::{
 };
 
 use super::mounts::{AGENT, JOBLESS_LAYERS};
-use crate::records::{Code, Failure, protocol::AgentFacts};
 
 /// The agent, with its facts on standard input and this process's outputs.
 ///

@@ -14,15 +14,13 @@ use std::{
     path::Path,
 };
 
+use kiln_inside::room::mounts;
 use object::{
     LittleEndian, U64, elf, pod,
     read::elf::{FileHeader as _, ProgramHeader as _},
 };
 
 use crate::records::{Code, Failure};
-
-/// The name of the program that goes in front: beside the agent on the host, in `/run` inside a sandbox.
-pub const PRELUDE: &str = "kiln-exec";
 
 /// How much of the emulator is read: its headers.
 const HEAD: usize = 4096;
@@ -47,7 +45,7 @@ const JOINED: &str = "/usr/libexec/kiln";
 /// The errors of [`join`], and `twins_join` on a host without `kiln-exec`.
 pub fn join_in_sandbox(interpreter: &str) -> Result<String, Failure> {
     let emulator = Path::new(interpreter);
-    let prelude = Path::new("/run").join(PRELUDE);
+    let prelude = Path::new("/run").join(mounts::PRELUDE);
     if !prelude.exists() {
         let why = "kiln-exec is not beside the agent; it is built on x86_64 and aarch64";
         return Err(Failure::new(Code::TwinsJoin, why));

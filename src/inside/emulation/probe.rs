@@ -5,10 +5,7 @@
 
 use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-};
+use kiln_records::{Code, Failure, arch::Arch};
 
 /// The exit code of the tiny program. No shell or emulator fails with this code by itself.
 const EXIT_CODE: u8 = 42;

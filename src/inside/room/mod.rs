@@ -3,12 +3,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     sys::{prctl, signal::Signal},
 };
-
-use crate::records::{Code, Failure};
 
 pub use counters::Counters;
 pub use idmap::IdMap;

@@ -5,12 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use futures::TryStreamExt;
 use ipnet::{IpNet, Ipv4Net};
+use kiln_records::{Code, Failure};
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder,
     packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
 };
-
-use crate::records::{Code, Failure};
 
 /// The effect of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
