@@ -29,51 +29,25 @@
 
 pub use kiln_inside::{emulation, routes};
 pub use kiln_records as records;
-#[cfg(feature = "server")]
 use kiln_records::near;
 pub use kiln_records::{arch, compression};
 
 pub mod sandbox;
 
-#[cfg(feature = "agent")]
-pub mod agent;
-#[cfg(feature = "agent")]
-pub mod squashfs;
-
-#[cfg(feature = "server")]
 pub mod api;
-#[cfg(feature = "server")]
 pub mod artifacts;
-#[cfg(feature = "server")]
 pub mod cli;
-#[cfg(feature = "server")]
 pub mod client;
-#[cfg(feature = "server")]
 pub mod config;
-#[cfg(feature = "server")]
 pub mod doctor;
-#[cfg(feature = "server")]
 pub mod host;
-#[cfg(feature = "server")]
 pub mod import;
-#[cfg(feature = "server")]
 pub mod orchestrate;
-#[cfg(feature = "server")]
 pub mod remote_nodes;
-#[cfg(feature = "server")]
 pub mod settings;
-#[cfg(feature = "server")]
 pub mod site;
-#[cfg(feature = "server")]
 pub mod store;
-#[cfg(feature = "server")]
 pub mod tls;
 
 #[cfg(test)]
 mod layers;
-
-#[cfg(test)]
-use kiln_records::compression::Compression;
-#[cfg(test)]
-#[path = "records/compression/packing.rs"]
-mod packing;

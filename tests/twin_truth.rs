@@ -8,10 +8,8 @@ use std::{
 };
 
 use crate::support::{self, succeed};
-use kiln::{
-    agent::twins::{layout, truth},
-    arch::Arch,
-};
+use kiln::arch::Arch;
+use kiln_agent::twins::{layout, truth};
 use walk::files_below;
 
 mod walk {

@@ -7,14 +7,11 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::{
-    agent::twins::{
-        key,
-        table::Table,
-        world::{Package, World},
-    },
-    arch::Arch,
-    records::TwinLevel,
+use kiln::{arch::Arch, records::TwinLevel};
+use kiln_agent::twins::{
+    key,
+    table::Table,
+    world::{Package, World},
 };
 use tempfile::TempDir;
 

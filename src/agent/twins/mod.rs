@@ -28,12 +28,12 @@ use tokio::runtime::Handle;
 use self::{download::Sharing, request::Request};
 use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
 use crate::{
-    agent::twins::table::Table,
     arch::Arch,
     records::{
         Execs, Failure, TwinLevel,
         protocol::{Emulator, JobDescription, Work},
     },
+    twins::table::Table,
 };
 
 mod apt;

@@ -27,8 +27,8 @@ use super::{
     unchanged::may_be_program,
 };
 use crate::{
-    agent::twins::{root::Root, table::Table},
     arch::Arch,
+    twins::{root::Root, table::Table},
 };
 
 /// The number of packages unpacked at the same time.

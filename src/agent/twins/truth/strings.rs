@@ -9,7 +9,7 @@ use super::{
     moves::Move,
     references,
 };
-use crate::{agent::twins::layout, arch::Arch};
+use crate::{arch::Arch, twins::layout};
 
 /// How far before a name the beginning of its string is searched.
 const LONGEST_BEGINNING: usize = 1024;

@@ -2,8 +2,8 @@
 
 use super::{World, in_dir};
 use crate::{
-    agent::twins::{choice::Verdict, layout},
     records::Failure,
+    twins::{choice::Verdict, layout},
 };
 
 impl World {

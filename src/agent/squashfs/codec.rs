@@ -11,7 +11,7 @@ use crate::records::protocol::{Compressor, SquashfsOptions};
 /// The gzip level that mksquashfs uses.
 const GZIP_LEVEL: u32 = 9;
 
-/// Kiln's level of Zstandard, see [`mksquashfs_args`](crate::agent::squashfs::mksquashfs_args).
+/// Kiln's level of Zstandard, see [`mksquashfs_args`](crate::mksquashfs::mksquashfs_args).
 const ZSTD_LEVEL: u32 = 3;
 
 /// The xz preset that mksquashfs uses.

@@ -4,6 +4,10 @@
 //! It asks its server for the job, does the steps in order, reports every line, and reports the outcome. It holds no
 //! key and makes no decision that its server could make; it leaves nothing behind when its sandbox is killed.
 
+use kiln_inside::{emulation, routes};
+use kiln_records as records;
+use kiln_records::{arch, compression};
+
 pub mod boot_files;
 pub mod build;
 pub mod cause;
@@ -22,6 +26,7 @@ pub mod guest;
 pub mod job;
 pub mod kernel;
 pub mod kiwi_config;
+pub mod mksquashfs;
 pub mod outputs;
 mod package;
 pub mod packages;
@@ -37,3 +42,9 @@ pub mod twins;
 pub mod unpack;
 pub mod upload;
 pub mod watch;
+
+#[cfg(test)]
+use kiln_records::compression::Compression;
+#[cfg(test)]
+#[path = "../records/compression/packing.rs"]
+mod packing;

@@ -8,15 +8,13 @@ use std::{
     process::ExitCode,
 };
 
-use kiln::{
-    agent::{
-        container, guest, job,
-        twins::{probe, stand_in},
-        watch,
-    },
-    records::{Code, Failure, protocol::AgentFacts},
-    sandbox::room::order,
+use kiln_agent::{
+    container, guest, job,
+    twins::{probe, stand_in},
+    watch,
 };
+use kiln_inside::room::order;
+use kiln_records::{Code, Failure, protocol::AgentFacts};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
