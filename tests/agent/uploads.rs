@@ -164,7 +164,7 @@ impl Scene {
 }
 
 fn settings(s3: &EmbeddedS3) -> S3Settings {
-    s3.settings()
+    S3Settings::from(s3)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::Secret;
 use serde::{Deserialize, Serialize};
 
 use super::EmbeddedError;
-use crate::config::Secret;
 
 /// The single access key of an embedded server.
 #[derive(Debug, Clone)]

@@ -42,6 +42,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto::Builder,
 };
+use kiln_records::{Code, Failure};
 use s3s::{
     S3Error,
     auth::SimpleAuth,
@@ -52,8 +53,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::directory::Credentials;
 use self::{bodies::Bodies, database::Database, directory::Directory, service::Service};
-use super::S3Settings;
-use crate::records::{Code, Failure};
 
 /// The region that the server reports. Requests signed for any region are accepted.
 const REGION: &str = "us-east-1";
@@ -178,16 +177,6 @@ impl EmbeddedS3 {
     /// The key that signs requests.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
-    }
-
-    /// Settings for a client of this server.
-    pub fn settings(&self) -> S3Settings {
-        S3Settings {
-            endpoint: Some(self.endpoint()),
-            access_key: Some(self.credentials.access_key.clone()),
-            secret_key: Some(self.credentials.secret_key.clone()),
-            ..S3Settings::default()
-        }
     }
 
     /// Stops accepting requests, gives running ones a few seconds to finish, and closes the database.

@@ -1,7 +1,7 @@
 //! Percent-encoding. Pure: no I/O.
 
 /// Encodes every byte of `text` that is not `plain` as `%XX`. Bytes beyond ASCII are never plain.
-pub(crate) fn encode(text: &str, plain: impl Fn(u8) -> bool) -> String {
+pub fn encode(text: &str, plain: impl Fn(u8) -> bool) -> String {
     use std::fmt::Write;
 
     let mut encoded = String::with_capacity(text.len());

@@ -4,7 +4,7 @@ use s3s::{S3Error, S3ErrorCode};
 use sqlx::SqliteConnection;
 
 use super::fault::{Fault, Result};
-use crate::artifacts::percent;
+use kiln_records::percent;
 
 /// The largest page, and the default.
 pub(super) const MAX_KEYS: i32 = 1000;
