@@ -18,10 +18,10 @@
 //!
 //! # Modules and their dependencies
 //!
-//! [`arch`], [`records`], [`emulation`] and [`sandbox::room`] are the ground of both sides of the sandbox's wall.
-//! [`agent`] and [`squashfs`] are the inner side, which never knows the outer one: the rest.
+//! Cargo keeps the crates apart. [`kiln_records`] and [`kiln_inside`] are the ground of both sides of the sandbox's wall.
+//! `kiln-agent` is the inner side, which never knows the outer one: this crate. [`kiln_s3`] is the embedded S3 service.
 //!
-//! There [`config`] describes the settings and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
+//! Here [`config`] describes the settings and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
 //! [`orchestrate`] joins them into jobs, [`api`] offers those, and [`site`] makes all of it from the configuration: it
 //! is the only place that puts the parts together. [`cli`] sits on top, on [`client`] where it talks to a server.
 //!
