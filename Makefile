@@ -8,7 +8,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PROFILE ?= release
-CARGO_PROFILE := $(if $(filter release,$(PROFILE)),--release,)
+# A release has no features of third-party crates that other packages ask for; a debug build shares them with the tests.
+CARGO_KILN := $(if $(filter release,$(PROFILE)),--release --package kiln,)
 HOST_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 OUT := $(TARGET_DIR)/$(PROFILE)
@@ -27,7 +28,7 @@ COMPANIONS := $(if $(filter x86_64 aarch64,$(ARCH)),kiln-exec)
 
 ## build: kiln and its static agent
 build: agent
-	cargo build --locked $(CARGO_PROFILE) --bin kiln
+	cargo build --locked $(CARGO_KILN) --bin kiln
 
 ## agent: the static program that runs inside sandboxes, and what lies beside it
 # A release has its own target directory: other features and flags would otherwise rebuild everything at each change of side.
@@ -35,9 +36,9 @@ agent: packages answers $(COMPANIONS)
 ifeq ($(PROFILE)$(FOREIGN),debug)
 # Made of the same compiled crates as the kiln and the tests beside it, of which it needs few: only its last step links
 # it statically.
-	cargo rustc --locked --package kiln-agent --features kiln/default -- -C target-feature=+crt-static -C strip=symbols -C panic=abort
+	cargo rustc --locked --package kiln-agent-program --features beside-kiln -- -C target-feature=+crt-static -C strip=symbols -C panic=abort
 else
-	$(STATIC) --profile agent --package kiln-agent
+	$(STATIC) --profile agent --package kiln-agent-program
 	@install -D $(TARGET_DIR)/agent/$(TARGET)/agent/kiln-agent $(AGENT_OUT)/kiln-agent
 endif
 
@@ -76,7 +77,7 @@ lint: packages
 	@.ci/install-packages lint
 	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --package kiln-agent --package kiln-bench-rebase -- -D warnings
+	cargo clippy --locked --package kiln-agent-program --package kiln-bench-rebase -- -D warnings
 	cargo clippy --locked --package kiln-answers --profile agent -- -D warnings
 	cargo clippy --locked --package kiln-exec --profile exec -- -D warnings
 	.ci/lint-dependencies

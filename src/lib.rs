@@ -18,57 +18,35 @@
 //!
 //! # Modules and their dependencies
 //!
-//! [`arch`], [`records`], [`emulation`] and [`sandbox::room`] are the ground of both sides of the sandbox's wall.
-//! [`agent`] and [`squashfs`] are the inner side, which never knows the outer one: the rest.
+//! Cargo keeps the crates apart. [`kiln_records`] and [`kiln_inside`] are the ground of both sides of the sandbox's wall.
+//! `kiln-agent` is the inner side, which never knows the outer one: this crate. [`kiln_s3`] is the embedded S3 service.
 //!
-//! There [`config`] describes the settings and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
+//! Here [`config`] describes the settings and makes nothing, and [`store`], [`artifacts`] and [`sandbox`] do the work.
 //! [`orchestrate`] joins them into jobs, [`api`] offers those, and [`site`] makes all of it from the configuration: it
 //! is the only place that puts the parts together. [`cli`] sits on top, on [`client`] where it talks to a server.
 //!
 //! `layers.rs` has the whole order, and tests that enforce it.
 
-pub mod arch;
-pub mod compression;
-pub mod emulation;
-pub mod records;
-#[cfg(any(feature = "server", feature = "agent"))]
-pub mod routes;
+pub use kiln_inside::{emulation, routes};
+pub use kiln_records as records;
+use kiln_records::near;
+pub use kiln_records::{arch, compression};
+
 pub mod sandbox;
 
-#[cfg(feature = "agent")]
-pub mod agent;
-#[cfg(feature = "agent")]
-pub mod squashfs;
-
-#[cfg(feature = "server")]
 pub mod api;
-#[cfg(feature = "server")]
 pub mod artifacts;
-#[cfg(feature = "server")]
 pub mod cli;
-#[cfg(feature = "server")]
 pub mod client;
-#[cfg(feature = "server")]
 pub mod config;
-#[cfg(feature = "server")]
 pub mod doctor;
-#[cfg(feature = "server")]
 pub mod host;
-#[cfg(feature = "server")]
 pub mod import;
-#[cfg(feature = "server")]
-mod near;
-#[cfg(feature = "server")]
 pub mod orchestrate;
-#[cfg(feature = "server")]
 pub mod remote_nodes;
-#[cfg(feature = "server")]
 pub mod settings;
-#[cfg(feature = "server")]
 pub mod site;
-#[cfg(feature = "server")]
 pub mod store;
-#[cfg(feature = "server")]
 pub mod tls;
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Every test but those of `alone`, in one program: one queue of tests keeps all CPUs busy, and the database, the
 //! container engine and the repositories are started once.
 
-#![cfg(all(feature = "server", feature = "agent"))]
 #![allow(
     missing_docs,
     clippy::unwrap_used,

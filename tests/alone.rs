@@ -1,7 +1,6 @@
 //! Tests that compare the whole host before and after, or measure how long something takes. They run when no other
 //! test does.
 
-#![cfg(all(feature = "server", feature = "agent"))]
 #![allow(
     missing_docs,
     clippy::unwrap_used,

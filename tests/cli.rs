@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use kiln::{
-    artifacts::{ArtifactStore, embedded::EmbeddedS3},
+    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     records::ImageId,
 };
 
@@ -309,7 +309,7 @@ async fn warnings_are_printed_like_errors() {
     {
         let any = "127.0.0.1:0".parse().unwrap();
         let s3 = EmbeddedS3::start(&kiln.data().join("s3"), any).await.unwrap();
-        let store = ArtifactStore::connect(&s3.settings()).await.unwrap();
+        let store = ArtifactStore::connect(&S3Settings::from(&s3)).await.unwrap();
         store.put_log(image, b"a log".to_vec()).await.unwrap();
         s3.shutdown().await;
     }

@@ -11,10 +11,8 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::emulation::{
-    binfmt::emulation_of,
-    twins::{join::join, key},
-};
+use kiln::emulation::binfmt::emulation_of;
+use kiln_agent::twins::{join::join, key};
 use roots::Root;
 use serde::Deserialize;
 

@@ -13,10 +13,8 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use kiln::{
-    records::protocol::{Compressor, SquashfsOptions},
-    squashfs::{Device, NotPossible, Options, Outcome, Rebased, Unpacked, rebase},
-};
+use kiln::records::protocol::{Compressor, SquashfsOptions};
+use kiln_agent::squashfs::{Device, NotPossible, Options, Outcome, Rebased, Unpacked, rebase};
 use nix::{
     sys::stat::{Mode, SFlag, makedev, mknod},
     unistd::Uid,

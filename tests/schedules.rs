@@ -6,7 +6,7 @@ use crate::support::server;
 use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use kiln::{
-    artifacts::{ArtifactStore, embedded::EmbeddedS3},
+    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     config::JobSettings,
     orchestrate::{ask::Asker, schedule::Scheduler},
     records::{
@@ -198,7 +198,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();
     let s3 = EmbeddedS3::start(dir.path(), ([127, 0, 0, 1], 0).into()).await.unwrap();
-    let artifacts = ArtifactStore::connect(&s3.settings()).await.unwrap();
+    let artifacts = ArtifactStore::connect(&S3Settings::from(&s3)).await.unwrap();
     let start = moment("2026-11-21T00:00:00Z");
     let recipe = add_recipe(&stores[0], &artifacts).await;
     let mut schedules = Vec::new();

@@ -3,10 +3,8 @@
 use std::{env, error::Error, path::Path};
 
 use fs_err as fs;
-use kiln::{
-    records::protocol::{Compressor, SquashfsOptions},
-    squashfs::{Options, Outcome, Unpacked, rebase},
-};
+use kiln_agent::squashfs::{Options, Outcome, Unpacked, rebase};
+use kiln_records::protocol::{Compressor, SquashfsOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();

@@ -17,11 +17,12 @@ use super::{
     stop,
 };
 use crate::{
-    emulation::{binfmt, probe, twins::join},
+    emulation::{binfmt, probe},
     records::{
         Code, EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
         protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
     },
+    twins::join,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 

@@ -247,7 +247,7 @@ fn identify_elf(head: &[u8]) -> Content {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::compression::tests as packing;
+    use crate::packing;
 
     fn with(length: usize, pieces: &[(usize, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; length];

@@ -9,9 +9,9 @@ use super::{
     boot_files, cause,
     channel::Channel,
     events::Events,
+    mksquashfs,
     outputs::{Artifacts, Outputs},
     process::{self, blocking},
-    squashfs,
     upload::Uploader,
 };
 use crate::{
@@ -28,7 +28,7 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
     let (arch, names) = (job.arch, job.boot.clone());
     let (root_of_search, kernel_file) = (outputs.root(), kernel.clone());
     let boot = blocking(move || {
-        squashfs::restrict_image_dir(&root_of_search)?;
+        mksquashfs::restrict_image_dir(&root_of_search)?;
         let boot = boot_files::find_boot_files(&root_of_search, arch, &names)?;
         if let Some(set) = &boot {
             boot_files::write_kernel(set, &kernel_file)?;
@@ -84,17 +84,17 @@ async fn rebase_image(job: &JobDescription, outputs: &Outputs, to: &Path, events
 
 async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<(), Failure> {
     let mut command = Command::new("mksquashfs");
-    command.args(squashfs::mksquashfs_args(
+    command.args(mksquashfs::mksquashfs_args(
         &outputs.root(),
         to,
         &job.squashfs,
         job.cpus,
         SQUASHFS_MEMORY_MIB,
     ));
-    command.args(squashfs::device_args(&outputs.root(), &outputs.facts.devices));
+    command.args(mksquashfs::device_args(&outputs.root(), &outputs.facts.devices));
     let mut progress = None;
     let finished = process::run(command, None, events, |line| {
-        let seen = squashfs::parse_progress(line);
+        let seen = mksquashfs::parse_progress(line);
         progress = seen.or(progress);
         seen.is_some()
     })

@@ -215,7 +215,7 @@ mod tests {
         let config = kiwi_config::read(recipe.path(), Arch::X86_64).unwrap();
         let said = Mutex::new(Vec::new());
         let say = |line: &str| said.lock().unwrap().push(line.to_owned());
-        let client = crate::agent::fetch::http_client(None).unwrap();
+        let client = crate::fetch::http_client(None).unwrap();
         let result = wait(&config, &client, Duration::from_millis(timeout_ms), &say).await;
         (result, said.into_inner().unwrap())
     }
@@ -314,7 +314,7 @@ mod tests {
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         ] {
             assert_eq!(
-                crate::agent::fetch::http_client(Some(bundle)).unwrap_err().code,
+                crate::fetch::http_client(Some(bundle)).unwrap_err().code,
                 Code::CaBundleInvalid,
                 "{bundle}"
             );

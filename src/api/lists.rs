@@ -19,8 +19,7 @@ use serde::Serialize;
 use super::problem::{Problem, Result};
 use crate::{
     arch::Arch,
-    artifacts::percent,
-    records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule},
+    records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule, percent},
     store::{self, After, PageText, Query, Sort, Stored},
 };
 

@@ -3,13 +3,16 @@
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
+use super::fields::{Components, Field};
+use crate::records::{Link, TemplateValue};
+
 /// IMS's form of moments; `date-time` would need a zone.
 const MOMENT: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?$";
 
 /// The records with moments.
 const RECORDS: [&str; 4] = ["Recipe", "Image", "PublicKey", "Job"];
 
-/// The description, with the form of moments added.
+/// The description, with the form of moments and the rules for parts of bodies that are also parts of records.
 pub(super) fn refine(document: &OpenApi) -> Value {
     // A description made from plain structs can always be serialised.
     let mut document = serde_json::to_value(document).unwrap_or_default();
@@ -20,6 +23,12 @@ pub(super) fn refine(document: &OpenApi) -> Value {
                 moment["pattern"] = json!(MOMENT);
             }
         }
+    }
+    let mut parts = Components::new();
+    Link::components(&mut parts);
+    TemplateValue::components(&mut parts);
+    for (name, schema) in parts {
+        schemas[name] = json!(schema);
     }
     document
 }

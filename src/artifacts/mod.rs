@@ -4,12 +4,10 @@
 //! URLs, verifies every object before it counts, and writes the [`manifest`]. [`embedded`] is an S3 server for
 //! machines that have no S3 service.
 
-pub mod embedded;
 mod job_objects;
 mod linked;
 pub mod manifest;
 mod packages;
-pub(crate) mod percent;
 mod receive;
 mod sdk;
 mod store;
@@ -22,3 +20,17 @@ pub use self::{
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
 pub use crate::config::S3Settings;
+pub use kiln_s3 as embedded;
+
+/// Settings for a client of the embedded server.
+impl From<&embedded::EmbeddedS3> for S3Settings {
+    fn from(server: &embedded::EmbeddedS3) -> Self {
+        let credentials = server.credentials().clone();
+        Self {
+            endpoint: Some(server.endpoint()),
+            access_key: Some(credentials.access_key),
+            secret_key: Some(credentials.secret_key),
+            ..Self::default()
+        }
+    }
+}

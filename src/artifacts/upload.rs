@@ -11,14 +11,14 @@ use md5::{Digest, Md5};
 
 use super::{
     manifest::{self, Manifest},
-    percent,
     sdk::{failure, is_missing},
     store::{ArtifactStore, Head, unquoted},
 };
 use crate::{
     arch::Arch,
     records::{
-        ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, protocol::PartReceipt,
+        ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, percent,
+        protocol::PartReceipt,
     },
 };
 

@@ -24,7 +24,7 @@ pub use self::{
     engine::{DEFAULT_SOCKET, EngineUrl},
     problem::{Origin, Problem, first_of},
     reference::{reference, reference_tables},
-    s3::{S3Settings, Secret},
+    s3::S3Settings,
     sections::{
         AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
         EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,

@@ -9,9 +9,8 @@ use std::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::s3::Secret;
 use crate::{
-    records::TwinLevel,
+    records::{Secret, TwinLevel},
     settings,
     settings::{Addresses, Destination, Period, Ports, Size},
 };

@@ -1,13 +1,14 @@
-//! Finds the imports of each file of the library in its text: `use`, and paths in the code. Reads `src`.
+//! Finds the imports of each file of a library in its text: `use`, and paths in the code. Reads `src`.
 //!
-//! Names that a module re-exports are traced to the file that defines them. Methods and macros are ignored.
+//! Names that a module re-exports are traced to the file that defines them. Methods, macros and other crates are
+//! ignored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
-/// All modules of the library, by their paths.
+/// All modules of a library, by their paths.
 pub(super) struct Tree {
     pub(super) modules: BTreeMap<Vec<String>, Module>,
 }
@@ -29,12 +30,22 @@ pub(super) struct Import {
 }
 
 impl Tree {
-    pub(super) fn read() -> Self {
-        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    pub(super) fn of_kiln() -> Self {
+        Self::read(&src())
+    }
+
+    /// The tree of each crate below `src`, `kiln` among them.
+    pub(super) fn of_all() -> Vec<Self> {
+        let rooms = fs_err::read_dir(src()).unwrap().map(|room| room.unwrap().path());
+        let crates = rooms.filter(|room| room.join("lib.rs").exists());
+        crates.chain([src()]).map(|room| Self::read(&room)).collect()
+    }
+
+    fn read(room: &Path) -> Self {
         let mut tree = Self {
             modules: BTreeMap::new(),
         };
-        tree.add(&src, &src.join("lib.rs"), &[]);
+        tree.add(&src(), &room.join("lib.rs"), &[]);
         let homes = tree.modules.iter().map(|(path, module)| {
             let home = |import: &Import| Import {
                 target: tree.home(&import.target, 0),
@@ -103,6 +114,10 @@ impl Tree {
             _ => here.to_owned(),
         }
     }
+}
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
 /// Reads what one file declares and names.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    artifacts::{ArtifactStore, embedded::EmbeddedS3},
+    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     records::{
         Code, Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
@@ -159,7 +159,7 @@ impl Site {
             .unwrap();
         Self {
             store: Arc::new(SqliteStore::open(&dir.path().join("records.sqlite")).await.unwrap()),
-            artifacts: ArtifactStore::connect(&s3.settings()).await.unwrap(),
+            artifacts: ArtifactStore::connect(&S3Settings::from(&s3)).await.unwrap(),
             s3,
             dir,
         }

@@ -15,7 +15,7 @@ use crate::{
         Code, Failure, Step,
         run::{How, LOCAL, State, Used},
     },
-    sandbox::{Evidence, SandboxState, Usage},
+    sandbox::{Evidence, SandboxState},
     settings::Period,
     store::StoredRun,
 };
@@ -170,16 +170,6 @@ impl Orchestrator {
             .instrument(job_span(job))
             .await?;
         Ok(())
-    }
-}
-
-impl From<Usage> for Used {
-    fn from(usage: Usage) -> Self {
-        Self {
-            memory: usage.memory_peak,
-            disk: usage.disk,
-            cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
-        }
     }
 }
 

@@ -18,9 +18,8 @@ pub struct Change {
 }
 
 /// The kind of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum ChangeKind {
     /// A command line for the image's `/bin/sh`.
     Run,

@@ -8,14 +8,13 @@ use super::{ImageId, Link, Moment};
 use crate::arch::Arch;
 
 /// An image: a set of artifacts, named by a manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Image {
     /// Its id, and the first part of the keys of its objects.
-    #[cfg_attr(feature = "server", schema(value_type = uuid::Uuid))]
+    #[schema(value_type = uuid::Uuid)]
     pub id: ImageId,
     /// The time of its creation.
-    #[cfg_attr(feature = "server", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub created: Moment,
     /// The image's `manifest.json`; null until its artifacts are uploaded.
     pub link: Option<Link>,
@@ -27,6 +26,6 @@ pub struct Image {
     pub metadata: BTreeMap<String, String>,
     /// The time of its deletion; only in the collection of deleted images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]
+    #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
 }

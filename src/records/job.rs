@@ -15,21 +15,20 @@ use super::{ImageId, JobId, Moment, PublicKeyId, TwinLevel};
 use crate::arch::Arch;
 
 /// A create or customize run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Job {
     /// Its id.
-    #[cfg_attr(feature = "server", schema(value_type = Uuid))]
+    #[schema(value_type = Uuid)]
     pub id: JobId,
     /// The time of the request.
-    #[cfg_attr(feature = "server", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub created: Moment,
     /// Its type.
     pub job_type: JobType,
     /// The recipe (create) or image (customize) that the job starts from.
     pub artifact_id: Uuid,
     /// The public key that may log in to its shell.
-    #[cfg_attr(feature = "server", schema(value_type = Uuid))]
+    #[schema(value_type = Uuid)]
     pub public_key_id: PublicKeyId,
     /// The name of the resulting image.
     pub image_root_archive_name: String,
@@ -54,7 +53,7 @@ pub struct Job {
     /// The architecture of the resulting image: that of the recipe or image.
     pub arch: Arch,
     /// The resulting image.
-    #[cfg_attr(feature = "server", schema(value_type = Option<Uuid>))]
+    #[schema(value_type = Option<Uuid>)]
     pub resultant_image_id: Option<ImageId>,
     /// Name of the Kubernetes job.
     pub kubernetes_job: String,
@@ -73,8 +72,7 @@ pub struct Job {
 }
 
 /// Optional settings of a job; null means the default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct JobOptions {
     /// The disk limit of the job, in GiB.
     pub build_env_size: Option<u32>,
@@ -93,9 +91,8 @@ pub struct JobOptions {
 }
 
 /// The type of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum JobType {
     /// Recipe to image.
     Create,
@@ -117,9 +114,8 @@ impl JobType {
 }
 
 /// The status of a job, as IMS defines it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum JobStatus {
     /// Accepted, waiting for its turn.
     Creating,
@@ -182,12 +178,11 @@ impl JobStatus {
 }
 
 /// A shell of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SshContainer {
     /// Its name, if the client gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "server", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub name: Option<String>,
     /// Whether the shell is confined to the image's root.
     #[serde(default)]
@@ -199,8 +194,7 @@ pub struct SshContainer {
 }
 
 /// The address of a shell.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Connection {
     /// The host's name.
     pub host: String,

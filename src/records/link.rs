@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The location of an object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Link {
     /// The object: `s3://bucket/key`.
     pub path: String,
@@ -16,8 +16,7 @@ pub struct Link {
 }
 
 /// Kinds of stores a [`Link`] can point into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreType {
     /// S3.

@@ -42,9 +42,8 @@ pub struct LogRow {
 }
 
 /// The origin of a log line. An agent cannot report the server's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum LogStream {
     /// The server: why a job waits, that it is tried again, how it ended.
     Server,

@@ -5,14 +5,13 @@ use serde::{Deserialize, Serialize};
 use super::{Moment, PublicKeyId};
 
 /// A public SSH key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PublicKey {
     /// Its id.
-    #[cfg_attr(feature = "server", schema(value_type = uuid::Uuid))]
+    #[schema(value_type = uuid::Uuid)]
     pub id: PublicKeyId,
     /// The time of its creation.
-    #[cfg_attr(feature = "server", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub created: Moment,
     /// Its name, which need not be unique.
     pub name: String,
@@ -20,6 +19,6 @@ pub struct PublicKey {
     pub public_key: String,
     /// The time of its deletion; only in the collection of deleted keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]
+    #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
 }

@@ -6,14 +6,13 @@ use super::{Link, Moment, RecipeId, TwinLevel};
 use crate::arch::Arch;
 
 /// A recipe: the description of an image, and its architecture.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Recipe {
     /// Its id.
-    #[cfg_attr(feature = "server", schema(value_type = uuid::Uuid))]
+    #[schema(value_type = uuid::Uuid)]
     pub id: RecipeId,
     /// The time of its creation.
-    #[cfg_attr(feature = "server", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub created: Moment,
     /// The recipe's archive; null until it is uploaded.
     pub link: Option<Link>,
@@ -31,18 +30,17 @@ pub struct Recipe {
     pub template_dictionary: Option<Vec<TemplateValue>>,
     /// The tools that may run as native twins in emulated builds. Kiln's own member, absent unless it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "server", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub twins: Option<TwinLevel>,
     /// The time of its deletion; only in the collection of deleted recipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "server", schema(value_type = Option<String>, nullable = false))]
+    #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
 }
 
 /// The tool that builds a recipe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum RecipeType {
     /// kiwi-ng.
     KiwiNg,
@@ -64,9 +62,8 @@ impl RecipeType {
 }
 
 /// The distribution of a recipe. A label: nothing in Kiln depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum LinuxDistribution {
     /// SUSE Linux Enterprise 12.
     Sles12,
@@ -115,7 +112,7 @@ impl LinuxDistribution {
 }
 
 /// A value for a recipe's templates.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TemplateValue {
     /// The variable.
     pub key: String,

@@ -3,17 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 /// A host that is registered to run jobs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RemoteBuildNode {
     /// The host name, which is its id.
     pub xname: String,
 }
 
 /// The result of a check of a host. The texts hold the reason if the check failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct RemoteBuildNodeStatus {
     /// The host's name.
     pub xname: String,

@@ -297,11 +297,10 @@ pub struct Used {
 }
 
 /// The duration of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct StepTime {
     /// The step.
-    #[cfg_attr(feature = "server", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub step: Step,
     /// Wall-clock time, in milliseconds.
     pub wall_ms: u64,
@@ -612,7 +611,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::records::Code;
+    use crate::Code;
 
     fn run() -> Run {
         Run::new(Plan {

@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::JobType;
 
 /// A stage of a job. A job goes through the steps of its type in this order, and never back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum Step {
     /// The sandbox is made and the emulator, if one is needed, registered and proved.
     Prepare,

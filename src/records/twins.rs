@@ -5,9 +5,10 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// The tools of the image that may run as native twins during its build. Each level includes those before it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub enum TwinLevel {
     /// None: everything is emulated.
     Off,
@@ -56,8 +57,7 @@ impl FromStr for TwinLevel {
 }
 
 /// Counts of native and emulated programs in the build of an image for a foreign architecture.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Execs {
     /// The number of times that a program of the image ran as its native twin.
     pub twins: u64,
@@ -80,8 +80,7 @@ impl fmt::Display for Execs {
 }
 
 /// All emulated runs of one program.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EmulatedProgram {
     /// Its path in the image.
     pub program: String,

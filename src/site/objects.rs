@@ -46,5 +46,5 @@ async fn start(config: &Config, address: SocketAddr) -> Result<EmbeddedS3, Embed
 }
 
 async fn over(embedded: EmbeddedS3) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {
-    Ok((ArtifactStore::connect(&embedded.settings()).await?, Some(embedded)))
+    Ok((ArtifactStore::connect(&(&embedded).into()).await?, Some(embedded)))
 }

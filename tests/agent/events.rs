@@ -7,7 +7,6 @@ use std::{
 };
 
 use kiln::{
-    agent::{channel::Ending, events::Events},
     arch::Arch,
     orchestrate::agents::Refusal,
     records::{
@@ -18,6 +17,7 @@ use kiln::{
         },
     },
 };
+use kiln_agent::{channel::Ending, events::Events};
 
 use crate::agent::server::Server;
 use crate::support;

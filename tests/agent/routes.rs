@@ -7,13 +7,13 @@ use std::{
 };
 
 use kiln::{
-    agent::channel::Ending,
     orchestrate::agents::Refusal,
     records::{
         ArtifactKind, Code, Failure,
         protocol::{AgentFacts, Answer, Call, EventsKept, NewUpload, Outcome},
     },
 };
+use kiln_agent::channel::Ending;
 
 use tokio::io::AsyncWriteExt as _;
 

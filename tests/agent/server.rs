@@ -8,7 +8,6 @@ use std::{
 
 use async_trait::async_trait;
 use kiln::{
-    agent::channel::Channel,
     api,
     orchestrate::agents::{AgentCalls, Line, Refusal},
     records::{
@@ -17,6 +16,7 @@ use kiln::{
     },
     sandbox::doors,
 };
+use kiln_agent::channel::Channel;
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinHandle};
 

@@ -8,7 +8,6 @@ use std::{
 
 use async_trait::async_trait;
 use kiln::{
-    agent::{events::Events, fetch, upload::Uploader},
     artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
     orchestrate::agents::{AgentCalls, Line, Refusal},
     records::{
@@ -16,6 +15,7 @@ use kiln::{
         protocol::{Answer, Call, EventsKept, OpenUpload, PartUrls},
     },
 };
+use kiln_agent::{events::Events, fetch, upload::Uploader};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::agent::server::{Server, TOKEN};
@@ -164,7 +164,7 @@ impl Scene {
 }
 
 fn settings(s3: &EmbeddedS3) -> S3Settings {
-    s3.settings()
+    S3Settings::from(s3)
 }
 
 #[tokio::test(flavor = "multi_thread")]

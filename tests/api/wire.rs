@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use kiln::artifacts::embedded::EmbeddedS3;
+use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -33,7 +33,7 @@ impl Wire {
         let dir = tempfile::Builder::new().prefix("kiln-test-s3-").tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let s3 = EmbeddedS3::start(dir.path(), any).await.unwrap();
-        let endpoint = s3.settings().endpoint.unwrap();
+        let endpoint = s3.endpoint();
         let target: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -58,7 +58,7 @@ impl Wire {
 
     /// A Kiln at the other end, with the buckets that it expects.
     pub async fn kiln(&self) -> Server {
-        let settings = self.s3.settings();
+        let settings = S3Settings::from(&self.s3);
         let endpoint = format!("http://{}", self.address);
         // It asks S3 while it starts, so this thread must not wait for it: the wire is served by it.
         let server = tokio::task::spawn_blocking(move || {

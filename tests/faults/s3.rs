@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kiln::artifacts::embedded::EmbeddedS3;
+use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ impl Behind {
         let embedded = EmbeddedS3::start(dir.path(), "127.0.0.1:0".parse().unwrap())
             .await
             .unwrap();
-        let settings = embedded.settings();
+        let settings = S3Settings::from(&embedded);
         let address = settings.endpoint.as_ref().unwrap().strip_prefix("http://").unwrap();
         let proxy = S3Proxy::start(address.parse().unwrap()).await;
         let endpoint = format!("http://{}", proxy.address);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kiln::artifacts::embedded::EmbeddedS3;
+use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
 use nix::sys::signal::Signal;
 
 use crate::faults::{
@@ -24,7 +24,7 @@ async fn two_servers_share_the_jobs() {
     let embedded = EmbeddedS3::start(dir.path(), "127.0.0.1:0".parse().unwrap())
         .await
         .unwrap();
-    let settings = embedded.settings();
+    let settings = S3Settings::from(&embedded);
     let url = tokio::task::block_in_place(|| postgres::Server::shared().new_database());
     let variables = [
         ("KILN__STORE__URL", url.as_str()),

@@ -7,7 +7,8 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::{arch::Arch, emulation::twins::key};
+use kiln::arch::Arch;
+use kiln_agent::twins::key;
 use tempfile::TempDir;
 
 use crate::support::{self, succeed};

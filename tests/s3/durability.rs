@@ -4,14 +4,14 @@ use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use aws_sdk_s3::{Client, config::RequestChecksumCalculation, primitives::ByteStream};
 use kiln::artifacts::{
-    ArtifactStore,
+    ArtifactStore, S3Settings,
     embedded::{EmbeddedError, EmbeddedS3},
 };
 
 use crate::s3::target::{bytes, client, loopback};
 
 fn client_of(server: &EmbeddedS3) -> Client {
-    client(&server.settings(), RequestChecksumCalculation::WhenRequired)
+    client(&server.into(), RequestChecksumCalculation::WhenRequired)
 }
 
 async fn put(client: &Client, key: &str, body: &[u8]) {
@@ -160,7 +160,7 @@ async fn only_the_owner_gets_in() {
 async fn a_stopped_server_is_unreachable() {
     let dir = tempfile::tempdir().unwrap();
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
-    let settings = server.settings();
+    let settings = S3Settings::from(&server);
     ArtifactStore::connect(&settings).await.unwrap();
     server.shutdown().await;
     let failure = ArtifactStore::connect(&settings).await.unwrap_err();
@@ -198,7 +198,7 @@ async fn what_was_answered_outlives_a_kill() {
     };
     // Shares the directory with the process, so it knows the key; its own address is not used.
     let helper = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
-    let mut settings = helper.settings();
+    let mut settings = S3Settings::from(&helper);
     settings.endpoint = Some(endpoint);
     helper.shutdown().await;
     let one = client(&settings, RequestChecksumCalculation::WhenRequired);

@@ -121,7 +121,7 @@ impl Target {
 pub async fn on_embedded<F: Future<Output = Target>>(_name: &str, case: impl FnOnce(Target) -> F) {
     let dir = tempfile::tempdir().unwrap();
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
-    let target = case(Target::new(server.settings()).await).await;
+    let target = case(Target::new(S3Settings::from(&server)).await).await;
     target.clear().await;
     server.shutdown().await;
     let left: Vec<_> = fs_err::read_dir(dir.path().join("bodies")).unwrap().collect();

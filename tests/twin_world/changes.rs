@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use kiln::emulation::twins::world::{Census, Package, World};
+use kiln_agent::twins::world::{Census, Package, World};
 
 use crate::twin_world::debian::Debian;
 

@@ -7,14 +7,11 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::{
-    arch::Arch,
-    emulation::twins::{
-        key,
-        table::Table,
-        world::{Package, World},
-    },
-    records::TwinLevel,
+use kiln::{arch::Arch, records::TwinLevel};
+use kiln_agent::twins::{
+    key,
+    table::Table,
+    world::{Package, World},
 };
 use tempfile::TempDir;
 

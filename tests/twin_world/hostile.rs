@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::emulation::twins::world::{Added, Package};
+use kiln_agent::twins::world::{Added, Package};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 
 use crate::twin_world::debian::Debian;

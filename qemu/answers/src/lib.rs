@@ -16,9 +16,9 @@
 #![no_std]
 
 mod facts;
-#[path = "../../../src/emulation/twins/key.rs"]
+#[path = "../../../src/agent/twins/key.rs"]
 mod key;
-#[path = "../../../src/emulation/twins/layout.rs"]
+#[path = "../../../src/agent/twins/layout.rs"]
 #[allow(dead_code, reason = "shared with Kiln")]
 mod layout;
 mod modules;

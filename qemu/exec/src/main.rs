@@ -15,10 +15,10 @@
 mod counts;
 mod decide;
 mod kernel;
-#[path = "../../../src/emulation/twins/key.rs"]
+#[path = "../../../src/agent/twins/key.rs"]
 #[allow(dead_code, reason = "shared with Kiln")]
 mod key;
-#[path = "../../../src/emulation/twins/layout.rs"]
+#[path = "../../../src/agent/twins/layout.rs"]
 #[allow(dead_code, reason = "shared with Kiln")]
 mod layout;
 mod stack;

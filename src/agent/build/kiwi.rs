@@ -6,13 +6,11 @@ use std::path::Path;
 use tokio::process::Command;
 
 use crate::{
-    agent::{
-        cause,
-        events::Events,
-        process::{self, Finished},
-        programs::Programs,
-    },
     arch::Arch,
+    cause,
+    events::Events,
+    process::{self, Finished},
+    programs::Programs,
     records::{Code, Failure, protocol::Emulator},
 };
 

@@ -4,16 +4,14 @@
 
 use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
+use kiln_inside::room::order::{TOOLBOX, VOLUME};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
     sys::stat::{Mode, SFlag, makedev, mknod},
 };
 
-use crate::{
-    records::{Code, Failure},
-    sandbox::room::order::{TOOLBOX, VOLUME},
-};
+use crate::records::{Code, Failure};
 
 /// The file's name on the volume.
 const FILE: &str = "disk.ext4";

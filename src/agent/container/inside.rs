@@ -6,6 +6,14 @@ use std::{
     path::Path,
 };
 
+use kiln_inside::room::{
+    die_with_parent,
+    kernel::Linux,
+    mounts::{Sources, companions, furnish},
+    order::{AGENT, DOORS, NO_DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
+    process1::{self, clear_layers, run_and_reap},
+    report_failure, user_namespace_failure,
+};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -19,17 +27,7 @@ use nix::{
 };
 
 use super::said;
-use crate::{
-    records::{Code, Failure},
-    sandbox::room::{
-        die_with_parent,
-        kernel::Linux,
-        mounts::{Sources, companions, furnish},
-        order::{AGENT, DOORS, NO_DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
-        process1::{self, clear_layers, run_and_reap},
-        report_failure, user_namespace_failure,
-    },
-};
+use crate::records::{Code, Failure};
 
 /// Makes the namespaces, becomes root in them, starts process 1 and passes on its exit code.
 pub(super) fn enter(order: &Order, disk: &Path, parent: UnixStream) -> Result<i32, Failure> {

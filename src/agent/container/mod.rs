@@ -38,16 +38,16 @@ use nix::{
     unistd::{ForkResult, Pid, fork, pipe2},
 };
 
+use kiln_inside::room::{
+    Counters, DiskGauge, IdMap, Meter, Walker,
+    order::{self, DISK, End, Order, Said, VOLUME},
+    report_failure,
+};
 use serde::Serialize;
 
 use crate::{
     records::{Code, Failure},
     routes,
-    sandbox::room::{
-        Counters, DiskGauge, IdMap, Meter, Walker,
-        order::{self, DISK, End, Order, Said, VOLUME},
-        report_failure,
-    },
 };
 
 mod disk;

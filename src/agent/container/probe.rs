@@ -3,6 +3,12 @@
 
 use std::{ffi::OsString, os::unix::net::UnixStream, path::Path};
 
+use kiln_inside::room::{
+    IdMap,
+    kernel::{Kernel, Linux},
+    order::Probe,
+    report_failure,
+};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -17,15 +23,7 @@ use nix::{
 };
 
 use super::{hand_over, inside::become_root, rights, said, say_line};
-use crate::{
-    records::{Code, Failure},
-    sandbox::room::{
-        IdMap,
-        kernel::{Kernel, Linux},
-        order::Probe,
-        report_failure,
-    },
-};
+use crate::records::{Code, Failure};
 
 /// Reports its findings, and whether a sandbox with these ids could be made. Returns the container's exit code.
 pub(super) fn main(ids: Option<OsString>) -> i32 {

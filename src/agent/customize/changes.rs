@@ -7,15 +7,13 @@ use tokio::process::Command;
 
 use super::Customizing;
 use crate::{
-    agent::{
-        cause, fetch,
-        process::{self, Finished, blocking},
-        programs::Programs,
-        root::OpenRoot,
-        shell::{LocalLogin, Sshd},
-        unpack,
-    },
+    cause, fetch,
+    process::{self, Finished, blocking},
+    programs::Programs,
     records::{ChangeKind, Code, Failure, ShellTime, ShellWish, protocol::ChangeSource},
+    root::OpenRoot,
+    shell::{LocalLogin, Sshd},
+    unpack,
 };
 
 /// The directory of scripts in the root while they run.

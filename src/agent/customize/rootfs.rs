@@ -9,14 +9,12 @@ use std::{
 use tokio::process::Command;
 
 use crate::{
-    agent::{
-        cause,
-        events::Events,
-        fetch,
-        outputs::Outputs,
-        process::{self, blocking},
-        squashfs::{parse_devices, parse_progress},
-    },
+    cause,
+    events::Events,
+    fetch,
+    mksquashfs::{parse_devices, parse_progress},
+    outputs::Outputs,
+    process::{self, blocking},
     records::{Code, Digests, Failure, protocol::ObjectSource},
     squashfs::{Device, Unpacked},
 };

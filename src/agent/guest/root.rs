@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_inside::room::{mounts::DEV_LINKS, process1};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::stat::{Mode, SFlag, makedev, mknod, umask},
@@ -23,12 +24,9 @@ use nix::{
 };
 
 use super::devices;
-use crate::{
-    records::{
-        Failure,
-        guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
-    },
-    sandbox::room::{mounts::DEV_LINKS, process1},
+use crate::records::{
+    Failure,
+    guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
 };
 
 /// Where the job's root is assembled, and stays as seen from process 1.

@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Write, os::unix::process::CommandExt, process::Stdio};
 
+use kiln_inside::room::process1;
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
@@ -14,12 +15,9 @@ use nix::{
 };
 
 use super::{devices, news::News, root::ROOT};
-use crate::{
-    records::{
-        Failure,
-        guest::{GuestJob, GuestReport},
-    },
-    sandbox::room::process1,
+use crate::records::{
+    Failure,
+    guest::{GuestJob, GuestReport},
 };
 
 /// The mount point of control groups; the job does not see it.

@@ -15,10 +15,7 @@ use tokio::{
 };
 
 use super::sshd::{Sshd, tell};
-use crate::{
-    agent::{channel::Channel, events::Events},
-    records::protocol::shell::GO,
-};
+use crate::{channel::Channel, events::Events, records::protocol::shell::GO};
 
 /// An unused line is replaced after this time: network devices on the way may forget it.
 const RENEWED: Duration = Duration::from_mins(5);

@@ -19,8 +19,8 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use crate::{
-    agent::twins::stand_in,
     records::{Code, Failure, ShellWish},
+    twins::stand_in,
 };
 
 /// The directory of the shell's files: in the sandbox, and in no root.

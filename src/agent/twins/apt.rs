@@ -14,7 +14,7 @@ use std::{
 use fs_err::File;
 
 use super::index::{Index, Offer};
-use crate::{arch::Arch, emulation::twins::root::Root};
+use crate::{arch::Arch, twins::root::Root};
 
 /// The directory of kiwi's sources and its logins for them.
 const KIWI: &str = "/var/cache/kiwi/apt-get";

@@ -10,7 +10,7 @@ use std::{
 
 use tar::{Archive, Entry, EntryType};
 
-use crate::emulation::twins::{gather::key_of, key};
+use crate::twins::{gather::key_of, key};
 
 /// The first bytes of programs and libraries.
 const ELF: &[u8; 4] = b"\x7fELF";

@@ -7,7 +7,7 @@ use super::{
     packages::{Host, Packages},
     unchanged::unchanged,
 };
-use crate::emulation::twins::world::{self, World};
+use crate::twins::world::{self, World};
 
 /// Packages that have new files in the root. Before a process enters the root (`all`), packages that the package
 /// manager does not know yet are checked too: the first ones are unpacked without it.

@@ -14,11 +14,9 @@ use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 
 use super::index::{Id, Index, Offer};
 use crate::{
-    agent::{
-        channel::Channel,
-        digest,
-        packages::{self, Shared},
-    },
+    channel::Channel,
+    digest,
+    packages::{self, Shared},
     records::protocol::{PackageFile, PackageUrl},
 };
 

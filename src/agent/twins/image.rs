@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{deb, facts::Facts, format::Format, installed, rpm};
-use crate::emulation::twins::root::Root;
+use crate::twins::root::Root;
 
 /// dpkg's list of packages.
 const DPKG_STATUS: &str = "var/lib/dpkg/status";

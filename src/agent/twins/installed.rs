@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{facts::Sum, format::Format};
-use crate::{arch::Arch, emulation::twins::root::Root};
+use crate::{arch::Arch, twins::root::Root};
 
 /// dpkg's directory with the list of each package's files.
 pub(super) const DPKG_LISTS: &str = "var/lib/dpkg/info";
@@ -87,7 +87,7 @@ fn of_files(root: &Root, paths: impl Iterator<Item: AsRef<Path>>) -> State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::twins::facts::Digest;
+    use crate::twins::facts::Digest;
 
     #[test]
     fn a_package_changes_with_its_files() {

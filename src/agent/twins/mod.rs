@@ -29,35 +29,48 @@ use self::{download::Sharing, request::Request};
 use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
 use crate::{
     arch::Arch,
-    emulation::twins::table::Table,
     records::{
         Execs, Failure, TwinLevel,
         protocol::{Emulator, JobDescription, Work},
     },
+    twins::table::Table,
 };
 
 mod apt;
 mod archive;
+mod choice;
 mod compare;
+pub mod counts;
 mod deb;
 mod download;
+mod elf;
 mod facts;
 mod format;
+mod gather;
 mod image;
 mod index;
 mod installed;
+pub mod join;
+pub mod key;
+pub mod layout;
 mod mount;
 mod packages;
+mod pairs;
 mod primary;
 pub mod probe;
 mod request;
+mod root;
 mod rpm;
 mod rpm_md;
+mod shelf;
 mod side_by_side;
 mod source;
 pub mod stand_in;
 mod sync;
+pub mod table;
+pub mod truth;
 mod unchanged;
+pub mod world;
 
 /// The path in the sandbox of the library that answers for the target.
 const ANSWERS: &str = "/run/answers.so";

@@ -20,7 +20,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use crate::{agent::root::quietly, emulation::twins::layout};
+use crate::{root::quietly, twins::layout};
 
 /// The name of the mount point in the root.
 fn name() -> &'static str {

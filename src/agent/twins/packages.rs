@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    emulation::twins::{root::Root, table::Table},
+    twins::{root::Root, table::Table},
 };
 
 /// The number of packages unpacked at the same time.

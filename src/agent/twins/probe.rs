@@ -12,7 +12,7 @@ use std::{
 use nix::unistd::{chdir, chroot, execve};
 
 use super::{mount, side_by_side::side_by_side};
-use crate::emulation::twins::{
+use crate::twins::{
     layout,
     table::Table,
     world::{Trial, World},

@@ -16,7 +16,7 @@ use fs_err::File;
 use reqwest::Url;
 
 use super::{image, index::Index, primary, stand_in};
-use crate::{arch::Arch, compression::Compression, emulation::twins::root::Root};
+use crate::{arch::Arch, compression::Compression, twins::root::Root};
 
 /// The directories of kiwi's repositories and of its package manager's indexes, for each package manager that it
 /// knows.

@@ -12,7 +12,7 @@ use super::{
     index::Index,
     rpm_md::{self, Zypper},
 };
-use crate::emulation::twins::root::Root;
+use crate::twins::root::Root;
 
 /// The tool that queries the repositories.
 #[derive(Debug)]

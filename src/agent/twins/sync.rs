@@ -29,13 +29,13 @@ use super::{
     source::Source,
 };
 use crate::{
-    agent::events::Events,
-    emulation::twins::{
+    events::Events,
+    records::Failure,
+    twins::{
         counts,
         table::Table,
         world::{self, Census, Trial, World},
     },
-    records::Failure,
 };
 
 /// Pause between checks.

@@ -11,7 +11,7 @@ use md5::Md5;
 use sha2::Sha256;
 
 use super::facts::{Digest, Sum};
-use crate::{arch::Arch, emulation::twins::root::Root};
+use crate::{arch::Arch, twins::root::Root};
 
 /// Bytes at the beginning of an ELF file, up to its machine.
 const HEAD: usize = 20;

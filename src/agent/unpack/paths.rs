@@ -38,7 +38,7 @@ pub(super) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
 /// `..` is allowed only at the target's beginning: from there it goes up through the real directories above the link,
 /// and every later name goes down, or through another link that passed this same check. In the overlay tree `root/`,
 /// whose files kiwi copies into the image, absolute targets are names of the image and stay unchanged. Because of
-/// them, the agent opens files of a recipe through [`inside`](crate::agent::template::inside) only.
+/// them, the agent opens files of a recipe through [`inside`](crate::template::inside) only.
 pub(super) fn check_target(place: &Path, target: &[u8]) -> Result<(), &'static str> {
     const OUTSIDE: &str = "is a symbolic link that leads outside the recipe";
     if target.is_empty() || target.contains(&0) || target.len() > PATH_BYTES {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tar::{Builder, Header};
 
 use super::*;
-use crate::compression::tests as packing;
+use crate::packing;
 
 /// One entry, built by hand so that no library corrects a hostile header.
 fn raw(kind: EntryType, name: &[u8], target: &[u8], mode: u32, content: &[u8]) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 /// Declares the body of a request, or an object in one, so that the reader and the documentation agree.
 ///
-/// `struct` makes a type; `impl` describes an existing type, whose fields then have the types of the members' values.
+/// `struct` makes a type; `impl` describes a type of the records, whose fields then have the types of the members' values.
 /// `at least 1 member` is for a body that may not be empty although each member may be absent.
 macro_rules! body {
     (
@@ -15,16 +15,20 @@ macro_rules! body {
             $(#[doc = $about])*
             $visibility struct $name { $($(#[doc = $doc])* $field: $member,)* }
         }
-        $crate::api::fields::body! { @schema $name [$($about)*] $($least)? }
+        $crate::api::fields::body! { @schema $name, $name [$($about)*] $($least)? }
     };
     (
         $(#[doc = $about:literal])*
         impl $name:ident { $($(#[doc = $doc:literal])* $field:ident $(as $called:literal)?: $member:ty,)* }
     ) => {
         $crate::api::fields::members! { impl $name { $($(#[doc = $doc])* $field $(as $called)?: $member,)* } }
-        $crate::api::fields::body! { @schema $name [$($about)*] }
+        const _: () = {
+            /// Has the schema, since the type is another crate's.
+            struct Described;
+            $crate::api::fields::body! { @schema $name, Described [$($about)*] }
+        };
     };
-    (@schema $name:ident [$($about:literal)*] $($least:literal)?) => {
+    (@schema $name:ident, $described:ident [$($about:literal)*] $($least:literal)?) => {
         impl $crate::api::fields::Field for $name {
             type Read = Self;
 
@@ -33,28 +37,32 @@ macro_rules! body {
             }
 
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                $crate::api::fields::reference::<Self>()
+                $crate::api::fields::reference::<$described>()
             }
 
             fn components(components: &mut $crate::api::fields::Components) {
-                $crate::api::fields::collect::<Self>(components);
+                $crate::api::fields::collect::<$described>(components);
             }
         }
 
-        impl utoipa::PartialSchema for $name {
+        impl utoipa::PartialSchema for $described {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 let least: &[usize] = &[$($least)?];
                 let object = utoipa::openapi::ObjectBuilder::new()
                     .description(Some($crate::api::fields::words(&[$($about),*])))
                     .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::FreeForm(false)))
                     .min_properties(least.first().copied());
-                <Self as $crate::api::fields::Members>::describe(object).into()
+                <$name as $crate::api::fields::Members>::describe(object).into()
             }
         }
 
-        impl utoipa::ToSchema for $name {
+        impl utoipa::ToSchema for $described {
+            fn name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
             fn schemas(schemas: &mut $crate::api::fields::Components) {
-                <Self as $crate::api::fields::Members>::components(schemas);
+                <$name as $crate::api::fields::Members>::components(schemas);
             }
         }
     };

@@ -17,7 +17,7 @@ pub(in crate::orchestrate) type Fault = Arc<Mutex<Option<(u16, &'static str)>>>;
 
 /// A client of S3 through a proxy.
 pub(in crate::orchestrate) async fn proxy(s3: &EmbeddedS3) -> (ArtifactStore, Fault) {
-    let settings = s3.settings();
+    let settings = S3Settings::from(s3);
     let endpoint = settings.endpoint.as_ref().unwrap().strip_prefix("http://").unwrap();
     let (address, fault) = stand_before(endpoint.parse().unwrap()).await;
     let settings = S3Settings {

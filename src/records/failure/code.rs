@@ -50,7 +50,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::records::Failure;
+    use crate::Failure;
 
     #[test]
     fn names_are_unique_and_those_of_the_variants() {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription};
-use crate::records::{ArtifactKind, Digests, Failure, Verdict};
+use crate::{ArtifactKind, Digests, Failure, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.

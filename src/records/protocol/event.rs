@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::records::{Execs, Step};
+use crate::{Execs, Step};
 
 /// One event in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,8 +72,7 @@ pub enum ShellNews {
 }
 
 /// Facts about a sandbox, which its agent determined before the recipe ran anything.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SandboxFacts {
     /// The release of the kernel, as printed by `uname -r`.
     pub kernel: String,

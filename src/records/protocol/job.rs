@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    arch::Arch,
-    records::{ChangeKind, JobId, JobType, ShellWish, Step, TwinLevel},
-};
+use crate::{ChangeKind, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
 
 /// Everything that an agent needs to know about its job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -174,6 +171,24 @@ pub struct BinfmtEntry {
     pub interpreter: String,
     /// Flags, as in the kernel's `Documentation/admin-guide/binfmt-misc.rst`.
     pub flags: String,
+}
+
+impl BinfmtEntry {
+    /// The line to write to `register`.
+    pub fn registration(&self) -> String {
+        let escape = |bytes: &[u8]| {
+            let escaped: Vec<String> = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            escaped.concat()
+        };
+        format!(
+            ":{}:M:0:{}:{}:{}:{}",
+            self.name,
+            escape(&self.magic),
+            escape(&self.mask),
+            self.interpreter,
+            self.flags
+        )
+    }
 }
 
 /// Options of mksquashfs.

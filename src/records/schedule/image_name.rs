@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use jiff::Zoned;
 
-use crate::{arch::Arch, records::names::check_file_name};
+use crate::{arch::Arch, names::check_file_name};
 
 /// The values of the placeholders.
 #[derive(Debug, Clone)]

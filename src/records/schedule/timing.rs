@@ -24,7 +24,7 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone},
 };
 
-use crate::records::Moment;
+use crate::Moment;
 
 /// The fields of a line: name, smallest and largest number, and names for the numbers from the smallest on.
 const FIELDS: [Field; 5] = [

@@ -1,0 +1,50 @@
+//! The agent, which runs inside a sandbox and turns a recipe into artifacts. Talks to its server and to S3, runs
+//! tools, and touches the sandbox only.
+//!
+//! It asks its server for the job, does the steps in order, reports every line, and reports the outcome. It holds no
+//! key and makes no decision that its server could make; it leaves nothing behind when its sandbox is killed.
+
+use kiln_inside::{emulation, routes};
+use kiln_records as records;
+use kiln_records::{arch, compression};
+
+pub mod boot_files;
+pub mod build;
+pub mod cause;
+pub mod channel;
+pub mod container;
+mod create;
+mod customize;
+mod deaths;
+mod debug;
+pub mod digest;
+pub mod doors;
+pub mod events;
+mod evidence;
+pub mod fetch;
+pub mod guest;
+pub mod job;
+pub mod kernel;
+pub mod kiwi_config;
+pub mod mksquashfs;
+pub mod outputs;
+mod package;
+pub mod packages;
+pub mod process;
+pub mod programs;
+pub mod repos;
+mod root;
+mod shell;
+pub mod squashfs;
+mod stop;
+pub mod template;
+pub mod twins;
+pub mod unpack;
+pub mod upload;
+pub mod watch;
+
+#[cfg(test)]
+use kiln_records::compression::Compression;
+#[cfg(test)]
+#[path = "../records/compression/packing.rs"]
+mod packing;

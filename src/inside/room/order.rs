@@ -1,0 +1,98 @@
+//! The messages between a driver and the first process of a container: JSON lines on standard input and output. They
+//! are never arguments, environment or labels, which other users of the host can read. Pure: no I/O.
+
+use ipnet::IpNet;
+use kiln_records::{Failure, protocol::AgentFacts};
+use serde::{Deserialize, Serialize};
+
+use super::{IdMap, Usage};
+
+/// The agent's subcommand for the first process of a container.
+pub const COMMAND: &str = "container";
+
+/// The volume with the driver's files in a container. It outlives the container when disk space is kept.
+pub const VOLUME: &str = "/kiln/volume";
+
+/// The agent and its companions, below [`VOLUME`]. The sandbox's ids can run but not read them.
+pub const PROGRAMS: &str = "programs";
+
+/// In [`PROGRAMS`]: the agent as the container's first process.
+pub const ENTRANCE: &str = "entrance";
+
+/// In [`PROGRAMS`]: the agent of the sandbox.
+pub const AGENT: &str = "agent";
+
+/// The sandbox's disk space, below [`VOLUME`].
+pub const DISK: &str = "disk";
+
+/// An empty directory below [`VOLUME`], used in place of [`DOORS`] where there are none.
+pub const NO_DOORS: &str = "no-doors";
+
+/// The server's sockets, where a container can have them.
+pub const DOORS: &str = "/kiln/doors";
+
+/// The toolbox in the image: a directory below the root, so that the engine mounts nothing inside it. A user namespace
+/// cannot make an overlay of a directory with mounts that it may not remove.
+pub const TOOLBOX: &str = "/tree";
+
+/// The line on standard input.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The agent's facts.
+    pub facts: AgentFacts,
+    /// The host ids of the sandbox; `None` in a virtual machine, whose root has rights over that machine only.
+    pub ids: Option<IdMap>,
+    /// The only networks that may be reached, unless empty.
+    pub allow: Vec<IpNet>,
+    /// Networks that may not be reached.
+    pub deny: Vec<IpNet>,
+    /// Bytes and inodes of disk space, if the container itself makes a file system of that size.
+    pub disk: Option<(u64, u64)>,
+}
+
+/// A line on standard output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    /// The current usage, reported regularly.
+    Usage(Usage),
+    /// The end of the sandbox; the last line.
+    End(End),
+}
+
+/// How a sandbox in a container ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// The agent's exit code, or 128 plus the signal's number.
+    pub exit_code: i32,
+    /// Set when the sandbox could not be made.
+    pub failure: Option<Failure>,
+    /// Its total usage.
+    pub usage: Usage,
+}
+
+/// After [`COMMAND`]: the container makes its disk space safe against a crash of the machine. The next argument is the
+/// start time of the sandbox that wrote it, in seconds since 1970.
+pub const SYNC: &str = "sync";
+
+/// After [`COMMAND`]: the container reports its surroundings, as a [`Probe`].
+pub const PROBE: &str = "probe";
+
+/// What a container finds in its place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Release of its kernel.
+    pub kernel: String,
+    /// The CPU's own name; empty where CPUs have none.
+    pub cpu: String,
+    /// Why no sandbox can be made on this kernel, if so.
+    pub refused: Option<Failure>,
+    /// Free bytes on the disk that holds containers.
+    pub disk_free: u64,
+    /// Total bytes of that disk.
+    pub disk_total: u64,
+    /// Free inodes; 0 where they are not counted.
+    pub inodes_free: u64,
+    /// Total inodes.
+    pub inodes_total: u64,
+}
