@@ -1,19 +1,19 @@
 //! Kiln builds operating-system images for any CPU architecture on the hosts a site already has.
 //!
-//! # The life of a build
+//! # The life of a job
 //!
 //! ```text
-//!  kiln build (parent process)                       sandbox (one per job)
+//!  a server, or a command without one                sandbox (one per job)
 //!  ────────────────────────────────────────────      ───────────────────────────────────────────────
-//!  read the recipe; arch := --arch | recipe | host
-//!  place(): native or emulated, which driver
-//!  create the sandbox                        ────▶   kiln-agent starts
+//!  ask: the job is a row of the records
+//!  place: native or emulated, and where
+//!  launch: make the sandbox                  ────▶   kiln-agent starts
 //!  job description                           ◀────   "what do I do"
-//!  numbered events: log file, progress bars  ◀────   fetch → template → repos → build → package
+//!  numbered events: log, progress bars       ◀────   fetch → template → repos → build → package
 //!  presigned multipart URLs only             ◀────   upload, in parallel, while digests are computed
 //!                         S3 ◀══════════════════════ parts
-//!  HEAD every object, then manifest.json     ◀────   finish
-//!  destroy the sandbox
+//!  commit: HEAD every object, then manifest  ◀────   finish
+//!  settle: destroy the sandbox
 //! ```
 //!
 //! # Modules and their dependencies

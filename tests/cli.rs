@@ -133,9 +133,16 @@ fn help_of_build() {
                   kernel-parameters]
               --repos-timeout <SECONDS>
                   How long to wait for the recipe's repositories, in seconds [default: 500]
+              --isolation <KIND>
+                  How builds are isolated from this host. `auto`: in virtual machines if this host runs them
+                  fast, else by namespaces [env: KILN_ISOLATION] [default: auto] [possible values: auto, vm,
+                  namespace]
               --memory <SIZE>
-                  Memory that each build may use, such as 8GiB [default: its share of nine tenths of this
-                  host's]
+                  Memory that each build may use, such as 8GiB [default: that of all jobs,
+                  `default_mem_size_gib`]
+              --disk <SIZE>
+                  Disk that each build may use, such as 20GiB [default: that of all jobs,
+                  `default_image_size_gib`]
               --cpus <N>
                   CPUs that each build may use [default: all]
           -h, --help

@@ -90,15 +90,15 @@ pub(super) struct BuildArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 500)]
     repos_timeout: u64,
 
-    /// What isolates the builds from this host. `auto` means virtual machines if this host's CPU runs them, else namespaces.
-    #[arg(long, value_name = "KIND", value_enum, env = "KILN_ISOLATION", default_value_t = IsolationName::Auto)]
+    /// How builds are isolated from this host. `auto`: in virtual machines if this host runs them fast, else by namespaces.
+    #[arg(long, value_name = "KIND", value_enum, env = "KILN_ISOLATION", hide_env_values = true, default_value_t = IsolationName::Auto)]
     isolation: IsolationName,
 
-    /// Memory that each build may use, such as 8GiB [default: `default_mem_size_gib` in \[jobs\], 8 GiB].
+    /// Memory that each build may use, such as 8GiB [default: that of all jobs, `default_mem_size_gib`].
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
 
-    /// Disk that each build may use, such as 20GiB [default: `default_image_size_gib` in \[jobs\], 60 GiB].
+    /// Disk that each build may use, such as 20GiB [default: that of all jobs, `default_image_size_gib`].
     #[arg(long, value_name = "SIZE")]
     disk: Option<ByteSize>,
 

@@ -27,10 +27,10 @@ const HEAD: &str = "\
 
 <!-- Made from src/records/failure/table.rs: KILN_UPDATE_ERRORS=1 cargo test --lib errors_page -->
 
-Every failure has a stable code, a cause on one line and, in most cases, a hint. For a job of the service, `kiln jobs status`
-shows them (`error`). `kiln build` prints cause and hint; scripts find the code and the step in `jobs/<job id>/job.json` in
-the data directory, under `state.error`. When a build fails, the line `log` before the error names the whole log, which has
-the messages of the tools about the cause.
+Every failure has a stable code, a cause on one line and, in most cases, a hint. `kiln jobs status` shows those of a job, with
+the step (`error`), whether a server or `kiln build` carried it out; `kiln build` itself prints cause and hint. When a build
+fails, the line `log` before the error gives the command that prints the whole log, which has the messages of the tools about
+the cause.
 
 A request refused because of a failure is answered with its **Status**, and with `code`, `hint` and the `type`
 `urn:kiln:failure:CODE` in the problem ([api.md](api.md#errors)). A command that fails because of it exits with its **Exit**

@@ -298,9 +298,6 @@ codes! {
     AgentPanic = "agent_panic", 500, Failed, OfThePlace,
         "a defect of the agent",
         "a defect of Kiln: report it, with the log";
-    Panic = "panic", 500, Failed, Lasting,
-        "a defect of `kiln`",
-        "as above";
     NoAgent = "no_agent", 500, Failed, Lasting,
         "`kiln-agent` is not beside `kiln`",
         "run `make build`, or set `KILN_AGENT`";
@@ -425,9 +422,6 @@ codes! {
         "a manifest does not have exactly one root file system, is 1 MiB or larger, or does not match the objects in \
          S3",
         "correct the manifest given to `images create --from`; if Kiln wrote it, report the defect";
-    LogLost = "log_lost", 500, Failed, Lasting,
-        "the log could not be packed",
-        "a defect of Kiln: report it";
     NoImage = "no_image", 404, Failed, Lasting,
         "S3 has no object of the image",
         "`kiln artifacts list`";
@@ -579,9 +573,6 @@ codes! {
     NoDataDir = "no_data_dir", 500, Failed, Lasting,
         "`HOME` is not set, and no data directory is given",
         "`--data-dir DIR`";
-    JobRecord = "job_record", 500, Failed, Lasting,
-        "a job's record cannot be written",
-        "a defect of Kiln: report it";
     Io = "io", 500, Failed, Lasting,
         "an operation of the operating system failed, without a more specific code",
         "the message gives the file and the reason";
