@@ -27,11 +27,6 @@
 //!
 //! `layers.rs` has the whole order, and tests that enforce it.
 
-pub use kiln_inside::{emulation, routes};
-pub use kiln_records as records;
-use kiln_records::near;
-pub use kiln_records::{arch, compression};
-
 pub mod sandbox;
 
 pub mod api;

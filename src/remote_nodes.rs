@@ -5,9 +5,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use kiln_records::{arch::Arch, remote_build_node::RemoteBuildNodeStatus};
 use openssh::{KnownHosts, Session, SessionBuilder};
-
-use crate::{arch::Arch, records::remote_build_node::RemoteBuildNodeStatus};
 
 /// The login to hosts.
 #[derive(Debug, Clone)]

@@ -2,10 +2,9 @@
 
 use std::process::Stdio;
 
-use kiln::{
-    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
-    records::ImageId,
-};
+use kiln::artifacts::{ArtifactStore, S3Settings};
+use kiln_records::ImageId;
+use kiln_s3::EmbeddedS3;
 
 use crate::support::{self, Kiln, Ran, Recipe};
 

@@ -12,11 +12,8 @@ use std::{
     time::Duration,
 };
 
-use kiln::{
-    arch::Arch,
-    records::{Image, ImageId, Link, Moment},
-    store::{self, Collection, SharedStore, Side},
-};
+use kiln::store::{self, Collection, SharedStore, Side};
+use kiln_records::{Image, ImageId, Link, Moment, arch::Arch};
 use postgres::Server;
 use sqlx::{Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use kiln::{
-    arch::Arch,
     import::{Imported, Records, import_into, read_ims, records_of, write_ims},
-    records::{Code, Failure, Image, JobStatus, LinuxDistribution, Moment},
     store::{self, Collection, SharedStore, Side},
 };
+use kiln_records::{Code, Failure, Image, JobStatus, LinuxDistribution, Moment, arch::Arch};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -11,8 +11,8 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::emulation::binfmt::emulation_of;
 use kiln_agent::twins::{join::join, key};
+use kiln_inside::emulation::binfmt::emulation_of;
 use roots::Root;
 use serde::Deserialize;
 

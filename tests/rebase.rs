@@ -13,8 +13,8 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use kiln::records::protocol::{Compressor, SquashfsOptions};
 use kiln_agent::squashfs::{Device, NotPossible, Options, Outcome, Rebased, Unpacked, rebase};
+use kiln_records::protocol::{Compressor, SquashfsOptions};
 use nix::{
     sys::stat::{Mode, SFlag, makedev, mknod},
     unistd::Uid,

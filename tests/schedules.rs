@@ -6,16 +6,17 @@ use crate::support::server;
 use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use kiln::{
-    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
+    artifacts::{ArtifactStore, S3Settings},
     config::JobSettings,
     orchestrate::{ask::Asker, schedule::Scheduler},
-    records::{
-        Job, JobStatus, Link, Moment, Recipe, RecipeId, RecipeType, Schedule, ScheduleId,
-        job::JobOptions,
-        schedule::{MissedRuns, Outcome, Overlap, Tick, Timing},
-    },
     store::{Query, SharedStore, StoreError, Stored, open},
 };
+use kiln_records::{
+    Job, JobStatus, Link, Moment, Recipe, RecipeId, RecipeType, Schedule, ScheduleId,
+    job::JobOptions,
+    schedule::{MissedRuns, Outcome, Overlap, Tick, Timing},
+};
+use kiln_s3::EmbeddedS3;
 use serde_json::json;
 
 use crate::schedules::server::{Server, id_of};
@@ -178,9 +179,9 @@ async fn add_recipe(store: &SharedStore, artifacts: &ArtifactStore) -> RecipeId 
         created: moment("2026-01-01T00:00:00Z"),
         link: Some(Link::s3(bucket, "r", &etag)),
         recipe_type: RecipeType::KiwiNg,
-        linux_distribution: kiln::records::LinuxDistribution::Debian,
+        linux_distribution: kiln_records::LinuxDistribution::Debian,
         name: "r".to_owned(),
-        arch: kiln::arch::Arch::X86_64,
+        arch: kiln_records::arch::Arch::X86_64,
         require_dkms: false,
         template_dictionary: None,
         twins: None,

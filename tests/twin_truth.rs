@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::support::{self, succeed};
-use kiln::arch::Arch;
 use kiln_agent::twins::{layout, truth};
+use kiln_records::arch::Arch;
 use walk::files_below;
 
 mod walk {

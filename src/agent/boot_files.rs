@@ -8,10 +8,7 @@ use std::{
 };
 
 use super::kernel::Kernel;
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, protocol::BootFiles},
-};
+use kiln_records::{Code, Failure, arch::Arch, protocol::BootFiles};
 
 /// The most symbolic links that one path may lead through, as in Linux.
 const MOST_LINKS: usize = 40;

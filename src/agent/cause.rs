@@ -1,7 +1,7 @@
 //! Finds the first cause of a tool's failure in its output. The last line of a log usually says only that something
 //! failed; the reason is some way before it. Pure: no I/O.
 
-use crate::records::{Code, Failure};
+use kiln_records::{Code, Failure};
 
 /// A pattern for lines that name a cause.
 struct Known {

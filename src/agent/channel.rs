@@ -10,18 +10,18 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Client, Method, StatusCode, Upgraded, Version, header};
-use serde::{Serialize, de::DeserializeOwned};
-use tokio::{sync::watch, time::Instant};
-
-use super::fetch;
-use crate::records::{
+use kiln_records::{
     Code, Failure, Verdict,
     protocol::{
         AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
         PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell,
     },
 };
+use reqwest::{Client, Method, StatusCode, Upgraded, Version, header};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{sync::watch, time::Instant};
+
+use super::fetch;
 
 /// How long an unreachable server is waited for, in seconds, until the job has its own value.
 const FIRST_PATIENCE_S: u64 = 30 * 60;

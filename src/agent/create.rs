@@ -9,12 +9,10 @@ use super::{
     build::kiwi, channel::Channel, events::Events, fetch, kiwi_config, outputs::Outputs, process::blocking,
     programs::Programs, repos, template, twins::Twins, unpack,
 };
-use crate::{
+use kiln_records::{
+    Execs, Failure,
     arch::Arch,
-    records::{
-        Execs, Failure,
-        protocol::{Emulator, JobDescription, RecipeWork},
-    },
+    protocol::{Emulator, JobDescription, RecipeWork},
 };
 
 /// Fetches and unpacks the recipe. Returns its directory.

@@ -6,6 +6,7 @@ use std::{
     process::Stdio,
 };
 
+use kiln_records::{Code, Failure, protocol::Emulator};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     net::UnixStream,
@@ -18,7 +19,6 @@ use super::{
     programs::Programs,
     watch::{self, Death, Report},
 };
-use crate::records::{Code, Failure, protocol::Emulator};
 
 /// The same command, run through a watcher, and the socket with the watcher's reports. Output, environment and
 /// directory stay unchanged; the program's standard input is empty.

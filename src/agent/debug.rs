@@ -9,7 +9,7 @@ use super::{
     root::OpenRoot,
     shell::{self, End},
 };
-use crate::records::{
+use kiln_records::{
     Failure, Verdict,
     protocol::{JobDescription, ShellPlan},
 };

@@ -7,10 +7,9 @@ use std::{
 
 use bytes::Bytes;
 use fs_err::File;
+use kiln_records::{Digests, artifact::Digesting};
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
-
-use crate::records::{Digests, artifact::Digesting};
 
 /// How much is read between two rounds of hashing: small enough to be in the CPU's cache for all three digests.
 const PIECE: usize = 128 * 1024;

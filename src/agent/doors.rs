@@ -3,12 +3,11 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use kiln_records::{Code, Failure};
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
     time::Instant,
 };
-
-use crate::records::{Code, Failure};
 
 /// The directory of the server's sockets inside a sandbox.
 const SOCKETS: &str = "/run/kiln";

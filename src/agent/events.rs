@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kiln_records::{
+    Code, Failure,
+    protocol::{Event, EventBatch, Stream, What},
+};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until, timeout_at},
 };
 
 use super::channel::{Channel, Ending};
-use crate::records::{
-    Code, Failure,
-    protocol::{Event, EventBatch, Stream, What},
-};
 
 /// The most events that may wait to be sent; a tool with more output is slowed down.
 const WAITING: usize = 2_000;

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::records::protocol::{Emulator, SandboxFacts};
+use kiln_records::protocol::{Emulator, SandboxFacts};
 
 /// Examines the kernel, the signs of a virtual machine in firmware and CPU, and the emulator.
 pub fn gather(emulator: Option<&Emulator>) -> SandboxFacts {

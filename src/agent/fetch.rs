@@ -3,14 +3,13 @@
 use std::{path::Path, time::Duration};
 
 use futures::StreamExt;
-use reqwest::{Certificate, Client, ClientBuilder};
-use tokio::io::AsyncWriteExt;
-
-use crate::records::{
+use kiln_records::{
     Code, Digests, Failure,
     artifact::Digesting,
     protocol::{ObjectSource, RecipeSource},
 };
+use reqwest::{Certificate, Client, ClientBuilder};
+use tokio::io::AsyncWriteExt;
 
 /// Attempts to download the recipe, two seconds apart.
 const TRIES: u32 = 5;

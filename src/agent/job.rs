@@ -16,14 +16,13 @@ use super::{
     process::blocking,
     stop,
 };
-use crate::{
-    emulation::{binfmt, probe},
-    records::{
-        Code, EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
-        protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
-    },
-    twins::join,
+use kiln_inside::emulation::{binfmt, probe};
+use kiln_records::{
+    Code, EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
+    protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
 };
+
+use crate::twins::join;
 use nix::sys::resource::{UsageWho, getrusage};
 
 /// The job's disk space, as the driver mounts it.

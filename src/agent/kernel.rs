@@ -8,12 +8,8 @@ use std::{
 };
 
 use fs_err::File;
-
-use crate::compression::Compression;
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-};
+use kiln_records::compression::Compression;
+use kiln_records::{Code, Failure, arch::Arch};
 
 /// How much of a kernel is examined. The last magic number is that of IBM Z, at 64 KiB.
 const HEAD: u64 = 0x1_0010;

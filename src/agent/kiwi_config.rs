@@ -7,14 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::{Code, Failure, arch::Arch};
 use reqwest::Url;
 use roxmltree::{Document, Node};
 
 use super::template;
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-};
 
 /// The description's usual name; kiwi also accepts a single file that ends in `.kiwi`.
 const CONFIG: &str = "config.xml";

@@ -4,10 +4,6 @@
 //! It asks its server for the job, does the steps in order, reports every line, and reports the outcome. It holds no
 //! key and makes no decision that its server could make; it leaves nothing behind when its sandbox is killed.
 
-use kiln_inside::{emulation, routes};
-use kiln_records as records;
-use kiln_records::{arch, compression};
-
 pub mod boot_files;
 pub mod build;
 pub mod cause;

@@ -4,14 +4,12 @@
 use std::{ffi::OsString, fs::Permissions, io, os::unix::fs::PermissionsExt, path::Path};
 
 use jiff::{civil::DateTime, tz::TimeZone};
-
-use crate::{
-    records::{
-        Failure,
-        protocol::{Compressor, SquashfsOptions},
-    },
-    squashfs::Device,
+use kiln_records::{
+    Failure,
+    protocol::{Compressor, SquashfsOptions},
 };
+
+use crate::squashfs::Device;
 
 /// Zstandard level of images. mksquashfs's default is 15, which takes several times the CPU for files a few percent
 /// smaller; an image is made once and booted a few times, so the build's time matters more.

@@ -6,12 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::{ArtifactKind, Code, Failure, JobType, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    records::{ArtifactKind, Code, Failure, JobType, Step},
-    squashfs::Device,
-};
+use crate::squashfs::Device;
 
 /// The file of the record, in the job's disk space.
 const FILE: &str = "steps.json";

@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use jiff::Timestamp;
+use kiln_records::{ArtifactKind, Code, Failure, JobType, protocol::JobDescription};
 use tokio::process::Command;
 
 use super::{
@@ -14,10 +15,7 @@ use super::{
     process::{self, blocking},
     upload::Uploader,
 };
-use crate::{
-    records::{ArtifactKind, Code, Failure, JobType, protocol::JobDescription},
-    squashfs::{Options, Outcome, Unpacked, rebase},
-};
+use crate::squashfs::{Options, Outcome, Unpacked, rebase};
 
 /// Memory that mksquashfs may use for its queues, in MiB.
 const SQUASHFS_MEMORY_MIB: u64 = 512;

@@ -7,14 +7,14 @@
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
+use kiln_records::{
+    Failure,
+    protocol::{PackageFile, PackageUrl},
+};
 use reqwest::Client;
 use sha2::{Digest, Sha256};
 
 use super::channel::Channel;
-use crate::records::{
-    Failure,
-    protocol::{PackageFile, PackageUrl},
-};
 
 /// The most packages transferred at a time.
 const AT_ONCE: usize = 4;

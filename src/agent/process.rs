@@ -6,6 +6,10 @@ use std::{
     process::{ExitStatus, Stdio},
 };
 
+use kiln_records::{
+    Code, Failure,
+    protocol::{Emulator, Stream},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::Command,
@@ -16,10 +20,6 @@ use super::{
     events::{Events, line},
     programs::Programs,
     watch::Death,
-};
-use crate::records::{
-    Code, Failure,
-    protocol::{Emulator, Stream},
 };
 
 /// How many of a tool's last lines are kept, to find the cause of a failure.

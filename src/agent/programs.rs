@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use kiln_records::{EmulatedProgram, Execs};
 use serde::{Deserialize, Serialize};
-
-use crate::records::{EmulatedProgram, Execs};
 
 /// The most programs listed separately. A build runs a few hundred; a recipe that invents names gets no more memory
 /// for it.

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use kiln_records::{Code, Failure};
 use reqwest::{Client, Method, StatusCode, Url};
 use tokio::time::Instant;
 
 use super::kiwi_config::{KiwiConfig, Plan, Repository};
-use crate::records::{Code, Failure};
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -178,13 +178,13 @@ mod tests {
         atomic::{AtomicUsize, Ordering},
     };
 
+    use kiln_records::arch::Arch;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
     };
 
     use super::{super::kiwi_config, *};
-    use crate::arch::Arch;
 
     /// Serves answers, chosen by the request's head and number, until the test ends.
     async fn serve(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> String {

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::{Code, Failure};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::{
@@ -28,8 +29,6 @@ use nix::{
     },
     unistd::Pid,
 };
-
-use crate::records::{Code, Failure};
 
 /// The mounts over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];

@@ -1,8 +1,7 @@
 //! The request to end, as a container engine sends it to containers that it ends. Listens for a signal.
 
+use kiln_records::{Code, Failure};
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::records::{Code, Failure};
 
 /// Returns the job's failure when this process is asked to end; the job is not at fault.
 pub(super) async fn asked() -> Failure {

@@ -8,10 +8,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use kiln_records::{Code, Failure, protocol::TemplateMode};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, TemplateSource, UndefinedBehavior, syntax::SyntaxConfig};
 use serde::Deserialize;
-
-use crate::records::{Code, Failure, protocol::TemplateMode};
 
 /// The list file, in the recipe's directory.
 pub const LIST_FILE: &str = ".ims_recipe_template.yaml";

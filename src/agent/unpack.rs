@@ -17,12 +17,12 @@ use std::{
 };
 
 use fs_err::{File, os::unix::fs::symlink};
+use kiln_records::compression::Compression;
+use kiln_records::{Code, Failure, protocol::RecipeSource};
 use tar::{Archive, Entry, EntryType};
 
 use self::paths::{check_target, clean};
 use super::digest;
-use crate::compression::Compression;
-use crate::records::{Code, Failure, protocol::RecipeSource};
 
 /// The most bytes of headers (long names, extended attributes) of one entry.
 const HEADER_BYTES: u64 = 1 << 20;

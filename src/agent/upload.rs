@@ -3,6 +3,10 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
+use kiln_records::{
+    ArtifactKind, Code, Digests, Failure,
+    protocol::{NewUpload, OpenUpload, PartReceipt, SentParts, StoredPart, What},
+};
 use reqwest::{
     Client, StatusCode,
     header::{CONTENT_LENGTH, ETAG},
@@ -17,10 +21,6 @@ use super::{
     channel::Channel,
     digest::{Part, PartReader},
     events::Events,
-};
-use crate::records::{
-    ArtifactKind, Code, Digests, Failure,
-    protocol::{NewUpload, OpenUpload, PartReceipt, SentParts, StoredPart, What},
 };
 
 /// Parts sent at the same time. Each is held in memory.

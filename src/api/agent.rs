@@ -15,18 +15,16 @@ use axum::{
 use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use kiln_records::{
+    Code, Failure, JobId,
+    protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
+};
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
 
-use crate::{
-    orchestrate::{
-        agents::{AgentCalls, Refusal},
-        job_span,
-    },
-    records::{
-        Code, Failure, JobId,
-        protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
-    },
+use crate::orchestrate::{
+    agents::{AgentCalls, Refusal},
+    job_span,
 };
 
 /// The largest accepted body, in bytes. An agent's batches of events contain up to 1 MiB of text, which JSON's escapes

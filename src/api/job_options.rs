@@ -1,7 +1,7 @@
 //! Declares the options of jobs in request bodies. Pure: no I/O.
 
 use super::fields::{FileName, Gib, Nullable, OrEmpty, members};
-use crate::records::{TwinLevel, job::JobOptions};
+use kiln_records::{TwinLevel, job::JobOptions};
 
 /// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
 /// unchanged, and null resets it to the default.

@@ -14,14 +14,11 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures::stream;
+use kiln_records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule, arch::Arch, percent};
 use serde::Serialize;
 
 use super::problem::{Problem, Result};
-use crate::{
-    arch::Arch,
-    records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule, percent},
-    store::{self, After, PageText, Query, Sort, Stored},
-};
+use crate::store::{self, After, PageText, Query, Sort, Stored};
 
 /// Records read from the store at a time while a list is streamed.
 const CHUNK: u32 = 1_000;

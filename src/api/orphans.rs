@@ -4,9 +4,9 @@
 //! next request that purges, or the next pass of the timer, tries again.
 
 use futures::{StreamExt, stream};
+use kiln_records::link::bucket_and_key;
 
 use super::Api;
-use crate::records::link::bucket_and_key;
 
 /// Objects per round.
 const ROUND: u32 = 500;

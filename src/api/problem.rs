@@ -5,15 +5,11 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use kiln_records::{Code, Failure};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    artifacts::Unusable,
-    orchestrate::ask::Refusal,
-    records::{Code, Failure},
-    store::StoreError,
-};
+use crate::{artifacts::Unusable, orchestrate::ask::Refusal, store::StoreError};
 
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, Problem>;

@@ -15,9 +15,10 @@ use governor::{
     DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock, DefaultClock},
 };
+use kiln_records::TokenId;
 
 use super::problem::Problem;
-use crate::{config::LimitSettings, records::TokenId};
+use crate::config::LimitSettings;
 
 /// The number of callers that are counted separately. In a flood from many addresses, the rest count as one.
 const MOST_CALLERS: usize = 50_000;

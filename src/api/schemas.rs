@@ -1,10 +1,10 @@
 //! Adds to the API's description the rules that the types of records and parameters cannot express. Pure: no I/O.
 
+use kiln_records::{Link, TemplateValue};
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
 use super::fields::{Components, Field};
-use crate::records::{Link, TemplateValue};
 
 /// IMS's form of moments; `date-time` would need a zone.
 const MOMENT: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?$";

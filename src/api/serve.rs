@@ -16,6 +16,7 @@ use axum_server::{
 };
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioTimer;
+use kiln_records::{Code, Failure};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpListener,
@@ -33,7 +34,6 @@ use super::{
     request_log,
     tls::Certificate,
 };
-use crate::records::{Code, Failure};
 
 /// The time that requests in progress get when the server stops.
 pub const GRACE: Duration = Duration::from_secs(10);

@@ -7,6 +7,7 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, header},
 };
+use kiln_records::{ArtifactKind, Code, Failure, Image, Link, Recipe};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::{
     artifacts::{Expected, Received, manifest::ManifestArtifact},
-    records::{ArtifactKind, Code, Failure, Image, Link, Recipe},
     store::Side,
 };
 

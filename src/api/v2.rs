@@ -4,6 +4,7 @@ use axum::{
     extract::{RawQuery, State},
     http::StatusCode,
 };
+use kiln_records::{Image, PublicKey, Recipe};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -13,10 +14,7 @@ use super::{
     problem::{Problem, Result},
     v3,
 };
-use crate::{
-    records::{Image, PublicKey, Recipe},
-    store::{Collection, Side},
-};
+use crate::store::{Collection, Side};
 
 /// How much goes.
 #[derive(Debug, utoipa::IntoParams)]

@@ -2,9 +2,9 @@
 //! Talks to S3 only.
 
 use bytes::Bytes;
+use kiln_records::{ArtifactKind, Change, Code, Failure, ImageId, JobId, link::bucket_and_key};
 
 use super::ArtifactStore;
-use crate::records::{ArtifactKind, Change, Code, Failure, ImageId, JobId, link::bucket_and_key};
 
 impl ArtifactStore {
     /// Uploads a job's recipe for its agent. Returns an address that is valid for `valid`.

@@ -1,10 +1,10 @@
 //! Checks the objects that records refer to: links and manifests. It reads S3 and writes nothing.
 
 use futures::{StreamExt, TryStreamExt, stream};
+use kiln_records::{ArtifactKind, Failure, Link, link::bucket_and_key};
 use serde_json::Value;
 
 use super::{ArtifactStore, ReadError, manifest};
-use crate::records::{ArtifactKind, Failure, Link, link::bucket_and_key};
 
 /// The number of objects checked in S3 at the same time, for one request.
 const PARALLEL: usize = 8;

@@ -2,14 +2,11 @@
 //! from S3; everything else here is pure.
 
 use jiff::Timestamp;
+use kiln_records::{ArtifactKind, Code, Failure, Link, UploadedArtifact, arch::Arch};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ArtifactStore, ReadError};
-use crate::{
-    arch::Arch,
-    records::{ArtifactKind, Code, Failure, Link, UploadedArtifact},
-};
 
 /// The limit of services for a manifest, in bytes (1 MiB); a manifest must be smaller.
 pub const MAX_SIZE: usize = 1_048_576;
@@ -170,7 +167,7 @@ fn invalid(cause: impl std::fmt::Display) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Digests;
+    use kiln_records::Digests;
 
     fn artifact(kind: ArtifactKind) -> UploadedArtifact {
         UploadedArtifact {

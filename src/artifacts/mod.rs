@@ -1,7 +1,7 @@
 //! Artifacts in S3: uploads, downloads and manifests. Talks to the S3 service over the network.
 //!
 //! [`ArtifactStore`] is the only way to S3: it plans multipart uploads whose parts an agent sends through presigned
-//! URLs, verifies every object before it counts, and writes the [`manifest`]. [`embedded`] is an S3 server for
+//! URLs, verifies every object before it counts, and writes the [`manifest`]. [`kiln_s3`] is an S3 server for
 //! machines that have no S3 service.
 
 mod job_objects;
@@ -20,11 +20,10 @@ pub use self::{
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
 pub use crate::config::S3Settings;
-pub use kiln_s3 as embedded;
 
 /// Settings for a client of the embedded server.
-impl From<&embedded::EmbeddedS3> for S3Settings {
-    fn from(server: &embedded::EmbeddedS3) -> Self {
+impl From<&kiln_s3::EmbeddedS3> for S3Settings {
+    fn from(server: &kiln_s3::EmbeddedS3) -> Self {
         let credentials = server.credentials().clone();
         Self {
             endpoint: Some(server.endpoint()),

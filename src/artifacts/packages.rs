@@ -11,14 +11,14 @@ use aws_sdk_s3::presigning::PresigningConfig;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use kiln_records::{
+    Code, Failure,
+    protocol::{MOST_PACKAGES, PackageFile, PackageUrl},
+};
 
 use super::{
     ArtifactStore,
     sdk::{failure, presign_failure},
-};
-use crate::records::{
-    Code, Failure,
-    protocol::{MOST_PACKAGES, PackageFile, PackageUrl},
 };
 
 /// The key prefix of packages, in the bucket for recipes.

@@ -7,6 +7,7 @@ use aws_sdk_s3::{
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
+use kiln_records::{Code, Digests, Failure, ImageId, Link, arch::Arch};
 use md5::{Digest, Md5};
 use sha2::Sha256;
 
@@ -15,10 +16,6 @@ use super::{
     sdk::failure,
     store::{ArtifactStore, unquoted},
     upload::part_size,
-};
-use crate::{
-    arch::Arch,
-    records::{Code, Digests, Failure, ImageId, Link},
 };
 
 /// Size of a part when the total is unknown, in bytes (64 MiB: room for 640 GB).

@@ -12,9 +12,9 @@ use aws_sdk_s3::{
     error::{ProvideErrorMetadata, SdkError},
 };
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
+use kiln_records::{Code, Failure};
 
 use super::S3Settings;
-use crate::records::{Code, Failure};
 
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,13 +11,13 @@ use aws_sdk_s3::{
 };
 use bytes::Bytes;
 use jiff::Timestamp;
+use kiln_records::{Code, Digests, Failure, artifact::Digesting, percent};
 use tokio::io::AsyncWriteExt;
 
 use super::{
     S3Settings,
     sdk::{self, broken_stream, failure, io_failure, is_missing, is_refused, presign_failure},
 };
-use crate::records::{Code, Digests, Failure, artifact::Digesting, percent};
 
 /// The largest object that S3 copies in one request, in bytes (5 GiB).
 const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;

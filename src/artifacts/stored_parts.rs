@@ -1,7 +1,7 @@
 //! Lists the parts of an interrupted upload that S3 already has. Talks to S3 only.
 
 use super::{sdk::failure, store::ArtifactStore};
-use crate::records::{Failure, Upload, protocol::StoredPart};
+use kiln_records::{Failure, Upload, protocol::StoredPart};
 
 impl ArtifactStore {
     /// The stored parts of an open upload, in order.

@@ -7,19 +7,16 @@ use std::time::Duration;
 
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use jiff::Timestamp;
+use kiln_records::{
+    ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, arch::Arch, percent,
+    protocol::PartReceipt,
+};
 use md5::{Digest, Md5};
 
 use super::{
     manifest::{self, Manifest},
     sdk::{failure, is_missing},
     store::{ArtifactStore, Head, unquoted},
-};
-use crate::{
-    arch::Arch,
-    records::{
-        ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, percent,
-        protocol::PartReceipt,
-    },
 };
 
 /// The usual part size, in bytes (16 MiB).

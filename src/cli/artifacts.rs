@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::Subcommand;
+use kiln_records::{Code, Failure, ImageId};
 
 use super::printer::Printer;
-use crate::{
-    config::Config,
-    records::{Code, Failure, ImageId},
-    site,
-};
+use crate::{config::Config, site};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ArtifactsCommand {

@@ -5,6 +5,13 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
+use kiln_records::{
+    Code, EmulatedProgram, Failure, Image, Job, JobType, Link, TwinLevel, UploadedArtifact,
+    arch::Arch,
+    job::JobOptions,
+    protocol::{Compressor, SquashfsOptions, TemplateMode},
+    run::Kernel,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -12,18 +19,11 @@ use super::{
     toolbox, values::twins,
 };
 use crate::{
-    arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     orchestrate::{
         ask::{ArchiveJob, Ask},
         recipe::RecipeArchive,
-    },
-    records::{
-        Code, EmulatedProgram, Failure, Image, Job, JobType, Link, TwinLevel, UploadedArtifact,
-        job::JobOptions,
-        protocol::{Compressor, SquashfsOptions, TemplateMode},
-        run::Kernel,
     },
     site::{self, Isolation, Local},
     store::{Collection, Side, StoredRun},
@@ -227,7 +227,7 @@ impl BuildArguments {
     }
 
     fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
-        let wrong = |error: crate::arch::UnknownArch| {
+        let wrong = |error: kiln_records::arch::UnknownArch| {
             Failure::new(Code::UnknownArch, error).hint("`--arch` takes one, or several with commas between them")
         };
         let mut archs = Vec::new();

@@ -4,12 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use kiln_records::Failure;
 
 use super::printer::Printer;
-use crate::{
-    config::{self, Config, Problem},
-    records::Failure,
-};
+use crate::config::{self, Config, Problem};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{ArgMatches, Args, FromArgMatches};
+use kiln_records::{ChangeKind, Code, Failure};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -14,11 +15,7 @@ use super::{
     session::{ReadConfig, ServerOptions, Session},
     values::Body,
 };
-use crate::{
-    client::collection::IMAGES,
-    orchestrate::recipe::pack,
-    records::{ChangeKind, Code, Failure},
-};
+use crate::{client::collection::IMAGES, orchestrate::recipe::pack};
 
 /// The most bytes of the files beside a playbook. A larger directory does not belong to a playbook.
 const MOST_BESIDE_PLAYBOOK: u64 = 64 << 20;

@@ -1,6 +1,7 @@
 //! `kiln deleted`: shows deleted records of a server, restores them, or deletes them finally.
 
 use clap::{Args, Subcommand, ValueEnum};
+use kiln_records::Failure;
 use reqwest::Method;
 use serde_json::json;
 
@@ -8,12 +9,9 @@ use super::{
     records::{ArchList, Common, NamedList, Plain, Which, called, request},
     session::Session,
 };
-use crate::{
-    client::{
-        Collection, Filter,
-        collection::{DELETED_IMAGES, DELETED_PUBLIC_KEYS, DELETED_RECIPES},
-    },
-    records::Failure,
+use crate::client::{
+    Collection, Filter,
+    collection::{DELETED_IMAGES, DELETED_PUBLIC_KEYS, DELETED_RECIPES},
 };
 
 #[derive(Debug, Subcommand)]

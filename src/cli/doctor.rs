@@ -1,13 +1,13 @@
 //! `kiln doctor`: prints the findings about this host.
 
 use clap::Args;
+use kiln_records::{Code, Failure};
 use owo_colors::OwoColorize;
 
 use super::printer::Printer;
 use crate::{
     config::Config,
     doctor::{self, Finding, State},
-    records::{Code, Failure},
 };
 
 /// Check whether this host can build images, and suggest remedies.

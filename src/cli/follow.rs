@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::session::Session;
-use crate::{
-    client::{Following, News},
-    records::{Code, Failure},
-};
+use kiln_records::{Code, Failure};
+
+use crate::client::{Following, News};
 
 /// The longest absence of a server.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{
-    arch::Arch,
-    artifacts::manifest::Manifest,
-    records::{ArtifactKind, Code, Failure},
-};
+use kiln_records::{ArtifactKind, Code, Failure, arch::Arch};
+
+use crate::artifacts::manifest::Manifest;
 
 /// The image found in a directory.
 #[derive(Debug, PartialEq, Eq)]

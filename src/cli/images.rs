@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use kiln_records::{Code, Failure, arch::Arch};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -14,10 +15,8 @@ use super::{
     values::{Body, LinkOptions, arch},
 };
 use crate::{
-    arch::Arch,
     artifacts::manifest::Manifest,
     client::{Data, Upload, collection::IMAGES},
-    records::{Code, Failure},
 };
 
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,7 @@
 //! The commands of `cray ims`: as `kiln ims …`, so that a pasted line works, and without the `ims`. Pure: no I/O.
 
 use clap::{Args, Subcommand};
+use kiln_records::Failure;
 
 use super::{
     deleted::DeletedCommand,
@@ -12,7 +13,7 @@ use super::{
     remote_build_nodes::RemoteBuildNodesCommand,
     session::{ReadConfig, ServerOptions, Session},
 };
-use crate::{client::collection, records::Failure};
+use crate::client::collection;
 
 /// A group of commands about records on a server.
 #[derive(Debug, Subcommand)]

@@ -6,16 +6,14 @@ use std::{
 };
 
 use clap::Args;
+use kiln_records::{Failure, names::is_invisible};
 
 use super::{
     follow::Follower,
     records::{Which, missing},
     session::Session,
 };
-use crate::{
-    client::{LogEntry, News, collection::JOBS},
-    records::{Failure, names::is_invisible},
-};
+use crate::client::{LogEntry, News, collection::JOBS};
 
 #[derive(Debug, Args)]
 pub(super) struct ShowLog {

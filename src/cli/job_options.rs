@@ -4,9 +4,9 @@
 //! `mut_arg`.
 
 use clap::Args;
+use kiln_records::TwinLevel;
 
 use super::values::{Body, boolean, twins};
-use crate::records::TwinLevel;
 
 /// The files of an image's `/boot`.
 #[expect(clippy::struct_field_names, reason = "they name the options")]

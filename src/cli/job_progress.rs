@@ -6,14 +6,13 @@ use super::{
     session::Session,
     signals::cancel_on_signal,
 };
-use crate::{
+use kiln_records::{
+    Code, Execs, Failure, JobType, LogStream, Step,
     arch::Arch,
-    client::{Data, JobProgress, News, collection::JOBS},
-    records::{
-        Code, Execs, Failure, JobType, LogStream, Step,
-        protocol::{Event, Stream, What},
-    },
+    protocol::{Event, Stream, What},
 };
+
+use crate::client::{Data, JobProgress, News, collection::JOBS};
 
 /// Shows the progress of a job, then its record.
 ///

@@ -1,6 +1,7 @@
 //! `kiln jobs`: the commands for jobs on a server.
 
 use clap::{Args, Subcommand};
+use kiln_records::{Failure, JobType, Step};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -12,12 +13,9 @@ use super::{
     session::Session,
     values::{Body, boolean, item, job_type, same_length, step},
 };
-use crate::{
-    client::{
-        Data,
-        collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
-    },
-    records::{Failure, JobType, Step},
+use crate::client::{
+    Data,
+    collection::{IMAGES, JOBS, PUBLIC_KEYS, RECIPES},
 };
 
 #[derive(Debug, Subcommand)]

@@ -4,18 +4,16 @@ use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use dialoguer::Password;
+use kiln_records::{Code, Failure};
 
 use super::{
     printer::Printer,
     session::{ServerOptions, Session, token_in},
 };
-use crate::{
-    client::{
-        Filter, Server,
-        collection::{self, RECIPES},
-        credentials::{Credentials, Login},
-    },
-    records::{Code, Failure},
+use crate::client::{
+    Filter, Server,
+    collection::{self, RECIPES},
+    credentials::{Credentials, Login},
 };
 
 /// The longest accepted token.

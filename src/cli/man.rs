@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use kiln_records::Failure;
 
 use super::printer::Printer;
-use crate::records::Failure;
 
 #[derive(Debug, Args)]
 pub(super) struct ManArguments {

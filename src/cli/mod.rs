@@ -3,8 +3,9 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use kiln_records::Failure;
 
-use crate::{config::Config, records::Failure};
+use crate::config::Config;
 use printer::Printer;
 
 mod artifacts;

@@ -7,9 +7,8 @@ use std::{
 };
 
 use indicatif::MultiProgress;
+use kiln_records::Failure;
 use owo_colors::OwoColorize;
-
-use crate::records::Failure;
 
 /// The amount of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

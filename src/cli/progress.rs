@@ -6,15 +6,13 @@ use std::{
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use kiln_records::{
+    Failure, JobType, Step,
+    arch::Arch,
+    protocol::{Event, What},
+};
 
 use super::printer::Printer;
-use crate::{
-    arch::Arch,
-    records::{
-        Failure, JobType, Step,
-        protocol::{Event, What},
-    },
-};
 
 /// One line with the latest message, for work without steps.
 #[derive(Debug)]
@@ -221,9 +219,9 @@ fn seconds(millis: u64) -> String {
 #[cfg(test)]
 mod tests {
     use indicatif::ProgressDrawTarget;
+    use kiln_records::protocol::Stream;
 
     use super::*;
-    use crate::records::protocol::Stream;
 
     fn show(lane: &Lane, what: What) {
         let time = jiff::Timestamp::UNIX_EPOCH;

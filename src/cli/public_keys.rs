@@ -6,16 +6,14 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
+use kiln_records::{Code, Failure};
 use serde_json::json;
 
 use super::{
     records::{Common, NamedList, Plain, create},
     session::Session,
 };
-use crate::{
-    client::collection::PUBLIC_KEYS,
-    records::{Code, Failure},
-};
+use crate::client::collection::PUBLIC_KEYS;
 
 /// The longest accepted file of a public key.
 const LONGEST: u64 = 64 << 10;

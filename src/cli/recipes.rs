@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use kiln_records::{Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch, compression::Compression};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -15,11 +16,8 @@ use super::{
     },
 };
 use crate::{
-    arch::Arch,
     client::{Upload, collection::RECIPES},
-    compression::Compression,
     orchestrate::recipe::RecipeArchive,
-    records::{Failure, LinuxDistribution, RecipeType, TwinLevel},
 };
 
 #[derive(Debug, Subcommand)]

@@ -1,17 +1,14 @@
 //! The verbs that all kinds of records share: list, describe, delete, deleteall. Network only.
 
 use clap::{Args, Subcommand, builder::PossibleValuesParser, builder::TypedValueParser};
+use kiln_records::{Code, Failure, JobStatus, JobType, arch::Arch};
 use reqwest::Method;
 
 use super::{
     session::Session,
     values::{arch, job_status, job_type},
 };
-use crate::{
-    arch::Arch,
-    client::{Collection, Data, Filter, Found, SortKey},
-    records::{Code, Failure, JobStatus, JobType},
-};
+use crate::client::{Collection, Data, Filter, Found, SortKey};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Common<L: Args, D: Args> {

@@ -1,6 +1,7 @@
 //! `kiln remote-build-nodes`: the commands for remote build nodes of a server.
 
 use clap::{Args, Subcommand};
+use kiln_records::Failure;
 use reqwest::Method;
 use serde_json::json;
 
@@ -8,12 +9,9 @@ use super::{
     records::{Common, Plain, Which, create, request},
     session::Session,
 };
-use crate::{
-    client::{
-        Filter,
-        collection::{REMOTE_BUILD_NODE_STATUS, REMOTE_BUILD_NODES},
-    },
-    records::Failure,
+use crate::client::{
+    Filter,
+    collection::{REMOTE_BUILD_NODE_STATUS, REMOTE_BUILD_NODES},
 };
 
 #[derive(Debug, Subcommand)]

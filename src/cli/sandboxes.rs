@@ -2,11 +2,11 @@
 //! attempt. They belong to ids of the sandbox, so `rm` alone cannot remove them.
 
 use clap::Subcommand;
+use kiln_records::{Code, Failure, JobId};
 
 use super::printer::Printer;
 use crate::{
     config::Config,
-    records::{Code, Failure, JobId},
     sandbox::{Driver, Scratch},
     site,
 };

@@ -4,6 +4,10 @@ use clap::{
     Args, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use kiln_records::{
+    Code, Failure,
+    schedule::{MOST_MISSED, MissedRuns, Overlap},
+};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -13,15 +17,9 @@ use super::{
     session::Session,
     values::{Body, missed_runs, overlap},
 };
-use crate::{
-    client::{
-        Data, Found,
-        collection::{PUBLIC_KEYS, RECIPES, RUNS, SCHEDULES},
-    },
-    records::{
-        Code, Failure,
-        schedule::{MOST_MISSED, MissedRuns, Overlap},
-    },
+use crate::client::{
+    Data, Found,
+    collection::{PUBLIC_KEYS, RECIPES, RUNS, SCHEDULES},
 };
 
 #[derive(Debug, Subcommand)]

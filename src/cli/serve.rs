@@ -3,12 +3,12 @@
 use std::io::IsTerminal;
 
 use clap::Args;
+use kiln_records::Failure;
 use tracing_subscriber::EnvFilter;
 
 use super::printer::Printer;
 use crate::{
     config::{self, Access, Config, LogFormat},
-    records::Failure,
     site::Server,
 };
 

@@ -8,12 +8,12 @@ use std::{
 };
 
 use clap::Args;
+use kiln_records::{Code, Failure};
 
 use super::{format::Format, printer::Printer};
 use crate::{
     client::{Client, Collection, Data, Server, credentials::Credentials},
     config::Config,
-    records::{Code, Failure},
     site::{Isolation, Local},
 };
 

@@ -8,13 +8,11 @@ use std::{
 };
 
 use clap::Args;
+use kiln_records::{Code, Failure};
 use tempfile::NamedTempFile;
 
 use super::{foreground, printer::Printer, session::ServerOptions};
-use crate::{
-    client::{Client, Data, collection::JOBS},
-    records::{Code, Failure},
-};
+use crate::client::{Client, Data, collection::JOBS};
 
 /// The interval between checks whether the shell is open.
 const PAUSE: Duration = Duration::from_secs(1);

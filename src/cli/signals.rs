@@ -1,9 +1,8 @@
 //! Watches for the signals by which a user ends a command.
 
+use kiln_records::Failure;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-
-use crate::records::Failure;
 
 /// A token that fires at the first Ctrl-C or SIGTERM.
 pub(super) fn cancel_on_signal() -> Result<CancellationToken, Failure> {

@@ -1,12 +1,12 @@
 //! `kiln tokens`: the commands for API tokens. They use the database directly, whether a server runs or not.
 
 use clap::{Subcommand, ValueEnum};
+use kiln_records::{Code, Failure, Moment, Role, TokenId};
 
 use super::printer::Printer;
 use crate::{
     api::auth::token::{self, TokenText},
     config::{Access, Config},
-    records::{Code, Failure, Moment, Role, TokenId},
     settings::Period,
     site,
     store::SharedStore,

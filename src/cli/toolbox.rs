@@ -1,13 +1,12 @@
 //! `kiln toolbox`: builds toolboxes and shows them. Writes to the data directory.
 
 use clap::Subcommand;
+use kiln_records::{Code, Failure, arch::Arch};
 
 use super::{printer::Printer, progress::Spinner, values::arch};
 use crate::{
-    arch::Arch,
     config::Config,
     host::{self, AptMirror},
-    records::{Code, Failure},
     sandbox::toolbox::Toolbox,
     site,
 };

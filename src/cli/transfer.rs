@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use kiln_records::{Code, Failure};
 
 use super::printer::Printer;
 use crate::{
     config::Config,
     import::{self, Note},
-    records::{Code, Failure},
     site,
 };
 

@@ -1,14 +1,12 @@
 //! Creates records together with their objects. Reads files and sends them to the server.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use kiln_records::{Code, Failure};
 use reqwest::Method;
 use serde_json::Value;
 
 use super::{records::request, session::Session};
-use crate::{
-    client::{Collection, Data, Found, Upload},
-    records::{Code, Failure},
-};
+use crate::client::{Collection, Data, Found, Upload};
 
 /// The owner of the objects that a record will name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,15 +4,12 @@ use clap::{
     Args,
     builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser},
 };
-use serde_json::{Map, Value, json};
-
-use crate::{
+use kiln_records::{
+    Code, Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
     arch::Arch,
-    records::{
-        Code, Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
-        schedule::{MissedRuns, Overlap},
-    },
+    schedule::{MissedRuns, Overlap},
 };
+use serde_json::{Map, Value, json};
 
 /// A boolean, in one of the words that Python's tools accept.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {

@@ -9,9 +9,8 @@ use std::{
 };
 
 use fs_err::os::unix::fs::OpenOptionsExt;
+use kiln_records::{Code, Failure};
 use serde::{Deserialize, Serialize};
-
-use crate::records::{Code, Failure};
 
 /// The file `credentials.toml`.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! Reads logs of jobs, page by page or as they grow. Talks to the server.
 
+use kiln_records::{Failure, LogStream, run::StepTime};
 use reqwest::{
     Method, Response,
     header::{ACCEPT, HeaderValue},
@@ -7,7 +8,6 @@ use reqwest::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{Client, Data, refusal, sse::Events};
-use crate::records::{Failure, LogStream, run::StepTime};
 
 /// A part of a log.
 #[derive(Debug, Deserialize)]

@@ -1,16 +1,13 @@
 //! Reads lists. The query asks for the wanted records only; IMS ignores that and returns everything, so the answer is
 //! filtered again here. Talks to the server.
 
+use kiln_records::{Failure, JobStatus, JobType, arch::Arch};
 use reqwest::{
     Url,
     header::{HeaderMap, LINK},
 };
 
 use super::{Client, Collection, Data, refusal};
-use crate::{
-    arch::Arch,
-    records::{Failure, JobStatus, JobType},
-};
 
 /// The largest page that Kiln returns when pages are asked for.
 const LARGEST_PAGE: usize = 10_000;

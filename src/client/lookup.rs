@@ -2,13 +2,10 @@
 
 use std::fmt::Write;
 
+use kiln_records::{Code, Failure, near};
 use uuid::Uuid;
 
 use super::{Client, Collection, Data, Filter, refusal::printable, server};
-use crate::{
-    near,
-    records::{Code, Failure},
-};
 
 /// The shortest beginning of an id that is accepted, as in git. Shorter ones are mistakes more often than ids.
 const SHORTEST_PREFIX: usize = 4;

@@ -5,14 +5,13 @@
 
 use std::{fmt, path::Path, sync::Arc as Shared, time::Duration};
 
+use kiln_records::{Code, Failure};
 use reqwest::{
     Certificate, Method, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderValue},
     redirect::Policy,
 };
 use serde_json::Value;
-
-use crate::records::{Code, Failure};
 
 pub mod collection;
 pub mod credentials;

@@ -2,10 +2,10 @@
 
 use std::{error::Error, io};
 
+use kiln_records::{Code, Failure, names::is_invisible};
 use reqwest::{Response, StatusCode, header::LOCATION};
 
 use super::{Data, Server};
-use crate::records::{Code, Failure, names::is_invisible};
 
 /// How much of an error answer is read, in bytes.
 const LONGEST: usize = 256 << 10;

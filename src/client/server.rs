@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use kiln_records::{Code, Failure};
 use reqwest::Url;
 use url_host::is_loopback;
-
-use crate::records::{Code, Failure};
 
 /// The base address of the API. A path, such as `/apis/ims` of a gateway, precedes the API's own paths.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use kiln_records::{Code, Failure};
 use reqwest::{
     Body,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
@@ -20,7 +21,6 @@ use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
 use super::{Client, Data, IDLE_TIMEOUT};
-use crate::records::{Code, Failure};
 
 /// Bytes read at a time.
 const PIECE: usize = 256 << 10;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use super::DockerEngineSettings;
-use crate::records::{Code, Failure};
+use kiln_records::{Code, Failure};
 
 /// The engine's usual socket.
 pub const DEFAULT_SOCKET: &str = "/var/run/docker.sock";

@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::{Code, Failure};
 use serde::Deserialize;
 
 pub(crate) use self::check::{is_private, names_here};
@@ -32,7 +33,6 @@ pub use self::{
         WatchSettings,
     },
 };
-use crate::records::{Code, Failure};
 
 /// All settings.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::records::{Code, Failure};
+use kiln_records::{Code, Failure};
 
 /// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]

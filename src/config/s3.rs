@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::{records::Secret, settings};
+use kiln_records::Secret;
+
+use crate::settings;
 
 settings! {
     /// The S3 service for recipes and images. Without this section, the embedded service is used; with an empty one,

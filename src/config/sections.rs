@@ -7,10 +7,10 @@ use std::{
 };
 
 use ipnet::IpNet;
+use kiln_records::{Secret, TwinLevel};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
-    records::{Secret, TwinLevel},
     settings,
     settings::{Addresses, Destination, Period, Ports, Size},
 };

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_records::Failure;
 use serde_json::Value;
 
 use crate::{
     config::{Config, DEFAULT_SOCKET},
     doctor::{Finding, ask},
-    records::Failure,
     sandbox::Driver,
     site,
 };

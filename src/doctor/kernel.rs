@@ -57,7 +57,7 @@ async fn in_namespace(config: &Config, driver: &NamespaceDriver, script: &str) -
         .and_then(|()| {
             use std::os::unix::fs::PermissionsExt;
             let open = std::fs::Permissions::from_mode(0o777);
-            fs_err::set_permissions(&dir, open).map_err(|error| crate::records::Failure::io("cannot test it", &error))
+            fs_err::set_permissions(&dir, open).map_err(|error| kiln_records::Failure::io("cannot test it", &error))
         })
         .map_err(|failure| failure.to_string())?;
     let mut last = String::new();

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use kiln_records::arch::Arch;
+
 use crate::{
-    arch::Arch,
     config::Config,
     doctor::{Finding, ask},
     sandbox::{Driver, Machine},

@@ -4,14 +4,13 @@ use std::{path::Path, time::Duration};
 
 use bytesize::ByteSize;
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
+use kiln_records::{ArtifactKind, Code, Failure, ImageId, JobId, arch::Arch};
 use nix::sys::statvfs::statvfs;
 
 use crate::{
-    arch::Arch,
     artifacts::{ArtifactStore, Copied},
     config::Config,
     doctor::Finding,
-    records::{ArtifactKind, Code, Failure, ImageId, JobId},
     site,
 };
 

@@ -3,12 +3,10 @@
 use std::fmt;
 
 use futures::stream::{self, StreamExt};
+use kiln_records::{Failure, Image, Job, JobStatus, Link};
 
 use super::{Note, Records};
-use crate::{
-    records::{Failure, Image, Job, JobStatus, Link},
-    store::{Collection, Record, Result, SharedStore, StoreError},
-};
+use crate::store::{Collection, Record, Result, SharedStore, StoreError};
 
 /// The number of manifests read at a time.
 const READS: usize = 16;

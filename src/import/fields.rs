@@ -2,10 +2,9 @@
 //!
 //! IMS checks a request but stores it as it was sent, so a boolean may be stored as text.
 
+use kiln_records::Moment;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-
-use crate::records::Moment;
 
 /// A value, or why it is invalid.
 pub(super) type Taken<T> = Result<T, String>;

@@ -2,6 +2,7 @@
 
 use std::{io, io::Write, path::Path};
 
+use kiln_records::{Code, Failure, LinuxDistribution, Recipe, arch::Arch};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -9,10 +10,6 @@ use super::{
     Note, Records,
     fields::Fields,
     kinds::{Deleted, Stored},
-};
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, LinuxDistribution, Recipe},
 };
 
 // The file names of the newest release.

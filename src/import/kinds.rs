@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use kiln_records::{
+    Image, Job, JobType, Link, Moment, PublicKey, Recipe, RemoteBuildNode, TemplateValue,
+    arch::Arch,
+    job::{Connection, SshContainer},
+    names,
+};
 use serde_json::Value;
 
 use super::fields::{Fields, Taken, kind};
-use crate::{
-    arch::Arch,
-    records::{
-        Image, Job, JobType, Link, Moment, PublicKey, Recipe, RemoteBuildNode, TemplateValue,
-        job::{Connection, SshContainer},
-        names,
-    },
-};
 
 /// A kind of record in a file of its own.
 pub(super) trait Stored: Sized {

@@ -21,7 +21,7 @@ pub use self::{
     objects::objects_of,
     stored::records_of,
 };
-use crate::records::{Image, Job, PublicKey, Recipe, RemoteBuildNode};
+use kiln_records::{Image, Job, PublicKey, Recipe, RemoteBuildNode};
 
 /// All the data of IMS, each kind in the order of its list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

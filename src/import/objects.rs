@@ -1,9 +1,8 @@
 //! Lists the objects that an image's manifest names. Reads S3 only.
 
-use crate::{
-    artifacts::ArtifactStore,
-    records::{Failure, Image, link::bucket_and_key},
-};
+use kiln_records::{Failure, Image, link::bucket_and_key};
+
+use crate::artifacts::ArtifactStore;
 
 /// The S3 paths in an image's manifest, also if IMS has deleted the image. Nothing else in the manifest is checked: a
 /// record is not left out because Kiln would have rejected its manifest.

@@ -39,7 +39,7 @@ async fn all<R: Record>(collection: &(impl Collection<R> + ?Sized), side: Side) 
     }
 }
 
-async fn jobs(store: &SharedStore) -> Result<Vec<crate::records::Job>> {
+async fn jobs(store: &SharedStore) -> Result<Vec<kiln_records::Job>> {
     let mut jobs = Vec::new();
     let mut query = first_page();
     loop {

@@ -3,15 +3,12 @@
 use std::fmt;
 
 use bytesize::ByteSize;
-
-use crate::{
-    config::CapacitySettings,
-    records::{
-        JobId,
-        run::{Needs, Used},
-    },
-    sandbox::Capacity,
+use kiln_records::{
+    JobId,
+    run::{Needs, Used},
 };
+
+use crate::{config::CapacitySettings, sandbox::Capacity};
 
 /// The resources a job asks for, in bytes; `None` where it does not say.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,12 +3,11 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncRead, AsyncWrite};
-
-use crate::records::{
+use kiln_records::{
     Failure, JobId,
     protocol::{Answer, Call},
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// The server's side of the agents' protocol. [`api::agent`](crate::api::agent) carries it over HTTP.
 #[async_trait]
@@ -24,7 +23,7 @@ pub trait AgentCalls: fmt::Debug + Send + Sync {
     fn take_line(&self, job: JobId, line: Line);
 }
 
-/// A line into a sandbox, for a user who logs in to its shell (see [`shell`](crate::records::protocol::shell)).
+/// A line into a sandbox, for a user who logs in to its shell (see [`shell`](kiln_records::protocol::shell)).
 pub type Line = Box<dyn Stream>;
 
 /// Both directions of a connection.

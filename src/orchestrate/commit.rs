@@ -9,13 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::{Code, Failure, Image, Link, Moment, Run, UploadedArtifact, run::State};
 use tracing::Instrument;
 
 use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator};
-use crate::{
-    records::{Code, Failure, Image, Link, Moment, Run, UploadedArtifact, run::State},
-    store::{Collection, Side, StoreError, StoredRun},
-};
+use crate::store::{Collection, Side, StoreError, StoredRun};
 
 /// How long S3 or the database may be away before the job fails because of it.
 const PATIENCE: Duration = Duration::from_mins(15);

@@ -8,6 +8,18 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use kiln_inside::emulation::binfmt::emulation_of;
+use kiln_records::{
+    Code, Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
+    arch::Arch,
+    link::bucket_and_key,
+    protocol::{
+        Answer, Call, ChangeSource, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription, JobQuery,
+        NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType,
+        RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream, What, Work,
+    },
+    run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
+};
 
 use super::{
     agents::{AgentCalls, Line, Refusal},
@@ -16,19 +28,7 @@ use super::{
     watch::out_of_memory,
 };
 use crate::{
-    arch::Arch,
-    emulation::binfmt::emulation_of,
     host,
-    records::{
-        Code, Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
-        link::bucket_and_key,
-        protocol::{
-            Answer, Call, ChangeSource, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription, JobQuery,
-            NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType,
-            RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream, What, Work,
-        },
-        run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
-    },
     store::{Appended, StoreError, StoredRun},
 };
 

@@ -11,13 +11,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use kiln_records::{Code, Failure, arch::Arch};
 use tokio::sync::Notify;
 
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-    sandbox::{agents::Agents, toolbox::Toolbox},
-};
+use crate::sandbox::{agents::Agents, toolbox::Toolbox};
 
 /// The agents and toolboxes of a server.
 #[derive(Debug)]
@@ -130,9 +127,10 @@ impl Equipment {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use kiln_inside::emulation::probe::tiny_program;
 
     use super::*;
-    use crate::{emulation::probe::tiny_program, sandbox::toolbox::tests::toolbox};
+    use crate::sandbox::toolbox::tests::toolbox;
 
     #[test]
     fn a_toolbox_is_made_when_somebody_asks_for_it_and_this_hosts_first() {

@@ -6,6 +6,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use kiln_records::{
+    Code, Failure, Job, JobId, Moment, Run,
+    arch::Arch,
+    protocol::AgentFacts,
+    run::{Kernel, LOCAL, Needs, Plan, Refused, State, Used},
+};
 use tracing::Instrument;
 
 use super::{
@@ -18,12 +24,6 @@ use super::{
     token,
 };
 use crate::{
-    arch::Arch,
-    records::{
-        Code, Failure, Job, JobId, Moment, Run,
-        protocol::AgentFacts,
-        run::{Kernel, LOCAL, Needs, Plan, Refused, State, Used},
-    },
     sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
     store::{StoreError, StoredRun},
 };

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::records::run::Used;
+use kiln_records::run::Used;
 
 /// The number of lines remembered: a loop that prints fewer different lines than this says nothing new.
 const REMEMBERED: usize = 4096;

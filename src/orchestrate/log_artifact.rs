@@ -3,11 +3,9 @@
 use std::io::Write;
 
 use jiff::tz::TimeZone;
+use kiln_records::{Failure, JobId, LogRow, LogStream, Step};
 
-use crate::{
-    records::{Failure, JobId, LogRow, LogStream, Step},
-    store::SharedStore,
-};
+use crate::store::SharedStore;
 
 /// The number of lines read at a time.
 const PAGE: u32 = 5000;

@@ -3,11 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use kiln_records::Failure;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::orchestrator::Orchestrator;
-use crate::records::Failure;
 
 /// How often each loop makes a pass when nothing wakes it.
 const EVERY: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@
 //! their sandboxes, `watch` checks that they are alive and making progress, `commit` makes images of what agents
 //! uploaded, `settle` clears away. Each acts on the current state, not on what it remembers, so it is right when run
 //! twice or after a crash at any line. Calls from agents come in through `desk`. The states and arrows are in
-//! [`records::run`](crate::records::run).
+//! [`records::run`](kiln_records::run).
 //!
 //! Each of them leaves alone the jobs of other processes: a command such as `kiln build` carries out its own jobs and no
 //! others, also beside a server. [`runner`] tells whether such a process still lives.
@@ -38,7 +38,7 @@ mod tests;
 mod token;
 mod watch;
 
-use crate::records::JobId;
+use kiln_records::JobId;
 
 pub use self::{
     equipment::{Equipment, Lack},

@@ -8,6 +8,10 @@ use std::{
     time::Instant,
 };
 
+use kiln_records::{
+    Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
+    run::{Refused, State, rest_after},
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -20,10 +24,6 @@ use super::{
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
-    records::{
-        Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
-        run::{Refused, State, rest_after},
-    },
     sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };

@@ -12,15 +12,13 @@
 
 use std::cmp::Reverse;
 
-use crate::{
+use kiln_records::{
+    Code, Failure, Run,
     arch::Arch,
-    config::ForeignIsolation,
-    records::{
-        Code, Failure, Run,
-        run::{DriverKind, How, Kernel, LOCAL, Refused},
-    },
-    sandbox::Machine,
+    run::{DriverKind, How, Kernel, LOCAL, Refused},
 };
+
+use crate::{config::ForeignIsolation, sandbox::Machine};
 
 /// A job's requirements of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

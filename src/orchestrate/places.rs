@@ -13,13 +13,14 @@ use super::{
     equipment::{Equipment, Lack},
     place::{Candidate, Offers, Placement, Wish, place},
 };
-use crate::{
+use kiln_records::{
+    Code, Failure,
     arch::Arch,
+    run::{DriverKind, How, Kernel, LOCAL},
+};
+
+use crate::{
     config::ForeignIsolation,
-    records::{
-        Code, Failure,
-        run::{DriverKind, How, Kernel, LOCAL},
-    },
     sandbox::{Capacity, Driver},
 };
 

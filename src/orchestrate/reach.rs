@@ -2,15 +2,11 @@
 //! touches nothing else.
 
 use ipnet::IpNet;
+use kiln_records::{Code, Failure};
 use reqwest::Url;
 use tokio::net::lookup_host;
 
-use crate::{
-    config::NetworkSettings,
-    records::{Code, Failure},
-    sandbox::Reach,
-    settings::Destination,
-};
+use crate::{config::NetworkSettings, sandbox::Reach, settings::Destination};
 
 /// The addresses that a job may reach and those that it may not. `services` are those that every job needs, such as S3.
 ///

@@ -7,13 +7,8 @@ use std::{
 };
 
 use flate2::{Compression, GzBuilder};
+use kiln_records::{Code, Failure, arch::Arch, compression};
 use sha2::{Digest, Sha256};
-
-use crate::{
-    arch::Arch,
-    compression,
-    records::{Code, Failure},
-};
 
 /// A recipe as one archive.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::records::{Code, Failure, ServerId};
+use kiln_records::{Code, Failure, ServerId};
 
 const LOCK: &str = "lock";
 

@@ -4,14 +4,14 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use kiln_records::{
+    Code, Failure, JobId, Moment, Run,
+    run::{State, Used},
+};
 use tracing::Instrument;
 
 use super::{job_span, launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
-    records::{
-        Code, Failure, JobId, Moment, Run,
-        run::{State, Used},
-    },
     sandbox::{Driver, SandboxState, Scratch},
     store::{StoreError, StoredRun},
 };

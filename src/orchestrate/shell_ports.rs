@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use kiln_records::{Job, JobId, Run, job::Connection, protocol::shell::GO};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{
     io::AsyncWriteExt,
@@ -18,10 +19,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::agents::Line;
-use crate::{
-    records::{Job, JobId, Run, job::Connection, protocol::shell::GO},
-    settings::Ports,
-};
+use crate::settings::Ports;
 
 /// The most connections to one shell at a time. More are closed at once: a flood costs the users of its own job their
 /// logins, and does not affect other jobs.

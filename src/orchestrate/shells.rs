@@ -1,21 +1,18 @@
 //! The shells loop opens ports: one for each job whose shell is open, for as long as it is. It reads and writes rows of
 //! the store, and listens on TCP ports.
 //!
-//! A sandbox accepts no connections. Its agent keeps a [line](crate::records::protocol::shell) open, and a user who
+//! A sandbox accepts no connections. Its agent keeps a [line](kiln_records::protocol::shell) open, and a user who
 //! connects to the job's port gets that line. So a shell is reached in the same way wherever the sandbox is, and the
 //! traffic is between the user's ssh and the sandbox's sshd.
 
 use std::collections::HashSet;
 
+use kiln_records::{Code, Failure, JobId, Run, ShellStatus, run::Refused, shell::Address};
 use tokio::net::TcpListener;
 use tracing::Instrument;
 
 use super::{job_span, orchestrator::Orchestrator};
-use crate::{
-    records::{Code, Failure, JobId, Run, ShellStatus, run::Refused, shell::Address},
-    settings::Ports,
-    store::StoredRun,
-};
+use crate::{settings::Ports, store::StoredRun};
 
 impl Orchestrator {
     /// Makes one pass over the open shells.

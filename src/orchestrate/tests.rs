@@ -14,15 +14,17 @@ use super::{
     places::NodeDriver,
     runner::{Runner, Runners},
 };
-use crate::{
+use kiln_records::{
+    Code, Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
     arch::Arch,
-    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
+    protocol::{AgentFacts, Call, EventBatch},
+    run::State,
+};
+use kiln_s3::EmbeddedS3;
+
+use crate::{
+    artifacts::{ArtifactStore, S3Settings},
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
-    records::{
-        Code, Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
-        protocol::{AgentFacts, Call, EventBatch},
-        run::State,
-    },
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         agents::Agents, toolbox::tests::toolbox,

@@ -7,14 +7,14 @@
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use kiln_records::{
+    Code, Failure, Step,
+    run::{How, LOCAL, State, Used},
+};
 use tracing::Instrument;
 
 use super::{job_span, launch::since_launch, live::Live, orchestrator::Orchestrator};
 use crate::{
-    records::{
-        Code, Failure, Step,
-        run::{How, LOCAL, State, Used},
-    },
     sandbox::{Evidence, SandboxState},
     settings::Period,
     store::StoredRun,

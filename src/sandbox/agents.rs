@@ -5,10 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-};
+use kiln_records::{Code, Failure, arch::Arch};
 
 /// This host's own agent, and those for build nodes of other architectures. Each of the latter is in a directory
 /// beside the own agent, named after the architecture, with the programs that go into sandboxes with it.
@@ -58,7 +55,7 @@ fn machine(path: &Path) -> std::io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulation::probe::tiny_program;
+    use kiln_inside::emulation::probe::tiny_program;
 
     #[test]
     fn an_agent_counts_for_the_architecture_that_it_is_of() {

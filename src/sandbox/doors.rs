@@ -18,13 +18,12 @@ use std::{
     sync::Arc,
 };
 
+use kiln_records::{Code, Failure};
 use tokio::{
     net::{TcpStream, UnixListener, UnixStream},
     sync::Semaphore,
     task::JoinSet,
 };
-
-use crate::records::{Code, Failure};
 
 /// The most connections through one door at a time. Further ones wait: a recipe that opens many must not use up the
 /// server's descriptors.

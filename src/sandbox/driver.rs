@@ -8,18 +8,16 @@ use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
+use kiln_records::{
+    Failure, JobId,
+    arch::Arch,
+    protocol::AgentFacts,
+    run::{DriverKind, Kernel},
+};
 use serde::{Deserialize, Serialize};
 
-pub use super::room::Usage;
 use super::toolbox::Toolbox;
-use crate::{
-    arch::Arch,
-    records::{
-        Failure, JobId,
-        protocol::AgentFacts,
-        run::{DriverKind, Kernel},
-    },
-};
+pub use kiln_inside::room::Usage;
 
 /// Makes and ends sandboxes in one place.
 #[async_trait]

@@ -17,6 +17,4 @@ pub use driver::{
     Capacity, DiskLimit, Driver, Evidence, Limits, Machine, Network, Reach, SandboxSpec, SandboxState, Scratch, Usage,
 };
 
-pub use kiln_inside::room;
-
-pub use crate::records::run::{DriverKind, Kernel};
+pub use kiln_records::run::{DriverKind, Kernel};

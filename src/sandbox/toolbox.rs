@@ -12,9 +12,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_records::arch::Arch;
 use serde::{Deserialize, Serialize};
-
-use crate::arch::Arch;
 
 pub(in crate::sandbox) mod definition;
 

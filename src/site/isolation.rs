@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use super::sandboxes::{docker_driver, namespace_driver};
+use kiln_records::{Failure, arch::Arch, run::Kernel};
+
 use crate::{
-    arch::Arch,
     config::{Config, ForeignIsolation},
     orchestrate::runner::server_id,
-    records::{Failure, run::Kernel},
     sandbox::Driver,
 };
 

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use kiln_records::{Failure, arch::Arch};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +13,6 @@ use super::{
 };
 use crate::{
     api,
-    arch::Arch,
     artifacts::ArtifactStore,
     config::Config,
     host,
@@ -20,7 +20,6 @@ use crate::{
         Equipment, Orchestrator, Parts, loops,
         runner::{Runner, Runners, server_id},
     },
-    records::Failure,
     sandbox::{
         agents::Agents,
         doors::{self, AGENT_SOCKET, Doors},

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use kiln_records::{Code, Failure, Job, JobId};
+use kiln_s3::EmbeddedS3;
 use reqwest::Url;
 use tokio::{net::UnixListener, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -28,14 +30,13 @@ use crate::{
         orphans,
         serve::{self, Sockets},
     },
-    artifacts::{ArtifactStore, embedded::EmbeddedS3},
+    artifacts::ArtifactStore,
     config::Config,
     orchestrate::{
         Orchestrator,
         ask::{Ask, Asker, Refusal},
         runner::{Runner, Runners},
     },
-    records::{Code, Failure, Job, JobId},
     sandbox::doors,
     store::{LogFeed, SharedStore},
 };

@@ -2,14 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::{
-    artifacts::{
-        ArtifactStore,
-        embedded::{EmbeddedError, EmbeddedS3},
-    },
-    config::Config,
-    records::Failure,
-};
+use kiln_records::Failure;
+use kiln_s3::{EmbeddedError, EmbeddedS3};
+
+use crate::{artifacts::ArtifactStore, config::Config};
 
 /// The S3 service to use, and the embedded one if it is used, which stops when the returned value is dropped.
 pub async fn artifact_store(config: &Config) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {

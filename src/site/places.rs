@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use super::sandboxes::{agent, docker_driver, node_login};
+use kiln_records::{Failure, arch::Arch};
+
 use crate::{
-    arch::Arch,
     config::Config,
     orchestrate::{Equipment, Places},
-    records::Failure,
     sandbox::{
         Driver,
         agents::Agents,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use kiln_records::{Code, Failure};
 use reqwest::Url;
 
 use crate::{
     config::{Config, DatabaseUrl},
-    records::{Code, Failure},
     store::{PostgresStore, SharedStore, SqliteStore},
 };
 

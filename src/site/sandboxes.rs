@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::{Code, Failure};
+
 use crate::{
     config::{Config, EngineUrl},
     host,
     orchestrate::ShellPlace,
-    records::{Code, Failure},
     remote_nodes::RemoteNodeSettings,
     sandbox::{
         agents::Agents,

@@ -3,6 +3,8 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use axum::Router;
+use kiln_records::{Code, Failure};
+use kiln_s3::EmbeddedS3;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -16,10 +18,8 @@ use crate::{
         serve::{self, Sockets},
         tls::Certificate,
     },
-    artifacts::embedded::EmbeddedS3,
     config::{Access, Config},
     orchestrate::ask::Asker,
-    records::{Code, Failure},
     store::{LogFeed, SharedStore},
 };
 

@@ -5,9 +5,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use kiln_records::JobId;
 use tokio::sync::watch;
-
-use crate::records::JobId;
 
 /// Wakes the followers of a job when something was written about it. Only a hint: another server may have written, so
 /// followers also look for themselves now and then.

@@ -1,9 +1,9 @@
 //! The trait for logs of jobs and the last signs of life of their agents. Pure: no I/O here.
 
 use async_trait::async_trait;
+use kiln_records::{JobId, LogLine, LogRow, Moment};
 
 use super::Result;
-use crate::records::{JobId, LogLine, LogRow, Moment};
 
 /// Logs of jobs. No method checks that the job exists: an agent may speak a moment longer than its job does.
 ///

@@ -19,6 +19,10 @@ mod tables;
 use std::{fmt, path::Path, sync::Arc};
 
 use async_trait::async_trait;
+use kiln_records::{
+    Code, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
+    RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, arch::Arch, schedule::Tick,
+};
 use uuid::Uuid;
 
 pub use self::{
@@ -26,13 +30,6 @@ pub use self::{
     logs::{Appended, JobLogs, Pulse},
     postgres::PostgresStore,
     sqlite::SqliteStore,
-};
-use crate::{
-    arch::Arch,
-    records::{
-        Code, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe,
-        RecipeId, RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, schedule::Tick,
-    },
 };
 
 /// The store as the rest of Kiln holds it.
@@ -249,7 +246,7 @@ pub trait Schedules: Send + Sync {
     /// Open ticks of all schedules, by schedule and time.
     async fn open_ticks(&self) -> Result<Vec<Tick>>;
 
-    /// Replaces a tick, if its new outcome can [follow](crate::records::schedule::Outcome::comes_from) the stored one.
+    /// Replaces a tick, if its new outcome can [follow](kiln_records::schedule::Outcome::comes_from) the stored one.
     /// Returns whether it was replaced.
     async fn settle_tick(&self, tick: &Tick) -> Result<bool>;
 }

@@ -1,11 +1,11 @@
 //! Defines how records lie in tables: each as the JSON that the API answers, beside the columns by which it is
 //! searched. The layout is the same in every database. Pure: no I/O.
 
+use kiln_records::{Link, Moment};
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
 use super::{Record, Side};
-use crate::records::{Link, Moment};
 
 /// A type whose values are rows.
 pub(super) trait Table: Send + Sync + 'static {

@@ -1,7 +1,7 @@
 //! Lists the columns of each kind of record. Pure: no I/O.
 
 use super::table::{Document, Table, TwoSided, Value};
-use crate::records::{Image, Job, Link, Moment, PublicKey, Recipe, Schedule, Token};
+use kiln_records::{Image, Job, Link, Moment, PublicKey, Recipe, Schedule, Token};
 
 macro_rules! two_sided {
     ($record:ty, $table:literal, $link:expr) => {

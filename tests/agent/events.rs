@@ -6,18 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::{
+use kiln::orchestrate::agents::Refusal;
+use kiln_agent::{channel::Ending, events::Events};
+use kiln_records::{
+    Code, Failure, JobId, TwinLevel,
     arch::Arch,
-    orchestrate::agents::Refusal,
-    records::{
-        Code, Failure, JobId, TwinLevel,
-        protocol::{
-            Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
-            RecipeWork, SquashfsOptions, TemplateMode, What, Work,
-        },
+    protocol::{
+        Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
+        RecipeWork, SquashfsOptions, TemplateMode, What, Work,
     },
 };
-use kiln_agent::{channel::Ending, events::Events};
 
 use crate::agent::server::Server;
 use crate::support;

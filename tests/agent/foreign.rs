@@ -6,7 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use kiln::{arch::Arch, orchestrate::agents::Refusal, sandbox::agents::Agents};
+use kiln::{orchestrate::agents::Refusal, sandbox::agents::Agents};
+use kiln_records::arch::Arch;
 
 use crate::agent::server::Server;
 use crate::support;

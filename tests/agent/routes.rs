@@ -6,14 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::{
-    orchestrate::agents::Refusal,
-    records::{
-        ArtifactKind, Code, Failure,
-        protocol::{AgentFacts, Answer, Call, EventsKept, NewUpload, Outcome},
-    },
-};
+use kiln::orchestrate::agents::Refusal;
 use kiln_agent::channel::Ending;
+use kiln_records::{
+    ArtifactKind, Code, Failure,
+    protocol::{AgentFacts, Answer, Call, EventsKept, NewUpload, Outcome},
+};
 
 use tokio::io::AsyncWriteExt as _;
 

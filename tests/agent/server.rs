@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use kiln::{
     api,
     orchestrate::agents::{AgentCalls, Line, Refusal},
-    records::{
-        JobId,
-        protocol::{AgentFacts, Answer, Call},
-    },
     sandbox::doors,
 };
 use kiln_agent::channel::Channel;
+use kiln_records::{
+    JobId,
+    protocol::{AgentFacts, Answer, Call},
+};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinHandle};
 

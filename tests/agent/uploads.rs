@@ -8,14 +8,15 @@ use std::{
 
 use async_trait::async_trait;
 use kiln::{
-    artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3},
+    artifacts::{ArtifactStore, S3Settings},
     orchestrate::agents::{AgentCalls, Line, Refusal},
-    records::{
-        ArtifactKind, ImageId, JobId, Upload, UploadedArtifact,
-        protocol::{Answer, Call, EventsKept, OpenUpload, PartUrls},
-    },
 };
 use kiln_agent::{events::Events, fetch, upload::Uploader};
+use kiln_records::{
+    ArtifactKind, ImageId, JobId, Upload, UploadedArtifact,
+    protocol::{Answer, Call, EventsKept, OpenUpload, PartUrls},
+};
+use kiln_s3::EmbeddedS3;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::agent::server::{Server, TOKEN};
@@ -80,8 +81,8 @@ impl AgentCalls for OneUpload {
                 state.artifact = Some(artifact);
                 if state.lost > 0 {
                     state.lost -= 1;
-                    return Err(Refusal::Later(kiln::records::Failure::new(
-                        kiln::records::Code::S3Timeout,
+                    return Err(Refusal::Later(kiln_records::Failure::new(
+                        kiln_records::Code::S3Timeout,
                         "lost",
                     )));
                 }

@@ -380,7 +380,7 @@ async fn the_site_says_what_jobs_get_that_do_not() {
 }
 
 /// The plan of a job, in the row of a server that does not run.
-fn plan_in(data: &std::path::Path, job: &str) -> kiln::records::run::Plan {
+fn plan_in(data: &std::path::Path, job: &str) -> kiln_records::run::Plan {
     let job = job.parse().unwrap();
     tokio::task::block_in_place(|| {
         tokio::runtime::Handle::current().block_on(async {

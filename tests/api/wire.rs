@@ -8,7 +8,8 @@ use std::{
     },
 };
 
-use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
+use kiln::artifacts::S3Settings;
+use kiln_s3::EmbeddedS3;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use kiln::{
-    records::JobId,
-    sandbox::{
-        Driver,
-        agents::Agents,
-        docker::{DockerDriver, DockerSettings, EngineAddress},
-        namespace::NamespaceDriver,
-    },
+use kiln::sandbox::{
+    Driver,
+    agents::Agents,
+    docker::{DockerDriver, DockerSettings, EngineAddress},
+    namespace::NamespaceDriver,
 };
+use kiln_records::JobId;
 
 use crate::drivers::{cases::conformance, place::Kind};
 use crate::support::{self, KILN_AGENT, Kiln, engine::Engine};

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use kiln::{
-    arch::Arch,
     config::DEFAULT_SOCKET,
-    records::run::Kernel,
     remote_nodes::RemoteNodeSettings,
     sandbox::{
         Driver, Network, Reach, SandboxState, Scratch,
         docker::{DockerDriver, EngineAddress},
     },
 };
+use kiln_records::{arch::Arch, run::Kernel};
 
 use crate::drivers::{
     docker::{Containers, installation, settings},

@@ -4,13 +4,11 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use kiln::{
-    records::{JobId, protocol::AgentFacts, run::Kernel},
-    sandbox::{
-        Driver, SandboxSpec,
-        docker::{DockerDriver, EngineAddress},
-    },
+use kiln::sandbox::{
+    Driver, SandboxSpec,
+    docker::{DockerDriver, EngineAddress},
 };
+use kiln_records::{JobId, protocol::AgentFacts, run::Kernel};
 
 use crate::drivers::{
     cases::conformance,

@@ -5,10 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::{
-    records::{JobId, protocol::AgentFacts},
-    sandbox::{DiskLimit, Driver, Kernel, Network, Reach, SandboxSpec, Scratch, namespace::NamespaceDriver},
-};
+use kiln::sandbox::{DiskLimit, Driver, Kernel, Network, Reach, SandboxSpec, Scratch, namespace::NamespaceDriver};
+use kiln_records::{JobId, protocol::AgentFacts};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -2,10 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
-use kiln::{
-    records::JobId,
-    sandbox::{DiskLimit, Driver, SandboxState, namespace::NamespaceDriver},
-};
+use kiln::sandbox::{DiskLimit, Driver, SandboxState, namespace::NamespaceDriver};
+use kiln_records::JobId;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

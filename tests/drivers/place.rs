@@ -7,13 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::{
-    records::{JobId, protocol::AgentFacts},
-    sandbox::{
-        Driver, Evidence, Kernel, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch, doors::Doors,
-        namespace::NamespaceDriver, toolbox::Toolbox, toolboxes::Toolboxes,
-    },
+use kiln::sandbox::{
+    Driver, Evidence, Kernel, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch, doors::Doors,
+    namespace::NamespaceDriver, toolbox::Toolbox, toolboxes::Toolboxes,
 };
+use kiln_records::{JobId, protocol::AgentFacts};
 
 use crate::drivers::{bell::Bell, stand_in};
 use crate::support::{self, Kiln, eventually, eventually_async};
@@ -229,5 +227,5 @@ pub fn own_address() -> Option<IpAddr> {
 pub fn toolbox(kiln: &Kiln) -> Toolbox {
     let driver = NamespaceDriver::new(&kiln.data().join("sandboxes"), &support::kiln_program()).unwrap();
     let toolboxes = Toolboxes::new(&kiln.data().join("toolboxes"), driver).unwrap();
-    toolboxes.find(kiln::arch::Arch::host()).unwrap()
+    toolboxes.find(kiln_records::arch::Arch::host()).unwrap()
 }

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
+use kiln::artifacts::S3Settings;
+use kiln_s3::EmbeddedS3;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
+use kiln::artifacts::S3Settings;
+use kiln_s3::EmbeddedS3;
 use nix::sys::signal::Signal;
 
 use crate::faults::{

@@ -7,8 +7,8 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::arch::Arch;
 use kiln_agent::twins::key;
+use kiln_records::arch::Arch;
 use tempfile::TempDir;
 
 use crate::support::{self, succeed};

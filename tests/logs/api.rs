@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kiln::records::JobStatus;
+use kiln_records::JobStatus;
 use serde_json::{Value, json};
 
 use crate::logs::{

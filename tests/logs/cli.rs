@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use kiln::records::JobStatus;
+use kiln_records::JobStatus;
 use serde_json::{Value, json};
 
 use crate::logs::{

@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use kiln::{
-    records::{Job, JobId, JobStatus, LogLine, LogStream, Moment, Step},
-    store::{SharedStore, open},
-};
+use kiln::store::{SharedStore, open};
+use kiln_records::{Job, JobId, JobStatus, LogLine, LogStream, Moment, Step};
 use serde_json::json;
 
 use crate::logs::server::{NOBODY, Server, unique};

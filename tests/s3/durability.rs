@@ -3,10 +3,8 @@
 use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use aws_sdk_s3::{Client, config::RequestChecksumCalculation, primitives::ByteStream};
-use kiln::artifacts::{
-    ArtifactStore, S3Settings,
-    embedded::{EmbeddedError, EmbeddedS3},
-};
+use kiln::artifacts::{ArtifactStore, S3Settings};
+use kiln_s3::{EmbeddedError, EmbeddedS3};
 
 use crate::s3::target::{bytes, client, loopback};
 

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use kiln::{
-    artifacts::ArtifactStore,
-    records::protocol::{PackageFile, PackageUrl},
-};
+use kiln::artifacts::ArtifactStore;
+use kiln_records::protocol::{PackageFile, PackageUrl};
 use sha2::{Digest, Sha256};
 
 use crate::s3::target::{Target, bytes};

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use kiln::{
-    artifacts::{ArtifactStore, manifest::Manifest},
-    records::{ArtifactKind, Digests, ImageId, JobId, Upload, UploadedArtifact, protocol::PartReceipt},
-};
+use kiln::artifacts::{ArtifactStore, manifest::Manifest};
+use kiln_records::{ArtifactKind, Digests, ImageId, JobId, Upload, UploadedArtifact, protocol::PartReceipt};
 use sha2::{Digest, Sha256};
 
 use crate::s3::target::{Target, bytes, md5};
@@ -94,7 +92,11 @@ pub async fn an_image_from_upload_to_manifest(target: Target) -> Target {
     assert!(metadata.contains_key("x-shasta-ims-job-id"));
 
     let link = store
-        .write_manifest(image, kiln::arch::Arch::Aarch64, &[rootfs.clone(), parameters, log])
+        .write_manifest(
+            image,
+            kiln_records::arch::Arch::Aarch64,
+            &[rootfs.clone(), parameters, log],
+        )
         .await
         .unwrap();
     let (bucket, key) = link.bucket_and_key().unwrap();
@@ -121,14 +123,14 @@ pub async fn a_changed_artifact_gets_no_manifest(target: Target) -> Target {
     let rootfs = upload(&target, &store, image, ArtifactKind::Rootfs, b"rootfs").await;
     target.put(&rootfs.key, "changed").await;
     let failure = store
-        .write_manifest(image, kiln::arch::Arch::Aarch64, std::slice::from_ref(&rootfs))
+        .write_manifest(image, kiln_records::arch::Arch::Aarch64, std::slice::from_ref(&rootfs))
         .await
         .unwrap_err();
     assert_eq!(failure.code.name(), "artifact_mismatch");
     store.delete(&rootfs.bucket, &rootfs.key).await.unwrap();
     assert_eq!(
         store
-            .write_manifest(image, kiln::arch::Arch::Aarch64, &[rootfs])
+            .write_manifest(image, kiln_records::arch::Arch::Aarch64, &[rootfs])
             .await
             .unwrap_err()
             .code

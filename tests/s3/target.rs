@@ -8,7 +8,8 @@ use aws_sdk_s3::{
     error::{ProvideErrorMetadata, SdkError},
     primitives::ByteStream,
 };
-use kiln::artifacts::{S3Settings, embedded::EmbeddedS3};
+use kiln::artifacts::S3Settings;
+use kiln_s3::EmbeddedS3;
 use uuid::Uuid;
 
 /// A service, and a bucket in it that no other test uses.

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use kiln::{
-    arch::Arch,
-    records::{Moment, Recipe},
-    store::{Collection, Record, Side, StoreError},
-};
+use kiln::store::{Collection, Record, Side, StoreError};
+use kiln_records::{Moment, Recipe, arch::Arch};
 
 use crate::store::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
 
@@ -251,8 +248,8 @@ async fn a_deleted_record_can_be_added(place: &Place) {
     let store = place.open().await;
     let live = image("live");
     images(&store).insert(&live, &[]).await.unwrap();
-    let deleted = kiln::records::Image {
-        id: kiln::records::ImageId::new(),
+    let deleted = kiln_records::Image {
+        id: kiln_records::ImageId::new(),
         deleted: Some(NOW),
         ..live.clone()
     };

@@ -3,10 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures::future::join_all;
-use kiln::{
-    records::{Moment, PublicKey},
-    store::{SharedStore, Side, StoreError},
-};
+use kiln::store::{SharedStore, Side, StoreError};
+use kiln_records::{Moment, PublicKey};
 
 use crate::store::place::{Place, all, image, images, public_key, public_keys, recipe, recipes};
 

@@ -2,11 +2,8 @@
 
 use std::collections::HashSet;
 
-use kiln::{
-    arch::Arch,
-    records::{ImageId, Job, JobStatus, JobType, Moment},
-    store::{JobFilter, Jobs, Query, StoreError, Stored},
-};
+use kiln::store::{JobFilter, Jobs, Query, StoreError, Stored};
+use kiln_records::{ImageId, Job, JobStatus, JobType, Moment, arch::Arch};
 
 use crate::store::place::{Place, job};
 

@@ -2,11 +2,8 @@
 
 use std::collections::HashSet;
 
-use kiln::{
-    arch::Arch,
-    records::{Image, ImageId},
-    store::{After, Collection, Query, Side, Sort, Stored},
-};
+use kiln::store::{After, Collection, Query, Side, Sort, Stored};
+use kiln_records::{Image, ImageId, arch::Arch};
 
 use crate::store::place::{Place, image, images};
 

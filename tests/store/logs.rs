@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
-use kiln::{
-    records::{JobId, LogLine, LogRow, LogStream, Moment, Step},
-    store::{Appended, Pulse, SharedStore, StoreError},
-};
+use kiln::store::{Appended, Pulse, SharedStore, StoreError};
+use kiln_records::{JobId, LogLine, LogRow, LogStream, Moment, Step};
 
 use crate::store::place::{Place, job};
 

@@ -1,9 +1,7 @@
 //! Tests the life of the objects that records refer to.
 
-use kiln::{
-    records::{Image, ImageId, Moment},
-    store::{Side, StoreError},
-};
+use kiln::store::{Side, StoreError};
+use kiln_records::{Image, ImageId, Moment};
 
 use crate::store::place::{Place, image, images, public_key, public_keys, recipe, recipes};
 
@@ -64,8 +62,8 @@ async fn what_somebody_names_is_kept(place: &Place) {
 
     // A record of another kind with the same identity is another record.
     let id = ImageId::new();
-    let recipe = kiln::records::Recipe {
-        id: kiln::records::RecipeId(id.0),
+    let recipe = kiln_records::Recipe {
+        id: kiln_records::RecipeId(id.0),
         ..recipe
     };
     recipes(&store).insert(&recipe, &paths(["both"])).await.unwrap();

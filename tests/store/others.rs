@@ -1,9 +1,7 @@
 //! Remote build nodes and API tokens.
 
-use kiln::{
-    records::{Moment, RemoteBuildNode, Role, Token, TokenId},
-    store::StoreError,
-};
+use kiln::store::StoreError;
+use kiln_records::{Moment, RemoteBuildNode, Role, Token, TokenId};
 
 use crate::store::place::Place;
 

@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use kiln::{
+use kiln::store::{Collection, Query, Record, SharedStore, Side, StoreError, open};
+use kiln_records::{
+    Image, ImageId, Job, JobId, JobStatus, JobType, Link, LinuxDistribution, Moment, PublicKey, PublicKeyId, Recipe,
+    RecipeId, RecipeType, TemplateValue,
     arch::Arch,
-    records::{
-        Image, ImageId, Job, JobId, JobStatus, JobType, Link, LinuxDistribution, Moment, PublicKey, PublicKeyId,
-        Recipe, RecipeId, RecipeType, TemplateValue,
-        job::{Connection, SshContainer},
-    },
-    store::{Collection, Query, Record, SharedStore, Side, StoreError, open},
+    job::{Connection, SshContainer},
 };
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;

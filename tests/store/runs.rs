@@ -1,12 +1,10 @@
 //! How jobs are carried out.
 
-use kiln::{
-    records::{
-        Code, Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
-        protocol::{BootFiles, Compressor, SquashfsOptions, TemplateMode},
-        run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
-    },
-    store::{JobFilter, StoreError, StoredRun},
+use kiln::store::{JobFilter, StoreError, StoredRun};
+use kiln_records::{
+    Code, Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
+    protocol::{BootFiles, Compressor, SquashfsOptions, TemplateMode},
+    run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
 };
 use uuid::Uuid;
 
@@ -24,7 +22,7 @@ on_both!(
 fn run() -> Run {
     Run::new(Plan {
         place: Some("local".to_owned()),
-        driver: kiln::records::run::DriverKind::Namespace,
+        driver: kiln_records::run::DriverKind::Namespace,
         own_kernel: false,
         how: How::Emulated,
         why: "because".to_owned(),

@@ -3,13 +3,11 @@
 use std::collections::HashSet;
 
 use futures::future::join_all;
-use kiln::{
-    records::{
-        JobId, Moment, RecipeId, Schedule, ScheduleId,
-        job::JobOptions,
-        schedule::{MissedRuns, Outcome, Overlap, Tick},
-    },
-    store::{Query, SharedStore, StoreError},
+use kiln::store::{Query, SharedStore, StoreError};
+use kiln_records::{
+    JobId, Moment, RecipeId, Schedule, ScheduleId,
+    job::JobOptions,
+    schedule::{MissedRuns, Outcome, Overlap, Tick},
 };
 
 use crate::store::place::Place;

@@ -73,7 +73,7 @@ async fn figures(name: &str, place: &Place) {
 
     let begun = Instant::now();
     assert_eq!(
-        images(&store).delete(None, kiln::records::Moment::now()).await.unwrap(),
+        images(&store).delete(None, kiln_records::Moment::now()).await.unwrap(),
         u64::from(count)
     );
     let deleted = begun.elapsed();

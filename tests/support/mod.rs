@@ -17,10 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::{
-    records::{JobId, run::State},
-    store::{JobLogs, Jobs, Query, Runs, SqliteStore, StoredRun},
-};
+use kiln::store::{JobLogs, Jobs, Query, Runs, SqliteStore, StoredRun};
+use kiln_records::{JobId, run::State};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, Uid},

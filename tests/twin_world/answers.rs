@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use kiln::arch::Arch;
 use kiln_agent::twins::world::World;
+use kiln_records::arch::Arch;
 
 use crate::support::no_namespaces;
 use crate::twin_world::debian::{Debian, target};

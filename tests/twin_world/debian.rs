@@ -7,12 +7,12 @@ use std::{
     sync::LazyLock,
 };
 
-use kiln::{arch::Arch, records::TwinLevel};
 use kiln_agent::twins::{
     key,
     table::Table,
     world::{Package, World},
 };
+use kiln_records::{TwinLevel, arch::Arch};
 use tempfile::TempDir;
 
 use crate::support::{ANSWERS, foreign, kiln_program};

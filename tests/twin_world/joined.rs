@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use kiln::emulation::binfmt::emulation_of;
 use kiln_agent::twins::{join::join, world::World};
+use kiln_inside::emulation::binfmt::emulation_of;
 
 use crate::support::{self, no_emulation, no_namespaces};
 use crate::twin_world::debian::{Debian, target};

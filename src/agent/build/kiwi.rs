@@ -3,15 +3,14 @@
 
 use std::path::Path;
 
+use kiln_records::{Code, Failure, arch::Arch, protocol::Emulator};
 use tokio::process::Command;
 
 use crate::{
-    arch::Arch,
     cause,
     events::Events,
     process::{self, Finished},
     programs::Programs,
-    records::{Code, Failure, protocol::Emulator},
 };
 
 /// kiwi, in the toolbox's virtual environment.

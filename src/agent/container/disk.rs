@@ -5,13 +5,12 @@
 use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
 use kiln_inside::room::order::{TOOLBOX, VOLUME};
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
     sys::stat::{Mode, SFlag, makedev, mknod},
 };
-
-use crate::records::{Code, Failure};
 
 /// The file's name on the volume.
 const FILE: &str = "disk.ext4";

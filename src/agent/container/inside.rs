@@ -14,6 +14,7 @@ use kiln_inside::room::{
     process1::{self, clear_layers, run_and_reap},
     report_failure, user_namespace_failure,
 };
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -27,7 +28,6 @@ use nix::{
 };
 
 use super::said;
-use crate::records::{Code, Failure};
 
 /// Makes the namespaces, becomes root in them, starts process 1 and passes on its exit code.
 pub(super) fn enter(order: &Order, disk: &Path, parent: UnixStream) -> Result<i32, Failure> {

@@ -43,12 +43,9 @@ use kiln_inside::room::{
     order::{self, DISK, End, Order, Said, VOLUME},
     report_failure,
 };
+use kiln_inside::routes;
+use kiln_records::{Code, Failure};
 use serde::Serialize;
-
-use crate::{
-    records::{Code, Failure},
-    routes,
-};
 
 mod disk;
 mod inside;

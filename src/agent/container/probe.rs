@@ -9,6 +9,7 @@ use kiln_inside::room::{
     order::Probe,
     report_failure,
 };
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -23,7 +24,6 @@ use nix::{
 };
 
 use super::{hand_over, inside::become_root, rights, said, say_line};
-use crate::records::{Code, Failure};
 
 /// Reports its findings, and whether a sandbox with these ids could be made. Returns the container's exit code.
 pub(super) fn main(ids: Option<OsString>) -> i32 {

@@ -1,8 +1,7 @@
 //! Drops rights of the container's first process for good.
 
+use kiln_records::{Code, Failure};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-
-use crate::records::{Code, Failure};
 
 /// Keeps only the rights to map ids. With "no new privileges" set, as in all of Kiln's containers, no program started
 /// from here on regains any other right (`capabilities(7)`, `prctl(2)`).

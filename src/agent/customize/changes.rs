@@ -3,6 +3,7 @@
 
 use std::{io, path::Path};
 
+use kiln_records::{ChangeKind, Code, Failure, ShellTime, ShellWish, protocol::ChangeSource};
 use tokio::process::Command;
 
 use super::Customizing;
@@ -10,7 +11,6 @@ use crate::{
     cause, fetch,
     process::{self, Finished, blocking},
     programs::Programs,
-    records::{ChangeKind, Code, Failure, ShellTime, ShellWish, protocol::ChangeSource},
     root::OpenRoot,
     shell::{LocalLogin, Sshd},
     unpack,

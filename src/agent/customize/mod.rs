@@ -10,7 +10,7 @@ use super::{
     channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs, root::OpenRoot, shell,
     twins::Twins,
 };
-use crate::records::{
+use kiln_records::{
     Execs, Failure,
     protocol::{ChangeSource, Emulator, JobDescription, ShellPlan},
 };

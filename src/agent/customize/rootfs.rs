@@ -6,6 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use kiln_records::{Code, Digests, Failure, protocol::ObjectSource};
 use tokio::process::Command;
 
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
     mksquashfs::{parse_devices, parse_progress},
     outputs::Outputs,
     process::{self, blocking},
-    records::{Code, Digests, Failure, protocol::ObjectSource},
     squashfs::{Device, Unpacked},
 };
 

@@ -7,12 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::{Code, Failure};
 use nix::{
     kmod::{ModuleInitFlags, finit_module},
     mount::{MsFlags, mount},
 };
-
-use crate::records::{Code, Failure};
 
 /// The directory of modules in the initrd; their names begin with their position in the loading order.
 const MODULES: &str = "/modules";

@@ -13,15 +13,12 @@
 
 use std::io::{BufRead, BufReader};
 
-use nix::sys::reboot::{RebootMode, reboot};
-
-use crate::{
-    records::{
-        Code, Failure,
-        guest::{CONTROL_PORT, Errand, GuestReport, WORDS_PORT},
-    },
-    routes,
+use kiln_inside::routes;
+use kiln_records::{
+    Code, Failure,
+    guest::{CONTROL_PORT, Errand, GuestReport, WORDS_PORT},
 };
+use nix::sys::reboot::{RebootMode, reboot};
 
 mod devices;
 mod news;

@@ -6,13 +6,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use nix::sys::statvfs::statvfs;
-
-use super::root::DISK;
-use crate::records::{
+use kiln_records::{
     Failure,
     guest::{GuestReport, NEWS_EVERY, News as Line},
 };
+use nix::sys::statvfs::statvfs;
+
+use super::root::DISK;
 
 /// The connection to the host. Cheap to clone.
 #[derive(Debug, Clone)]

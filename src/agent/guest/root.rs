@@ -17,6 +17,10 @@ use std::{
 };
 
 use kiln_inside::room::{mounts::DEV_LINKS, process1};
+use kiln_records::{
+    Failure,
+    guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
+};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::stat::{Mode, SFlag, makedev, mknod, umask},
@@ -24,10 +28,6 @@ use nix::{
 };
 
 use super::devices;
-use crate::records::{
-    Failure,
-    guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
-};
 
 /// Where the job's root is assembled, and stays as seen from process 1.
 pub(super) const ROOT: &str = "/root";

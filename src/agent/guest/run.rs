@@ -3,6 +3,10 @@
 use std::{fs::File, io::Write, os::unix::process::CommandExt, process::Stdio};
 
 use kiln_inside::room::process1;
+use kiln_records::{
+    Failure,
+    guest::{GuestJob, GuestReport},
+};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
@@ -15,10 +19,6 @@ use nix::{
 };
 
 use super::{devices, news::News, root::ROOT};
-use crate::records::{
-    Failure,
-    guest::{GuestJob, GuestReport},
-};
 
 /// The mount point of control groups; the job does not see it.
 const GROUPS: &str = "/groups";

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::protocol::shell::GO;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -15,7 +16,7 @@ use tokio::{
 };
 
 use super::sshd::{Sshd, tell};
-use crate::{channel::Channel, events::Events, records::protocol::shell::GO};
+use crate::{channel::Channel, events::Events};
 
 /// An unused line is replaced after this time: network devices on the way may forget it.
 const RENEWED: Duration = Duration::from_mins(5);

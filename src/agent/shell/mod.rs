@@ -12,14 +12,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use kiln_records::{
+    Code, Failure, Verdict,
+    protocol::{JobDescription, ShellNews, ShellPlan, What},
+};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use self::{line::Use, sshd::announce};
 use super::{channel::Channel, events::Events};
-use crate::records::{
-    Code, Failure, Verdict,
-    protocol::{JobDescription, ShellNews, ShellPlan, What},
-};
 
 mod line;
 mod sshd;

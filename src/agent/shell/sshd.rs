@@ -12,16 +12,14 @@ use std::{
     process::Stdio,
 };
 
+use kiln_records::{Code, Failure, ShellWish};
 use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
 };
 use tokio::process::{Child, Command};
 
-use crate::{
-    records::{Code, Failure, ShellWish},
-    twins::stand_in,
-};
+use crate::twins::stand_in;
 
 /// The directory of the shell's files: in the sandbox, and in no root.
 const DIR: &str = "/run/kiln-shell";

@@ -13,7 +13,7 @@ use super::{
     stop::{Stop, damaged},
     superblock::{self, COMPRESSOR_OPTIONS, Superblock},
 };
-use crate::records::protocol::SquashfsOptions;
+use kiln_records::protocol::SquashfsOptions;
 
 /// The largest number of fragments.
 const MAX_FRAGMENTS: u32 = 4 << 20;

@@ -3,10 +3,10 @@
 use std::io;
 
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
+use kiln_records::protocol::{Compressor, SquashfsOptions};
 use liblzma::stream::{Action, Check, Filters, LzmaOptions, Stream};
 
 use super::{NotPossible, fields::Fields, stop::Stop, superblock::Superblock};
-use crate::records::protocol::{Compressor, SquashfsOptions};
 
 /// The gzip level that mksquashfs uses.
 const GZIP_LEVEL: u32 = 9;

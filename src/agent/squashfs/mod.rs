@@ -17,9 +17,8 @@
 
 use std::{io, path::Path};
 
+use kiln_records::{Failure, protocol::SquashfsOptions};
 use serde::{Deserialize, Serialize};
-
-use crate::records::{Failure, protocol::SquashfsOptions};
 
 mod base;
 mod codec;

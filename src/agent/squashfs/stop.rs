@@ -3,7 +3,7 @@
 use std::{fmt, io};
 
 use super::NotPossible;
-use crate::records::Failure;
+use kiln_records::Failure;
 
 /// The two reasons to stop: mksquashfs can do the job instead, or the operating system failed.
 #[derive(Debug)]

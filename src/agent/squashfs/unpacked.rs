@@ -10,10 +10,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use kiln_records::Failure;
 use serde::{Deserialize, Serialize};
 
 use super::{base::Base, stop::Stop};
-use crate::records::Failure;
 
 /// Longer than one tick of the clock from which file systems take their times.
 const TICK: Duration = Duration::from_millis(20);

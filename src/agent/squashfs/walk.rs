@@ -14,7 +14,7 @@ use super::{
     metadata::{Place, Reader},
     stop::{Stop, damaged},
 };
-use crate::records::protocol::SquashfsOptions;
+use kiln_records::protocol::SquashfsOptions;
 
 /// The most directory entries that are read. A large image has a few hundred thousand.
 const MAX_ENTRIES: usize = 4 << 20;

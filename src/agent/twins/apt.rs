@@ -12,9 +12,10 @@ use std::{
 };
 
 use fs_err::File;
+use kiln_records::arch::Arch;
 
 use super::index::{Index, Offer};
-use crate::{arch::Arch, twins::root::Root};
+use crate::twins::root::Root;
 
 /// The directory of kiwi's sources and its logins for them.
 const KIWI: &str = "/var/cache/kiwi/apt-get";

@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::future::join_all;
+use kiln_records::protocol::{PackageFile, PackageUrl};
 use reqwest::Client;
 use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 
@@ -17,7 +18,6 @@ use crate::{
     channel::Channel,
     digest,
     packages::{self, Shared},
-    records::protocol::{PackageFile, PackageUrl},
 };
 
 /// apt's own downloader by address and checksum. It handles proxies, logins and every kind of address, and repeats

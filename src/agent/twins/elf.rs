@@ -126,10 +126,11 @@ mod tests {
         time::{Duration, Instant},
     };
 
+    use kiln_inside::emulation::probe::tiny_program;
+    use kiln_records::arch::Arch;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{arch::Arch, emulation::probe::tiny_program};
 
     /// A program that every system has, unchanged.
     static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| fs_err::read("/bin/true").unwrap());

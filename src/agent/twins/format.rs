@@ -3,7 +3,7 @@
 use std::{fs::File, io, path::Path};
 
 use super::{deb, facts::Facts, rpm};
-use crate::arch::Arch;
+use kiln_records::arch::Arch;
 
 /// A package format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

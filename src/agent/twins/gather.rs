@@ -18,7 +18,7 @@ use super::{
     table::Table,
     truth,
 };
-use crate::{arch::Arch, records::TwinLevel};
+use kiln_records::{TwinLevel, arch::Arch};
 
 /// Larger files are not rewritten: the target's file may be anything.
 const LARGEST_TOLD: u64 = 256 << 20;

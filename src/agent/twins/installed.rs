@@ -9,7 +9,9 @@ use std::{
 };
 
 use super::{facts::Sum, format::Format};
-use crate::{arch::Arch, twins::root::Root};
+use kiln_records::arch::Arch;
+
+use crate::twins::root::Root;
 
 /// dpkg's directory with the list of each package's files.
 pub(super) const DPKG_LISTS: &str = "var/lib/dpkg/info";

@@ -15,12 +15,11 @@ use std::{
 };
 
 use kiln_inside::room::mounts;
+use kiln_records::{Code, Failure};
 use object::{
     LittleEndian, U64, elf, pod,
     read::elf::{FileHeader as _, ProgramHeader as _},
 };
-
-use crate::records::{Code, Failure};
 
 /// How much of the emulator is read: its headers.
 const HEAD: usize = 4096;

@@ -22,19 +22,17 @@ use std::{
     thread,
 };
 
+use kiln_records::{
+    Execs, Failure, TwinLevel,
+    arch::Arch,
+    protocol::{Emulator, JobDescription, Work},
+};
 use reqwest::Client;
 use tokio::runtime::Handle;
 
 use self::{download::Sharing, request::Request};
 use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
-use crate::{
-    arch::Arch,
-    records::{
-        Execs, Failure, TwinLevel,
-        protocol::{Emulator, JobDescription, Work},
-    },
-    twins::table::Table,
-};
+use crate::twins::table::Table;
 
 mod apt;
 mod archive;

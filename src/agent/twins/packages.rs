@@ -11,6 +11,7 @@ use std::{
     time::SystemTime,
 };
 
+use kiln_records::arch::Arch;
 use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2},
     sys::stat::Mode,
@@ -26,10 +27,7 @@ use super::{
     source::Source,
     unchanged::may_be_program,
 };
-use crate::{
-    arch::Arch,
-    twins::{root::Root, table::Table},
-};
+use crate::twins::{root::Root, table::Table};
 
 /// The number of packages unpacked at the same time.
 const UNPACKERS: usize = 2;

@@ -1,7 +1,7 @@
 //! Finds the counterpart of a file of the target's package in the host's package. Pure: no I/O.
 
 use super::layout;
-use crate::arch::Arch;
+use kiln_records::arch::Arch;
 
 /// Directories that some distributions have moved below `/usr`.
 const MERGED: [&str; 4] = ["bin/", "lib/", "lib64/", "sbin/"];

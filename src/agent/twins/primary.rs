@@ -5,6 +5,7 @@ use std::{
     io::{self, BufRead},
 };
 
+use kiln_records::arch::Arch;
 use quick_xml::{
     Reader, XmlVersion,
     events::{BytesStart, Event},
@@ -12,7 +13,6 @@ use quick_xml::{
 use reqwest::Url;
 
 use super::index::{Id, Index, Offer};
-use crate::arch::Arch;
 
 /// A package as an index describes it.
 #[derive(Debug, Default)]

@@ -13,10 +13,11 @@ use std::{
 };
 
 use fs_err::File;
+use kiln_records::{arch::Arch, compression::Compression};
 use reqwest::Url;
 
 use super::{image, index::Index, primary, stand_in};
-use crate::{arch::Arch, compression::Compression, twins::root::Root};
+use crate::twins::root::Root;
 
 /// The directories of kiwi's repositories and of its package manager's indexes, for each package manager that it
 /// knows.

@@ -28,9 +28,10 @@ use super::{
     request::Request,
     source::Source,
 };
+use kiln_records::Failure;
+
 use crate::{
     events::Events,
-    records::Failure,
     twins::{
         counts,
         table::Table,

@@ -1,9 +1,8 @@
 //! The rules of `qemu/twins.toml`: which programs may run as twins, from which level on, and how they are tried. Pure:
 //! the table is compiled in.
 
+use kiln_records::{Code, Failure, TwinLevel};
 use serde::Deserialize;
-
-use crate::records::{Code, Failure, TwinLevel};
 
 /// The table compiled into this program.
 const TABLE: &str = include_str!("../../../qemu/twins.toml");

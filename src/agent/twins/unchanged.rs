@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::arch::Arch;
 use md5::Md5;
 use sha2::Sha256;
 
 use super::facts::{Digest, Sum};
-use crate::{arch::Arch, twins::root::Root};
+use crate::twins::root::Root;
 
 /// Bytes at the beginning of an ELF file, up to its machine.
 const HEAD: usize = 20;

@@ -20,10 +20,7 @@ use super::{
     table::Table,
     truth,
 };
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, TwinLevel},
-};
+use kiln_records::{Code, Failure, TwinLevel, arch::Arch};
 
 mod trials;
 

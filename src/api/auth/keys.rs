@@ -13,14 +13,12 @@ use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse},
 };
+use kiln_records::{Code, Failure};
 use reqwest::{Certificate, Client, Url, redirect::Policy};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::Mutex;
 
-use crate::{
-    config::{OidcSettings, is_private, names_here},
-    records::{Code, Failure},
-};
+use crate::config::{OidcSettings, is_private, names_here};
 
 /// The shortest interval between two readings.
 const AT_MOST_EVERY: Duration = Duration::from_mins(1);

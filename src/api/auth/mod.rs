@@ -18,6 +18,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use kiln_records::{Moment, Role};
 
 pub use self::principal::{Principal, PrincipalKind};
 use self::{oidc::Oidc, policy::Need, token::TokenText};
@@ -28,7 +29,6 @@ use super::{
 };
 use crate::{
     config::LimitSettings,
-    records::{Moment, Role},
     settings::is_loopback,
     store::{SharedStore, StoreError},
 };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header, errors::ErrorKind};
+use kiln_records::{Code, Failure, Role};
 use serde_json::{Map, Value};
 
 use super::{
@@ -10,11 +11,7 @@ use super::{
     keys::{self, Found, Keys},
     principal::printable,
 };
-use crate::{
-    api::rate::Key,
-    config::OidcSettings,
-    records::{Code, Failure, Role},
-};
+use crate::{api::rate::Key, config::OidcSettings};
 
 /// The suggested delay before a retry when the issuer does not answer.
 pub(super) const RETRY: Duration = keys::RETRY;

@@ -1,8 +1,7 @@
 //! Decides which role a request needs: one function, without state. Pure: no I/O.
 
 use axum::http::Method;
-
-use crate::records::Role;
+use kiln_records::Role;
 
 /// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The identity of a caller. Pure: no I/O.
 
-use crate::records::{Role, TokenId};
+use kiln_records::{Role, TokenId};
 
 /// An authenticated caller. Handlers find it in the request's extensions.
 #[derive(Debug, Clone, PartialEq, Eq)]

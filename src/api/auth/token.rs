@@ -1,9 +1,8 @@
 //! Kiln's own API tokens. Pure, but for the randomness of new ones.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use kiln_records::{Moment, Role, Token, TokenId};
 use sha2::{Digest, Sha256};
-
-use crate::records::{Moment, Role, Token, TokenId};
 
 /// The prefix of tokens, so that scanners for leaked secrets recognise them.
 const PREFIX: &str = "kiln_";

@@ -1,12 +1,10 @@
 //! The rules for types that records and bodies share. Pure: no I/O.
 
 use super::{OrDefault, Text, body, checked, enumerations, string, texts};
-use crate::{
+use kiln_records::{
+    ChangeKind, JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, TwinLevel,
     arch::Arch,
-    records::{
-        ChangeKind, JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, TwinLevel,
-        schedule::{MissedRuns, Overlap},
-    },
+    schedule::{MissedRuns, Overlap},
 };
 
 enumerations!(

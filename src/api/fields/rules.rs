@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use kiln_records::names::{MAX_FILE_NAME, MAX_NAME, check_file_name, check_host_name, check_name, check_public_key};
 use serde_json::{Map, Value, json};
 use utoipa::{
     ToSchema,
@@ -13,7 +14,6 @@ use utoipa::{
 use uuid::Uuid;
 
 use super::{Components, Field, Parsed, error};
-use crate::records::names::{MAX_FILE_NAME, MAX_NAME, check_file_name, check_host_name, check_name, check_public_key};
 
 /// Any text but the null character.
 pub(super) const TEXT: &str = r"^[^\u0000]*$";

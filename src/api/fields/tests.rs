@@ -1,12 +1,9 @@
 //! Tests of IMS's rules for values.
 
+use kiln_records::{Link, TemplateValue, arch::Arch};
 use uuid::Uuid;
 
 use super::*;
-use crate::{
-    arch::Arch,
-    records::{Link, TemplateValue},
-};
 
 #[test]
 fn booleans_are_those_of_ims() {

@@ -4,6 +4,7 @@
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use kiln_records::{ChangeKind, Image, ImageId, Job, JobId, JobType, job::JobOptions};
 use serde_json::Value;
 use utoipa::openapi::{ArrayBuilder, RefOr, Schema};
 
@@ -18,7 +19,6 @@ use crate::{
         v3::{find, id},
     },
     orchestrate::ask::{Ask, GivenChange, NewJob},
-    records::{ChangeKind, Image, ImageId, Job, JobId, JobType, job::JobOptions},
     store::Side,
 };
 

@@ -11,6 +11,7 @@ use axum::{
     },
 };
 use futures::stream;
+use kiln_records::JobId;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
@@ -29,7 +30,6 @@ use crate::{
         v3,
     },
     orchestrate::job_span,
-    records::JobId,
     store,
 };
 

@@ -2,6 +2,11 @@
 //! IMS's view of jobs is in [`v3`](crate::api::v3).
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
+use kiln_records::{
+    Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
+    protocol::SandboxFacts,
+    run::{How, StepTime},
+};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::{
@@ -24,11 +29,6 @@ use crate::{
     orchestrate::{
         Ended, Orchestrator,
         ask::{Ask, Refusal},
-    },
-    records::{
-        Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
-        protocol::SandboxFacts,
-        run::{How, StepTime},
     },
     store::StoredRun,
 };

@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::stream;
+use kiln_records::{JobId, LogRow, LogStream, Moment};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -19,7 +20,6 @@ use crate::{
         problem::{Problem, Result},
         v3,
     },
-    records::{JobId, LogRow, LogStream, Moment},
     store::{self, StoreError},
 };
 
@@ -63,7 +63,7 @@ impl From<LogRow> for ShownLine {
         Self {
             seq: row.seq,
             time: Moment::from_micros(row.line.time.as_microsecond()),
-            step: row.line.step.map(crate::records::Step::name),
+            step: row.line.step.map(kiln_records::Step::name),
             stream: row.line.stream,
             text: row.line.text,
         }

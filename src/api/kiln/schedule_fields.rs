@@ -1,5 +1,10 @@
 //! Makes and changes schedules as requested, and computes the consequences. Reads the database.
 
+use kiln_records::{
+    Moment, PublicKey, PublicKeyId, Recipe, RecipeId, Schedule, ScheduleId,
+    job::JobOptions,
+    schedule::{MissedRuns, Overlap, Timing, image_name},
+};
 use uuid::Uuid;
 
 use super::schedule_requests::{ScheduleCreate, ScheduleUpdate, Settings};
@@ -8,11 +13,6 @@ use crate::{
         Api,
         fields::error,
         problem::{Problem, Result},
-    },
-    records::{
-        Moment, PublicKey, PublicKeyId, Recipe, RecipeId, Schedule, ScheduleId,
-        job::JobOptions,
-        schedule::{MissedRuns, Overlap, Timing, image_name},
     },
     store::{Collection, Side},
 };

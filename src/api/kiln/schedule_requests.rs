@@ -1,6 +1,7 @@
 //! The bodies of requests about schedules. Pure: no I/O.
 
 use jiff::tz::TimeZone;
+use kiln_records::schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, timing::check_zone};
 use serde_json::Value;
 use utoipa::openapi::{
     ObjectBuilder, RefOr, Schema,
@@ -8,12 +9,9 @@ use utoipa::openapi::{
 };
 use uuid::Uuid;
 
-use crate::{
-    api::{
-        fields::{Field, Flatten, Name, Nullable, Parsed, body, checked, error, members, string, text, texts},
-        job_options::ScheduledJobOptions,
-    },
-    records::schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, timing::check_zone},
+use crate::api::{
+    fields::{Field, Flatten, Name, Nullable, Parsed, body, checked, error, members, string, text, texts},
+    job_options::ScheduledJobOptions,
 };
 
 body! {

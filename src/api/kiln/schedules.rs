@@ -7,6 +7,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
+use kiln_records::{Moment, Schedule, ScheduleId, schedule::Tick};
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
@@ -25,7 +26,6 @@ use crate::{
         problem::{Problem, Result},
         v3::id,
     },
-    records::{Moment, Schedule, ScheduleId, schedule::Tick},
     store::{StoreError, Stored},
 };
 

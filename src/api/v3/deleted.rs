@@ -2,6 +2,7 @@
 //! database. Nothing is moved in S3, so keys and entity tags stay the same.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
+use kiln_records::{Image, PublicKey, Recipe};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -19,7 +20,6 @@ use crate::{
         problem::{Problem, Result},
     },
     artifacts::Unusable,
-    records::{Image, PublicKey, Recipe},
     store::{Collection, Query, Record, Side, Stored},
 };
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
+use kiln_records::{Image, ImageId, Link, Moment, arch::Arch};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::{
@@ -20,8 +21,6 @@ use crate::{
         lists::{ArchParameter, ListParameters, ListQuery},
         problem::{Problem, Result},
     },
-    arch::Arch,
-    records::{Image, ImageId, Link, Moment},
     store::{Collection, Side},
 };
 

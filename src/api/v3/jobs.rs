@@ -6,6 +6,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
+use kiln_records::{Image, ImageId, Job, JobId, JobStatus, JobType, Moment};
 use uuid::Uuid;
 
 use super::{age, find, id, new_job::JobCreate};
@@ -19,7 +20,6 @@ use crate::{
         lists::{self, ArchParameter, JobListParameters, ListParameters, ListQuery},
         problem::{Problem, Result},
     },
-    records::{Image, ImageId, Job, JobId, JobStatus, JobType, Moment},
     store::{JobFilter, Side, StoreError},
 };
 

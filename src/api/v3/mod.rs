@@ -12,16 +12,14 @@ pub(super) mod remote_build_nodes;
 
 use std::{fmt::Display, str::FromStr};
 
+use kiln_records::Link;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Api,
     problem::{Problem, Result},
 };
-use crate::{
-    records::Link,
-    store::{Collection, Record, Side, StoreError, Stored},
-};
+use crate::store::{Collection, Record, Side, StoreError, Stored};
 
 /// Resources common to all versions, in the form of `/v3`: reading, creating and changing.
 pub(super) fn common() -> OpenApiRouter<Api> {

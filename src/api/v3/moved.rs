@@ -6,13 +6,14 @@
 
 use std::fmt::Display;
 
+use kiln_records::{Code, Failure, Link, link::bucket_and_key};
+
 use crate::{
     api::{
         Api,
         problem::{Problem, Result},
     },
     artifacts::Copied,
-    records::{Code, Failure, Link, link::bucket_and_key},
 };
 
 const PREFIX: &str = "deleted/";

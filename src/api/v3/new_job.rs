@@ -1,12 +1,12 @@
 //! Defines the body of a request for a job. Pure: no I/O. The request itself is handled in
 //! [`ask`](crate::orchestrate::ask).
 
+use kiln_records::{JobType, PublicKeyId, job::JobOptions};
 use uuid::Uuid;
 
 use crate::{
     api::fields::{FileName, Flatten, List, Nullable, OrDefault, Text, body},
     orchestrate::ask::{Ask, AskedShell, NewJob},
-    records::{JobType, PublicKeyId, job::JobOptions},
 };
 
 body! {

@@ -1,6 +1,7 @@
 //! `/public-keys`: the records of public keys. Touches the database.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
+use kiln_records::{Moment, PublicKey, PublicKeyId};
 
 use super::{find, id};
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
         lists::{ListParameters, ListQuery},
         problem::{Problem, Result},
     },
-    records::{Moment, PublicKey, PublicKeyId},
     store::{Collection, Side},
 };
 

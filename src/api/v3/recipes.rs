@@ -1,6 +1,9 @@
 //! `/recipes`: the records of recipes. Touches the database and S3.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
+use kiln_records::{
+    Link, LinuxDistribution, Moment, Recipe, RecipeId, RecipeType, TemplateValue, TwinLevel, arch::Arch,
+};
 
 use super::{Change, find, id, must_have_no_link};
 use crate::{
@@ -12,8 +15,6 @@ use crate::{
         lists::{ArchParameter, ListParameters, ListQuery},
         problem::{Problem, Result},
     },
-    arch::Arch,
-    records::{Link, LinuxDistribution, Moment, Recipe, RecipeId, RecipeType, TemplateValue, TwinLevel},
     store::{Collection, Side},
 };
 

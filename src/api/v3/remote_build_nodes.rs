@@ -3,6 +3,7 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
+use kiln_records::{RemoteBuildNode, names::check_host_name, remote_build_node::RemoteBuildNodeStatus};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
         fields::{HostName, body},
         problem::{Problem, Result},
     },
-    records::{RemoteBuildNode, names::check_host_name, remote_build_node::RemoteBuildNodeStatus},
     remote_nodes,
 };
 

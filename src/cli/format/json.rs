@@ -3,16 +3,14 @@
 
 use std::io::{self, Write};
 
+use kiln_records::{Code, Failure, names::is_invisible};
 use serde::Serialize;
 use serde_json::{
     Serializer,
     ser::{Formatter, PrettyFormatter},
 };
 
-use crate::{
-    client::Data,
-    records::{Code, Failure, names::is_invisible},
-};
+use crate::client::Data;
 
 pub(super) fn write(data: &Data) -> Result<String, Failure> {
     let mut text = Vec::new();

@@ -1,11 +1,9 @@
 //! Formats results: like `cray`, as TOML, JSON or YAML, or as a table for people. Pure: no I/O.
 
 use clap::ValueEnum;
+use kiln_records::{Code, Failure};
 
-use crate::{
-    client::{Collection, Data},
-    records::{Code, Failure},
-};
+use crate::client::{Collection, Data};
 
 mod json;
 mod table;
@@ -54,7 +52,7 @@ fn yaml(data: &Data) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::names::is_invisible;
+    use kiln_records::names::is_invisible;
 
     /// Texts with another meaning in YAML, or with control characters for a terminal.
     const AWKWARD: &str = r#"[{"id":"123","t":"2026-11-20T13:53:42.680608","yes":"yes","n":null,"e":"","tilde":"~",

@@ -4,11 +4,9 @@
 use std::io::IsTerminal;
 
 use dialoguer::console::{Term, measure_text_width, truncate_str};
+use kiln_records::names::is_invisible;
 
-use crate::{
-    client::{Collection, Data},
-    records::names::is_invisible,
-};
+use crate::client::{Collection, Data};
 
 /// The spaces between columns.
 const GAP: usize = 2;

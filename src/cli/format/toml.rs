@@ -5,7 +5,9 @@
 
 use std::fmt::Write;
 
-use crate::{client::Data, records::names::is_invisible};
+use kiln_records::names::is_invisible;
+
+use crate::client::Data;
 
 pub(super) fn list(records: &[Data]) -> String {
     let mut text = String::new();

@@ -2,18 +2,17 @@
 //! writes rows of the store, and asks this host's driver for the capacity.
 
 use super::Refusal;
-use crate::{
-    orchestrate::{
-        admit::{Asked, Limits, needs},
-        orchestrator::Orchestrator,
-        places::Decision,
-        shell_ports::show_shell,
-    },
-    records::{
-        Job, Moment, Run, Shell, ShellWish, TwinLevel,
-        protocol::{BootFiles, SquashfsOptions, TemplateMode},
-        run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
-    },
+use kiln_records::{
+    Job, Moment, Run, Shell, ShellWish, TwinLevel,
+    protocol::{BootFiles, SquashfsOptions, TemplateMode},
+    run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
+};
+
+use crate::orchestrate::{
+    admit::{Asked, Limits, needs},
+    orchestrator::Orchestrator,
+    places::Decision,
+    shell_ports::show_shell,
 };
 
 /// The number of past builds of a recipe that tell what the next one will need.

@@ -1,12 +1,13 @@
 //! Repeats a job that has ended, as a new job. It reads and writes rows of the store, and copies changes in S3.
 
 use super::Refusal;
+use kiln_records::{
+    Job, JobId, JobStatus, Moment, Run, Shell, Step,
+    run::{Plan, Refused, ResumeFrom},
+};
+
 use crate::{
     orchestrate::{orchestrator::Orchestrator, shell_ports::show_shell},
-    records::{
-        Job, JobId, JobStatus, Moment, Run, Shell, Step,
-        run::{Plan, Refused, ResumeFrom},
-    },
     store::StoredRun,
 };
 

@@ -2,19 +2,17 @@
 //! and the archive to S3.
 
 use bytes::Bytes;
+use kiln_records::{
+    Job, JobId, JobType,
+    arch::Arch,
+    job::JobOptions,
+    protocol::{SquashfsOptions, TemplateMode},
+};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{Asker, NewJob, NewRun, Refusal};
-use crate::{
-    arch::Arch,
-    orchestrate::admit::Asked,
-    records::{
-        Job, JobId, JobType,
-        job::JobOptions,
-        protocol::{SquashfsOptions, TemplateMode},
-    },
-};
+use crate::orchestrate::admit::Asked;
 
 /// A build as its user describes it. An absent option was not given.
 #[derive(Debug, Clone)]

@@ -14,6 +14,7 @@ mod refusal;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kiln_records::{Change, ChangeKind, Failure, Job, JobId, JobType, PublicKeyId, Step, job::JobOptions};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -24,7 +25,6 @@ use super::orchestrator::Orchestrator;
 use crate::{
     artifacts::ArtifactStore,
     config::JobSettings,
-    records::{Change, ChangeKind, Failure, Job, JobId, JobType, PublicKeyId, Step, job::JobOptions},
     store::{SharedStore, StoredRun},
 };
 

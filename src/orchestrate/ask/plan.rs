@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use kiln_records::{
+    Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId, RecipeType,
+    ShellTime, ShellWish, TwinLevel,
+    arch::Arch,
+    job::{Connection, SshContainer},
+    run::BaseImage,
+};
 use uuid::Uuid;
 
 use super::{AskedShell, Asker, NewJob, NewRun, Referred, Refusal};
 use crate::{
-    arch::Arch,
     orchestrate::admit::Asked,
-    records::{
-        Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-        RecipeType, ShellTime, ShellWish, TwinLevel,
-        job::{Connection, SshContainer},
-        run::BaseImage,
-    },
     store::{Collection, Side},
 };
 

@@ -2,13 +2,10 @@
 
 use std::fmt;
 
+use kiln_records::{Code, Failure, Step};
 use uuid::Uuid;
 
-use crate::{
-    artifacts::Unusable,
-    records::{Code, Failure, Step},
-    store::StoreError,
-};
+use crate::{artifacts::Unusable, store::StoreError};
 
 /// Why a request does not become a job.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Decides which runs of a schedule are due, and when it is due next. Pure: no I/O.
 
-use crate::records::{
+use kiln_records::{
     JobId, Moment, Schedule,
     schedule::{MissedRuns, Outcome, Tick, Timing},
 };

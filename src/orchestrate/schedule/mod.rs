@@ -18,19 +18,17 @@ mod overlap;
 use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
+use kiln_records::{
+    Code, Failure, JobId, JobStatus, JobType, Moment, Recipe, Schedule, ScheduleId,
+    schedule::{Outcome, Tick, Timing, image_name},
+};
 use tokio::sync::Notify;
 
 use super::{
     ask::{Ask, Asker, NewJob},
     job_span,
 };
-use crate::{
-    records::{
-        Code, Failure, JobId, JobStatus, JobType, Moment, Recipe, Schedule, ScheduleId,
-        schedule::{Outcome, Tick, Timing, image_name},
-    },
-    store::{Collection, SharedStore, Side, StoreError, Stored},
-};
+use crate::store::{Collection, SharedStore, Side, StoreError, Stored};
 
 /// The longest time between two passes: another server may have made a schedule, and the clock may have been set.
 const MOST_SLEEP: Duration = Duration::from_secs(30);

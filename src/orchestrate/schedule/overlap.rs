@@ -1,7 +1,7 @@
 //! Decides what happens to waiting runs while earlier ones have not ended. Pure: no I/O.
 
 use super::due::is_missed;
-use crate::records::{
+use kiln_records::{
     JobId,
     schedule::{Outcome, Overlap, Tick},
 };
@@ -61,12 +61,10 @@ pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -
 #[cfg(test)]
 mod tests {
     use Outcome::{Making, Skipped, Waiting};
+    use kiln_records::Moment;
 
     use super::*;
-    use crate::{
-        orchestrate::schedule::tests::{moment, schedule},
-        records::Moment,
-    };
+    use crate::orchestrate::schedule::tests::{moment, schedule};
 
     /// Waiting runs, one minute apart; those with `true` were missed.
     fn waiting(missed: &[bool]) -> Vec<Tick> {

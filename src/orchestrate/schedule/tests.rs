@@ -2,16 +2,17 @@
 //! test ends them.
 
 use super::*;
-use crate::{
+use kiln_records::{
+    Job, Link, LinuxDistribution, RecipeId, RecipeType,
     arch::Arch,
-    artifacts::embedded::EmbeddedS3,
+    job::JobOptions,
+    schedule::{MissedRuns, Overlap},
+};
+use kiln_s3::EmbeddedS3;
+
+use crate::{
     config::JobSettings,
     orchestrate::tests::s3_proxy::{Fault, proxy},
-    records::{
-        Job, Link, LinuxDistribution, RecipeId, RecipeType,
-        job::JobOptions,
-        schedule::{MissedRuns, Overlap},
-    },
     store::{self, Query},
 };
 

@@ -1,17 +1,17 @@
 //! Tests what becomes of requests for jobs.
 
+use kiln_records::{
+    Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
+    job::JobOptions,
+    protocol::{SquashfsOptions, TemplateMode},
+    run::Plan,
+};
 use uuid::Uuid;
 
 use super::*;
 use crate::{
     config::JobSettings,
     orchestrate::ask::{Ask, AskedShell, Asker, NewJob, Referred, Refusal},
-    records::{
-        Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
-        job::JobOptions,
-        protocol::{SquashfsOptions, TemplateMode},
-        run::Plan,
-    },
 };
 
 impl Site {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{s3_proxy::proxy, *};
-use crate::records::{ArtifactKind, Upload, UploadedArtifact, artifact::Digesting, run::RunUpload};
+use kiln_records::{ArtifactKind, Upload, UploadedArtifact, artifact::Digesting, run::RunUpload};
 
 /// Brings a job to its end: everything is in S3 except its log and its manifest.
 async fn finished(site: &Site, server: &Server) -> JobId {

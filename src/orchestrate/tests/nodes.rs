@@ -3,13 +3,11 @@
 use std::path::Path;
 
 use futures::FutureExt;
+use kiln_inside::emulation::probe::tiny_program;
+use kiln_records::run::{How, LOCAL};
 
 use super::*;
-use crate::{
-    emulation::probe::tiny_program,
-    orchestrate::Lack,
-    records::run::{How, LOCAL},
-};
+use crate::orchestrate::Lack;
 
 const NODE: &str = "x3000c0s17b0n0";
 const DEAF: &str = "x3000c0s19b0n0";

@@ -1,12 +1,13 @@
 //! Tests commands that carry out jobs of their own beside a server, or without one.
 
 use super::*;
+use kiln_records::{
+    job::JobOptions,
+    protocol::{SquashfsOptions, TemplateMode},
+};
+
 use crate::{
     orchestrate::ask::{ArchiveJob, Ask, Asker},
-    records::{
-        job::JobOptions,
-        protocol::{SquashfsOptions, TemplateMode},
-    },
     sandbox::Network,
 };
 

@@ -5,12 +5,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use kiln_s3::EmbeddedS3;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
 };
 
-use crate::artifacts::{ArtifactStore, S3Settings, embedded::EmbeddedS3};
+use crate::artifacts::{ArtifactStore, S3Settings};
 
 /// The answer to give instead of S3's: a status, for requests that have this text in their first line.
 pub(in crate::orchestrate) type Fault = Arc<Mutex<Option<(u16, &'static str)>>>;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bollard::{API_DEFAULT_VERSION, Docker};
+use kiln_records::Failure;
 use tokio::sync::Mutex;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     fault::{failure, gone},
     tunnel::Tunnel,
 };
-use crate::records::Failure;
 
 /// Seconds until an engine must have begun to answer. The longest request is the upload of a toolbox.
 const TIMEOUT_S: u64 = 600;

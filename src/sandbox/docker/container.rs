@@ -3,14 +3,10 @@
 use std::{collections::HashMap, path::PathBuf};
 
 use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType};
+use kiln_inside::room::order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME};
+use kiln_records::JobId;
 
-use crate::{
-    records::JobId,
-    sandbox::{
-        Kernel, Limits,
-        room::order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME},
-    },
-};
+use crate::sandbox::{Kernel, Limits};
 
 /// Labels of everything that Kiln makes at an engine: the installation that made it, and its job.
 pub(super) const INSTALLATION: &str = "kiln.installation";

@@ -14,6 +14,8 @@ use bollard::{
         StopContainerOptionsBuilder,
     },
 };
+use kiln_inside::room::order::{End, SYNC, Said};
+use kiln_records::{Code, Failure, JobId, arch::Arch};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::{
@@ -21,13 +23,8 @@ use super::{
     fault::{failure, is_conflict, is_missing},
     inspect, said,
 };
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, JobId},
-    sandbox::{
-        Capacity, Driver, DriverKind, Evidence, Kernel, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
-        room::order::{End, SYNC, Said},
-    },
+use crate::sandbox::{
+    Capacity, Driver, DriverKind, Evidence, Kernel, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
 };
 
 /// The suffix of a container's name when only its disk space is kept.

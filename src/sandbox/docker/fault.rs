@@ -1,8 +1,7 @@
 //! Turns errors of engines into failures with advice. Pure: no I/O.
 
 use bollard::errors::Error;
-
-use crate::records::{Code, Failure};
+use kiln_records::{Code, Failure};
 
 /// Whether the engine answered that the object does not exist.
 pub(super) fn is_missing(error: &Error) -> bool {

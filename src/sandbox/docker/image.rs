@@ -8,14 +8,13 @@ use bollard::{
     query_parameters::{CreateImageOptionsBuilder, RemoveImageOptions, TagImageOptionsBuilder},
 };
 use futures::TryStreamExt;
+use kiln_inside::room::IdMap;
+use kiln_records::{Code, Failure};
 use tokio::net::unix::pipe;
 use tokio_util::io::ReaderStream;
 
 use super::fault::{failure, is_missing};
-use crate::{
-    records::{Code, Failure},
-    sandbox::{namespace::NamespaceDriver, room::IdMap, toolbox::Toolbox},
-};
+use crate::sandbox::{namespace::NamespaceDriver, toolbox::Toolbox};
 
 /// The image's repository; its tag is the toolbox's digest.
 const REPOSITORY: &str = "kiln-toolbox";

@@ -35,16 +35,14 @@ pub use address::EngineAddress;
 use connect::{Engine, Open};
 use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
 use fault::{failure, is_conflict, is_missing, runtime_unknown};
+use kiln_inside::room::{
+    IdMap,
+    order::{Order, VOLUME},
+};
+use kiln_records::{Code, Failure, JobId, protocol::AgentFacts};
 use probe::Probes;
 
 use super::{Kernel, Network, SandboxSpec, agents::Agents, namespace::NamespaceDriver};
-use crate::{
-    records::{Code, Failure, JobId, protocol::AgentFacts},
-    sandbox::room::{
-        IdMap,
-        order::{Order, VOLUME},
-    },
-};
 
 mod address;
 mod connect;

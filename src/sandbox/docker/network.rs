@@ -5,9 +5,9 @@ use std::{net::IpAddr, time::Duration};
 
 use bollard::{Docker, errors::Error, models::NetworkCreateRequest};
 use ipnet::IpNet;
+use kiln_records::Failure;
 
 use super::fault::{failure, is_missing};
-use crate::records::Failure;
 
 /// The network's name; all installations share it.
 pub(super) const NAME: &str = "kiln";

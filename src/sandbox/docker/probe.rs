@@ -12,6 +12,8 @@ use bollard::{
     query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
 };
 use futures::TryStreamExt;
+use kiln_inside::room::order::{PROBE, Probe};
+use kiln_records::{Code, Failure, JobId, arch::Arch};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 use uuid::Uuid;
@@ -22,14 +24,7 @@ use super::{
     fault::{failure, is_missing},
     no_vm_runtime, programs, said,
 };
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, JobId},
-    sandbox::{
-        Kernel, Limits, Machine,
-        room::order::{PROBE, Probe},
-    },
-};
+use crate::sandbox::{Kernel, Limits, Machine};
 
 /// How long a positive result is valid.
 const GOOD_FOR: Duration = Duration::from_mins(5);

@@ -3,15 +3,12 @@
 
 use std::path::Path;
 
-use tar::{Builder, EntryType, Header};
-
-use crate::{
-    records::Failure,
-    sandbox::room::{
-        mounts::companions,
-        order::{AGENT, DISK, ENTRANCE, NO_DOORS, PROGRAMS},
-    },
+use kiln_inside::room::{
+    mounts::companions,
+    order::{AGENT, DISK, ENTRANCE, NO_DOORS, PROGRAMS},
 };
+use kiln_records::Failure;
+use tar::{Builder, EntryType, Header};
 
 /// The archive that the engine unpacks into the volume. [`ENTRANCE`] becomes the container's first process, [`AGENT`]
 /// the sandbox's.

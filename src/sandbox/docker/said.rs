@@ -2,9 +2,10 @@
 
 use bollard::{Docker, container::LogOutput, query_parameters::LogsOptionsBuilder};
 use futures::StreamExt;
+use kiln_inside::room::order::Said;
+use kiln_records::Failure;
 
 use super::fault::failure;
-use crate::{records::Failure, sandbox::room::order::Said};
 
 /// The most lines of standard error kept as evidence, and the longest line.
 const LAST_WORDS: usize = 40;

@@ -11,15 +11,13 @@ use std::{
     time::Duration,
 };
 
+use kiln_records::{Code, Failure};
 use openssh::{ForwardType, Session, Socket};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use super::fault::gone;
-use crate::{
-    records::{Code, Failure},
-    remote_nodes::{RemoteNodeSettings, describe},
-};
+use crate::remote_nodes::{RemoteNodeSettings, describe};
 
 /// How long a connection may be silent before the client checks that the host is alive.
 const ALIVE: Duration = Duration::from_secs(15);

@@ -6,13 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::{Code, Failure};
 use sha2::{Digest, Sha256};
 
 use super::{initrd, kernel, modules};
-use crate::{
-    records::{Code, Failure},
-    sandbox::toolbox::Toolbox,
-};
+use crate::sandbox::toolbox::Toolbox;
 
 /// A kernel and its initrd.
 #[derive(Debug, Clone)]

@@ -16,13 +16,13 @@
 
 use std::path::PathBuf;
 
+use kiln_records::protocol::AgentFacts;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Limits,
     doors::{AGENT_SOCKET, socket_name},
 };
-use crate::records::protocol::AgentFacts;
 
 pub(crate) mod boot_files;
 pub(crate) mod initrd;

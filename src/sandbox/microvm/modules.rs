@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::records::{Code, Failure};
+use kiln_records::{Code, Failure};
 
 /// Modules for the devices of Kiln's machines, and for builds. Some kernels have some of them built in.
 const WANTED: [&str; 8] = [

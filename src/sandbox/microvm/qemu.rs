@@ -6,12 +6,10 @@ use std::{
 };
 
 use super::{Accelerator, MIB, TRANSLATED_MIB, VmSpec};
-use crate::{
+use kiln_records::{
+    Code, Failure,
     arch::Arch,
-    records::{
-        Code, Failure,
-        guest::{CONTROL_PORT, SCRATCH_DISK, TOOLBOX_DISK, WORDS_PORT},
-    },
+    guest::{CONTROL_PORT, SCRATCH_DISK, TOOLBOX_DISK, WORDS_PORT},
 };
 
 /// The kernel's path in QEMU's root.

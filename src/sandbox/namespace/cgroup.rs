@@ -8,15 +8,14 @@ use std::{
     time::Duration,
 };
 
+use kiln_inside::room::Counters;
+use kiln_records::{Code, Failure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::{
-    records::{Code, Failure},
-    sandbox::{Limits, room::Counters},
-};
+use crate::sandbox::Limits;
 
 /// The usual mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";

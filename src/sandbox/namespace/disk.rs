@@ -10,16 +10,15 @@ use std::{
     process::{Command, Stdio},
 };
 
+use kiln_inside::room::IdMap;
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
 };
 
-use crate::{
-    records::{Code, Failure},
-    sandbox::{DiskLimit, Kernel, room::IdMap},
-};
+use crate::sandbox::{DiskLimit, Kernel};
 
 /// The size of an ext4 inode on disk.
 const INODE_BYTES: u64 = 256;

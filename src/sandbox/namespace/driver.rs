@@ -3,6 +3,7 @@
 use std::{path::Path, process::Stdio, sync::PoisonError, time::Duration};
 
 use async_trait::async_trait;
+use kiln_records::{Code, Failure, JobId, arch::Arch};
 use nix::sys::statvfs::statvfs;
 use tokio::{io::AsyncWriteExt, process::Command, time::Instant};
 
@@ -14,9 +15,7 @@ use super::{
     remove_groups, socket_pair,
 };
 use crate::{
-    arch::Arch,
     host,
-    records::{Code, Failure, JobId},
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage,
     },

@@ -6,6 +6,11 @@ use std::{
     os::unix::net::UnixStream,
 };
 
+use kiln_inside::{
+    room::{die_with_parent, report_failure, user_namespace_failure},
+    routes,
+};
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -17,11 +22,6 @@ use nix::{
 use super::{
     init::{self, Outlets},
     plan::{Plan, Task},
-};
-use crate::{
-    records::{Code, Failure},
-    routes,
-    sandbox::room::{die_with_parent, report_failure, user_namespace_failure},
 };
 
 /// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.

@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use kiln_records::{Failure, JobId};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -28,10 +29,7 @@ use nix::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::plan::Report;
-use crate::{
-    records::{Failure, JobId},
-    sandbox::Usage,
-};
+use crate::sandbox::Usage;
 
 /// The files of one sandbox.
 #[derive(Debug, Clone)]
@@ -311,7 +309,7 @@ fn start_time(pid: i32) -> std::io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Code;
+    use kiln_records::Code;
 
     fn files() -> (tempfile::TempDir, Files) {
         let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::records::{
+use kiln_records::{
     Failure,
     guest::{Errand, GuestReport, News},
 };

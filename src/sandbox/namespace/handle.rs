@@ -1,6 +1,7 @@
 //! The connection to a supervisor that runs a short task for this process: a host command, a test of a machine, the
 //! removal of a directory. Talks to the supervisor only.
 
+use kiln_records::{Code, Failure};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::unix::{OwnedReadHalf, OwnedWriteHalf},
@@ -8,7 +9,6 @@ use tokio::{
 };
 
 use super::plan::Report;
-use crate::records::{Code, Failure};
 
 /// The connection to the supervisor of a task. Dropping it ends the task.
 #[derive(Debug)]

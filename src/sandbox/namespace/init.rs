@@ -7,6 +7,15 @@ use std::{
     process::{Command, Stdio},
 };
 
+use kiln_inside::{
+    emulation::binfmt,
+    room::{
+        kernel::{Kernel, Linux},
+        mounts::{Sources, companions, furnish},
+        process1::{self, clear_layers, run_and_reap, unreadable_copy},
+    },
+};
+use kiln_records::{Code, Failure};
 use nix::{
     fcntl::{OFlag, open},
     mount::MsFlags,
@@ -23,15 +32,6 @@ use super::{
     machine::{self, OpenedMachine, open_machine},
     plan::{AgentTask, Plan, Task},
     rights,
-};
-use crate::{
-    emulation::binfmt,
-    records::{Code, Failure},
-    sandbox::room::{
-        kernel::{Kernel, Linux},
-        mounts::{Sources, companions, furnish},
-        process1::{self, clear_layers, run_and_reap, unreadable_copy},
-    },
 };
 
 /// Where what is inside says something to the supervisor, apart from its exit code.

@@ -14,6 +14,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use kiln_inside::room::{kernel::Kernel, mounts::companions};
+use kiln_records::{Code, Failure, arch::Arch};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open},
     mount::MsFlags,
@@ -26,14 +28,9 @@ use super::{
     plan::Plan,
     relays,
 };
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-    sandbox::microvm::{
-        Accelerator, VmSpec, initrd,
-        qemu::{self, Wires},
-    },
-    sandbox::room::{kernel::Kernel, mounts::companions},
+use crate::sandbox::microvm::{
+    Accelerator, VmSpec, initrd,
+    qemu::{self, Wires},
 };
 
 /// Where the root is assembled; see `mounts`.

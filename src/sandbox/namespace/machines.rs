@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_records::{Code, Failure, JobId, arch::Arch, protocol::AgentFacts};
 use nix::{
     sys::stat::{Mode, SFlag, mknod, stat},
     unistd::{Gid, Uid, chown},
@@ -20,14 +21,10 @@ use super::{
     make_shared_dir,
     plan::{Plan, Task},
 };
-use crate::{
-    arch::Arch,
-    records::{Code, Failure, JobId, protocol::AgentFacts},
-    sandbox::{
-        Machine, Network, SandboxSpec,
-        microvm::{self, Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
-        toolbox::Toolbox,
-    },
+use crate::sandbox::{
+    Machine, Network, SandboxSpec,
+    microvm::{self, Accelerator, VmSpec, boot_files::BootFiles, qemu, relays},
+    toolbox::Toolbox,
 };
 
 /// Where the driver finds the parts of machines.

@@ -3,7 +3,7 @@
 //!
 //! User, mount, pid, ipc, uts and cgroup namespaces are the sandbox's own, and the network may be (`network`). Ids
 //! inside are mapped to host ids without an owner ([`IdMap`]). The file systems are described in
-//! [`room::mounts`](super::room::mounts), the files beside them in `files`.
+//! [`room::mounts`](kiln_inside::room::mounts), the files beside them in `files`.
 //!
 //! The sandbox of a job lives on without the process that started it, or ends with it ([`NamespaceDriver::attached`]).
 
@@ -22,12 +22,12 @@ use tokio::{
 
 use files::Files;
 pub use handle::Handle;
+use kiln_records::{Code, Failure, JobId, protocol::BinfmtEntry};
 use machines::MachineParts;
 pub use plan::Report;
 use plan::{Plan, Task};
 
-use crate::records::{Code, Failure, JobId, protocol::BinfmtEntry};
-pub use crate::sandbox::room::{
+pub use kiln_inside::room::{
     IdMap,
     mounts::{DOORS, SCRATCH},
 };

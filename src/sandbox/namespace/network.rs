@@ -10,14 +10,13 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use kiln_records::{Code, Failure};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{prctl, signal::Signal},
     unistd::{Pid, getppid, pipe2},
 };
-
-use crate::records::{Code, Failure};
 
 /// The program's name.
 const SLIRP: &str = "slirp4netns";

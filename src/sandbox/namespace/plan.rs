@@ -2,16 +2,15 @@
 
 use std::path::PathBuf;
 
+use kiln_inside::room::IdMap;
+use kiln_records::{
+    Failure,
+    guest::{Errand, GuestJob},
+    protocol::{AgentFacts, BinfmtEntry},
+};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    records::{
-        Failure,
-        guest::{Errand, GuestJob},
-        protocol::{AgentFacts, BinfmtEntry},
-    },
-    sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec, room::IdMap},
-};
+use crate::sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec};
 
 /// The task of one supervisor.
 #[derive(Debug, Serialize, Deserialize)]

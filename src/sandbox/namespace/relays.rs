@@ -7,16 +7,14 @@ use std::{
     time::Duration,
 };
 
+use kiln_records::{Code, Failure};
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
     time::Instant,
 };
 
 use super::DOORS;
-use crate::{
-    records::{Code, Failure},
-    sandbox::microvm::Relay,
-};
+use crate::sandbox::microvm::Relay;
 
 /// How long a connection waits for a server that is being restarted: tools in the machine give up at the first
 /// refusal.

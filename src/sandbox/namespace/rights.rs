@@ -1,8 +1,7 @@
 //! Drops rights of process 1 of a sandbox for good, for itself and everything it starts.
 
+use kiln_records::Failure;
 use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
-
-use crate::records::Failure;
 
 /// Drops the rights that could undo the network's limits: changing routes, and sending past them.
 pub(super) fn drop_network() -> Result<(), Failure> {

@@ -19,6 +19,8 @@ use std::{
     path::Path,
 };
 
+use kiln_inside::room::{DiskGauge, Meter, Walker, report_failure};
+use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
@@ -43,14 +45,7 @@ use super::{
     watch::Watch,
     words::Words,
 };
-use crate::{
-    records::{Code, Failure},
-    sandbox::{
-        DiskLimit, Limits,
-        microvm::Accelerator,
-        room::{DiskGauge, Meter, Walker, report_failure},
-    },
-};
+use crate::sandbox::{DiskLimit, Limits, microvm::Accelerator};
 
 /// The hidden subcommand `sandbox-supervisor`. Returns the process's exit code.
 pub fn main() -> i32 {

@@ -2,6 +2,8 @@
 
 use std::os::{fd::AsFd, unix::net::UnixStream};
 
+use kiln_inside::room::Meter;
+use kiln_records::{Code, Failure, guest::GuestReport};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -13,10 +15,6 @@ use nix::{
 };
 
 use super::{cgroup::Cgroup, files::Files, guest::Guest, network::Slirp, words::Words};
-use crate::{
-    records::{Code, Failure, guest::GuestReport},
-    sandbox::room::Meter,
-};
 
 /// Interval at which the supervisor checks whether the sandbox has ended or has to end, in milliseconds. Neither event
 /// has a descriptor that `poll` could watch together with the others, short of Linux-only process handles.

@@ -2,13 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use kiln_records::{Code, Failure, arch::Arch};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-
-use crate::{
-    arch::Arch,
-    records::{Code, Failure},
-};
 
 /// The files of the description, by name. Together they identify the toolbox.
 pub(in crate::sandbox) const FILES: [(&str, &str); 8] = [

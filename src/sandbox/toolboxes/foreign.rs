@@ -5,12 +5,10 @@
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use super::Toolbox;
-use crate::{
-    arch::Arch,
-    emulation::binfmt::{Emulation, emulation_of},
-    records::{Code, Failure},
-    sandbox::namespace::HOST_COMMAND_DIR,
-};
+use kiln_inside::emulation::binfmt::{Emulation, emulation_of};
+use kiln_records::{Code, Failure, arch::Arch};
+
+use crate::sandbox::namespace::HOST_COMMAND_DIR;
 
 /// The emulator's file name beside the description.
 const EMULATOR: &str = "emulator";

@@ -16,6 +16,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_inside::emulation::binfmt::Emulation;
+use kiln_records::{Code, Failure, arch::Arch};
 use tokio::io::AsyncReadExt;
 
 use super::{
@@ -26,12 +28,7 @@ use super::{
         definition::{self, Definition},
     },
 };
-use crate::{
-    arch::Arch,
-    emulation::binfmt::Emulation,
-    host,
-    records::{Code, Failure},
-};
+use crate::host;
 use sha2::{Digest, Sha256};
 
 mod foreign;

@@ -1,6 +1,7 @@
 //! Implements [`Jobs`]. Touches the store's database only.
 
 use async_trait::async_trait;
+use kiln_records::{Job, JobId};
 
 use super::{
     ThisStore,
@@ -9,10 +10,7 @@ use super::{
     runs,
     statements::{insert, select_stored, update},
 };
-use crate::{
-    records::{Job, JobId},
-    store::{JobFilter, Jobs, Lock, PageText, Query, Result, StoreError, Stored, table::Value},
-};
+use crate::store::{JobFilter, Jobs, Lock, PageText, Query, Result, StoreError, Stored, table::Value};
 
 #[async_trait]
 impl Jobs for ThisStore {

@@ -7,13 +7,11 @@ use std::borrow::Cow;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use kiln_records::{JobId, LogLine, LogRow, LogStream, Moment, Step};
 use sqlx::{Executor, Row as _};
 
 use super::{Connection, Row, Statement, ThisStore, runs::parsed};
-use crate::{
-    records::{JobId, LogLine, LogRow, LogStream, Moment, Step},
-    store::{Appended, JobLogs, Lock, Pulse, Result, StoreError},
-};
+use crate::store::{Appended, JobLogs, Lock, Pulse, Result, StoreError};
 
 /// The most lines in one statement: databases take no more than some ten thousand values.
 const CHUNK: usize = 1000;

@@ -1,13 +1,11 @@
 //! Implements [`RemoteBuildNodes`]. Touches the store's database only.
 
 use async_trait::async_trait;
+use kiln_records::RemoteBuildNode;
 use sqlx::{Executor, Row as _};
 
 use super::{Row, Statement, ThisStore, statements::push_end_of_list};
-use crate::{
-    records::RemoteBuildNode,
-    store::{Lock, RemoteBuildNodes, Result},
-};
+use crate::store::{Lock, RemoteBuildNodes, Result};
 
 const TABLE: &str = "remote_build_nodes";
 

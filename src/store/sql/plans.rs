@@ -5,6 +5,7 @@
     reason = "only SQLite is asked: PostgreSQL's answer depends on what is in the tables"
 )]
 
+use kiln_records::{Image, Job, JobStatus, JobType, Moment, arch::Arch};
 use uuid::Uuid;
 
 use super::{
@@ -15,11 +16,7 @@ use super::{
     page,
     statements::{Chosen, insert, select_stored, update},
 };
-use crate::{
-    arch::Arch,
-    records::{Image, Job, JobStatus, JobType, Moment},
-    store::{After, JobFilter, Query, Side, Sort, table::Table},
-};
+use crate::store::{After, JobFilter, Query, Side, Sort, table::Table};
 
 /// A statement, its description, and whether it must return its rows in order without sorting them.
 pub(in crate::store) struct Planned {

@@ -2,15 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
+use kiln_records::{Moment, Role, Token};
 use sqlx::Row as _;
 
 use super::{Row, Statement};
-use crate::{
-    records::{Moment, Role, Token},
-    store::{
-        Result, StoreError, Stored,
-        table::{Document, Value},
-    },
+use crate::store::{
+    Result, StoreError, Stored,
+    table::{Document, Value},
 };
 
 /// The columns that [`read_stored`] reads.

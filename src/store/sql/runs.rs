@@ -1,6 +1,7 @@
 //! Implements [`Runs`]: the state of jobs that Kiln runs. Touches the store's database only.
 
 use async_trait::async_trait;
+use kiln_records::{Job, JobId, Moment, Run, ServerId};
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
@@ -10,10 +11,7 @@ use super::{
     rows::damaged,
     statements::{insert, update},
 };
-use crate::{
-    records::{Job, JobId, Moment, Run, ServerId},
-    store::{JobFilter, Lock, Result, Runs, StoreError, StoredRun, table::Value},
-};
+use crate::store::{JobFilter, Lock, Result, Runs, StoreError, StoredRun, table::Value};
 
 /// The columns that [`read`] reads.
 const COLUMNS: &str = "record, run, revision, position";

@@ -1,6 +1,10 @@
 //! Implements [`Schedules`]: schedules and their ticks. Touches the store's database only.
 
 use async_trait::async_trait;
+use kiln_records::{
+    Moment, Schedule, ScheduleId,
+    schedule::{Outcome, Tick},
+};
 use sqlx::{Executor, Row as _};
 
 use super::{
@@ -9,13 +13,7 @@ use super::{
     rows::read_stored,
     statements::{insert, select_stored, update},
 };
-use crate::{
-    records::{
-        Moment, Schedule, ScheduleId,
-        schedule::{Outcome, Tick},
-    },
-    store::{Lock, PageText, Query, Result, Schedules, StoreError, Stored, table::Value},
-};
+use crate::store::{Lock, PageText, Query, Result, Schedules, StoreError, Stored, table::Value};
 
 /// The settled ticks kept for each schedule, in addition to open ones.
 const KEPT_TICKS: u32 = 1_000;

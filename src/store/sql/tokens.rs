@@ -1,16 +1,14 @@
 //! Implements [`Tokens`]: API tokens. Touches the store's database only.
 
 use async_trait::async_trait;
+use kiln_records::{Token, TokenId};
 
 use super::{
     Statement, ThisStore,
     rows::read_token,
     statements::{insert, select},
 };
-use crate::{
-    records::{Token, TokenId},
-    store::{Result, Tokens, table::Value},
-};
+use crate::store::{Result, Tokens, table::Value};
 
 #[async_trait]
 impl Tokens for ThisStore {

@@ -1,15 +1,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::future::join_all;
+use kiln_records::{Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, arch::Arch};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use uuid::Uuid;
 
 use super::*;
-use crate::{
-    arch::Arch,
-    records::{Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKeyId},
-    store::{Collection, Jobs as _, Query, Side, Store as _, StoreError, Stored},
-};
+use crate::store::{Collection, Jobs as _, Query, Side, Store as _, StoreError, Stored};
 
 async fn store(dir: &tempfile::TempDir) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(&dir.path().join("records.sqlite")).await.unwrap())

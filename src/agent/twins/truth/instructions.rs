@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 
 use iced_x86::{Code, ConstantOffsets, Decoder, DecoderOptions, Instruction, OpKind};
+use kiln_records::arch::Arch;
 
 use super::{
     Untold,
     image::{Image, Part},
     moves::{Move, Uses},
 };
-use crate::arch::Arch;
 
 /// The most instructions between the one that loads a string's address and the one that loads its length: both are
 /// arguments of the same call.

@@ -17,7 +17,8 @@ mod references;
 mod rules;
 mod strings;
 
-use crate::arch::Arch;
+use kiln_records::arch::Arch;
+
 use {image::Image, rules::Answer, strings::Names};
 
 /// Why a program cannot be made to answer like its emulated original. It then has no twin.

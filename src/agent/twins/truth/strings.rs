@@ -9,7 +9,9 @@ use super::{
     moves::Move,
     references,
 };
-use crate::{arch::Arch, twins::layout};
+use kiln_records::arch::Arch;
+
+use crate::twins::layout;
 
 /// How far before a name the beginning of its string is searched.
 const LONGEST_BEGINNING: usize = 1024;

@@ -1,10 +1,9 @@
 //! Twins on trial: announced, published for the trial only, then judged. Writes only the directory of twins.
 
 use super::{World, in_dir};
-use crate::{
-    records::Failure,
-    twins::{choice::Verdict, layout},
-};
+use kiln_records::Failure;
+
+use crate::twins::{choice::Verdict, layout};
 
 impl World {
     /// Announces that `package`, which is being installed in the root, has programs with these keys that will be
