@@ -32,6 +32,7 @@ mod import;
 mod ims_cli;
 mod jobs;
 mod kiln_exec;
+mod local;
 mod logs;
 mod places;
 mod rebase;

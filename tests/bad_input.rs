@@ -5,6 +5,7 @@ use crate::support::{
     self, Kiln, Ran, Recipe,
     archive::{Archive, bomb, no_archive},
     repository::Repository,
+    run,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tar::EntryType;
@@ -35,7 +36,9 @@ fn assert_log_named(kiln: &Kiln, ran: &Ran) {
         .lines()
         .find_map(|line| line.strip_prefix("log        kiln "))
         .unwrap_or_else(|| panic!("no line names the log: {}", ran.stderr));
-    let shown = kiln.run(command.split_whitespace()).ok();
+    let mut command = kiln.command(command.split_whitespace());
+    command.env("KILN_SERVER", "local");
+    let shown = run(command).ok();
     assert_eq!(shown.stdout.trim_end_matches('\n'), log);
     assert!(log.lines().last().unwrap().contains("error: "), "{log}");
 }
@@ -203,16 +206,20 @@ fn a_disk_that_is_full() {
     let mounted = Mounted::tmpfs(dir.path(), "size=64m");
     let kiln = Kiln::at(dir.path());
     kiln.link_toolboxes();
-    let recipe = Recipe::with_script("cat /dev/zero > /var/full");
-    let ran = kiln.run(["build", recipe.path(), &repository.set()]);
+    // Otherwise this disk would be too small for any job.
+    let build = |recipe: &Recipe| {
+        let mut command = kiln.command(["build", recipe.path(), &repository.set()]);
+        command.env("KILN__CAPACITY__DISK_FLOOR", "1MiB");
+        run(command)
+    };
+    let ran = build(&Recipe::with_script("cat /dev/zero > /var/full"));
     let error = ran.failed();
     assert!(error.contains("full") || error.contains("No space left"), "{error}");
     assert!(ran.stderr.contains("hint: free space"), "{}", ran.last());
     assert_eq!(kiln.failure_code(), "disk_full");
     kiln.assert_nothing_built();
     // With the space it took given back, the next build works.
-    let recipe = Recipe::copy_of("rpm-minimal");
-    kiln.run(["build", recipe.path(), &repository.set()]).ok();
+    build(&Recipe::copy_of("rpm-minimal")).ok();
     drop(mounted);
 }
 

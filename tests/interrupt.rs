@@ -174,6 +174,28 @@ fn a_kiln_and_a_supervisor_killed_together_are_swept_up() {
 }
 
 #[test]
+fn a_build_whose_sandbox_dies_is_tried_again() {
+    needs!(support::no_namespaces());
+    let _alone = alone();
+    let (kiln, repository) = (Kiln::new(), Repository::native());
+    let recipe = Recipe::with_script("touch /var/asleep; sleep 3");
+    let mut command = kiln.command(["build", recipe.path(), &repository.set()]);
+    command.env("KILN__WATCH__RETRY_PAUSE", "1s");
+    let mut build = Started::new(command);
+    kiln.wait_for_file(&mut build, "var/asleep");
+    kill(processes_of(build.pid())["agent"], Signal::SIGKILL).unwrap();
+    let ran = build.end().ok();
+    assert!(ran.stderr.contains("its last try failed"), "{}", ran.stderr);
+    let job = kiln.jobs().pop().unwrap();
+    assert_eq!(
+        (&job["state"], &job["attempt"]),
+        (&"success".into(), &2.into()),
+        "{job}"
+    );
+    kiln.assert_clean();
+}
+
+#[test]
 fn whoever_dies_in_the_sandbox_the_build_says_so_and_cleans_up() {
     needs!(support::no_namespaces());
     for victim in ["supervisor", "entrance", "init", "agent"] {

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// An emulated CPU takes this long at most, on a host that does other things too.
 const PATIENCE: Duration = Duration::from_mins(20);
 
-fn no_qemu() -> Option<String> {
+pub fn no_qemu() -> Option<String> {
     let program = format!("qemu-system-{}", support::HOST);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|dir| dir.join(&program).exists());

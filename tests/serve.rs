@@ -53,6 +53,9 @@ async fn nothing_has_to_be_configured() {
     started.signal(Signal::SIGINT);
     assert_eq!(started.end().code, Some(0));
     assert!(kiln.data().join("records.sqlite").exists());
+    // Without a server there, its records can be used all the same.
+    let listed = kiln.run(["recipes", "list"]).ok();
+    assert!(listed.stderr.contains("using the records in"), "{}", listed.stderr);
     kiln.assert_clean();
 }
 

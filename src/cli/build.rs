@@ -12,11 +12,17 @@ use kiln_records::{
     protocol::{Compressor, SquashfsOptions, TemplateMode},
     run::Kernel,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    format::Format, job_progress, printer::Printer, progress::Progress, session::Session, signals::cancel_on_signal,
-    toolbox, values::twins,
+    format::Format,
+    isolation::{ISOLATION, IsolationName},
+    job_progress,
+    printer::Printer,
+    progress::Progress,
+    session::Session,
+    signals::cancel_on_signal,
+    toolbox,
+    values::twins,
 };
 use crate::{
     artifacts::ArtifactStore,
@@ -91,7 +97,7 @@ pub(super) struct BuildArguments {
     repos_timeout: u64,
 
     /// How builds are isolated from this host. `auto`: in virtual machines if this host runs them fast, else by namespaces.
-    #[arg(long, value_name = "KIND", value_enum, env = "KILN_ISOLATION", hide_env_values = true, default_value_t = IsolationName::Auto)]
+    #[arg(long, value_name = "KIND", value_enum, env = ISOLATION, hide_env_values = true, default_value_t = IsolationName::Auto)]
     isolation: IsolationName,
 
     /// Memory that each build may use, such as 8GiB [default: that of all jobs, `default_mem_size_gib`].
@@ -105,23 +111,6 @@ pub(super) struct BuildArguments {
     /// CPUs that each build may use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum IsolationName {
-    Auto,
-    Vm,
-    Namespace,
-}
-
-impl From<IsolationName> for Isolation {
-    fn from(name: IsolationName) -> Self {
-        match name {
-            IsolationName::Auto => Isolation::Auto,
-            IsolationName::Vm => Isolation::Vm,
-            IsolationName::Namespace => Isolation::Namespace,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -182,7 +171,10 @@ impl BuildArguments {
         let chosen = Isolation::from(self.isolation).choose(&mut config).await?;
         printer.note(&chosen.why);
         let session = Session::open_local(&config, printer, Format::Toml).await?;
-        let outcome = Box::pin(self.build(recipe, &archs, chosen.kernel, &session, &interrupted)).await;
+        let outcome = tokio::select! {
+            outcome = Box::pin(self.build(recipe, &archs, chosen.kernel, &session)) => outcome,
+            () = interrupted.cancelled() => Err(interruption()),
+        };
         session.close(outcome).await
     }
 
@@ -192,7 +184,6 @@ impl BuildArguments {
         archs: &[Arch],
         kernel: Kernel,
         session: &Session,
-        interrupted: &CancellationToken,
     ) -> Result<(), Failure> {
         let Some(local) = session.without_server() else {
             return Ok(());
@@ -206,13 +197,8 @@ impl BuildArguments {
         local.carry_out();
         let progress = Progress::new(&session.printer, archs);
         let following = jobs.iter().map(|job| follow(session, local, job, &progress));
-        let following = futures::future::try_join_all(following);
-        let ended = tokio::select! {
-            ended = following => ended.map(drop),
-            () = interrupted.cancelled() => Err(interruption()),
-        };
+        futures::future::try_join_all(following).await?;
         drop(progress);
-        ended?;
         // The user is told of files that were kept once they are complete.
         local.clear_up().await?;
         let mut failures = Vec::new();

@@ -23,6 +23,7 @@ mod format;
 mod image_files;
 mod images;
 mod ims;
+mod isolation;
 mod job_logs;
 mod job_options;
 mod job_progress;

@@ -10,18 +10,18 @@ use std::{
 use clap::Args;
 use kiln_records::{Code, Failure};
 
-use super::{format::Format, printer::Printer};
+use super::{format::Format, isolation, printer::Printer};
 use crate::{
     client::{Client, Collection, Data, Server, credentials::Credentials},
     config::Config,
-    site::{Isolation, Local},
+    site::Local,
 };
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server and output")]
 pub(super) struct ServerOptions {
-    /// The server [default: the one of `kiln login`, else http://127.0.0.1:9000; if nothing listens there, most commands
-    /// use the records of the data directory].
+    /// The server, or `local` for the records of the data directory [default: the server of `kiln login`, else
+    /// http://127.0.0.1:9000 if something listens there, else local].
     #[arg(long, global = true, env = "KILN_SERVER", value_name = "URL")]
     server: Option<String>,
 
@@ -59,6 +59,9 @@ pub(super) struct Session {
 /// Reads the configuration, which most commands that talk to a server do without.
 pub(super) type ReadConfig<'c> = &'c dyn Fn() -> Result<Config, Failure>;
 
+/// The name of the records of the data directory in place of a server's address.
+const LOCAL: &str = "local";
+
 /// How long a server on this host may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -88,21 +91,29 @@ impl ServerOptions {
         with_jobs: bool,
         work: impl AsyncFnOnce(&Session) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let is_named = self.named_server()?.is_some() || Credentials::load()?.default.is_some();
-        if is_named || listens(&Server::parse(Server::DEFAULT)?).await {
+        let is_local = self.server.as_deref() == Some(LOCAL);
+        let is_named = || -> Result<bool, Failure> {
+            Ok(self.named_server()?.is_some() || Credentials::load()?.default.is_some())
+        };
+        if !is_local && (is_named()? || listens(&Server::parse(Server::DEFAULT)?).await) {
             return work(&self.open(printer)?).await;
         }
         let mut config = config()?;
-        printer.note(format_args!(
-            "no server is named and none listens at {}: using the records in {}",
-            Server::DEFAULT,
-            config.data_dir.display()
-        ));
+        if !is_local {
+            printer.note(format_args!(
+                "no server is named and none listens at {}: using the records in {}",
+                Server::DEFAULT,
+                config.data_dir.display()
+            ));
+        }
         if with_jobs {
-            printer.note(Isolation::Auto.choose(&mut config).await?.why);
+            printer.note(isolation::asked()?.choose(&mut config).await?.why);
         }
         let session = Session::open_local(&config, printer, self.format).await?;
-        let outcome = work(&session).await;
+        let outcome = match session.without_server().map(Local::can_carry_out) {
+            Some(Err(lack)) if with_jobs => Err(lack),
+            _ => work(&session).await,
+        };
         session.close(outcome).await
     }
 
@@ -136,7 +147,11 @@ impl ServerOptions {
                 .and_then(|hostname| Server::parse_gateway(&hostname))
                 .map(Some);
         }
-        self.server.as_deref().map(Server::parse).transpose()
+        match self.server.as_deref() {
+            Some(LOCAL) => Err(Failure::new(Code::Usage, "this command needs a server")
+                .hint("name one with --server URL; `kiln serve` runs one")),
+            server => server.map(Server::parse).transpose(),
+        }
     }
 
     /// The token from the command line or the environment.

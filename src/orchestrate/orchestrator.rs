@@ -134,6 +134,13 @@ impl Orchestrator {
         Ok(nodes.into_iter().map(|node| node.xname).collect())
     }
 
+    /// Shows other hosts that this process is alive, before it adds a job that they must leave alone.
+    pub(super) async fn show_life(&self) -> Result<(), StoreError> {
+        self.store
+            .note_server(self.runner.unwrap_or(self.id), Moment::now())
+            .await
+    }
+
     /// Whether this process carries out a job that has been launched.
     pub(super) fn carries_out(&self, run: &Run) -> bool {
         run.owner == Some(self.id) && run.plan.runner == self.runner

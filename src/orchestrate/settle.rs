@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::{job_span, launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
-    sandbox::{Driver, SandboxState, Scratch},
+    sandbox::{Driver, Evidence, SandboxState, Scratch},
     store::{StoreError, StoredRun},
 };
 
@@ -32,9 +32,7 @@ impl Orchestrator {
     ///
     /// The first failure, after everything else was tried; the next pass starts afresh.
     pub async fn settle_once(&self) -> Result<(), Failure> {
-        self.store
-            .note_server(self.runner.unwrap_or(self.id), Moment::now())
-            .await?;
+        self.show_life().await?;
         let mut outcome = Ok(());
         let mut note = |done: Result<(), Failure>| {
             if let Err(failure) = done {
@@ -146,6 +144,7 @@ impl Orchestrator {
         if self.is_here(run) {
             self.let_exit(stored).await?;
             self.note_use(stored).await?;
+            self.note_warning(stored).await?;
             kept = self.keeps_scratch(run);
             let scratch = if kept { Scratch::Keep } else { Scratch::Remove };
             self.driver_of(run).destroy(job, scratch).await?;
@@ -176,6 +175,18 @@ impl Orchestrator {
         let until = tokio::time::Instant::now() + EXIT_GRACE;
         while driver.look(job).await? == SandboxState::Running && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Tells the user what the place could not give the sandbox, such as limits.
+    async fn note_warning(&self, stored: &StoredRun) -> Result<(), Failure> {
+        if let SandboxState::Ended(Evidence {
+            warning: Some(warning), ..
+        }) = self.driver_of(&stored.run).look(stored.job.id).await?
+        {
+            tracing::warn!("{warning}");
+            self.say(stored.job.id, format!("warning: {warning}")).await;
         }
         Ok(())
     }

@@ -61,6 +61,8 @@ pub struct Local {
     artifacts: ArtifactStore,
     asker: Arc<Asker>,
     orchestrator: Option<Arc<Orchestrator>>,
+    /// Why no jobs can be carried out here, if none can.
+    lack: Option<Failure>,
     background: Mutex<Background>,
     api: Api,
     stop: CancellationToken,
@@ -103,15 +105,10 @@ impl Local {
             Arc::clone(&feed),
             Some(&runner),
         );
-        let jobs = jobs
-            .inspect_err(|failure| {
-                tracing::warn!(
-                    code = failure.code.name(),
-                    hint = failure.hint,
-                    "no job can be carried out here: {failure}"
-                );
-            })
-            .ok();
+        let (jobs, lack) = match jobs {
+            Ok(jobs) => (Some(jobs), None),
+            Err(lack) => (None, Some(lack)),
+        };
         let orchestrator = jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator));
         let asker = Arc::new(Asker {
             store: Arc::clone(&store),
@@ -153,6 +150,7 @@ impl Local {
             artifacts,
             asker,
             orchestrator,
+            lack,
             background: Mutex::new(Background { jobs, agents, tasks }),
             api,
             stop,
@@ -186,12 +184,22 @@ impl Local {
         Some(driver.kept_at(job))
     }
 
+    /// Succeeds if jobs can be carried out here.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    pub fn can_carry_out(&self) -> Result<(), Failure> {
+        self.lack.clone().map_or(Ok(()), Err)
+    }
+
     /// Adds a job of this process, which waits for [`Local::carry_out`].
     ///
     /// # Errors
     ///
     /// Why there is no job.
     pub async fn ask(&self, ask: Ask) -> Result<Job, Refusal> {
+        self.can_carry_out()?;
         self.asker.ask(JobId::new(), ask, None).await
     }
 
@@ -233,6 +241,7 @@ impl Local {
             .shutdown()
             .await;
         orphans::remove(&self.api).await;
+        self.store.forget_server(self.runner.id()).await?;
         if let Some(embedded) = self.embedded {
             embedded.shutdown().await;
         }

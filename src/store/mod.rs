@@ -203,6 +203,9 @@ pub trait Runs: Send + Sync {
     /// Records that a server is alive.
     async fn note_server(&self, id: ServerId, now: Moment) -> Result<()>;
 
+    /// Records that a server, or a command, has left nothing behind.
+    async fn forget_server(&self, id: ServerId) -> Result<()>;
+
     /// Servers that were alive at that moment or later.
     async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>>;
 }

@@ -98,7 +98,7 @@ fn the_first_change_that_fails_ends_the_job_and_says_why() {
     for (change, said) in [
         (
             ["--run", "echo reason >&2; exit 3"],
-            "`echo reason >&2; exit 3` ended with code 3; it said last: reason",
+            "`echo reason >&2; exit 3` ended with code 3; its last line: reason",
         ),
         (["--run", "/no/such/program"], "ended with code 127"),
         (["--ansible", &playbook], "ansible `site.yml` ended with code 2"),

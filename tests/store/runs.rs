@@ -225,4 +225,7 @@ async fn servers_are_known_by_when_they_were_alive(place: &Place) {
     assert_eq!(store.servers_since(at(3)).await.unwrap(), [one]);
     assert_eq!(store.servers_since(at(4)).await.unwrap(), []);
     assert_eq!(store.servers_since(at(1)).await.unwrap().len(), 2);
+    store.forget_server(one).await.unwrap();
+    store.forget_server(one).await.unwrap();
+    assert_eq!(store.servers_since(at(1)).await.unwrap(), [two]);
 }

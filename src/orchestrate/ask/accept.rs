@@ -113,6 +113,7 @@ impl Orchestrator {
         };
         job.status = run.status(job.status);
         show_shell(&mut job, &run);
+        self.show_life().await?;
         self.store.insert_run(&job, &run).await?;
         match decision {
             Decision::Refused(failure) => {

@@ -88,6 +88,7 @@ impl Orchestrator {
             shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
         }
         show_shell(&mut record, &new);
+        self.show_life().await?;
         self.store.insert_run(&record, &new).await?;
         self.wake.launch.notify_one();
         Ok(record)

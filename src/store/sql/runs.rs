@@ -77,6 +77,12 @@ impl Runs for ThisStore {
         self.write_one(statement).await.map(|_| ())
     }
 
+    async fn forget_server(&self, id: ServerId) -> Result<()> {
+        let mut statement = Statement::new("DELETE FROM servers WHERE id = ");
+        statement.push_bind(id.to_string());
+        self.write_one(statement).await.map(|_| ())
+    }
+
     async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>> {
         let mut statement = Statement::new("SELECT id FROM servers WHERE seen >= ");
         statement.push_bind(moment.micros()).push(" ORDER BY id");
