@@ -128,7 +128,7 @@ fn only_what_fits_is_joined() {
     };
     assert!(refused(&emulator, &emulator).contains("writable data"));
     assert!(refused(Path::new("/bin/sh"), &exec).contains("not static"));
-    assert!(refused(&support::source_dir().join("Cargo.toml"), &exec).contains("no 64-bit ELF"));
+    assert!(refused(&support::source_dir().join("Cargo.toml"), &exec).contains("not a 64-bit ELF"));
 
     join(&emulator, &exec, &joined).unwrap();
     // It gave away another note than that of its build-id.
