@@ -162,7 +162,7 @@ fn help_of_artifacts() {
         Commands:
           list    List the objects of every image, or of one
           get     Download the objects of an image
-          delete  Delete the objects of an image, the manifest first
+          delete  Delete an image for good: its record, and its objects, the manifest first
           serve   Run the embedded S3 service, so that any S3 client can read the images, until Ctrl-C
           help    Print this message or the help of the given subcommand(s)
 

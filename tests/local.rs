@@ -84,6 +84,10 @@ fn without_a_server_the_records_know_builds_and_their_images() {
         .collect();
     assert_eq!(ends, ["success"; 3], "{jobs:#}");
 
+    kiln.run(["artifacts", "delete", image["id"].as_str().unwrap()]).ok();
+    let images = json(&kiln, &["images", "list"]);
+    assert_eq!(images.as_array().unwrap().len(), 2, "{images:#}");
+
     // A job's own objects go with its record.
     for job in kiln.jobs() {
         local(&kiln, &["jobs", "delete", job["id"].as_str().unwrap()]).ok();

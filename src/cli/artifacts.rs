@@ -4,10 +4,14 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::Subcommand;
-use kiln_records::{Code, Failure, ImageId};
+use kiln_records::{Code, Failure, Image, ImageId};
 
 use super::printer::Printer;
-use crate::{config::Config, site};
+use crate::{
+    config::Config,
+    site,
+    store::{Collection, Side},
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ArtifactsCommand {
@@ -24,7 +28,7 @@ pub(super) enum ArtifactsCommand {
         #[arg(long, default_value = ".", value_name = "DIR")]
         output: PathBuf,
     },
-    /// Delete the objects of an image, the manifest first.
+    /// Delete an image for good: its record, and its objects, the manifest first.
     Delete {
         /// The image's id.
         image: ImageId,
@@ -42,13 +46,21 @@ impl ArtifactsCommand {
         match self {
             ArtifactsCommand::List { image } => list(config, printer, image).await,
             ArtifactsCommand::Get { image, output } => get(config, printer, image, output).await,
-            ArtifactsCommand::Delete { image } => {
-                let (store, _embedded) = site::artifact_store(config).await?;
-                store.discard_image(image).await
-            }
+            ArtifactsCommand::Delete { image } => delete(config, image).await,
             ArtifactsCommand::Serve { port } => serve(config, printer, port).await,
         }
     }
+}
+
+/// Deletes an image for good: its record, wherever it is, then its objects.
+async fn delete(config: &Config, image: ImageId) -> Result<(), Failure> {
+    let records = site::open_store(config).await?;
+    for side in [Side::Live, Side::Deleted] {
+        Collection::<Image>::purge(&*records, side, Some(image), true).await?;
+    }
+    records.close().await;
+    let (store, _embedded) = site::artifact_store(config).await?;
+    store.discard_image(image).await
 }
 
 async fn list(config: &Config, printer: &Printer, image: Option<ImageId>) -> Result<(), Failure> {
