@@ -209,7 +209,9 @@ fn a_disk_that_is_full() {
     // Otherwise this disk would be too small for any job.
     let build = |recipe: &Recipe| {
         let mut command = kiln.command(["build", recipe.path(), &repository.set()]);
-        command.env("KILN__CAPACITY__DISK_FLOOR", "1MiB");
+        command
+            .env("KILN__CAPACITY__DISK_FLOOR", "1MiB")
+            .env("KILN__CAPACITY__FIRST_DISK", "16MiB");
         run(command)
     };
     let ran = build(&Recipe::with_script("cat /dev/zero > /var/full"));
