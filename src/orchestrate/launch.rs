@@ -78,6 +78,18 @@ impl Orchestrator {
             }
         }
         for (place, queue) in queues {
+            let room = match place.as_str() {
+                LOCAL => self.runners.room().await?,
+                // A place elsewhere may take long to answer, and a command seldom takes room there.
+                _ => None,
+            };
+            if place == LOCAL && room.is_none() {
+                let reason = "another kiln process is giving its jobs room on this host";
+                waiting.extend(queue.iter().map(|(job, _)| (*job, reason.to_owned())));
+                continue;
+            }
+            // Another process may have taken room since.
+            let open = self.store.open_runs().await?;
             let held: Vec<_> = open
                 .iter()
                 // Other processes of this data directory use the same places.

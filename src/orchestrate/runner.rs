@@ -5,16 +5,25 @@
 //! runners/ID/lock     held as long as the process lives
 //! runners/ID/doors    the sockets that its sandboxes see
 //! runners/ID/api.sock the address of its own API
+//! runners/room.lock   held by the process that gives its jobs room on this host
 //! ```
 
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use kiln_records::{Code, Failure, ServerId};
 
+use crate::sandbox::namespace::make_private_dir;
+
 const LOCK: &str = "lock";
+
+const ROOM: &str = "room.lock";
+
+/// How long to wait for another process that gives its jobs room, which takes milliseconds.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The prefix of a directory that is not locked yet.
 const NEW: &str = "new-";
@@ -45,7 +54,7 @@ impl Runners {
     /// When the directory cannot be written to.
     pub fn enter(&self) -> Result<Runner, Failure> {
         let failed = |error: std::io::Error| Failure::io("cannot make the directory of this command", &error);
-        crate::sandbox::namespace::make_private_dir(&self.0)?;
+        make_private_dir(&self.0)?;
         let id = ServerId::new();
         // The directory gets its name once it is locked, so that the name of a living runner is never free.
         let new = tempfile::Builder::new()
@@ -66,6 +75,35 @@ impl Runners {
             Ok(lock) => lock.file().try_lock_shared().is_ok(),
             // A runner removes its directory when it leaves.
             Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
+    /// Excludes the other processes of the data directory from giving jobs room on this host, until the returned file is
+    /// dropped: each counts what the others have taken. `None` when another one does not let go in time.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be made.
+    pub async fn room(&self) -> Result<Option<fs_err::File>, Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot lock the room on this host", &error);
+        make_private_dir(&self.0)?;
+        let path = self.0.join(ROOM);
+        let lock = fs_err::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path);
+        let lock = lock.map_err(failed)?;
+        let until = Instant::now() + ROOM_PATIENCE;
+        loop {
+            match lock.file().try_lock() {
+                Ok(()) => return Ok(Some(lock)),
+                Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(std::fs::TryLockError::WouldBlock) => return Ok(None),
+                Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
+            }
         }
     }
 
@@ -174,6 +212,18 @@ mod tests {
         // What cannot be looked at is not known to be gone.
         fs_err::write(&left, "no directory").unwrap();
         assert!(!runners.is_gone(id));
+    }
+
+    #[tokio::test]
+    async fn one_process_at_a_time_gives_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let runners = Runners::of(dir.path());
+        let taken = runners.room().await.unwrap();
+        assert!(taken.is_some());
+        assert!(runners.room().await.unwrap().is_none());
+        runners.sweep().unwrap();
+        drop(taken);
+        assert!(runners.room().await.unwrap().is_some());
     }
 
     #[test]

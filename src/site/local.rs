@@ -96,7 +96,7 @@ impl Local {
         let (artifacts, embedded) = artifact_store(config).await?;
         let endpoint = seen_s3_endpoint(config, embedded.as_ref());
         let feed = Arc::new(LogFeed::default());
-        let (agents, config) = agents_socket(config).await?;
+        let (agents, config) = agents_socket(config).await;
         let jobs = JobService::new(
             &config,
             Arc::clone(&store),
@@ -287,17 +287,18 @@ impl Local {
         };
         let until = Instant::now() + longest;
         while orchestrator.has_remains().await? {
-            if Instant::now() > until {
-                tracing::warn!("something is not cleared away yet; the next kiln command goes on with it");
-                break;
-            }
             let runs = self.background().jobs.is_none();
-            if runs {
+            let pass = if runs {
                 orchestrator.clear_away();
+                Ok(())
             } else {
                 // No loop runs that could do it.
-                orchestrator.commit_once().await?;
-                orchestrator.settle_once().await?;
+                orchestrator.commit_once().await.and(orchestrator.settle_once().await)
+            };
+            // What cannot be cleared away now, since S3 is away perhaps, does not keep a command from its own work.
+            if pass.is_err() || Instant::now() > until {
+                tracing::warn!("something is not cleared away yet; the next kiln command goes on with it");
+                break;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -307,19 +308,22 @@ impl Local {
 
 /// A socket for agents in virtual machines of an engine, which have no other way to this process; and the configuration
 /// with its address. Without an engine, or an address at which build hosts reach this host, there is none.
-async fn agents_socket(config: &Config) -> Result<(Option<Sockets>, Config), Failure> {
+async fn agents_socket(config: &Config) -> (Option<Sockets>, Config) {
     let mut config = config.clone();
     let url = config.server.agent_url.take().and_then(|url| Url::parse(&url).ok());
     let (Some(mut url), Some(_)) = (url, &config.docker.engine) else {
-        return Ok((None, config));
+        return (None, config);
     };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let ip = host.parse().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into());
     // A server may have the port of the configuration.
-    let sockets = Sockets::open(&[SocketAddr::new(ip, 0)]).await?;
+    let Ok(sockets) = Sockets::open(&[SocketAddr::new(ip, 0)]).await else {
+        // The address is another host's, which passes calls on to the server only.
+        return (None, config);
+    };
     let port = sockets.addresses().first().map(SocketAddr::port);
     if url.set_port(port).is_ok() {
         config.server.agent_url = Some(url.into());
     }
-    Ok((Some(sockets), config))
+    (Some(sockets), config)
 }
