@@ -143,7 +143,7 @@ fn signals_reach_ssh() {
 
 #[test]
 fn a_stopped_ssh_stops_kiln_so_that_the_users_shell_notices() {
-    let login = Login::new("echo $$ >>$OUT; kill -TSTP $$; echo on >>$OUT; exit 4");
+    let login = Login::new("echo $$ >>$OUT; kill -STOP $$; echo on >>$OUT; exit 4");
     let mut child = login.start();
     wait(|| state(pid(&child)) == "T", "kiln stops");
     let ssh: i32 = login.said().trim().parse().unwrap();
