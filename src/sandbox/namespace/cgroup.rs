@@ -129,6 +129,15 @@ impl Cgroup {
     }
 }
 
+/// The counters of a sandbox's groups, read by another process than its supervisor.
+pub(super) fn counters_by_name(name: &str) -> Counters {
+    let dirs = parents().into_iter();
+    Counters::of(
+        dirs.map(|(parent, prefix)| parent.join(format!("{prefix}{name}")))
+            .collect(),
+    )
+}
+
 /// Removes the groups of a sandbox whose supervisor died. Blocks for a moment while its processes end.
 pub(super) fn remove_by_name(name: &str) {
     for (parent, prefix) in parents() {

@@ -96,8 +96,14 @@ impl Driver for NamespaceDriver {
 
     async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
         let files = self.files(job);
-        let ended = files.report().map(|report| report.usage);
-        Ok(ended.or_else(|| files.usage()).unwrap_or_default())
+        if let Some(report) = files.report() {
+            return Ok(report.usage);
+        }
+        let mut usage = files.usage().unwrap_or_default();
+        // The note is up to a second old, and a build that lost a process may fail at once.
+        let kills = cgroup::counters_by_name(&job.to_string()).oom_kills();
+        usage.oom_kills = usage.oom_kills.max(kills);
+        Ok(usage)
     }
 
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
