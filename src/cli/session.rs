@@ -247,8 +247,9 @@ impl Session {
 
     /// Ends the session: without a server, its jobs end with it.
     pub(super) async fn close(self, outcome: Result<(), Failure>) -> Result<(), Failure> {
+        let interrupted = outcome.as_ref().is_err_and(|failure| failure.code == Code::Interrupted);
         let closed = match self.local {
-            Some(local) => Box::pin(local.close()).await,
+            Some(local) => Box::pin(local.close(interrupted)).await,
             None => Ok(()),
         };
         outcome.and(closed)

@@ -134,7 +134,7 @@ impl Orchestrator {
         Ok(nodes.into_iter().map(|node| node.xname).collect())
     }
 
-    /// Shows other hosts that this process is alive, before it adds a job that they must leave alone.
+    /// Shows other hosts that this process is alive, so that they leave its jobs alone.
     pub(super) async fn show_life(&self) -> Result<(), StoreError> {
         self.store
             .note_server(self.runner.unwrap_or(self.id), Moment::now())

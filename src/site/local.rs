@@ -224,15 +224,15 @@ impl Local {
         background.tasks.spawn(async move { jobs.run(&config, &stop).await });
     }
 
-    /// Ends the jobs of this process that have not ended, and waits until what they left is cleared away.
+    /// Ends the jobs of this process that have not ended, and waits until what they left is cleared away. `hurry` says
+    /// that the user waits for the end of the command.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn close(self: Box<Self>) -> Result<(), Failure> {
-        let interrupted = self.interrupt().await?;
-        self.wait_until_clear(if interrupted { LEAVING } else { CLEARING_UP })
-            .await?;
+    pub async fn close(self: Box<Self>, hurry: bool) -> Result<(), Failure> {
+        self.interrupt().await?;
+        self.wait_until_clear(if hurry { LEAVING } else { CLEARING_UP }).await?;
         self.stop.cancel();
         let background = self.background.into_inner();
         background
@@ -249,21 +249,20 @@ impl Local {
         Ok(())
     }
 
-    /// Ends the jobs of this process that have not ended. Returns whether there were any.
-    async fn interrupt(&self) -> Result<bool, Failure> {
-        let mut interrupted = false;
+    /// Ends the jobs of this process that have not ended.
+    async fn interrupt(&self) -> Result<(), Failure> {
+        let Some(orchestrator) = &self.orchestrator else {
+            return Ok(());
+        };
         for stored in self.store.open_runs().await? {
             if stored.run.plan.runner != Some(self.runner.id()) || stored.run.state.is_final() {
                 continue;
             }
-            interrupted = true;
-            if let Some(orchestrator) = &self.orchestrator {
-                let failure = Failure::new(Code::Interrupted, "the build was interrupted");
-                // A job that is about to end with its image may do so.
-                let _ = orchestrator.cancel(stored.job.id, failure).await;
-            }
+            let failure = Failure::new(Code::Interrupted, "the build was interrupted");
+            // A job that is about to end with its image may do so.
+            let _ = orchestrator.cancel(stored.job.id, failure).await;
         }
-        Ok(interrupted)
+        Ok(())
     }
 
     fn background(&self) -> MutexGuard<'_, Background> {

@@ -113,7 +113,10 @@ impl Orchestrator {
         };
         job.status = run.status(job.status);
         show_shell(&mut job, &run);
-        self.show_life().await?;
+        if self.runner.is_some() {
+            // The job has an owner from now on, and other hosts must see that it lives.
+            self.show_life().await?;
+        }
         self.store.insert_run(&job, &run).await?;
         match decision {
             Decision::Refused(failure) => {

@@ -88,7 +88,10 @@ impl Orchestrator {
             shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
         }
         show_shell(&mut record, &new);
-        self.show_life().await?;
+        if self.runner.is_some() {
+            // The job has an owner from now on, and other hosts must see that it lives.
+            self.show_life().await?;
+        }
         self.store.insert_run(&record, &new).await?;
         self.wake.launch.notify_one();
         Ok(record)
