@@ -89,6 +89,7 @@ bench: build
 	@.ci/install-packages bench
 	benches/run
 	benches/emulation
+	benches/corpus/run
 	benches/api
 	benches/jobs
 	benches/customize

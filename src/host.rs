@@ -1,7 +1,10 @@
 //! Facts about this machine: its name, its memory, its package mirror and its trusted authorities. Reads files of the
 //! system.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// The kernel's id of this boot.
 pub fn boot_id() -> Option<String> {
@@ -135,21 +138,16 @@ pub fn ca_bundle() -> Option<String> {
 }
 
 /// This host's memory, in bytes.
-pub fn memory() -> Option<u64> {
-    let text = fs_err::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()?;
-    Some(kib * 1024)
-}
-
-/// The memory of this host that builds may use, in bytes: the rest keeps the host alive.
-pub fn nine_tenths_of_memory() -> Option<u64> {
-    Some(memory()? / 10 * 9)
+///
+/// # Errors
+///
+/// When the kernel's file cannot be read, or lacks it.
+pub fn memory() -> io::Result<u64> {
+    let text = fs_err::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

@@ -211,12 +211,20 @@ pub enum Destination {
     Network(IpNet),
     /// A host; its addresses are looked up when they are needed.
     Host(String),
+    /// All addresses of the host that Kiln runs on, except its loopback: `this-host`.
+    ThisHost,
 }
+
+/// [`Destination::ThisHost`] in a file.
+const THIS_HOST: &str = "this-host";
 
 impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text == THIS_HOST {
+            return Ok(Self::ThisHost);
+        }
         if let Ok(network) = text.parse::<IpNet>() {
             return Ok(Self::Network(network.trunc()));
         }
@@ -243,6 +251,7 @@ impl fmt::Display for Destination {
         match self {
             Self::Network(network) => network.fmt(f),
             Self::Host(name) => f.write_str(name),
+            Self::ThisHost => f.write_str(THIS_HOST),
         }
     }
 }
@@ -356,6 +365,7 @@ mod tests {
             ("169.254.169.254", "169.254.169.254/32"),
             ("fd00:ec2::254", "fd00:ec2::254/128"),
             ("packages.local", "packages.local"),
+            ("this-host", "this-host"),
         ] {
             assert_eq!(text.parse::<Destination>().unwrap().to_string(), written);
         }

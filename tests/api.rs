@@ -16,6 +16,7 @@ mod manifests;
 mod moments;
 mod moved;
 mod openapi;
+mod ownership;
 mod public_keys;
 mod recipes;
 mod remote_build_nodes;

@@ -203,7 +203,7 @@ fn a_disk_that_is_full() {
     needs!(support::no_namespaces(), support::not_root());
     let repository = Repository::native();
     let dir = tempfile::Builder::new().prefix("kiln-test-").tempdir().unwrap();
-    let mounted = Mounted::tmpfs(dir.path(), "size=64m");
+    let mounted = Mounted::tmpfs(dir.path(), "size=128m");
     let kiln = Kiln::at(dir.path());
     kiln.link_toolboxes();
     // Otherwise this disk would be too small for any job.

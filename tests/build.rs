@@ -56,32 +56,76 @@ fn assert_host_runs_nothing_foreign() {
 }
 
 /// debian-minimal, built for both architectures by one command, and fetched with the AWS command line.
-struct Both {
-    kiln: Kiln,
+pub struct Both {
+    pub kiln: Kiln,
+    /// Where its recipe is.
+    pub recipe: PathBuf,
     ran: Ran,
-    images: BTreeMap<&'static str, Fetched>,
+    pub images: BTreeMap<&'static str, Fetched>,
     /// How often the host was looked at while the build ran.
     looks: u32,
 }
 
 /// An image's objects as a client gets them.
-struct Fetched {
+pub struct Fetched {
     id: String,
     dir: PathBuf,
     manifest: Value,
-    job: Value,
+    pub job: Value,
     /// The output of `head-object`, by file name.
     heads: BTreeMap<String, Value>,
 }
 
 impl Fetched {
-    fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 }
 
+/// What the recipe's script does first: it installs a package itself, and reports facts about the twins, one per line.
+const SCRIPT: &str = r#"#!/bin/bash
+set -eu
+count() { ls /.kiln/bin 2>/dev/null | wc -l; }
+before=$(count)
+if touch /.kiln/bin/mine 2>/dev/null; then echo "fact writable"; fi
+# kiwi's own sources are there until the end.
+kiwi=/var/cache/kiwi/apt-get
+apt-get -q -y -o "Dir::State=$kiwi" -o Dir::State::status=/var/lib/dpkg/status -o "Dir::Cache=$kiwi" \
+    -o "Dir::Etc=$kiwi" install ed
+# The agent looks several times a second.
+for second in 1 2 3 4 5 6 7 8 9 10; do
+    after=$(count)
+    [ "$after" = "$before" ] && [ "$before" != 0 ] || break
+    sleep 1
+done
+echo "fact grown $((after - before))"
+printf 'a\nfact edited\n.\n,p\nQ\n' | ed -s
+echo "fact machine $(uname -m)"
+"#;
+
+/// A script that runs before most packages are there. Its shell computes what depends on the CPU, after it has written: the
+/// twin ends, and the root is made once more, from the same repositories.
+const EARLY_SCRIPT: &str = r#"#!/bin/bash
+set -eu
+echo "fact early" > /etc/early
+printf '%.2f %a\n' 1.115 0.1 >> /etc/early
+"#;
+
+/// debian-minimal with these scripts before its own. Its images have their repositories configured, as images do that are
+/// changed later.
+fn recipe(dir: &Path) -> PathBuf {
+    let own = fs_err::read_to_string(support::source_dir().join("recipes/debian-minimal/config.sh")).unwrap();
+    let recipe = Recipe::copy_of("debian-minimal")
+        .with_config("repository_gpgcheck=", "imageinclude=\"true\" repository_gpgcheck=")
+        .with("post_bootstrap.sh", EARLY_SCRIPT)
+        .with("config.sh", &(SCRIPT.to_owned() + &own));
+    let named = dir.join("debian-minimal");
+    tool("cp", &["-a", recipe.path(), named.to_str().unwrap()]);
+    named
+}
+
 /// One for all tests of this program: it takes minutes.
-fn both() -> &'static Both {
+pub fn both() -> &'static Both {
     static BOTH: LazyLock<Both> = LazyLock::new(build_both);
     &BOTH
 }
@@ -97,8 +141,17 @@ fn build_both() -> Both {
     let before = host_binfmt();
     assert_host_runs_nothing_foreign();
     let archs = format!("{HOST},{}", if foreign() == "aarch64" { "arm64" } else { "amd64" });
-    let recipe = support::source_dir().join("recipes/debian-minimal");
-    let build = kiln.start(["build", "--verbose", recipe.to_str().unwrap(), "--arch", &archs]);
+    let recipe = recipe(&dir);
+    let all = [
+        "build",
+        "--verbose",
+        recipe.to_str().unwrap(),
+        "--arch",
+        &archs,
+        "--twins",
+        "full",
+    ];
+    let build = kiln.start(all);
     let (over, looks) = (AtomicBool::new(false), AtomicU32::new(0));
     let ran = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
@@ -126,6 +179,7 @@ fn build_both() -> Both {
         images: BTreeMap::from(images),
         looks: looks.into_inner(),
         kiln,
+        recipe,
         ran,
     }
 }
@@ -550,6 +604,35 @@ fn a_kernel_of_another_architecture_is_refused() {
         "{error}"
     );
     kiln.assert_nothing_built();
+}
+
+#[test]
+fn no_password_of_a_repository_is_in_any_log() {
+    needs!(support::no_namespaces());
+    let (kiln, repository) = (Kiln::new(), Repository::native());
+    let url = repository.url().replace("://", "://me:in-the-address@");
+    let recipe = Recipe::with_script(
+        "echo \"curl -u me:as-an-attribute and me:in-the-address\"; echo https://a:unknown-before@host/x >&2",
+    )
+    .with_config(
+        "alias=\"tiny\"",
+        "alias=\"tiny\" username=\"me\" password=\"as-an-attribute\"",
+    );
+    let set = format!("--set=rpm_repo={url}");
+    kiln.run(["build", recipe.path(), &set]).ok();
+    let job = &kiln.jobs()[0];
+    let artifact = kiln.data().join("packed");
+    let from = format!("s3://boot-images/{}/build.log.zst", job["image"].as_str().unwrap());
+    Client::new(&kiln).aws(&["s3", "cp", &from, artifact.to_str().unwrap()]);
+    let packed = fs_err::File::open(artifact).unwrap();
+    let packed = std::io::read_to_string(zstd::Decoder::new(packed).unwrap()).unwrap();
+    for (what, text) in [("log", kiln.log(job)), ("artifact", packed)] {
+        assert!(text.contains("curl -u me:***"), "{what}: {text}");
+        for secret in ["as-an-attribute", "in-the-address", "unknown-before"] {
+            let shown = text.lines().find(|line| line.contains(secret));
+            assert_eq!(shown, None, "{what}");
+        }
+    }
 }
 
 #[test]

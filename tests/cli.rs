@@ -118,6 +118,9 @@ fn help_of_build() {
               --twins <LEVEL>
                   Which tools of the image may run as native twins in an emulated build [default: full, or
                   what the configuration says] [possible values: off, tools, shell, full]
+              --verify-twins
+                  Make an emulated root once more, without native twins, and compare: takes as long as
+                  `--twins off` besides
               --compression <COMPRESSION>
                   Compressor of the squashfs [default: zstd] [possible values: zstd, gzip, xz, lz4]
               --compression-level <N>
@@ -316,7 +319,10 @@ async fn warnings_are_printed_like_errors() {
         let any = "127.0.0.1:0".parse().unwrap();
         let s3 = EmbeddedS3::start(&kiln.data().join("s3"), any).await.unwrap();
         let store = ArtifactStore::connect(&S3Settings::from(&s3)).await.unwrap();
-        store.put_log(image, b"a log".to_vec()).await.unwrap();
+        store
+            .put_log(image, futures::stream::iter([Ok("a log".into())]))
+            .await
+            .unwrap();
         s3.shutdown().await;
     }
     // A directory cannot be removed as a file is.

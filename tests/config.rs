@@ -110,6 +110,35 @@ fn an_engine_that_can_be_nowhere() {
 }
 
 #[test]
+fn places_that_no_job_could_ever_have() {
+    let engine = "[docker]\nengine = 'unix:///run/x.sock'\nvm_runtime = 'kata'\n";
+    for (text, says) in [
+        (
+            "[isolation]\ndrivers = ['kata', 'microvm']\n",
+            "2: [isolation] drivers: there is no engine for `kata`",
+        ),
+        (
+            "[isolation]\ndrivers = ['docker', 'docker']\n",
+            "2: [isolation] drivers: a driver is listed twice",
+        ),
+        (
+            "[isolation]\ndrivers = ['podman']\n",
+            "2: `drivers`: unknown variant `podman`",
+        ),
+        (
+            engine,
+            "3: [docker] vm_runtime: agents in its virtual machines have no way to this server",
+        ),
+    ] {
+        let said = Configured::new(text).checked(&[]);
+        assert!(said.contains(&format!("DATA/kiln.toml:{says}")), "{said}");
+        assert!(said.starts_with("exit code 1") && said.contains("hint: "), "{said}");
+    }
+    let good = format!("{engine}[server]\nagent_url = 'https://kiln:9000'\n[isolation]\ndrivers = ['kata']\n");
+    assert!(Configured::new(&good).checked(&[]).starts_with("exit code 0"));
+}
+
+#[test]
 fn settings_that_make_no_sense_together() {
     let configured = Configured::new(
         "[server]\n\
@@ -233,7 +262,14 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #tls_key =                                       # not set
         insecure_http = false                            # default
         #agent_url =                                     # not set
+        #agent_ca_bundle =                               # not set
+        hosts = []                                       # default
         #public_url =                                    # not set
+
+        [trusted_listener]
+        listen = []                                      # default
+        networks = []                                    # default
+        role = "write"                                   # default
 
         [auth]
         mode = "auto"                                    # default
@@ -272,6 +308,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         secret_key = "REDACTED"                          # DATA/kiln.toml:7
         recipes_bucket = "ims"                           # default
         images_bucket = "boot-images"                    # default
+        foreign_buckets = "refuse"                       # default
         #ca_bundle =                                     # not set
 
         [embedded_s3]
@@ -295,19 +332,22 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
 
         [isolation]
         foreign = "vm"                                   # default
+        drivers = []                                     # default
         loopback_ports = []                              # default
 
         [network]
         allow = []                                       # default
-        deny = ["169.254.0.0/16", "100.100.100.200/32", "fd00:ec2::254/128"] # default
+        deny = ["this-host", "169.254.0.0/16", "100.100.100.200/32", "fd00:ec2::254/128"] # default
 
         [docker]
         #engine =                                        # not set
         #certificates =                                  # not set
         #vm_runtime =                                    # not set
+        dns = []                                         # default
 
         [emulation]
         twins = "full"                                   # default
+        verify_percent = 0                               # default
 
         [capacity]
         #jobs =                                          # not set
@@ -326,7 +366,9 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         wall = "4h"                                      # default
         emulated_factor = 10                             # default
         attempts = 3                                     # default
+        interruptions = 10                               # default
         retry_pause = "5s"                               # default
+        log_bytes = "64MiB"                              # default
         keep_failed = "1h"                               # default
 
         [remote_build_nodes]

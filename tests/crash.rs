@@ -177,6 +177,7 @@ fn parse(line: &str) -> Option<(Verb, Uuid, u8)> {
 /// Looks for everything that a process did. Answers how many writes that were.
 async fn check(store: &SharedStore, done: &Done) -> u64 {
     let doomed = store.doomed(u32::MAX).await.unwrap();
+    let doomed: Vec<_> = doomed.into_iter().map(|object| object.path).collect();
     let mut writes = 0;
     for (&id, &(answered, begun)) in done {
         let found = stage_of(store, &doomed, ImageId(id)).await;

@@ -1,4 +1,4 @@
-//! A program that dies under the emulator fails the job, whatever the recipe's scripts make of it.
+//! A program that dies under the emulator, or as a native twin, fails the job, whatever the recipe's scripts make of it.
 
 use crate::support::{self, Kiln, Recipe, foreign, repository::Repository};
 
@@ -22,6 +22,31 @@ fn a_crash_that_a_script_hides_is_found_under_the_emulator() {
         assert_eq!(log.matches("emulator fault: ").count(), 1, "{log}");
         kiln.assert_clean();
     }
+}
+
+#[test]
+fn a_crash_of_a_native_twin_is_the_crash_of_the_emulated_program() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let repository = Repository::shell().of(foreign());
+    let script = "#!/bin/bash\nbash -c 'kill -SEGV $$' 2>/dev/null || true\n";
+    let recipe = Recipe::copy_of("rpm-shell").with("config.sh", script);
+    let build = |arguments: &[&str]| {
+        let kiln = Kiln::new();
+        let set = repository.set();
+        let all = [&["build", recipe.path(), "--arch", foreign(), &set], arguments].concat();
+        let words = kiln.run(all).failed();
+        assert_eq!(kiln.failure_code(), "emulator_fault", "{words}");
+        let log = kiln.log(&kiln.jobs()[0]);
+        kiln.assert_clean();
+        log
+    };
+    let died = |log: &str, how: &str| {
+        let (begin, end) = ("emulator fault: `bash -c kill -SEGV $$` (/usr/bin/bash, process ", how);
+        let is_told = |line: &str| line.contains(begin) && line.ends_with(end);
+        assert_eq!(log.lines().filter(|line| is_told(line)).count(), 1, "{how}: {log}");
+    };
+    died(&build(&["--twins", "off"]), "was ended by SIGSEGV under the emulator");
+    died(&build(&[]), "was ended by SIGSEGV as a native twin");
 }
 
 #[test]

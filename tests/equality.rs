@@ -2,111 +2,73 @@
 
 use std::path::Path;
 
-use crate::support::{
-    self, Kiln, Recipe, foreign,
-    repository::Repository,
-    squashfs, tool,
-    tree::{self, Tree, Unlike},
+use crate::{
+    build::both,
+    support::{self, Kiln, Recipe, foreign, repository::Repository, squashfs, tool},
+};
+use kiln_agent::verify::{
+    UNLIKE,
+    tree::{self, Difference, Tree, Unlike},
 };
 use serde_json::Value;
 
-/// The differences between any two builds of these recipes, each with its reason. Such a file must still exist with the
-/// same type, mode, owner and attributes.
-const UNLIKE: &[Unlike] = &[
-    Unlike {
-        path: "/var/cache/ldconfig/aux-cache",
-        why: "has inode numbers and times of the libraries",
-    },
-    Unlike {
-        path: "/var/lib/dbus/machine-id",
-        why: "is a random number",
-    },
-    Unlike {
-        path: "/var/log/alternatives.log",
-        why: "has the time in each line",
-    },
-    Unlike {
-        path: "/var/lib/rpm/rpmdb.sqlite",
-        why: "has the time at which each package was installed",
-    },
-    Unlike {
-        path: "/var/lib/rpm/rpmdb.sqlite-shm",
-        why: "is about a journal with a random number",
-    },
-    Unlike {
-        path: "/var/lib/dnf/history.sqlite",
-        why: "has the time of each transaction",
-    },
-    Unlike {
-        path: "/var/lib/dnf/history.sqlite-wal",
-        why: "has a random number",
-    },
-    Unlike {
-        path: "/var/lib/dnf/history.sqlite-shm",
-        why: "is about a journal with a random number",
-    },
-    Unlike {
-        path: "/var/log/dnf.log",
-        why: "has the time in each line",
-    },
-    Unlike {
-        path: "/var/log/dnf.librepo.log",
-        why: "has the time in each line",
-    },
-    Unlike {
-        path: "/var/log/dnf.rpm.log",
-        why: "has the time in each line",
-    },
-    Unlike {
-        path: "/var/log/hawkey.log",
-        why: "has the time in each line",
-    },
-    Unlike {
-        path: "/var/lib/zypp/AutoInstalled",
-        why: "has the time in its first line",
-    },
-    Unlike {
-        path: "/var/log/zypp/history",
-        why: "has the time in each line",
-    },
-];
+/// A root file system, and what ran how while it was built.
+type Built = (Tree, Value);
 
-/// An image's tree, and what ran how while it was built.
-fn build(recipe: &Recipe, arguments: &[&str]) -> (Tree, Value) {
+fn build(recipe: &str, arguments: &[&str]) -> Built {
     let (kiln, output) = (Kiln::new(), tempfile::tempdir().unwrap());
-    let mut all = vec!["build", recipe.path(), "--arch", foreign(), "--output"];
+    let mut all = vec!["build", recipe, "--arch", foreign(), "--output"];
     all.push(output.path().to_str().unwrap());
     all.extend(arguments);
     kiln.run(all).ok();
-    let root = output.path().join("root");
-    squashfs::unpack(&output.path().join(foreign()).join("rootfs"), &root, &[]);
-    (tree::read(&root), kiln.jobs()[0]["execs"].clone())
+    let rootfs = output.path().join(foreign()).join("rootfs");
+    (unpacked(&rootfs), kiln.jobs()[0]["execs"].clone())
 }
 
-/// Builds a recipe by plain emulation and with twins, and compares the trees. Returns how many programs ran as twins.
+fn unpacked(rootfs: &Path) -> Tree {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    squashfs::unpack(rootfs, &root, &[]);
+    tree::read(&root).unwrap()
+}
+
+/// The differences as users read them.
+fn lines(differences: &[Difference]) -> Vec<String> {
+    differences.iter().map(Difference::to_string).collect()
+}
+
+/// Compares what plain emulation built with what was built with twins. Returns how many programs ran as twins.
 #[track_caller]
-fn compare(recipe: &Recipe, arguments: &[&str]) -> u64 {
+fn compare((emulated, without): Built, (twinned, with): Built) -> u64 {
     let count = |execs: &Value, kind| execs[kind].as_u64().unwrap();
-    let (emulated, execs) = build(recipe, &[arguments, &["--twins", "off"]].concat());
-    assert_eq!(count(&execs, "twins"), 0, "{execs:#}");
-    assert!(count(&execs, "emulated") > 0, "{execs:#}");
-    let (twinned, execs) = build(recipe, arguments);
+    assert_eq!(count(&without, "twins"), 0, "{without:#}");
+    assert!(count(&without, "emulated") > 0, "{without:#}");
     let differences = tree::differences(&emulated, &twinned, UNLIKE);
-    assert!(differences.is_empty(), "{execs:#}\n{}", differences.join("\n"));
-    count(&execs, "twins")
+    assert!(differences.is_empty(), "{with:#}\n{}", lines(&differences).join("\n"));
+    count(&with, "twins")
+}
+
+/// Builds a recipe in both ways, and compares.
+#[track_caller]
+fn built_twice(recipe: &Recipe, arguments: &[&str]) -> u64 {
+    let emulated = build(recipe.path(), &[arguments, &["--twins", "off"]].concat());
+    compare(emulated, build(recipe.path(), arguments))
 }
 
 #[test]
 fn debian_minimal_is_the_same_with_twins() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
-    let twins = compare(&Recipe::copy_of("debian-minimal"), &[]);
+    let image = &both().images[foreign()];
+    let twinned = (unpacked(&image.file("rootfs")), image.job["execs"].clone());
+    let emulated = build(both().recipe.to_str().unwrap(), &["--twins", "off"]);
+    let twins = compare(emulated, twinned);
     assert!(twins > 1000, "only {twins} programs ran as twins");
 }
 
 /// An RPM root by this package manager.
 fn rpm_root(manager: &str) {
     let (recipe, repository) = (Recipe::copy_of("rpm-shell"), Repository::shell().of(foreign()));
-    let twins = compare(
+    let twins = built_twice(
         &recipe,
         &[&repository.set(), "--set", &format!("package_manager={manager}")],
     );
@@ -130,7 +92,7 @@ fn an_rpm_root_by_dnf_is_the_same_with_twins() {
 #[ignore = "takes half an hour; benches/emulation runs it"]
 fn debian_compute_is_the_same_with_twins() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
-    let twins = compare(&Recipe::copy_of("debian-compute"), &[]);
+    let twins = built_twice(&Recipe::copy_of("debian-compute"), &[]);
     assert!(twins > 5000, "only {twins} programs ran as twins");
 }
 
@@ -145,40 +107,58 @@ fn small_tree(top: &Path) {
 #[test]
 fn whatever_differs_is_found() {
     needs!(support::not_root());
-    let unlike = [Unlike {
-        path: "/etc/machine-id",
-        why: "is random",
-    }];
+    let differing = |one: &Tree, other: &Path| {
+        let unlike = [Unlike {
+            path: "/etc/machine-id",
+            why: "is random",
+        }];
+        tree::differences(one, &tree::read(other).unwrap(), &unlike)
+    };
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     small_tree(one.path());
     small_tree(other.path());
-    let one = tree::read(one.path());
+    let one = tree::read(one.path()).unwrap();
     assert_eq!(one.len(), 11);
-    assert_eq!(tree::differences(&one, &tree::read(other.path()), &unlike), [""; 0]);
+    assert_eq!(lines(&differing(&one, other.path())), [""; 0]);
     for (change, path) in [
-        ("printf abd > etc/passwd", "/etc/passwd: has Bytes"),
-        ("printf abcd > etc/passwd", "/etc/passwd: has Bytes"),
-        ("chmod 4644 etc/passwd", "/etc/passwd: has mode 4644 instead of 644"),
-        ("chown 0:1 etc/passwd", "/etc/passwd: belongs to (0, 1)"),
-        ("chown -h 1:0 usr/bin/link", "/usr/bin/link: belongs to (1, 0)"),
+        (
+            "printf abd > etc/passwd",
+            "/etc/passwd has 3 bytes (a52d159f262b…) instead of 3 bytes (ba7816bf8f01…)",
+        ),
+        ("printf abcd > etc/passwd", "/etc/passwd has 4 bytes"),
+        ("chmod 4644 etc/passwd", "/etc/passwd has mode 4644 instead of 644"),
+        ("chown 0:1 etc/passwd", "/etc/passwd belongs to 0:1 instead of 0:0"),
+        (
+            "chown -h 1:0 usr/bin/link",
+            "/usr/bin/link belongs to 1:0 instead of 0:0",
+        ),
         (
             "setfattr -n user.note -v hallo etc/passwd",
-            "/etc/passwd: has the attributes",
+            "/etc/passwd has attributes user.note=hallo instead of attributes user.note=hello",
         ),
-        ("setcap -r usr/bin/ping", "/usr/bin/ping: has the attributes"),
-        ("ln -sfn true usr/bin/link", "/usr/bin/link: has Target"),
-        ("rm null; mknod null c 1 5", "/null: has Device"),
+        (
+            "setcap -r usr/bin/ping",
+            "/usr/bin/ping has no attributes instead of attributes security.capability=",
+        ),
+        (
+            "ln -sfn true usr/bin/link",
+            "/usr/bin/link has target true instead of target ping",
+        ),
+        (
+            "rm null; mknod null c 1 5",
+            "/null has number 1:5 instead of number 1:3",
+        ),
         (
             "rm null; mknod null b 1 3",
-            "/null: is a block device instead of a character device",
+            "/null is a block device instead of a character device",
         ),
         (
             "cp -a usr/bin/ping x; mv x usr/bin/ping6",
-            "/usr/bin/ping6: is the same file as None",
+            "/usr/bin/ping6 is a file of its own instead of the same file as /usr/bin/ping",
         ),
-        ("rm pipe", "/pipe: is missing"),
-        ("mkdir empty", "/empty: is there besides"),
-        ("chmod 600 etc/machine-id", "/etc/machine-id: has mode 600"),
+        ("rm pipe", "/pipe is missing"),
+        ("mkdir empty", "/empty is there besides"),
+        ("chmod 600 etc/machine-id", "/etc/machine-id has mode 600"),
     ] {
         let changed = tempfile::tempdir().unwrap();
         small_tree(changed.path());
@@ -191,9 +171,9 @@ fn whatever_differs_is_found() {
                 changed.path().to_str().unwrap(),
             ],
         );
-        let found = tree::differences(&one, &tree::read(changed.path()), &unlike);
+        let found = lines(&differing(&one, changed.path()));
         assert!(found.iter().any(|line| line.starts_with(path)), "{change}: {found:?}");
     }
     fs_err::write(other.path().join("etc/machine-id"), "other").unwrap();
-    assert_eq!(tree::differences(&one, &tree::read(other.path()), &unlike), [""; 0]);
+    assert_eq!(lines(&differing(&one, other.path())), [""; 0]);
 }

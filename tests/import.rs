@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kiln::{
     import::{Imported, Records, import_into, read_ims, records_of, write_ims},
-    store::{self, Collection, SharedStore, Side},
+    store::{self, Collection, Doomed, SharedStore, Side},
 };
 use kiln_records::{Code, Failure, Image, JobStatus, LinuxDistribution, Moment, arch::Arch};
 use serde_json::Value;
@@ -75,11 +75,12 @@ async fn what_comes_in_goes_out_again() {
         .unwrap();
     let gone = records.deleted_images[0].id;
     let doomed = store.doomed(10).await.unwrap();
+    let own = |path| Doomed { path, own: true };
     assert_eq!(
         doomed,
         [
-            format!("s3://boot-images/deleted/{gone}/deleted_manifest.json"),
-            format!("s3://boot-images/{gone}/kernel")
+            own(format!("s3://boot-images/deleted/{gone}/deleted_manifest.json")),
+            own(format!("s3://boot-images/{gone}/kernel"))
         ]
     );
 }
@@ -215,6 +216,108 @@ async fn what_is_broken_stops_nothing_else() {
             .to_string()
             .contains("another record has the link s3://ims/recipes/")
     );
+}
+
+/// What CSM's `export_ims_data.py` makes of an IMS with these files.
+fn exported(from: &Path) -> Value {
+    let map = |name: &str| {
+        let list = json(&from.join(name));
+        let records = list.as_array().unwrap().iter();
+        let map: serde_json::Map<_, _> = records
+            .map(|record| (record["id"].as_str().unwrap().to_owned(), record.clone()))
+            .collect();
+        Value::Object(map)
+    };
+    serde_json::json!({
+        "bos": [], "bss": null, "created": "20231013161618.084854", "product_catalog": [],
+        "ims_data": {
+            "deleted": {
+                "images": map("v3.1_deleted_images.json"),
+                "public_keys": map("v3_deleted_public_keys.json"),
+                "recipes": map("v3.2_deleted_recipes.json"),
+            },
+            "images": map("v2.1_images.json"),
+            "jobs": map("v2.4_jobs.json"),
+            "public_keys": map("v2_public_keys.json"),
+            "recipes": map("v2.2_recipes.json"),
+        },
+        "s3_data": {
+            "artifacts": {
+                "s3://boot-images/a/manifest.json": { "describe": {}, "relpath": "s3_artifacts/a", "manifest_links": [] },
+                "s3://boot-images/b/rootfs": { "describe": {} },
+            },
+            "buckets": { "boot-images": { "artifacts": [] } },
+        },
+    })
+}
+
+#[test]
+fn an_export_of_csm_is_read_as_archive_and_as_directory() {
+    let (expected, _) = read_ims(&fixture("current")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let text = exported(&fixture("current")).to_string();
+    fs_err::write(dir.path().join("export.json"), &text).unwrap();
+    let file = dir.path().join("export-ims-data-20231013161618.084854-naswhadt.tar");
+    let mut archive = tar::Builder::new(fs_err::File::create(&file).unwrap());
+    for (name, content) in [("s3_artifacts/a", "{}"), ("export.json", &*text)] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        archive.append_data(&mut header, name, content.as_bytes()).unwrap();
+    }
+    archive.finish().unwrap();
+
+    for path in [dir.path(), &file] {
+        let (mut records, notes) = read_ims(path).unwrap();
+        // The nodes are not exported.
+        records.remote_build_nodes.clone_from(&expected.remote_build_nodes);
+        let sorted = |mut records: Records| {
+            // The JSON of this test has no order.
+            records.recipes.sort_by_key(|record| record.id);
+            records.images.sort_by_key(|record| record.id);
+            records.jobs.sort_by_key(|record| record.id);
+            records.public_keys.sort_by_key(|record| record.id);
+            records
+        };
+        assert_eq!(sorted(records), sorted(expected.clone()));
+        let notes: Vec<_> = notes.iter().map(ToString::to_string).collect();
+        let note = "export.json: the artifacts beside it (1) are not copied: they have to be in S3 already";
+        assert_eq!(notes, [note]);
+    }
+}
+
+#[test]
+fn an_export_of_csm_keeps_its_order_and_names_what_is_broken() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = |id: &str| {
+        format!(r#""{id}": {{"id": "{id}", "created": "2020-06-01T10:00:00", "name": "k", "public_key": "ssh-rsa A"}}"#)
+    };
+    let (second, first) = (
+        "b0000000-0000-4000-8000-000000000000",
+        "a0000000-0000-4000-8000-000000000000",
+    );
+    let keys = [key(second), key(first), r#""odd": 7"#.to_owned()].join(",");
+    let text =
+        format!(r#"{{"created": "x", "ims_data": {{"deleted": null, "public_keys": {{{keys}}}}}, "s3_data": null}}"#);
+    fs_err::write(dir.path().join("export.json"), text).unwrap();
+    let (records, notes) = read_ims(dir.path()).unwrap();
+    let ids: Vec<_> = records.public_keys.iter().map(|key| key.id.to_string()).collect();
+    assert_eq!(ids, [second, first]);
+    let notes: Vec<_> = notes.iter().map(ToString::to_string).collect();
+    assert_eq!(notes, ["public_keys[2]: left out: not an object but a number"]);
+
+    // Neither another file of that name nor another archive is an empty IMS.
+    fs_err::write(dir.path().join("export.json"), "{}").unwrap();
+    let refused = read_ims(dir.path()).unwrap_err();
+    assert!(
+        refused.detail.contains("export.json is not what CSM exports"),
+        "{refused}"
+    );
+    let file = dir.path().join("other.tar");
+    tar::Builder::new(fs_err::File::create(&file).unwrap())
+        .finish()
+        .unwrap();
+    assert_eq!(read_ims(&file).unwrap_err().code.name(), "not_ims_data");
 }
 
 #[test]

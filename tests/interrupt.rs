@@ -38,7 +38,7 @@ impl Sleeping {
         let recipe = Recipe::with_script("touch /var/asleep; sleep 600");
         let mut build = kiln.command(["build", "--verbose", recipe.path(), &repository.set()]);
         // A sandbox that dies is not tried again.
-        build.env("KILN__WATCH__ATTEMPTS", "1");
+        build.env("KILN__WATCH__INTERRUPTIONS", "1");
         let mut build = Started::new(build);
         // kiwi shows what a script says only in larger pieces.
         kiln.wait_for_file(&mut build, "var/asleep");
@@ -143,7 +143,8 @@ fn ctrl_c_during_an_upload_leaves_no_parts() {
     let ran = build.end();
     let took = begun.elapsed();
     assert_eq!(ran.code, Some(130), "{}", ran.last());
-    assert!(took < PROMPTLY, "it took {took:?}");
+    // Hundreds of megabytes are removed from a disk that other tests use at the same time.
+    assert!(took < SOON, "it took {took:?}");
     kiln.assert_nothing_built();
 }
 

@@ -24,7 +24,8 @@ struct Site {
 
 impl Site {
     fn start(repository: Repository, variables: &[(&str, &str)]) -> Self {
-        let ports = format!("[{}]", repository.port());
+        // A port that is named twice is one door.
+        let ports = format!("[{0}, {0}]", repository.port());
         let mut all = vec![("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str())];
         all.extend(variables);
         let server = Server::start_in(Kiln::new(), &all);

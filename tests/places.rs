@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Kiln, Recipe, engine::Engine, repository::Repository, serve::Server};
+use crate::support::{
+    self, Kiln, Recipe, authority::Authority, engine::Engine, own_address, repository::Repository, serve::Server,
+};
 use serde_json::Value;
 
 /// An emulated CPU takes this long at most, on a host that does other things too.
@@ -191,4 +193,102 @@ fn a_container_engine_shares_the_work_with_the_host() {
     }
     // Nothing of theirs is left at the engine.
     assert_eq!(Engine::shared().docker(&["ps", "--all", "--quiet"]).trim(), "");
+}
+
+/// Builds on an engine behind TLS, from where agents come over the network, until the job's status is `wanted` or it has
+/// ended. The server has a certificate, perhaps with that of its authority, and these variables.
+fn comes_over_the_network(with_authority: bool, names_authority: bool, wanted: fn(&Value) -> bool) -> (Value, String) {
+    let kiln = Kiln::new();
+    let authority = Authority::new();
+    let at = |name: &str| kiln.data().join(name).to_str().unwrap().to_owned();
+    let (certificate, key, ca) = (at("tls.pem"), at("tls.key"), at("ca.pem"));
+    let own = own_address().unwrap().to_string();
+    authority.write_for(&["127.0.0.1", &own], certificate.as_ref(), key.as_ref());
+    fs_err::write(&ca, &authority.pem).unwrap();
+    if with_authority {
+        let chain = fs_err::read_to_string(&certificate).unwrap() + &authority.pem;
+        fs_err::write(&certificate, chain).unwrap();
+    }
+    let port = std::net::TcpListener::bind((own.as_str(), 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let listen = format!("[\"127.0.0.1:0\", \"{own}:{port}\"]");
+    let url = format!("https://{own}:{port}");
+    let (engine, certificates) = Engine::shared().over_tls();
+    let mut variables = vec![
+        ("KILN__SERVER__LISTEN", listen.as_str()),
+        ("KILN__SERVER__TLS_CERTIFICATE", &certificate),
+        ("KILN__SERVER__TLS_KEY", &key),
+        ("KILN__SERVER__AGENT_URL", &url),
+        ("KILN__AUTH__MODE", "required"),
+        ("KILN__DOCKER__ENGINE", &engine),
+        ("KILN__DOCKER__CERTIFICATES", certificates.to_str().unwrap()),
+        ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
+        ("KILN__WATCH__HEARTBEAT", "8s"),
+        ("KILN__WATCH__ATTEMPTS", "1"),
+    ];
+    if names_authority {
+        variables.push(("KILN__SERVER__AGENT_CA_BUNDLE", &ca));
+    }
+    let mut server = Server::start_in(kiln, &variables);
+    let told = server.started.wait_for("its agent_url");
+    server.environment = vec![("KILN_TOKEN", server.token("admin")), ("KILN_CA_FILE", ca.clone())];
+    server.make_key();
+    let recipe = server.recipe(
+        &Recipe::with_script("true"),
+        &Repository::native(),
+        &["--require-dkms", "false"],
+    );
+    let job = server.build(&recipe, &[]);
+    let begun = Instant::now();
+    let status = loop {
+        let status = server.status(&job);
+        if wanted(&status) || status["error"].is_object() {
+            break status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{status:#}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    server.run(&["jobs", "cancel", &job]);
+    while !server.status(&job)["log"].is_string() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    server.stop();
+    (status, told)
+}
+
+/// Embedded S3 is out of an engine's reach, so a job that comes this far is enough.
+fn agent_has_called(status: &Value) -> bool {
+    status["sandbox"].is_object()
+}
+
+#[test]
+fn agents_trust_the_server_at_its_agent_url_and_say_why_where_they_cannot() {
+    needs!(support::no_namespaces(), Engine::lack());
+    for (with_authority, names_authority) in [(true, false), (false, true)] {
+        let (status, told) = comes_over_the_network(with_authority, names_authority, agent_has_called);
+        assert!(agent_has_called(&status), "{status:#}");
+        assert_eq!(
+            (&status["driver"], &status["place"]),
+            (&"docker".into(), &"docker".into())
+        );
+        assert!(told.contains("agents find this server"), "{told}");
+    }
+    let (status, told) = comes_over_the_network(false, false, agent_has_called);
+    assert!(
+        told.contains("agents do not find this server") && told.contains("UnknownIssuer"),
+        "{told}"
+    );
+    let error = &status["error"];
+    assert_eq!(error["code"], "agent_unreachable", "{status:#}");
+    assert!(
+        error["detail"].as_str().unwrap().contains("UnknownIssuer"),
+        "{status:#}"
+    );
+    assert!(
+        error["hint"].as_str().unwrap().contains("agent_ca_bundle"),
+        "{status:#}"
+    );
 }

@@ -21,7 +21,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::support::tree;
+use kiln_agent::verify::tree;
 
 /// Numbers that look random and are the same in every run.
 struct Numbers(u64);
@@ -197,7 +197,7 @@ fn unpack(image: &Path, into: &Path) {
 }
 
 fn assert_same(expected: &Path, found: &Path) {
-    let (one, other) = (tree::read(expected), tree::read(found));
+    let (one, other) = (tree::read(expected).unwrap(), tree::read(found).unwrap());
     let differences = tree::differences(&one, &other, &[]);
     assert!(differences.is_empty(), "{differences:#?}");
     for path in one.keys() {

@@ -1,10 +1,13 @@
 //! Tests Kiln's expectations of S3 against the embedded server and, if configured, against a real service: set
 //! `KILN_TEST_S3_ENDPOINT`, `KILN_TEST_S3_ACCESS_KEY` and `KILN_TEST_S3_SECRET_KEY`.
 
+mod chunks;
 mod conformance;
+mod connections;
 mod durability;
 mod listing;
 mod multipart;
+mod others;
 mod packages;
 mod store;
 mod target;
@@ -60,6 +63,9 @@ mod embedded {
     relied_on!(on_embedded);
     // Amazon does these; not every other service does.
     cases! { on_embedded:
+        chunks::a_body_that_breaks_off_between_its_chunks_is_refused
+        chunks::a_large_body_may_be_one_chunk
+        chunks::a_part_that_breaks_off_between_its_chunks_is_refused
         conformance::checksums_are_checked
         packages::nothing_else_goes_under_a_packages_name
         multipart::wrong_parts_are_refused
@@ -67,5 +73,10 @@ mod embedded {
         multipart::completing_twice
         multipart::completing_only_when_absent
         multipart::copying_a_part
+        others::checksums_come_back
+        others::errors_say_what_is_wrong
+        others::every_object_is_its_only_version
+        others::parts_are_read_by_their_numbers
+        others::what_nothing_here_has_is_said_to_be_absent
     }
 }

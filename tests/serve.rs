@@ -311,6 +311,133 @@ async fn bodies_have_a_limit() {
     server.stop();
 }
 
+/// The caller has not sent a byte of the body yet, and need not.
+#[tokio::test]
+async fn leave_to_send_a_body_that_is_too_large_is_not_given() {
+    let server = Server::start(&[]);
+    let id = uuid::Uuid::nil();
+    for (address, status) in [
+        ("POST /v3/images".to_owned(), "413"),
+        ("POST /kiln/v1/jobs/x/retry".to_owned(), "413"),
+        (format!("PUT /kiln/v1/recipes/{id}/archive"), "404"),
+    ] {
+        let mut stream = server.connect();
+        write!(
+            stream,
+            "{address} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: 100000000\r\nexpect: 100-continue\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{address}: {answer}"
+        );
+    }
+    server.stop();
+}
+
+/// The memory of a server, in MiB.
+fn resident(server: &Server) -> u64 {
+    let status = fs_err::read_to_string(format!("/proc/{}/status", server.started.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// Nothing that they send is kept.
+#[tokio::test]
+async fn strangers_at_the_agents_routes_are_counted_and_logged() {
+    const CALLS: usize = 40;
+    let server = Server::start(&[("KILN__SERVER__AGENT_URL", "http://127.0.0.1:9")]);
+    let route = format!("/agent/v1/jobs/{}/events", uuid::Uuid::now_v7());
+    let before = resident(&server);
+    let call = || {
+        send(
+            server
+                .request("POST", &route)
+                .bearer_auth("wrong")
+                .body(vec![b' '; 8 << 20]),
+        )
+    };
+    let answers = futures::future::join_all((0..CALLS).map(|_| call())).await;
+    let grown = resident(&server).saturating_sub(before);
+    println!("{grown} MiB more for {} MiB of strangers", CALLS * 8);
+    assert!(grown < 100, "{grown} MiB");
+    let of = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
+    assert_eq!((of(401), of(429)), (20, CALLS - 20));
+    assert!(answers.iter().all(|answer| !answer.header("x-request-id").is_empty()));
+    server.stop();
+}
+
+/// Those beyond the budget are refused, and what is refused is not kept.
+#[tokio::test]
+async fn unfinished_bodies_take_memory_within_a_budget() {
+    let server = Server::start(&[]);
+    server.ask("", "GET", "/v3/images", None).await;
+    let before = resident(&server);
+    let part = vec![b' '; 600 << 10];
+    let mut held = Vec::new();
+    for _ in 0..400 {
+        let mut stream = server.connect();
+        let request = "POST /v3/images HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1048576\r\n\r\n";
+        // Beyond the budget the server listens no more.
+        let _ = stream
+            .write_all(request.as_bytes())
+            .and_then(|()| stream.write_all(&part));
+        held.push(stream);
+    }
+    let grown = resident(&server).saturating_sub(before);
+    println!("{grown} MiB more for 240 MiB of unfinished bodies");
+    assert!(grown < 150, "{grown} MiB");
+    let refused = held.iter_mut().rev().find_map(|stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut answer = [0; 4096];
+        let read = stream.read(&mut answer).ok()?;
+        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+        answer.starts_with("HTTP/1.1 503 ").then_some(answer)
+    });
+    let refused = refused.expect("nobody was refused").to_lowercase();
+    assert!(refused.contains("retry-after: 5"), "{refused}");
+    // Whoever gives up leaves room for others.
+    drop(held);
+    let body = json!({ "name": "fits" });
+    let fits = async || server.ask("", "POST", "/v3/images", Some(body.clone())).await.status == 201;
+    assert!(support::eventually_async(fits).await);
+    server.stop();
+}
+
+/// A web page needs no leave for such a request, and the reader's browser makes it.
+#[tokio::test]
+async fn pages_of_other_sites_change_nothing() {
+    let server = Server::start(&[]);
+    let id = uuid::Uuid::nil();
+    let post = |path: &str| server.request("POST", path);
+    for path in [
+        format!("/kiln/v1/jobs/{id}/cancel"),
+        format!("/kiln/v1/jobs/{id}/retry"),
+        format!("/apis/ims//kiln/v1/jobs/{id}/retry"),
+        "/v3/images".to_owned(),
+        "/nowhere".to_owned(),
+    ] {
+        for (name, value) in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
+            let told = send(post(&path).header(name, value)).await.problem(403);
+            assert!(told.contains("only pages of this server"), "{told}");
+        }
+    }
+    let cancel = format!("/kiln/v1/jobs/{id}/cancel");
+    let own = post(&cancel)
+        .header("origin", server.url.as_str())
+        .header("sec-fetch-site", "same-origin");
+    send(own).await.problem(404);
+    send(post(&cancel)).await.problem(404);
+    let read = server
+        .request("GET", "/v3/images")
+        .header("sec-fetch-site", "cross-site");
+    assert_eq!(send(read).await.status, 200);
+    server.stop();
+}
+
 #[tokio::test]
 async fn slow_callers_are_not_waited_for() {
     let server = Server::start(&[("KILN__LIMITS__REQUEST_TIMEOUT", "1s")]);

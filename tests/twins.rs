@@ -1,49 +1,17 @@
 //! A root of another architecture is built by native twins of its programs, and nothing of them is in the image.
 
-use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository, squashfs};
+use serde_json::Value;
 
-/// A script of the recipe that reports facts about the twins, one per line.
-const SCRIPT: &str = r#"#!/bin/bash
-set -eu
-before=$(ls /.kiln/bin | wc -l)
-if touch /.kiln/bin/mine 2>/dev/null; then echo "fact writable"; fi
-# The recipe leaves no sources in the image; kiwi's are there until the end.
-kiwi=/var/cache/kiwi/apt-get
-apt-get -q -y -o "Dir::State=$kiwi" -o Dir::State::status=/var/lib/dpkg/status -o "Dir::Cache=$kiwi" \
-    -o "Dir::Etc=$kiwi" install ed
-# The agent looks several times a second.
-for second in 1 2 3 4 5 6 7 8 9 10; do
-    after=$(ls /.kiln/bin | wc -l)
-    [ "$after" = "$before" ] || break
-    sleep 1
-done
-echo "fact grown $((after - before))"
-printf 'a\nfact edited\n.\n,p\nQ\n' | ed -s
-echo "fact machine $(uname -m)"
-apt-get clean
-rm -rf /var/lib/apt/lists/*
-"#;
+use crate::{
+    build::both,
+    support::{self, HOST, Kiln, Recipe, foreign, repository::Repository, squashfs},
+};
 
 #[test]
 fn a_foreign_root_is_built_by_twins_and_holds_nothing_of_them() {
     needs!(support::no_namespaces(), support::no_emulation());
-    let recipe = Recipe::copy_of("debian-minimal").with("config.sh", SCRIPT);
-    let (kiln, out) = (Kiln::new(), tempfile::tempdir().unwrap());
-    let output = out.path().to_str().unwrap();
-    kiln.run([
-        "build",
-        recipe.path(),
-        "--arch",
-        foreign(),
-        "--twins",
-        "full",
-        "--output",
-        output,
-    ])
-    .ok();
-
-    let job = &kiln.jobs()[0];
-    let log = kiln.log(job);
+    let image = &both().images[foreign()];
+    let (job, log) = (&image.job, both().kiln.log(&image.job));
     let count = |kind: &str| job["execs"][kind].as_u64().unwrap();
     assert!(count("twins") > 10 * count("emulated"), "{}", job["execs"]);
     for fact in ["fact edited".to_owned(), format!("fact machine {}", foreign())] {
@@ -57,10 +25,58 @@ fn a_foreign_root_is_built_by_twins_and_holds_nothing_of_them() {
     assert!(log.contains("fact grown 1\n"), "{log}");
     assert!(!log.contains("no native twins"), "{log}");
 
-    let list = squashfs::list(&out.path().join(foreign()).join("rootfs"));
+    let list = squashfs::list(&image.file("rootfs"));
     let left: Vec<_> = list.keys().filter(|path| path.starts_with("/.kiln")).collect();
     assert!(left.is_empty(), "{left:?}");
-    kiln.assert_clean();
+}
+
+#[test]
+fn a_job_explains_how_each_program_was_run() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let explain = |arch: &str, more: &[&str]| {
+        let id = both().images[arch].job["id"].as_str().unwrap();
+        let mut command = both().kiln.command([&["jobs", "explain", id], more].concat());
+        command.env("KILN_SERVER", "local");
+        support::run(command).ok().stdout
+    };
+    let all: Value = serde_json::from_str(&explain(foreign(), &["--format", "json"])).unwrap();
+    assert_eq!(
+        (&all["recorded"], &all["attempt"]),
+        (&true.into(), &1.into()),
+        "{all:#}"
+    );
+    let programs = all["programs"].as_array().unwrap();
+    let path_of = |name: &str| {
+        let is_it = |path: &&str| path.rsplit('/').next() == Some(name);
+        let mut paths = programs.iter().filter_map(|program| program["path"].as_str());
+        let found = paths.find(is_it);
+        found.unwrap_or_else(|| panic!("nothing is said of {name}: {all:#}"))
+    };
+    for (name, twin, ground, why) in [
+        ("bash", true, "entry", "Shells: "),
+        ("uname", false, "never", "They say what the machine is"),
+    ] {
+        let program = programs
+            .iter()
+            .find(|program| program["path"] == path_of(name))
+            .unwrap();
+        let said = (&program["twin"], &program["ground"]);
+        assert_eq!(said, (&twin.into(), &ground.into()), "{program}");
+        assert!(program["why"].as_str().unwrap().contains(why), "{program}");
+    }
+    let count = |name: &str| all["counts"][name].as_u64().unwrap();
+    let sum: u64 = ["by_rule", "by_entry", "emulated"].map(count).iter().sum();
+    assert_eq!(sum, programs.len() as u64);
+    assert!(count("by_rule") > 0 && count("by_entry") > 20, "{}", all["counts"]);
+    let log = both().kiln.log(&both().images[foreign()].job);
+    assert!(log.contains(&format!("{} twins by rule, ", count("by_rule"))), "{log}");
+
+    let text = explain(foreign(), &[]);
+    let lists = |name: &str| text.lines().any(|line| line.trim_start() == path_of(name));
+    assert!(lists("uname") && !lists("bash"), "{text}");
+    assert!(explain(foreign(), &["--all"]).contains(path_of("bash")));
+    let native = explain(HOST, &[]);
+    assert!(native.starts_with("the build is native"), "{native}");
 }
 
 #[test]
@@ -83,6 +99,47 @@ fn a_job_takes_packages_that_another_has_fetched() {
         first > 200 && second > 200,
         "{first} and {second} programs ran as twins"
     );
+}
+
+#[test]
+fn a_repository_has_no_twins_of_another_ones_packages() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let dir = tempfile::tempdir().unwrap();
+    let (honest, hostile) = (Repository::shell(), Repository::hostile(dir.path()));
+    let read = |file: &str| fs_err::read_to_string(support::source_dir().join("recipes/rpm-shell").join(file)).unwrap();
+    // The order in which repositories are read is that of a directory.
+    let aliases = ["0", "a", "another", "shell-updates", "z", "zz"].map(|alias| {
+        format!(
+            r#"<repository type="rpm-md" alias="{alias}" repository_gpgcheck="false" package_gpgcheck="false">
+                 <source path="{}/{}"/>
+               </repository>"#,
+            hostile.url(),
+            foreign()
+        )
+    });
+    let config = read("config.xml").replacen("<repository ", &format!("{}<repository ", aliases.concat()), 1);
+    let script = read("config.sh") + "\necho 'fact emulated' | sed s/emulated/edited/\n";
+    let recipe = Recipe::copy_of("rpm-shell")
+        .with("config.xml", &config)
+        .with("config.sh", &script);
+    let kiln = Kiln::new();
+    let set = format!("{}/{}", honest.set(), foreign());
+    let ports = format!("--set=hostile={}", hostile.url());
+    kiln.run(["build", recipe.path(), "--arch", foreign(), &set, &ports])
+        .ok();
+
+    let job = kiln.jobs().pop().unwrap();
+    let (twins, log) = (job["execs"]["twins"].as_u64().unwrap(), kiln.log(&job));
+    assert!(!log.contains("HOSTILE TWIN RAN"), "{log}");
+    assert!(log.contains("fact edited"), "{log}");
+    // Only what may have come from both has none.
+    assert!(
+        log.contains("repositories that have them differ in those for "),
+        "{log}"
+    );
+    assert!(log.contains(&format!(" for {HOST}: grep 0:")), "{log}");
+    assert!(!log.contains("no equal package: "), "{log}");
+    assert!(twins > 100, "only {twins} programs ran as twins");
 }
 
 #[test]
@@ -120,12 +177,8 @@ fn a_package_without_the_signature_that_the_recipe_asks_for_has_no_twins() {
 
 #[test]
 fn a_native_root_has_no_twins() {
-    needs!(support::no_namespaces());
-    let recipe = Recipe::copy_of("debian-minimal");
-    let kiln = Kiln::new();
-    kiln.run(["build", recipe.path(), "--arch", HOST, "--twins", "full"])
-        .ok();
-    let job = &kiln.jobs()[0];
+    needs!(support::no_namespaces(), support::no_emulation());
+    let job = &both().images[HOST].job;
     assert!(job["execs"].is_null(), "{job}");
-    assert!(!kiln.log(job).contains("twins"));
+    assert!(!both().kiln.log(job).contains("twins"));
 }

@@ -28,13 +28,14 @@ const KEY: &str = "name the key that signs the repository: <signing key=\"file:/
 const PACKAGE: &str = "check the package's name, and that the recipe's repositories have it for this architecture";
 const NEEDS: &str =
     "a package depends on another that no repository of the recipe has: add the repository, or remove the package";
+const CONFLICT: &str = "two packages exclude each other: remove one of them from the recipe";
 const SCRIPTLET: &str = "the package's own script failed; its output precedes this line";
 const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 46] = [
+const TABLE: [Known; 47] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -90,6 +91,7 @@ const TABLE: [Known; 46] = [
     known(&["nothing provides"], Code::UnmetDependency, NEEDS),
     known(&["depends:", "but it is not"], Code::UnmetDependency, NEEDS),
     known(&["depends:", "is to be installed"], Code::UnmetDependency, NEEDS),
+    known(&["conflicts:", "is to be installed"], Code::UnmetDependency, CONFLICT),
     known(&["dpkg: error processing package"], Code::ScriptletFailed, SCRIPTLET),
     known(&["scriptlet failed"], Code::ScriptletFailed, SCRIPTLET),
     known(&["dracut-install: error"], Code::InitrdFailed, DRACUT),
@@ -165,7 +167,13 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, Code, &str); 21] = [
+    const SAID: [(&str, Code, &str); 22] = [
+        (
+            "[ DEBUG   ]: 05:14:38 | system:  environment-modules : Conflicts: lmod but 8.6.19-1 is to be installed\n\
+             [ ERROR   ]: 05:16:29 | KiwiInstallPhaseFailed:",
+            Code::UnmetDependency,
+            "environment-modules : Conflicts: lmod but 8.6.19-1 is to be installed",
+        ),
         (
             "[ DEBUG   ]: 07:40:19 | system: E: Unable to locate package no-such-thing\n\
              [ ERROR   ]: 07:40:20 | KiwiInstallPhaseFailed: System package installation failed",

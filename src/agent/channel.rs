@@ -3,18 +3,19 @@
 
 use std::{
     fmt,
+    io::Write,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use kiln_records::{
-    Code, Failure, Verdict,
+    Account, Code, Failure, Verdict,
     protocol::{
         AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
-        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell,
+        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell, words,
     },
 };
 use reqwest::{Client, Method, StatusCode, Upgraded, Version, header};
@@ -41,10 +42,14 @@ pub struct Channel(Arc<Shared>);
 
 struct Shared {
     http: Client,
+    /// As in the facts.
+    server: String,
     /// Of the job; the routes are appended.
     address: String,
     token: String,
     patience_s: AtomicU64,
+    /// The last trouble that was said on standard error.
+    trouble: Mutex<String>,
     ending: watch::Sender<Option<Ending>>,
     verdict: watch::Sender<Option<Verdict>>,
 }
@@ -87,9 +92,11 @@ impl Channel {
         let http = client.build().map_err(|error| Failure::new(Code::Protocol, error))?;
         Ok(Self(Arc::new(Shared {
             http,
+            server: facts.server.clone(),
             address: format!("{server}/agent/v1/jobs/{}", facts.job),
             token: facts.token.clone(),
             patience_s: AtomicU64::new(FIRST_PATIENCE_S),
+            trouble: Mutex::default(),
             ending: watch::Sender::new(None),
             verdict: watch::Sender::new(None),
         })))
@@ -139,6 +146,13 @@ impl Channel {
             urls.extend(found.urls);
         }
         Ok(urls)
+    }
+
+    /// Reports how programs of the root were run, and why.
+    pub async fn keep_account(&self, account: &Account) -> Result<(), Failure> {
+        self.call(Method::POST, "/programs", Some(account), ANSWER)
+            .await
+            .map(drop)
     }
 
     /// Reports the job's outcome.
@@ -230,6 +244,7 @@ impl Channel {
                 Err(Trouble::Lasting(failure)) => return Err(failure),
                 Err(Trouble::Dismissed(failure)) => failure,
                 Err(Trouble::Passing(why)) => {
+                    self.say_once(&why);
                     let patience = Duration::from_secs(self.0.patience_s.load(Ordering::Relaxed));
                     if begun.elapsed() + pause < patience {
                         tokio::time::sleep(pause).await;
@@ -242,6 +257,18 @@ impl Channel {
             };
             self.end(Ending::Dismissed(failure.clone()));
             return Err(failure);
+        }
+    }
+
+    /// Says on standard error why the server cannot be reached, when that is news: it does not hear it otherwise, and
+    /// whoever made the sandbox keeps what is said there.
+    fn say_once(&self, why: &str) {
+        let mut said = self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said != why {
+            why.clone_into(&mut said);
+            let detail = format!("the server at {} cannot be reached: {why}", self.0.server);
+            let failure = Failure::new(Code::AgentUnreachable, detail);
+            let _ = writeln!(std::io::stderr(), "{}", words::say(&failure));
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
     programs::Programs, repos, template, twins::Twins, unpack,
 };
 use kiln_records::{
-    Execs, Failure,
+    Code, Execs, Failure,
     arch::Arch,
     protocol::{Emulator, JobDescription, RecipeWork},
 };
@@ -49,7 +49,7 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
         }
     }
     let (recipe, mode, events) = (recipe.to_owned(), work.template_mode, events.clone());
-    blocking(move || template::render(&recipe, &values, mode, &|line| events.say_blocking(line))).await
+    blocking(move || template::apart::render(&recipe, &values, mode, &|line| events.say_blocking(line))).await
 }
 
 /// Waits for the recipe's repositories. Returns whether the recipe has a type `tbz`, the one for IMS.
@@ -66,25 +66,81 @@ pub async fn repos(
     Ok(facts.has_tbz)
 }
 
-/// Makes the root. Returns how often programs ran as twins or emulated, if the machine cannot run them itself.
-pub async fn build(
-    job: &JobDescription,
-    http: &reqwest::Client,
-    channel: &Channel,
-    outputs: &Outputs,
-    emulator: Option<&Emulator>,
-    events: &Events,
-) -> (Option<Execs>, Result<(), Failure>) {
-    let request = kiwi::PrepareRoot {
-        recipe: &outputs.facts.recipe,
-        root: &outputs.root(),
-        arch: job.arch,
-        emulator,
-        has_tbz: outputs.facts.has_tbz,
-    };
-    let twins = Twins::of_job(job, outputs, events, channel, http);
-    let mut programs = Programs::default();
-    let built = kiwi::prepare_root(request, &mut programs, events).await;
-    let (execs, ended) = Twins::end(twins, programs, emulator).await;
-    (execs, built.and(ended))
+/// How often a root is made, as long as further commands give up each time. All of these take about as long as one
+/// under plain emulation.
+const MOST_ROOTS: u32 = 6;
+
+/// A root that is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Building<'a> {
+    /// The job.
+    pub job: &'a JobDescription,
+    /// For packages that jobs share.
+    pub http: &'a reqwest::Client,
+    /// The channel to the server.
+    pub channel: &'a Channel,
+    /// The results of the steps before.
+    pub outputs: &'a Outputs,
+    /// The emulator for the image's programs, unless the machine runs them itself.
+    pub emulator: Option<&'a Emulator>,
+    /// Takes events.
+    pub events: &'a Events,
+}
+
+impl Building<'_> {
+    /// Makes the root, with the twins that the job may have. A record of the files that they change is put at
+    /// `writers`, if one is wanted. Returns how often programs ran as twins or emulated, if the
+    /// machine cannot run them itself.
+    ///
+    /// A root that cannot be made because twins gave up is made again, a few times at most. The commands that gave up
+    /// then start under the emulator.
+    pub async fn with_twins(&self, writers: Option<PathBuf>) -> (Option<Execs>, Result<(), Failure>) {
+        let list = self.outputs.given_up();
+        let known = || fs_err::metadata(&list).map_or(0, |list| list.len());
+        let mut roots = 1;
+        loop {
+            let before = known();
+            let twins = Twins::of_job(
+                self.job,
+                self.outputs,
+                self.events,
+                self.channel,
+                self.http,
+                writers.clone(),
+            );
+            let mut programs = Programs::default();
+            let built = self.root(&mut programs).await;
+            let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
+            let Err(failure) = &ended else { return (execs, ended) };
+            if failure.code != Code::EmulatorFault || known() == before || roots == MOST_ROOTS {
+                return (execs, ended);
+            }
+            roots += 1;
+            let text = format!(
+                "the root is made once more, with commands under the emulator from their start whose native twins gave up: {failure}"
+            );
+            self.events.say(text).await;
+            let outputs = self.outputs.clone();
+            if let Err(failure) = blocking(move || outputs.remove_root()).await {
+                return (execs, Err(failure));
+            }
+        }
+    }
+
+    /// Makes the root without twins.
+    pub async fn without_twins(&self) -> Result<(), Failure> {
+        self.root(&mut Programs::default()).await
+    }
+
+    async fn root(&self, programs: &mut Programs) -> Result<(), Failure> {
+        let facts = &self.outputs.facts;
+        let request = kiwi::PrepareRoot {
+            recipe: &facts.recipe,
+            root: &self.outputs.root(),
+            arch: self.job.arch,
+            emulator: self.emulator,
+            has_tbz: facts.has_tbz,
+        };
+        kiwi::prepare_root(request, programs, self.events).await
+    }
 }

@@ -1,4 +1,4 @@
-//! Collects a watcher's reports on programs that ran or died under the emulator. Reads one socket.
+//! Collects a watcher's reports on programs of the image that ran under the emulator, or died. Reads one socket.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     events::Events,
     programs::Programs,
-    watch::{self, Death, Report},
+    watch::{self, Death, Ran, Report},
 };
 
 /// The same command, run through a watcher, and the socket with the watcher's reports. Output, environment and
@@ -55,11 +55,14 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
                 }
                 Ok(Report::Programs(ran)) => programs.merge(ran),
                 Ok(Report::Blind(why)) => {
-                    let text = format!("warning: crashes of programs under the emulator are not detected: {why}");
+                    let text = format!("warning: crashes of the image's programs are not detected: {why}");
                     events.say(text).await;
                 }
                 Err(_) => break,
             }
+        }
+        if let Some(first) = deaths.first().filter(|first| first.ran == Ran::Twin) {
+            programs.note_dead_twin(&first.program);
         }
         (deaths, programs)
     })
@@ -67,12 +70,19 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
 
 /// The failure of the job that these deaths cause.
 pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
-    let first = told(deaths.first()?);
+    let first = deaths.first()?;
     let detail = match deaths.len() - 1 {
-        0 => first,
-        more => format!("{first}, and {more} more after it"),
+        0 => told(first),
+        more => format!("{}, and {more} more after it", told(first)),
     };
-    let hint = "its work is not done, even if the script continued; build natively, or without that program, to find out whether the emulator is at fault";
+    let advice = match first.ran {
+        Ran::Emulated => "build natively, or without that program, to find out whether the emulator is at fault",
+        Ran::Twin => "build with `--twins off`, to find out whether the twin is at fault",
+        Ran::TwinGivenUp => {
+            "set KILN_TWINS=off for that command: the line in the log that begins with `kiln:` has the reason"
+        }
+    };
+    let hint = format!("its work is not done, even if the script continued; {advice}");
     Some(Failure::new(Code::EmulatorFault, detail).hint(hint))
 }
 
@@ -82,8 +92,14 @@ fn told(death: &Death) -> String {
         program,
         command,
         signal,
+        ran,
     } = death;
-    format!("`{command}` ({program}, process {pid}) was ended by {signal} under the emulator")
+    let how = match ran {
+        Ran::Emulated => "under the emulator",
+        Ran::Twin => "as a native twin",
+        Ran::TwinGivenUp => return format!("`{command}` ({program}, process {pid}) can only go on under the emulator"),
+    };
+    format!("`{command}` ({program}, process {pid}) was ended by {signal} {how}")
 }
 
 #[cfg(test)]
@@ -97,6 +113,7 @@ mod tests {
             program: "/bin/busybox".to_owned(),
             command: "sh crash".to_owned(),
             signal: "SIGSEGV".to_owned(),
+            ran: Ran::Emulated,
         };
         assert_eq!(fault(&[]), None);
         let one = fault(&[death(7)]).unwrap();
@@ -108,6 +125,22 @@ mod tests {
             )
         );
         let three = fault(&[death(7), death(8), death(9)]).unwrap().detail;
+        let twin = Death {
+            ran: Ran::Twin,
+            ..death(7)
+        };
+        let failure = fault(&[twin]).unwrap();
+        assert_eq!(failure.code, Code::EmulatorFault);
+        assert!(failure.detail.ends_with("by SIGSEGV as a native twin"), "{failure}");
+        let given_up = Death {
+            ran: Ran::TwinGivenUp,
+            ..death(7)
+        };
+        let failure = fault(&[given_up]).unwrap();
+        assert!(
+            failure.detail.ends_with("can only go on under the emulator"),
+            "{failure}"
+        );
         assert!(
             three.starts_with(&one.detail) && three.ends_with(", and 2 more after it"),
             "{three}"

@@ -1,11 +1,13 @@
-//! Sends events to the server: in order, without gaps, in batches, and with a sign of life when nothing happens. Uses
-//! the channel only.
+//! Sends events to the server: in order, without gaps, in batches, and with a sign of life when nothing happens. Lines
+//! beyond the log's budget are dropped. Uses the channel only.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use jiff::Timestamp;
 use kiln_records::{
-    Code, Failure,
+    Code, Failure, log,
     protocol::{Event, EventBatch, Stream, What},
 };
 use tokio::{
@@ -13,7 +15,11 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use super::channel::{Channel, Ending};
+use super::{
+    channel::{Channel, Ending},
+    log_budget::{LogBudget, QUIET, now},
+    mask::Mask,
+};
 
 /// The most events that may wait to be sent; a tool with more output is slowed down.
 const WAITING: usize = 2_000;
@@ -30,8 +36,8 @@ const GROW: Duration = Duration::from_millis(250);
 /// After this time without an event, the server gets a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Longer lines are cut: users do not read them, and they would take memory everywhere on their way.
-const LONGEST_LINE: usize = 16 * 1024;
+/// The size that the log may have until the server has said it, in bytes.
+const FIRST_BUDGET: u64 = 1 << 20;
 
 enum Message {
     Event(Event),
@@ -42,6 +48,34 @@ enum Message {
 #[derive(Debug, Clone)]
 pub struct Events {
     messages: mpsc::Sender<Message>,
+    budget: Budget,
+    mask: Arc<Mutex<Mask>>,
+}
+
+/// The log's budget, shared by those who write and the task that sends.
+#[derive(Debug, Clone)]
+struct Budget(Arc<Mutex<LogBudget>>);
+
+impl Budget {
+    fn lock(&self) -> MutexGuard<'_, LogBudget> {
+        // A panic while the lock is held leaves nothing half-done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be sent when this happens: nothing, if it is a line too many.
+    fn admit(&self, what: What) -> Vec<Event> {
+        let event = now(what);
+        match &event.what {
+            What::Log { .. } => self.lock().take(event, std::time::Instant::now()),
+            // What was written before a step ended is to be read before it.
+            What::StepStarted(_) | What::StepFinished { .. } | What::Shell(_) => {
+                let mut events = self.lock().end_gap();
+                events.push(event);
+                events
+            }
+            What::Progress { .. } | What::Sandbox(_) | What::Execs(_) => vec![event],
+        }
+    }
 }
 
 impl Events {
@@ -49,21 +83,59 @@ impl Events {
     /// accepts no more; in the latter case it stops the agent through the channel.
     pub fn new(channel: Channel) -> Self {
         let (messages, queue) = mpsc::channel(WAITING);
+        let budget = LogBudget::new(FIRST_BUDGET, std::time::Instant::now());
+        let budget = Budget(Arc::new(Mutex::new(budget)));
         let sender = Sender {
             channel,
             queue,
+            budget: budget.clone(),
             received: Vec::with_capacity(BATCH),
             next: 0,
             last_sent: None,
         };
         tokio::spawn(sender.run());
-        Self { messages }
+        let mask = Arc::default();
+        Self { messages, budget, mask }
+    }
+
+    /// Sets the size that the log may have from here on, in bytes.
+    pub fn allow(&self, bytes: u64) {
+        *self.budget.lock() = LogBudget::new(bytes, std::time::Instant::now());
+    }
+
+    /// Masks these secrets in all that is said from here on.
+    pub fn conceal(&self, secrets: impl IntoIterator<Item = String>) {
+        self.mask().learn(secrets);
+    }
+
+    /// A failure without secrets.
+    pub fn masked(&self, failure: Failure) -> Failure {
+        self.mask().apply_to(failure)
+    }
+
+    fn mask(&self) -> MutexGuard<'_, Mask> {
+        self.mask.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be sent when this happens.
+    fn admit(&self, what: What) -> Vec<Event> {
+        let what = match what {
+            // Cut last: half a secret is no longer found.
+            What::Log { stream, text } => What::Log {
+                stream,
+                text: log::cut(self.mask().apply(text)),
+            },
+            other => other,
+        };
+        self.budget.admit(what)
     }
 
     /// Reports an event.
     pub async fn send(&self, what: What) {
-        // The loss of the server is noticed by the next call, not here.
-        let _ = self.messages.send(now(what)).await;
+        for event in self.admit(what) {
+            // The loss of the server is noticed by the next call, not here.
+            let _ = self.messages.send(Message::Event(event)).await;
+        }
     }
 
     /// Logs a line of the agent itself.
@@ -73,53 +145,51 @@ impl Events {
 
     /// The same for blocking code.
     pub fn say_blocking(&self, text: &str) {
-        let _ = self.messages.blocking_send(now(line(Stream::Agent, text.to_owned())));
+        for event in self.admit(line(Stream::Agent, text.to_owned())) {
+            let _ = self.messages.blocking_send(Message::Event(event));
+        }
     }
 
     /// The same for code that may neither block nor wait. The line may be late when the queue is full.
     pub fn say_soon(&self, text: &str) {
-        let message = now(line(Stream::Agent, text.to_owned()));
-        if let Err(mpsc::error::TrySendError::Full(message)) = self.messages.try_send(message) {
-            let messages = self.messages.clone();
-            tokio::spawn(async move { messages.send(message).await });
+        for event in self.admit(line(Stream::Agent, text.to_owned())) {
+            if let Err(mpsc::error::TrySendError::Full(message)) = self.messages.try_send(Message::Event(event)) {
+                let messages = self.messages.clone();
+                tokio::spawn(async move { messages.send(message).await });
+            }
         }
     }
 
     /// Reports a step's progress, for code that may not wait: dropped when the queue is full.
     pub fn progress_soon(&self, done: u64, total: u64) {
-        let _ = self.messages.try_send(now(What::Progress { done, total }));
+        let _ = self
+            .messages
+            .try_send(Message::Event(now(What::Progress { done, total })));
     }
 
     /// Returns when the server has stored all earlier events, or never will.
     pub async fn flush(&self) {
         let (caller, flushed) = oneshot::channel();
+        let rest = self.budget.lock().end_gap();
+        for event in rest {
+            let _ = self.messages.send(Message::Event(event)).await;
+        }
         if self.messages.send(Message::Flush(caller)).await.is_ok() {
             let _ = flushed.await;
         }
     }
 }
 
-/// A log event, cut to a readable length.
-pub(super) fn line(stream: Stream, mut text: String) -> What {
-    if text.len() > LONGEST_LINE {
-        let end = text.floor_char_boundary(LONGEST_LINE);
-        text.truncate(end);
-        text.push_str(" … (line cut)");
-    }
+/// A log event. Its text is masked, and cut to a readable length, before it is sent.
+pub(super) fn line(stream: Stream, text: String) -> What {
     What::Log { stream, text }
-}
-
-fn now(what: What) -> Message {
-    Message::Event(Event {
-        time: Timestamp::now(),
-        what,
-    })
 }
 
 /// The task behind [`Events`].
 struct Sender {
     channel: Channel,
     queue: mpsc::Receiver<Message>,
+    budget: Budget,
     /// Events that were taken off the queue and not sent yet.
     received: Vec<Message>,
     /// Number of the next event.
@@ -139,11 +209,18 @@ impl Sender {
 
     /// Waits for something to send, which may be just a sign of life. Returns false when all senders are gone.
     async fn gather(&mut self) -> bool {
-        if self.received.is_empty() {
-            let silent = self.last_sent.unwrap_or_else(Instant::now) + HEARTBEAT;
+        let silent = self.last_sent.unwrap_or_else(Instant::now) + HEARTBEAT;
+        while self.received.is_empty() {
+            let look = silent.min(Instant::now() + QUIET);
             tokio::select! {
                 count = self.queue.recv_many(&mut self.received, BATCH) => if count == 0 { return false },
-                () = sleep_until(silent) => return true,
+                () = sleep_until(look) => {
+                    let rest = self.budget.lock().end_quiet_gap(std::time::Instant::now());
+                    self.received.extend(rest.into_iter().map(Message::Event));
+                    if Instant::now() >= silent {
+                        return true;
+                    }
+                }
             }
         }
         // The first event is sent at once, those that follow closely together.
@@ -162,7 +239,7 @@ impl Sender {
     async fn send(&mut self) -> Result<(), Failure> {
         let (mut text, mut taken, mut flushed) = (0, 0, Vec::new());
         let mut events = Vec::with_capacity(self.received.len());
-        while taken < self.received.len() && text < BATCH_TEXT {
+        while taken < self.received.len().min(BATCH) && text < BATCH_TEXT {
             taken += 1;
             match &self.received[taken - 1] {
                 Message::Event(event) => text += length(event),

@@ -14,17 +14,34 @@ pub fn gather(emulator: Option<&Emulator>) -> SandboxFacts {
     SandboxFacts {
         kernel: read("/proc/sys/kernel/osrelease"),
         boot_id: read("/proc/sys/kernel/random/boot_id"),
-        hypervisor: hypervisor(
-            &read("/sys/class/dmi/id/sys_vendor"),
-            &read("/proc/cpuinfo"),
-            &read("/proc/device-tree/compatible"),
-        ),
+        hypervisor: hypervisor(&Signs {
+            vendor: read("/sys/class/dmi/id/sys_vendor"),
+            cpuinfo: read("/proc/cpuinfo"),
+            compatible: read("/proc/device-tree/compatible"),
+            devices: read("/proc/bus/pci/devices"),
+        }),
         emulator: emulator.map(|emulator| version_of(&emulator.binfmt.interpreter)),
     }
 }
 
-/// The hypervisor, according to the firmware's tables, the CPU's flags or the device tree; `None` on bare metal.
-fn hypervisor(vendor: &str, cpuinfo: &str, compatible: &str) -> Option<String> {
+/// The signs by which a virtual machine is recognised, as texts of system files.
+#[derive(Debug, Default)]
+struct Signs {
+    /// The vendor in the firmware's tables.
+    vendor: String,
+    /// The CPUs' names and flags.
+    cpuinfo: String,
+    /// The device tree's names of the machine.
+    compatible: String,
+    /// The PCI devices: in the second column, the ids of vendor and device.
+    devices: String,
+}
+
+/// The hypervisor, by its name where that is known; `None` on bare metal. A machine of Kata has no firmware tables, and a
+/// CPU that KVM runs has the host's name: then QEMU is known by the PCI devices that only it has.
+fn hypervisor(signs: &Signs) -> Option<String> {
+    /// The ids of QEMU's own PCI devices, and of the bridge of its machine `q35`, which no server has any more.
+    const OF_QEMU: [&str; 2] = ["1b36", "808629c0"];
     /// Firmware vendors that only occur in virtual machines.
     const VENDORS: [&str; 7] = [
         "QEMU",
@@ -35,13 +52,18 @@ fn hypervisor(vendor: &str, cpuinfo: &str, compatible: &str) -> Option<String> {
         "VMware",
         "Xen",
     ];
-    if let Some(known) = VENDORS.iter().find(|known| vendor.starts_with(**known)) {
+    if let Some(known) = VENDORS.iter().find(|known| signs.vendor.starts_with(**known)) {
         return Some((*known).to_owned());
     }
-    if compatible.contains("dummy-virt") {
+    let line = |name: &str| signs.cpuinfo.lines().find(|line| line.starts_with(name));
+    let mut ids = signs.devices.lines().filter_map(|line| line.split_whitespace().nth(1));
+    if signs.compatible.contains("dummy-virt")
+        || line("model name").is_some_and(|name| name.contains("QEMU"))
+        || ids.any(|id| OF_QEMU.iter().any(|known| id.starts_with(known)))
+    {
         return Some("QEMU".to_owned());
     }
-    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    let flags = line("flags");
     let set = flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"));
     set.then(|| "the CPU says that it is virtual".to_owned())
 }
@@ -62,15 +84,29 @@ mod tests {
 
     #[test]
     fn virtual_machines_are_told_from_bare_metal() {
-        let of = |vendor: &str, cpuinfo: &str, tree: &str| hypervisor(vendor, cpuinfo, tree).is_some();
-        assert!(of("QEMU", "", ""));
-        assert!(of("", "processor: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n", ""));
-        assert!(of("", "", "linux,dummy-virt"));
-        assert!(!of(
-            "HPE",
-            "flags\t\t: fpu vme\nmodel name: hypervisor 2000\n",
-            "nvidia,tegra"
-        ));
+        let of = |vendor: &str, cpuinfo: &str, tree: &str, devices: &str| {
+            hypervisor(&Signs {
+                vendor: vendor.to_owned(),
+                cpuinfo: cpuinfo.to_owned(),
+                compatible: tree.to_owned(),
+                devices: devices.to_owned(),
+            })
+        };
+        let flags = "processor: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n";
+        assert_eq!(of("QEMU", "", "", "").as_deref(), Some("QEMU"));
+        assert_eq!(of("", "", "linux,dummy-virt", "").as_deref(), Some("QEMU"));
+        // Machines of Kata have no firmware tables.
+        let emulated = format!("model name\t: QEMU TCG CPU version 2.5+\n{flags}");
+        assert_eq!(of("", &emulated, "", "").as_deref(), Some("QEMU"));
+        let of_q35 = "0000\t808629c0\t0\n0008\t1af41041\tb\n";
+        let by_kvm = format!("model name\t: AMD EPYC 9654\n{flags}");
+        assert_eq!(of("", &by_kvm, "", of_q35).as_deref(), Some("QEMU"));
+        assert_eq!(
+            of("", &by_kvm, "", "0000\t80860d57\t0\n").as_deref(),
+            Some("the CPU says that it is virtual")
+        );
+        let metal = "flags\t\t: fpu vme\nmodel name: hypervisor 2000\n";
+        assert_eq!(of("HPE", metal, "nvidia,tegra", "0000\t80862020\t0\n"), None);
     }
 
     #[test]

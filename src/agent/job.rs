@@ -10,16 +10,18 @@ use super::{
     channel::{Channel, Ending},
     create, customize, debug, doors,
     events::Events,
-    evidence, fetch,
+    evidence, fetch, kiwi_config, mask,
     outputs::Outputs,
     package,
     process::blocking,
-    stop,
+    stop, verify,
 };
 use kiln_inside::emulation::{binfmt, probe};
 use kiln_records::{
-    Code, EmulatedProgram, Execs, Failure, ShellTime, Step, TwinLevel,
+    Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel,
+    arch::Arch,
     protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
+    twins::no_twins_between,
 };
 
 use crate::twins::join;
@@ -52,7 +54,7 @@ pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
     // The server must have the last line before it hears that the job is over.
     let finish = async {
         events.flush().await;
-        let failure = outcome.err();
+        let failure = outcome.err().map(|failure| events.masked(failure));
         channel.finish(&Outcome { failure }).await
     };
     tokio::select! {
@@ -71,6 +73,7 @@ async fn dismissed(channel: &Channel) -> Failure {
 
 async fn work(channel: &Channel, events: &Events) -> Result<(), Failure> {
     let job = channel.job().await?;
+    events.allow(job.log_bytes);
     let steps = Steps {
         job: &job,
         channel,
@@ -97,12 +100,16 @@ impl Steps<'_> {
         let scratch = Path::new(SCRATCH);
         let prepared = self.step(Step::Prepare, self.prepare(scratch)).await?;
         let http = &prepared.http;
-        let job_type = self.job.work.job_type();
         let mut outputs = match self.job.from {
-            Some(from) => Outputs::of_another_attempt(scratch, job_type, from)?,
-            None => Outputs::none(scratch, job_type),
+            Some(from) => Outputs::of_another_attempt(scratch, self.job.steps(), from)?,
+            None => Outputs::none(scratch, self.job.steps()),
         };
+        if self.job.verify_twins && self.job.work.job_type() == JobType::Customize {
+            let text = "the twins are not verified: that is for images that are made from a recipe";
+            self.events.say(text).await;
+        }
         for step in outputs.steps() {
+            self.conceal(step, &outputs);
             outputs = blocking(move || outputs.begin(step).map(|()| outputs)).await?;
             let facts = &outputs.facts;
             match (step, &self.job.work) {
@@ -118,7 +125,13 @@ impl Steps<'_> {
                     let waited = create::repos(work, self.job.arch, http, &facts.recipe, self.events);
                     outputs.facts.has_tbz = self.step(step, waited).await?;
                 }
-                (Step::Build, Work::Create(_)) => self.step(step, self.build(&outputs, &prepared)).await?,
+                (Step::Build, Work::Create(_)) => {
+                    outputs.facts.twins = self.step(step, self.build(&outputs, &prepared)).await?;
+                }
+                (Step::Verify, Work::Create(_)) => {
+                    let verified = verify::verify(self.building(&outputs, &prepared));
+                    self.step(step, verified).await?;
+                }
                 (Step::Fetch, Work::Customize(work)) => {
                     let fetched = customize::rootfs::fetch(&work.rootfs, http, &outputs, self.events);
                     outputs.facts.devices = self.step(step, fetched).await?;
@@ -140,6 +153,18 @@ impl Steps<'_> {
             outputs.finished(step)?;
         }
         Ok(())
+    }
+
+    /// Learns what must not be said, before the first step in which a tool may say it. Another attempt may have done the
+    /// steps before.
+    fn conceal(&self, step: Step, outputs: &Outputs) {
+        match step {
+            Step::Repos | Step::Build | Step::Verify => {
+                self.events.conceal(kiwi_config::secrets(&outputs.facts.recipe));
+            }
+            Step::Customize => self.events.conceal(mask::of_apt(&outputs.root())),
+            _ => {}
+        }
     }
 
     /// Runs one step and logs its duration.
@@ -176,7 +201,10 @@ impl Steps<'_> {
     /// Registers an emulator for the image's architecture. Returns it.
     async fn register(&self, plain: &Emulator, scratch: &Path) -> Result<Emulator, Failure> {
         let mut emulator = plain.clone();
-        if self.job.twins != TwinLevel::Off {
+        let (target, host) = (self.job.arch, Arch::host());
+        if let Some(why) = no_twins_between(target, host) {
+            self.events.say(format!("no native twins: {why}")).await;
+        } else if self.job.twins != TwinLevel::Off {
             match join::join_in_sandbox(&plain.binfmt.interpreter) {
                 Ok(joined) => emulator.binfmt.interpreter = joined,
                 // Twins only speed up a build; its result is the same without them.
@@ -197,12 +225,24 @@ impl Steps<'_> {
         Ok(emulator)
     }
 
-    async fn build(&self, outputs: &Outputs, prepared: &Prepared) -> Result<(), Failure> {
-        let Prepared { http, emulator } = prepared;
-        let (execs, built) = create::build(self.job, http, self.channel, outputs, emulator.as_ref(), self.events).await;
+    fn building<'a>(&'a self, outputs: &'a Outputs, prepared: &'a Prepared) -> create::Building<'a> {
+        create::Building {
+            job: self.job,
+            http: &prepared.http,
+            channel: self.channel,
+            outputs,
+            emulator: prepared.emulator.as_ref(),
+            events: self.events,
+        }
+    }
+
+    /// Makes the root. Returns how often a program ran as a native twin.
+    async fn build(&self, outputs: &Outputs, prepared: &Prepared) -> Result<u64, Failure> {
+        let (execs, built) = self.building(outputs, prepared).with_twins(None).await;
+        let twins = execs.as_ref().map_or(0, |execs| execs.twins);
         self.tell_execs(execs).await;
         let Some(debug) = self.shell_at(ShellTime::Debug) else {
-            return built;
+            return built.map(|()| twins);
         };
         let at = debug::Shown {
             job: self.job,
@@ -210,7 +250,7 @@ impl Steps<'_> {
             channel: self.channel,
             events: self.events,
         };
-        debug::show(at, debug, built).await
+        debug::show(at, debug, built).await.map(|()| twins)
     }
 
     /// The shell that the job opens at this time, if any.

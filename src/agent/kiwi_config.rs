@@ -8,16 +8,24 @@ use std::{
 };
 
 use kiln_records::{Code, Failure, arch::Arch};
+use quick_xml::events::Event;
 use reqwest::Url;
 use roxmltree::{Document, Node};
 
-use super::template;
+use super::{mask, template};
 
 /// The description's usual name; kiwi also accepts a single file that ends in `.kiwi`.
 const CONFIG: &str = "config.xml";
 
-/// The most bytes of a description.
-const CONFIG_BYTES: u64 = 16 << 20;
+/// The most bytes of a description; real ones have a hundredth.
+const CONFIG_BYTES: u64 = 4 << 20;
+
+/// The most elements, and the deepest nesting of them.
+const MOST_ELEMENTS: usize = 100_000;
+const DEEPEST: usize = 100;
+
+/// The most attributes of one element: to find one that is there twice, each is compared with all others.
+const MOST_ATTRIBUTES: usize = 200;
 
 /// An image description.
 #[derive(Debug, Clone)]
@@ -60,10 +68,7 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
         Failure::new(Code::RecipeConfigInvalid, format!("{name} cannot be used: {why}"))
             .hint("it must be a kiwi image description: XML in UTF-8, without DTD and entities")
     };
-    if fs_err::metadata(&path).is_ok_and(|found| found.len() > CONFIG_BYTES) {
-        return Err(invalid(&"it has more than 16 MiB"));
-    }
-    let text = fs_err::read_to_string(&path).map_err(|error| invalid(&error))?;
+    let text = text(&path).map_err(|error| invalid(&error))?;
     let document = Document::parse(&text).map_err(|error| invalid(&error))?;
     let image = document.root_element();
     if !image.has_tag_name("image") {
@@ -88,6 +93,74 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
             .descendants()
             .any(|node| node.has_tag_name("type") && node.attribute("image") == Some("tbz")),
     })
+}
+
+/// The text of a description that is small and plain enough to be parsed.
+fn text(path: &Path) -> io::Result<String> {
+    let too_large = |what: String| io::Error::new(io::ErrorKind::FileTooLarge, what);
+    if fs_err::metadata(path)?.len() > CONFIG_BYTES {
+        return Err(too_large("it has more than 4 MiB".to_owned()));
+    }
+    let text = fs_err::read_to_string(path)?;
+    check(&text).map_err(too_large)?;
+    Ok(text)
+}
+
+/// Counts elements, their depth and their attributes, without building anything.
+fn check(text: &str) -> Result<(), String> {
+    let mut reader = quick_xml::Reader::from_str(text);
+    let (mut elements, mut depth) = (0, 0_usize);
+    loop {
+        let element = match reader.read_event() {
+            Ok(Event::Start(element)) => {
+                depth += 1;
+                element
+            }
+            Ok(Event::Empty(element)) => element,
+            Ok(Event::End(_)) => {
+                depth = depth.saturating_sub(1);
+                continue;
+            }
+            Ok(Event::Eof) => return Ok(()),
+            // What cannot be counted is not parsed.
+            Err(error) => return Err(error.to_string()),
+            Ok(_) => continue,
+        };
+        elements += 1;
+        if elements > MOST_ELEMENTS {
+            return Err(format!("it has more than {MOST_ELEMENTS} elements"));
+        }
+        if depth > DEEPEST {
+            return Err(format!("its elements are nested more than {DEEPEST} deep"));
+        }
+        let mut attributes = element.attributes();
+        if attributes.with_checks(false).nth(MOST_ATTRIBUTES).is_some() {
+            return Err(format!("an element has more than {MOST_ATTRIBUTES} attributes"));
+        }
+    }
+}
+
+/// The passwords that the recipe has for its repositories and users. A description that cannot be read has none here:
+/// [`read`] says why.
+pub fn secrets(recipe: &Path) -> Vec<String> {
+    let mut secrets = mask::of_apt(&recipe.join("root"));
+    let Ok(text) =
+        find(recipe).and_then(|path| text(&path).map_err(|error| Failure::io("cannot read the recipe", &error)))
+    else {
+        return secrets;
+    };
+    let Ok(document) = Document::parse(&text) else {
+        return secrets;
+    };
+    for node in document.descendants() {
+        let of_user = node.has_tag_name("user");
+        let password = node.attribute("password").filter(|it| !of_user || it.len() >= 8);
+        secrets.extend(password.map(str::to_owned));
+        if node.has_tag_name("source") {
+            secrets.extend(node.attribute("path").map(mask::of_address).unwrap_or_default());
+        }
+    }
+    secrets
 }
 
 fn find(recipe: &Path) -> Result<PathBuf, Failure> {
@@ -377,6 +450,45 @@ mod tests {
             parse(&"<a>".repeat(100_000)).unwrap_err().code,
             Code::RecipeConfigInvalid
         );
+    }
+
+    #[test]
+    fn a_description_that_would_occupy_the_parser_is_refused_at_once() {
+        let begun = std::time::Instant::now();
+        let why = |text: &str| {
+            let recipe = tempfile::tempdir().unwrap();
+            fs_err::write(recipe.path().join("config.xml"), text).unwrap();
+            let failure = read(recipe.path(), Arch::X86_64).unwrap_err();
+            assert_eq!(failure.code, Code::RecipeConfigInvalid);
+            failure.detail
+        };
+        let attributes: String = (0..200_000).fold(String::new(), |text, number| text + &format!(" a{number}='1'"));
+        assert!(why(&format!("<image{attributes}/>")).contains("more than 200 attributes"));
+        let deep = "<a>".repeat(100_000);
+        assert!(why(&format!("<image>{deep}")).contains("nested more than 100 deep"));
+        let wide = "<a/>".repeat(200_000);
+        assert!(why(&format!("<image>{wide}</image>")).contains("more than 100000 elements"));
+        let large = " ".repeat(5 << 20);
+        assert!(why(&format!("<image>{large}</image>")).contains("more than 4 MiB"));
+        assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn the_secrets_of_a_recipe_are_found() {
+        let recipe = tempfile::tempdir().unwrap();
+        let text = "<image><repository username='me' password='first-one'><source path='https://host/'/></repository>\
+                    <repository><source path='https://me:second%20one@host/x?key=0123456789'/></repository>\
+                    <users><user name='root' password='root'/><user name='me' password='$6$salt$hash'/></users></image>";
+        fs_err::write(recipe.path().join("config.xml"), text).unwrap();
+        fs_err::create_dir_all(recipe.path().join("root/etc/apt")).unwrap();
+        fs_err::write(
+            recipe.path().join("root/etc/apt/auth.conf"),
+            "machine a login b password third-one",
+        )
+        .unwrap();
+        let secrets = secrets(recipe.path());
+        let expected = ["third-one", "first-one", "second%20one", "0123456789", "$6$salt$hash"];
+        assert_eq!(secrets, expected);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub mod guest;
 pub mod job;
 pub mod kernel;
 pub mod kiwi_config;
+mod log_budget;
+mod mask;
 pub mod mksquashfs;
 pub mod outputs;
 mod package;
@@ -37,6 +39,7 @@ pub mod template;
 pub mod twins;
 pub mod unpack;
 pub mod upload;
+pub mod verify;
 pub mod watch;
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kiln_records::{ArtifactKind, Code, Failure, JobType, Step};
+use kiln_inside::room::remove_tree;
+use kiln_records::{ArtifactKind, Code, Failure, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::squashfs::Device;
@@ -39,16 +40,19 @@ pub struct Facts {
     /// From the fetch of an image: device nodes for the next squashfs, since a sandbox cannot make any.
     #[serde(default)]
     pub devices: Vec<Device>,
+    /// From the build: how often a program ran as a native twin.
+    #[serde(default)]
+    pub twins: u64,
     /// From packaging.
     pub artifacts: Artifacts,
 }
 
 impl Outputs {
-    /// The outputs of a new job, in its empty disk space.
-    pub fn none(scratch: &Path, job: JobType) -> Self {
+    /// The outputs of a new job with these steps, in its empty disk space.
+    pub fn none(scratch: &Path, steps: &'static [Step]) -> Self {
         Self {
             scratch: scratch.to_owned(),
-            steps: Step::of(job),
+            steps,
             facts: Facts::default(),
         }
     }
@@ -58,8 +62,8 @@ impl Outputs {
     /// # Errors
     ///
     /// `nothing_to_resume` when a step before `from` was not finished or its outputs are gone.
-    pub fn of_another_attempt(scratch: &Path, job: JobType, from: Step) -> Result<Self, Failure> {
-        let mut outputs = Self::none(scratch, job);
+    pub fn of_another_attempt(scratch: &Path, steps: &'static [Step], from: Step) -> Result<Self, Failure> {
+        let mut outputs = Self::none(scratch, steps);
         let before = |step| outputs.before(step);
         // Templates are rendered, and images changed, in place: that needs a freshly fetched recipe or image.
         if from <= Step::Template || from == Step::Customize {
@@ -77,8 +81,11 @@ impl Outputs {
         if facts.finished.is_none_or(|finished| finished < before(from)) {
             return Err(missing(format!("step {} was not finished", before(from))));
         }
+        if from == Step::Verify {
+            outputs.bring_back()?;
+        }
         let needed: Vec<PathBuf> = match from {
-            Step::Package => vec![outputs.root()],
+            Step::Verify | Step::Package => vec![outputs.root()],
             Step::Upload => facts.artifacts.iter().map(|(_, path)| path.clone()).collect(),
             _ => vec![facts.recipe.clone()],
         };
@@ -95,6 +102,36 @@ impl Outputs {
     /// The path of the root.
     pub fn root(&self) -> PathBuf {
         self.scratch.join("root")
+    }
+
+    /// The place of the root that twins helped to make, while it is made once more to be verified.
+    pub fn twinned(&self) -> PathBuf {
+        self.scratch.join("twinned")
+    }
+
+    /// The place of the record of writers, while a root is verified.
+    pub fn writers(&self) -> PathBuf {
+        self.scratch.join("writers")
+    }
+
+    /// The file with the commands whose native twins gave up.
+    pub fn given_up(&self) -> PathBuf {
+        self.scratch.join("given-up")
+    }
+
+    /// Removes the root.
+    pub fn remove_root(&self) -> Result<(), Failure> {
+        remove(&self.root()).map_err(|error| Failure::io("cannot remove the root", &error))
+    }
+
+    /// Puts the root that twins helped to make back into its place, if it is not there.
+    pub fn bring_back(&self) -> Result<(), Failure> {
+        let twinned = self.twinned();
+        if !twinned.exists() {
+            return Ok(());
+        }
+        let back = remove(&self.root()).and_then(|()| fs_err::rename(twinned, self.root()));
+        back.map_err(|error| Failure::io("cannot bring back the root", &error))
     }
 
     /// The directory of native twins while the root is made.
@@ -141,9 +178,10 @@ impl Outputs {
         let products = match step {
             Step::Fetch if self.steps.contains(&Step::Customize) => vec![self.base(), self.root()],
             Step::Fetch => vec![self.recipe().0, self.recipe().1],
-            Step::Build => vec![self.root(), self.twins()],
+            Step::Build => vec![self.root(), self.twinned(), self.twins(), self.writers()],
             Step::Customize => vec![self.twins()],
             Step::Package => vec![self.packages().0, self.packages().1],
+            Step::Verify => vec![self.twins(), self.writers()],
             Step::Prepare | Step::Template | Step::Repos | Step::Upload => Vec::new(),
         };
         for path in products {
@@ -169,7 +207,7 @@ impl Outputs {
 
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs_err::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs_err::remove_dir_all(path),
+        Ok(found) if found.is_dir() => remove_tree(path),
         Ok(_) => fs_err::remove_file(path),
         Err(error) => Err(error),
     };
@@ -181,11 +219,15 @@ fn remove(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use kiln_records::JobType;
+
     use super::*;
+
+    const CREATE: &[Step] = Step::of(JobType::Create);
 
     /// A disk space in which every step up to packaging is finished.
     fn packaged(scratch: &Path) -> Outputs {
-        let mut outputs = Outputs::none(scratch, JobType::Create);
+        let mut outputs = Outputs::none(scratch, CREATE);
         for step in [Step::Fetch, Step::Template, Step::Repos, Step::Build, Step::Package] {
             outputs.begin(step).unwrap();
             match step {
@@ -207,16 +249,14 @@ mod tests {
     }
 
     fn refusal(scratch: &Path, from: Step) -> Code {
-        Outputs::of_another_attempt(scratch, JobType::Create, from)
-            .unwrap_err()
-            .code
+        Outputs::of_another_attempt(scratch, CREATE, from).unwrap_err().code
     }
 
     #[test]
     fn another_attempt_goes_on_where_it_is_told_to() {
         let scratch = tempfile::tempdir().unwrap();
         let all = packaged(scratch.path()).facts;
-        let steps = Step::of(JobType::Create);
+        let steps = CREATE;
         for (from, steps) in [
             (Step::Upload, &steps[6..]),
             (Step::Package, &steps[5..]),
@@ -225,10 +265,10 @@ mod tests {
             (Step::Template, &steps[1..]),
             (Step::Prepare, &steps[1..]),
         ] {
-            let outputs = Outputs::of_another_attempt(scratch.path(), JobType::Create, from).unwrap();
+            let outputs = Outputs::of_another_attempt(scratch.path(), CREATE, from).unwrap();
             assert_eq!(outputs.steps().collect::<Vec<_>>(), steps, "{from}");
         }
-        let outputs = Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Upload).unwrap();
+        let outputs = Outputs::of_another_attempt(scratch.path(), CREATE, Step::Upload).unwrap();
         assert_eq!(outputs.facts, all);
     }
 
@@ -236,14 +276,31 @@ mod tests {
     fn a_step_begins_clean_and_its_followers_are_no_longer_finished() {
         let scratch = tempfile::tempdir().unwrap();
         packaged(scratch.path());
-        let mut outputs = Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Build).unwrap();
+        let mut outputs = Outputs::of_another_attempt(scratch.path(), CREATE, Step::Build).unwrap();
         outputs.begin(Step::Build).unwrap();
         assert!(!outputs.root().exists());
         assert!(outputs.facts.recipe.exists());
         // The attempt crashes here.
         fs_err::create_dir(outputs.root()).unwrap();
         assert_eq!(refusal(scratch.path(), Step::Package), Code::NothingToResume);
-        assert!(Outputs::of_another_attempt(scratch.path(), JobType::Create, Step::Build).is_ok());
+        assert!(Outputs::of_another_attempt(scratch.path(), CREATE, Step::Build).is_ok());
+    }
+
+    #[test]
+    fn a_root_that_was_being_verified_is_brought_back() {
+        let scratch = tempfile::tempdir().unwrap();
+        let resumed = |from| Outputs::of_another_attempt(scratch.path(), Step::VERIFIED, from);
+        let mut outputs = Outputs::none(scratch.path(), Step::VERIFIED);
+        outputs.finished(Step::Build).unwrap();
+        fs_err::create_dir_all(outputs.root().join("half")).unwrap();
+        fs_err::create_dir_all(outputs.twinned().join("etc")).unwrap();
+        // The root was not verified.
+        assert_eq!(resumed(Step::Package).unwrap_err().code, Code::NothingToResume);
+        let again = resumed(Step::Verify).unwrap();
+        assert_eq!(again.steps().next(), Some(Step::Verify));
+        assert!(outputs.root().join("etc").exists() && !outputs.twinned().exists());
+        resumed(Step::Verify).unwrap();
+        assert!(outputs.root().join("etc").exists());
     }
 
     #[test]

@@ -97,7 +97,7 @@ async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, event
         seen.is_some()
     })
     .await?;
-    finished.check(|tool| {
+    finished.check_own(|tool| {
         cause::known_cause(&tool.tail).unwrap_or_else(|| {
             let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
             Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))

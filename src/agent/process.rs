@@ -3,13 +3,15 @@
 use std::{
     collections::VecDeque,
     ffi::OsStr,
+    os::unix::process::ExitStatusExt,
     process::{ExitStatus, Stdio},
 };
 
 use kiln_records::{
-    Code, Failure,
+    Code, Failure, log,
     protocol::{Emulator, Stream},
 };
+use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::Command,
@@ -28,6 +30,8 @@ const TAIL: usize = 400;
 /// How a tool ended.
 #[derive(Debug)]
 pub struct Finished {
+    /// Its program, as it was named.
+    pub program: String,
     /// Its exit status.
     pub status: ExitStatus,
     /// Its last lines, both streams mixed as they arrived.
@@ -51,6 +55,22 @@ impl Finished {
             None if self.status.success() => Ok(()),
             None => Err(cause(self)),
         }
+    }
+
+    /// Checks that a program of the toolbox succeeded, as [`Finished::check`].
+    ///
+    /// # Errors
+    ///
+    /// Also `tool_killed` when something killed it, which proves nothing about the recipe. The server says whether that
+    /// was the kernel, for lack of memory.
+    pub fn check_own(&self, cause: impl FnOnce(&Self) -> Failure) -> Result<(), Failure> {
+        self.check(|tool| match tool.status.signal() {
+            Some(signal) if signal == Signal::SIGKILL as i32 => {
+                Failure::new(Code::ToolKilled, format!("{} was killed", self.program))
+                    .hint("the kernel's log may say what killed it")
+            }
+            _ => cause(tool),
+        })
     }
 }
 
@@ -101,7 +121,7 @@ pub async fn run(
         if tail.len() == TAIL {
             tail.pop_front();
         }
-        tail.push_back(text.clone());
+        tail.push_back(log::cut(text.clone()));
         events.send(line(stream, text)).await;
     }
     let status = child
@@ -113,6 +133,7 @@ pub async fn run(
         None => Default::default(),
     };
     Ok(Finished {
+        program,
         status,
         tail: tail.into(),
         deaths,

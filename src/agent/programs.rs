@@ -15,6 +15,8 @@ pub struct Programs {
     by_path: BTreeMap<String, Cost>,
     /// Processes of all programs together, including those not listed separately.
     processes: u64,
+    /// The path of the first program that died, if it was a native twin.
+    dead_twin: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,17 @@ impl Programs {
             self.add(&program, cost);
         }
         self.processes += other.processes;
+        self.dead_twin = self.dead_twin.take().or(other.dead_twin);
+    }
+
+    /// Records that the program at `path` died as a native twin, before any other one died.
+    pub fn note_dead_twin(&mut self, path: &str) {
+        self.dead_twin = Some(path.to_owned());
+    }
+
+    /// The path of the first program that died, if it was a native twin.
+    pub fn dead_twin(&self) -> Option<&str> {
+        self.dead_twin.as_deref()
     }
 
     fn add(&mut self, program: &str, cost: Cost) {

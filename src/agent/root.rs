@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kiln_inside::room::remove_tree;
 use kiln_records::{Code, Failure};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -177,7 +178,7 @@ impl OpenRoot {
             fs_err::os::unix::fs::chown(&self.root, Some(uid), Some(gid)).map_err(failed)?;
             fs_err::set_permissions(&self.root, Permissions::from_mode(mode)).map_err(failed)?;
         }
-        fs_err::remove_dir_all(&self.aside).map_err(failed)
+        remove_tree(&self.aside).map_err(failed)
     }
 }
 
@@ -188,7 +189,7 @@ fn take_back(inserted: &Inserted) -> io::Result<()> {
             Err(_) => {}
             // A directory with files of the user's belongs to the user now.
             Ok(_) if *is_dir => drop(fs_err::remove_dir(path)),
-            Ok(found) if found.is_dir() => fs_err::remove_dir_all(path)?,
+            Ok(found) if found.is_dir() => remove_tree(path)?,
             Ok(_) => fs_err::remove_file(path)?,
         }
         match before {
@@ -224,9 +225,7 @@ fn is_dir(path: &Path) -> bool {
 }
 
 fn remake(dir: &Path) -> io::Result<()> {
-    if dir.exists() {
-        fs_err::remove_dir_all(dir)?;
-    }
+    remove_tree(dir)?;
     fs_err::create_dir(dir)
 }
 

@@ -1,6 +1,8 @@
 //! Renders the recipe's template files (Jinja2, listed in `.ims_recipe_template.yaml`) in place. Touches files of the
 //! recipe only.
 
+pub mod apart;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,

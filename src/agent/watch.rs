@@ -1,9 +1,11 @@
-//! Watches how programs die under the emulator. Traces processes, and reports on a socket.
+//! Watches how programs of the image die, under the emulator or as native twins. Traces processes, and reports on a
+//! socket.
 //!
 //! A program that a signal ends under the emulator is a fault of the emulation, and scripts often hide it. A script
 //! cannot hide it from a tracer: `kiln-agent watch EMULATOR PROGRAM ARGUMENT…` starts a program and follows it and all
-//! its descendants. System calls are not traced; a process stops only when it begins, gets a signal, or ends. The CPU
-//! time of processes that end under the emulator is added up.
+//! its descendants. System calls are not traced; a process stops only when it begins, gets a signal, or ends. A native
+//! twin stands for an emulated program, so its death counts as much. The CPU time of processes that end under the
+//! emulator is added up.
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +15,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::{ffi::OsStringExt, fs::MetadataExt, net::UnixStream},
     },
+    path::Path,
 };
 
 use nix::{
@@ -40,6 +43,9 @@ const FAULTS: [Signal; 7] = [
     Signal::SIGSYS,
 ];
 
+/// The variable of a twin's process that names the program it stands for.
+const PROGRAM_VARIABLE: &str = "KILN_EXE=";
+
 /// Longer command lines are cut.
 const LONGEST_COMMAND: usize = 200;
 
@@ -47,7 +53,7 @@ const LONGEST_COMMAND: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// A program died under the emulator.
+    /// A program of the image died.
     Death(Death),
     /// The programs that ran under the emulator; once, at the end.
     Programs(Programs),
@@ -66,6 +72,31 @@ pub struct Death {
     pub command: String,
     /// The signal's name.
     pub signal: String,
+    /// How it ran.
+    pub ran: Ran,
+}
+
+/// How a program of the image ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ran {
+    /// Under the emulator.
+    Emulated,
+    /// As its native twin.
+    Twin,
+    /// As its native twin, which ended itself: only the emulated program can do what it came to.
+    TwinGivenUp,
+}
+
+/// Where native twins are, in the root of their processes.
+#[derive(Debug, Clone, Copy)]
+pub struct TwinPaths {
+    /// Their loader, which is the file of each such process.
+    pub loader: &'static str,
+    /// What the path of each begins with.
+    pub programs: &'static str,
+    /// The number of the signal by which one ends itself.
+    pub given_up: i32,
 }
 
 /// The subcommand: `arguments` are the emulator's path, then the program and its arguments. Returns the program's exit
@@ -74,11 +105,8 @@ pub struct Death {
 /// # Errors
 ///
 /// The program cannot be started.
-pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
-    let emulator = arguments
-        .next()
-        .and_then(|path| fs_err::metadata(path).ok())
-        .map(|found| (found.dev(), found.ino()));
+pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: TwinPaths) -> io::Result<i32> {
+    let emulator = arguments.next().and_then(file_id);
     let command: Vec<CString> = arguments
         .map(|word| CString::new(word.into_vec()))
         .collect::<Result<_, _>>()?;
@@ -106,6 +134,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
     let mut watcher = Watcher {
         reports,
         emulator,
+        twins,
         known: BTreeSet::new(),
         threaded: BTreeSet::new(),
         programs: Programs::default(),
@@ -136,6 +165,7 @@ struct Watcher {
     reports: UnixStream,
     /// The emulator's file: device and inode.
     emulator: Option<(u64, u64)>,
+    twins: TwinPaths,
     /// Processes whose death was reported; every thread of a process ends separately.
     known: BTreeSet<i32>,
     /// Threads of multi-threaded processes. Every emulated process is one, since the emulator adds a thread of its
@@ -196,14 +226,26 @@ impl Watcher {
         if !self.threaded.remove(&pid.as_raw()) && fault.is_none() {
             return;
         }
-        let exe = fs_err::metadata(format!("/proc/{pid}/exe")).map(|found| (found.dev(), found.ino()));
-        if self.emulator.is_none() || exe.ok() != self.emulator {
+        let of_process = |name: &str| fs_err::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let Some(exe) = file_id(format!("/proc/{pid}/exe")) else {
             return;
-        }
+        };
         let process = process_of(pid);
-        let words = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let (program, command) = called(&words);
-        self.programs.note(&program, process == pid.as_raw(), cpu_ns_of(pid));
+        let (ran, (program, command)) = if self.emulator == Some(exe) {
+            let called = called(&of_process("cmdline"));
+            self.programs.note(&called.0, process == pid.as_raw(), cpu_ns_of(pid));
+            (Ran::Emulated, called)
+        // Twins are mounted where their processes see them, and not here.
+        } else if fault.is_some() && file_id(format!("/proc/{pid}/root{}", self.twins.loader)) == Some(exe) {
+            let (words, variables) = (of_process("cmdline"), of_process("environ"));
+            let ran = match fault {
+                Some(signal) if signal as i32 == self.twins.given_up => Ran::TwinGivenUp,
+                _ => Ran::Twin,
+            };
+            (ran, called_as_twin(self.twins.programs, &words, &variables))
+        } else {
+            return;
+        };
         if let Some(signal) = fault
             && self.known.insert(process)
         {
@@ -212,6 +254,7 @@ impl Watcher {
                 program,
                 command,
                 signal: signal.as_str().to_owned(),
+                ran,
             }));
         }
     }
@@ -223,6 +266,12 @@ impl Watcher {
             let _ = self.reports.write_all(&line);
         }
     }
+}
+
+/// Device and inode of a file.
+fn file_id(path: impl AsRef<Path>) -> Option<(u64, u64)> {
+    let found = fs_err::metadata(path.as_ref()).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// The process that a thread belongs to.
@@ -244,13 +293,27 @@ fn cpu_ns_of(thread: Pid) -> u64 {
 /// The program of an emulated process and its command line, from the arguments of the emulator. The kernel puts two
 /// arguments before the program's own: the emulator's name and the program's path.
 fn called(words: &[u8]) -> (String, String) {
-    let mut words = words
-        .trim_ascii_end()
-        .split(|byte| *byte == 0)
-        .map(String::from_utf8_lossy);
-    let program = words.nth(1).unwrap_or_default().into_owned();
-    let command = words.collect::<Vec<_>>().join(" ").trim_end().to_owned();
-    (cut(&program), cut(&command))
+    let mut words = strings(words);
+    let program = words.nth(1).unwrap_or_default();
+    (cut(&program), cut(&words.collect::<Vec<_>>().join(" ")))
+}
+
+/// The program of a twin's process and its command line, from the arguments and variables that `kiln-exec` gives the
+/// twins' loader: `--argv0 NAME`, other options, the twin, and the program's own arguments.
+fn called_as_twin(programs: &str, words: &[u8], variables: &[u8]) -> (String, String) {
+    let program = strings(variables).find_map(|variable| Some(variable.strip_prefix(PROGRAM_VARIABLE)?.to_owned()));
+    let mut words = strings(words).skip_while(|word| word != "--argv0").skip(1);
+    let name = words.next();
+    let arguments = words.skip_while(|word| !word.starts_with(programs)).skip(1);
+    let command: Vec<_> = name.into_iter().chain(arguments).collect();
+    (cut(&program.unwrap_or_default()), cut(&command.join(" ")))
+}
+
+/// The strings of a list in which each ends with a zero.
+fn strings(list: &[u8]) -> impl Iterator<Item = String> {
+    let list = list.strip_suffix(b"\0").unwrap_or(list);
+    list.split(|byte| *byte == 0)
+        .map(|text| String::from_utf8_lossy(text).into_owned())
 }
 
 /// The text in one line of limited length.
@@ -326,6 +389,16 @@ mod tests {
         ] {
             assert_eq!(called(words), (program.to_owned(), command.to_owned()));
         }
+        let twin = b"/.kiln/loader\0--argv0\0sh\0--inhibit-cache\0--library-path\0/.kiln/lib\0--preload\0\
+            /.kiln/answers.so\0/.kiln/bin/ab-1-2\0-c\0kill -SEGV $$\0";
+        let variables = b"KILN_EXE=/usr/bin/bash\0KILN_COMM=sh\0HOME=/\0";
+        let named = ("/usr/bin/bash".to_owned(), "sh -c kill -SEGV $$".to_owned());
+        assert_eq!(called_as_twin("/.kiln/bin/", twin, variables), named);
+        // A program may have written over them.
+        assert_eq!(
+            called_as_twin("/.kiln/bin/", b"other", b""),
+            (String::new(), String::new())
+        );
         let long = [&b"q\0/bin/echo\0echo\0"[..], "ä\n".repeat(300).as_bytes()].concat();
         let (_, command) = called(&long);
         assert!(command.len() <= LONGEST_COMMAND + '…'.len_utf8(), "{command}");

@@ -3,12 +3,13 @@
 //! These routes are not part of the users' API: no role opens them, only the token of the job in the address. They are
 //! mounted beside the API, and alone on the socket that sandboxes see.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State},
     http::{StatusCode, header, request::Parts},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -16,20 +17,31 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kiln_records::{
-    Code, Failure, JobId,
+    Account, Code, Failure, JobId,
     protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
 };
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
 
+use super::{
+    bodies::{self, Bodies, Refused},
+    connections::CameBy,
+    rate::Key,
+};
 use crate::orchestrate::{
     agents::{AgentCalls, Refusal},
     job_span,
 };
 
+/// The longest time for a body.
+const BODY_TIME: Duration = Duration::from_mins(1);
+
+/// The memory for the bodies of all agents, and of the agent of one job, in bytes.
+const MEMORY: (usize, usize) = (128 << 20, 16 << 20);
+
 /// The largest accepted body, in bytes. An agent's batches of events contain up to 1 MiB of text, which JSON's escapes
 /// can make six times as long; the receipts of 10 000 parts take half of that.
-const LARGEST_BODY: usize = 8 * 1024 * 1024;
+const LARGEST_BODY: u64 = 8 * 1024 * 1024;
 
 type Calls = State<Arc<dyn AgentCalls>>;
 
@@ -42,12 +54,50 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/uploads/{upload}/parts", post(get_part_urls))
         .route("/uploads/{upload}/complete", post(complete_upload))
         .route("/packages", post(find_packages))
+        .route("/programs", post(keep_account))
         .route("/shell", get(open_line))
         .route("/finish", post(finish));
     Router::new()
         .nest("/agent/v1/jobs/{job}", routes)
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .route_layer(middleware::from_fn_with_state(
+            (Arc::clone(&calls), Bodies::new(MEMORY.0, MEMORY.1)),
+            admit,
+        ))
+        // The size of bodies has been checked by then.
+        .layer(DefaultBodyLimit::disable())
         .with_state(calls)
+}
+
+/// Lets in who has the token of the job in the address. Only then is the body received.
+async fn admit(State((calls, bodies)): State<(Arc<dyn AgentCalls>, Bodies)>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let known = async {
+        let agent = Agent::from_request_parts(&mut parts, &()).await?;
+        let admitted = calls.admit(agent.job, &agent.token).await;
+        admitted.map_err(IntoResponse::into_response)?;
+        Ok(agent.job)
+    };
+    let job = match known.await {
+        Ok(job) => job,
+        Err(refused) => {
+            bodies::discard(&parts.headers, body).await;
+            return refused;
+        }
+    };
+    CameBy::admitted(&parts.extensions);
+    let mut share = bodies.share(Key::Agent(job));
+    match bodies::receive(&parts.headers, body, LARGEST_BODY, BODY_TIME, &mut share).await {
+        Ok(body) => next.run(Request::from_parts(parts, axum::body::Body::from(body))).await,
+        Err(refused) => {
+            let status = match refused {
+                Refused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                Refused::Slow => StatusCode::REQUEST_TIMEOUT,
+                Refused::Full => StatusCode::SERVICE_UNAVAILABLE,
+                Refused::Broken(_) => StatusCode::BAD_REQUEST,
+            };
+            (status, Json(Failure::new(Code::Protocol, refused))).into_response()
+        }
+    }
 }
 
 async fn get_job(State(calls): Calls, agent: Agent, Query(query): Query<JobQuery>) -> Response {
@@ -82,6 +132,10 @@ async fn complete_upload(
 
 async fn find_packages(State(calls): Calls, agent: Agent, Body(packages): Body<Packages>) -> Response {
     agent.call(&*calls, Call::FindPackages(packages)).await
+}
+
+async fn keep_account(State(calls): Calls, agent: Agent, Body(account): Body<Account>) -> Response {
+    agent.call(&*calls, Call::KeepAccount(account)).await
 }
 
 /// Answers 101 and hands the connection over.

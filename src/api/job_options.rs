@@ -43,4 +43,6 @@ job_options! {
     require_dkms: Option<bool>, scheduled Nullable<bool>;
     /// The tools that may run as native twins in an emulated job. Default: the recipe's level, else the server's.
     twins: Option<TwinLevel>, scheduled Nullable<TwinLevel>;
+    /// Whether an emulated create job also makes its root without native twins, and compares.
+    verify_twins: Option<bool>, scheduled Nullable<bool>;
 }

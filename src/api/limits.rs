@@ -1,119 +1,121 @@
-//! Limits the size and duration of requests. Touches the request only.
+//! Limits the size, the memory and the duration of requests. Touches the request only.
 
-use std::{any::Any, time::Duration};
+use std::any::Any;
 
 use axum::{
-    body::{Body, Bytes},
+    body::Body,
     extract::{DefaultBodyLimit, Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::StatusCode,
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use futures::StreamExt;
 use tokio::time::timeout;
 
-use super::problem::Problem;
+use super::{
+    bodies::{self, Bodies, Refused, Share},
+    problem::Problem,
+    rate::Key,
+};
 use crate::{
+    artifacts::largest_part,
     config::LimitSettings,
     settings::{Period, Size},
 };
 
-/// How much of a too large body is read nevertheless: a caller that only listens after sending everything thus receives
-/// the reason for the refusal.
-const LINGER: u64 = 16 << 20;
+/// The least memory for the bodies of one caller, in bytes. All callers together have four times as much.
+const LEAST_MEMORY: u64 = 64 << 20;
 
-/// The limits in use.
-#[derive(Debug, Clone, Copy)]
+/// The limits in use. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Limits {
     body: Size,
     time: Period,
+    bodies: Bodies,
 }
 
 impl From<&LimitSettings> for Limits {
     fn from(settings: &LimitSettings) -> Self {
+        // Whatever may be sent has to fit.
+        let largest = settings.body_bytes.0.max(largest_part(settings.upload_bytes.0));
+        let of_one = usize::try_from(LEAST_MEMORY.max(largest.saturating_mul(2))).unwrap_or(usize::MAX);
         Self {
             body: settings.body_bytes,
             time: settings.request_timeout,
+            bodies: Bodies::new(of_one.saturating_mul(4), of_one),
         }
     }
 }
 
-/// Limits the body's size and the time of a request.
+/// The memory for the body of a request, for a handler that receives it. Requests have it among their extensions.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    bodies: Bodies,
+    caller: Key,
+}
+
+impl Memory {
+    /// The memory of this request; nothing at first.
+    pub(super) fn share(&self) -> Share {
+        self.bodies.share(self.caller.clone())
+    }
+}
+
+/// Limits the body's size, its memory and the time of a request.
 ///
 /// A body that is not a file is received here, as a whole. Handlers would do the same, and here a slow caller can be
 /// told from a slow answer.
-pub(super) async fn limit(State(limits): State<Limits>, request: Request, next: Next) -> Response {
+pub(super) async fn limit(State(limits): State<Limits>, mut request: Request, next: Next) -> Response {
     let time = limits.time.duration();
+    let memory = Memory {
+        bodies: limits.bodies.clone(),
+        caller: request.extensions().get::<Key>().cloned().unwrap_or(Key::Others),
+    };
     if is_upload(request.uri().path()) {
-        return upload(time, request, next).await;
+        // The handler limits its size.
+        request.extensions_mut().insert(memory);
+        return next
+            .run(request.map(|body| Body::from_stream(bodies::pieces(body, time))))
+            .await;
     }
     let (parts, body) = request.into_parts();
-    let body = match timeout(time, receive(body, declared(&parts.headers), limits.body)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(problem)) => return problem.into_response(),
-        Err(_) => {
-            let detail = format!("The request was not received within {}.", limits.time);
-            return Problem::new(StatusCode::REQUEST_TIMEOUT, detail).into_response();
-        }
+    let mut share = memory.share();
+    let body = match bodies::receive(&parts.headers, body, limits.body.0, time, &mut share).await {
+        Ok(body) => body,
+        Err(refused) => return limits.refuse(&refused).into_response(),
     };
     let mut request = Request::from_parts(parts, Body::from(body));
     // The size of the body has been checked.
     DefaultBodyLimit::disable().apply(&mut request);
-    if let Ok(response) = timeout(time, next.run(request)).await {
+    let answer = timeout(time, next.run(request)).await;
+    drop(share);
+    if let Ok(response) = answer {
         return response;
     }
     let detail = format!("There was no answer within {}. Try again later.", limits.time);
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
 }
 
-/// Passes a body that is a file to its handler as a stream; the handler limits its size. It may take long, but must not
-/// stall.
-async fn upload(time: Duration, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let pieces = futures::stream::unfold(body.into_data_stream(), move |mut stream| async move {
-        let piece = match timeout(time, stream.next()).await {
-            Ok(piece) => piece?,
-            Err(_) => Err(axum::Error::new(StoodStill)),
-        };
-        Some((piece, stream))
-    });
-    next.run(Request::from_parts(parts, Body::from_stream(pieces))).await
-}
-
-/// The reason for giving up an upload.
-#[derive(Debug, thiserror::Error)]
-#[error("nothing came for too long")]
-struct StoodStill;
-
-/// Receives a whole body.
-async fn receive(body: Body, declared: Option<u64>, most: Size) -> Result<Bytes, Problem> {
-    let mut kept = Vec::with_capacity(usize::try_from(declared.unwrap_or(0).min(most.0)).unwrap_or(0));
-    let mut received = 0;
-    let mut stream = body.into_data_stream();
-    while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|error| Problem::bad_request(format_args!("The body broke off: {error}.")))?;
-        received += piece.len() as u64;
-        if received <= most.0 {
-            kept.extend_from_slice(&piece);
-        } else if received > LINGER || declared.is_some_and(|declared| declared > LINGER) {
-            break;
+impl Limits {
+    fn refuse(&self, refused: &Refused) -> Problem {
+        match refused {
+            Refused::TooLarge(_) => {
+                let most = self.body;
+                let detail = format!("The body may have {} bytes ({most}) at most; {refused}.", most.0);
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+            }
+            Refused::Slow => {
+                let detail = format!("The request was not received within {}.", self.time);
+                Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
+            }
+            Refused::Full => no_memory(),
+            Refused::Broken(_) => Problem::bad_request(refused),
         }
     }
-    match declared.unwrap_or(received).max(received) {
-        sent if sent <= most.0 => Ok(kept.into()),
-        _ if declared.is_none() && received > LINGER => Err(too_large(most, "more than 16 MiB")),
-        sent => Err(too_large(most, format_args!("{sent} bytes"))),
-    }
 }
 
-fn too_large(most: Size, sent: impl std::fmt::Display) -> Problem {
-    let detail = format!("The body may have {} bytes ({most}) at most; {sent} were sent.", most.0);
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-}
-
-/// The length of the body, as declared by the caller.
-fn declared(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+/// 503: too many bodies are being received.
+pub(super) fn no_memory() -> Problem {
+    Problem::busy("The server is receiving as much as it can hold. Try again later.")
 }
 
 /// Whether the body is a file.
@@ -139,7 +141,7 @@ pub(super) fn panicked(what: Box<dyn Any + Send>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::{Router, routing::get};
+    use axum::{Router, http::header, routing::get};
     use tower::ServiceExt;
 
     use super::*;
@@ -152,7 +154,7 @@ mod tests {
             ..LimitSettings::default()
         };
         let router = Router::new().route("/v3/images", handler);
-        let app = serve::app(router, None, Auth::open(&settings), Limits::from(&settings));
+        let app = serve::app(router, None, Auth::open(Vec::new(), &settings), Limits::from(&settings));
         let request = Request::get(path).body(Body::empty()).unwrap();
         let response = app.oneshot(request).await.unwrap();
         let status = response.status();

@@ -1,12 +1,16 @@
-//! Removes objects that no record names any more. Touches the database and S3.
+//! Removes objects that no record names any more, if they were Kiln's own. Touches the database and S3.
+//!
+//! An object is a record's own when its key is laid out as that of one of the record's objects (see
+//! [`ArtifactStore::own_place`](crate::artifacts::ArtifactStore::own_place)). Others were only named, and stay.
 //!
 //! The store notes them in the transaction that removes the last reference, so nothing is lost when this fails: the
 //! next request that purges, or the next pass of the timer, tries again.
 
 use futures::{StreamExt, stream};
-use kiln_records::link::bucket_and_key;
+use kiln_records::Failure;
 
 use super::Api;
+use crate::store::Doomed;
 
 /// Objects per round.
 const ROUND: u32 = 500;
@@ -26,12 +30,9 @@ pub async fn remove(api: &Api) {
         }
         let count = doomed.len();
         let mut removals = stream::iter(doomed)
-            .map(|path| async move {
-                let outcome = match bucket_and_key(&path) {
-                    Some((bucket, key)) => api.artifacts.delete(bucket, key).await,
-                    None => Ok(()),
-                };
-                (path, outcome)
+            .map(|object| async move {
+                let outcome = remove_own(api, &object).await;
+                (object.path, outcome)
             })
             .buffer_unordered(PARALLEL);
         let mut removed = Vec::with_capacity(count);
@@ -59,4 +60,16 @@ pub async fn remove(api: &Api) {
             return;
         }
     }
+}
+
+/// Removes an object if it was the record's own and lies in a bucket of Kiln's. Any other stays for whoever made it.
+async fn remove_own(api: &Api, object: &Doomed) -> Result<(), Failure> {
+    if let Some((bucket, key)) = api.artifacts.own_place(&object.path).filter(|_| object.own) {
+        return api.artifacts.delete(bucket, key).await;
+    }
+    tracing::info!(
+        "{} stays in S3: it is not an object of the record that named it",
+        object.path
+    );
+    Ok(())
 }

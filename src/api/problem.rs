@@ -9,7 +9,14 @@ use kiln_records::{Code, Failure};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::{artifacts::Unusable, orchestrate::ask::Refusal, store::StoreError};
+use crate::{
+    artifacts::{Misplaced, Unusable},
+    orchestrate::ask::Refusal,
+    store::StoreError,
+};
+
+/// The time after which a busy server may be asked again, in seconds.
+const RETRY_AFTER: u32 = 5;
 
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, Problem>;
@@ -43,6 +50,9 @@ pub struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub hint: Option<String>,
+    /// The seconds after which the request may be repeated, for the header `Retry-After`.
+    #[serde(skip)]
+    pub retry_after: Option<u32>,
 }
 
 /// The `type` of a problem that comes from a failure.
@@ -66,6 +76,15 @@ impl Problem {
             kind: None,
             code: None,
             hint: None,
+            retry_after: None,
+        }
+    }
+
+    /// 503: the server has too much to do now.
+    pub fn busy(detail: impl std::fmt::Display) -> Self {
+        Self {
+            retry_after: Some(RETRY_AFTER),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         }
     }
 
@@ -148,11 +167,13 @@ impl From<Refusal> for Problem {
 impl From<Unusable> for Problem {
     fn from(unusable: Unusable) -> Self {
         match unusable {
-            Unusable::NotAPath(_) => {
+            Unusable::Place(Misplaced::NotAPath(_)) => {
                 let errors = json!({"path": ["Not of the form s3://bucket/key."]});
                 Self::invalid(Map::from_iter([("link".to_owned(), errors)]))
             }
-            Unusable::Missing(_) | Unusable::Malformed { .. } => Self::unprocessable(unusable),
+            Unusable::Missing(_) | Unusable::Place(Misplaced::Foreign(_)) | Unusable::Malformed { .. } => {
+                Self::unprocessable(unusable)
+            }
             Unusable::TooLarge { .. } | Unusable::Rootfs { .. } => Self::bad_request(unusable),
             Unusable::S3(failure) => failure.into(),
         }
@@ -179,7 +200,12 @@ impl From<Failure> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = HeaderValue::from_static("application/problem+json");
-        (self.status, [(header::CONTENT_TYPE, kind)], Json(self)).into_response()
+        let retry_after = self.retry_after;
+        let mut response = (self.status, [(header::CONTENT_TYPE, kind)], Json(self)).into_response();
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }
 

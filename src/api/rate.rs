@@ -15,7 +15,7 @@ use governor::{
     DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock, DefaultClock},
 };
-use kiln_records::TokenId;
+use kiln_records::{JobId, TokenId};
 
 use super::problem::Problem;
 use crate::config::LimitSettings;
@@ -33,6 +33,8 @@ pub(super) enum Key {
     Token(TokenId),
     /// A subject of the issuer.
     Subject(String),
+    /// The agent of a job.
+    Agent(JobId),
     /// An address of the network.
     Peer(IpAddr),
     /// All callers beyond the limit.

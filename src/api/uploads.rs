@@ -1,27 +1,31 @@
 //! `/kiln/v1`: uploads. IMS leaves them to its clients, which need S3 keys for that; here they go through the API.
 //! Writes to S3 and the database.
 
+use std::str::FromStr;
+
 use axum::{
-    Json,
+    Extension, Json,
     body::Body,
     extract::{DefaultBodyLimit, State},
-    http::{HeaderMap, header},
+    http::{HeaderMap, StatusCode, header},
 };
 use kiln_records::{ArtifactKind, Code, Failure, Image, Link, Recipe};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
 
 use super::{
     Api,
     address::Path,
     body::{Answer, RawBody},
+    limits::{Memory, no_memory},
     problem::{Problem, Result},
     v3::{Change, change, find, must_have_no_link},
 };
 use crate::{
     artifacts::{Expected, Received, manifest::ManifestArtifact},
-    store::Side,
+    store::{Collection, Record, Side, Store},
 };
 
 /// An uploaded object, as in a manifest.
@@ -86,8 +90,15 @@ impl Change<Image> for SetLink {
     }
 }
 
-/// Records an object before its upload, so that it is removed with its image in any case.
+/// Records an object before it exists, so that it is removed with its record in any case.
 struct Announce(String);
+
+impl Change<Recipe> for Announce {
+    async fn apply(&self, _: &Api, recipe: &mut Recipe) -> Result<Vec<String>> {
+        must_have_no_link(recipe.link.as_ref())?;
+        Ok(vec![self.0.clone()])
+    }
+}
 
 impl Change<Image> for Announce {
     async fn apply(&self, _: &Api, image: &mut Image) -> Result<Vec<String>> {
@@ -96,35 +107,73 @@ impl Change<Image> for Announce {
     }
 }
 
-async fn receive(
-    api: &Api,
-    place: (&str, &str),
-    content_type: &str,
-    headers: &HeaderMap,
+/// What an upload brings.
+struct Upload {
+    content_type: &'static str,
+    headers: HeaderMap,
+    memory: Memory,
     body: Body,
-    still_wanted: impl Future<Output = Result<()>> + Send,
-) -> Result<Received> {
-    let size = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|size| size.to_str().ok()?.parse().ok());
+}
+
+/// Receives an object of a record that has no link. It gets a key of its own, `<prefix>/<random>/<name>`: of several
+/// uploads at once, none touches the object of another. The record names it from before it exists.
+async fn receive<R: Record>(
+    api: &Api,
+    (bucket, prefix, name): (&str, &str, &str),
+    record: &str,
+    upload: Upload,
+) -> Result<Received>
+where
+    Announce: Change<R>,
+    dyn Store: Collection<R>,
+    R::Id: FromStr,
+{
+    let size = upload.headers.get(header::CONTENT_LENGTH);
     let expected = Expected {
-        size,
+        size: size.and_then(|size| size.to_str().ok()?.parse().ok()),
         limit: api.upload_bytes,
     };
-    if size.is_some_and(|size| size > expected.limit) {
+    if expected.size.is_some_and(|size| size > expected.limit) {
         return Err(too_large(expected.limit));
     }
+    let key = format!("{prefix}/{}/{name}", Uuid::new_v4());
+    let path = Link::s3(bucket, &key, "").path;
     let mut refusal = None;
-    let still_wanted = async { still_wanted.await.map_err(|problem| refusal = Some(problem)).is_ok() };
+    let still_wanted = async {
+        let announced = async {
+            let current = find::<R>(&*api.store, Side::Live, record).await?;
+            change(api, &*api.store, current, &Announce(path)).await
+        };
+        announced.await.map_err(|problem| refusal = Some(problem)).is_ok()
+    };
+    let mut share = upload.memory.share();
+    let body = upload.body.into_data_stream();
     let received = api
         .artifacts
-        .receive(place, content_type, expected, body.into_data_stream(), still_wanted)
+        .receive(
+            (bucket, &key),
+            upload.content_type,
+            expected,
+            body,
+            &mut share,
+            still_wanted,
+        )
         .await;
     received.map_err(|failure: Failure| match failure.code {
         Code::UploadUnwanted => refusal.unwrap_or_else(|| failure.into()),
         Code::UploadTooLarge => too_large(expected.limit),
+        Code::UploadBroken if share.has_lacked() => no_memory(),
         _ => failure.into(),
     })
+}
+
+/// Removes an object that came too late. When that fails it goes with its record, which names it.
+async fn discard(api: &Api, received: &Received) {
+    if let Some((bucket, key)) = api.artifacts.own_place(&received.link.path)
+        && let Err(failure) = api.artifacts.delete(bucket, key).await
+    {
+        tracing::warn!(code = failure.code.name(), "a refused upload stays for now: {failure}");
+    }
 }
 
 fn too_large(limit: u64) -> Problem {
@@ -142,23 +191,39 @@ fn too_large(limit: u64) -> Problem {
 async fn put_archive(
     State(api): State<Api>,
     Path(text): Path<String>,
+    Extension(memory): Extension<Memory>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Recipe>> {
     let current = find::<Recipe>(&*api.store, Side::Live, &text).await?;
     must_have_no_link(current.record.link.as_ref())?;
-    let key = format!("recipes/{}/recipe.tar.gz", current.record.id);
-    let place = (api.artifacts.recipes_bucket(), key.as_str());
-    let still_unlinked = async {
-        let now = find::<Recipe>(&*api.store, Side::Live, &text).await?;
-        must_have_no_link(now.record.link.as_ref())
+    let prefix = format!("recipes/{}", current.record.id);
+    let place = (api.artifacts.recipes_bucket(), prefix.as_str(), "recipe.tar.gz");
+    let upload = Upload {
+        content_type: "application/x-compressed-tar",
+        headers,
+        memory,
+        body,
     };
-    let kind = "application/x-compressed-tar";
-    let received = receive(&api, place, kind, &headers, body, still_unlinked).await?;
-    let objects = vec![received.link.path.clone()];
-    Ok(Json(
-        change(&api, &*api.store, current, &SetLink(received.link, objects)).await?,
-    ))
+    let received = receive::<Recipe>(&api, place, &text, upload).await?;
+    let linked = async {
+        let current = find::<Recipe>(&*api.store, Side::Live, &text).await?;
+        let objects = vec![received.link.path.clone()];
+        change(&api, &*api.store, current, &SetLink(received.link.clone(), objects)).await
+    };
+    match linked.await {
+        Ok(recipe) => Ok(Json(recipe)),
+        Err(problem) => {
+            let named = match find::<Recipe>(&*api.store, Side::Live, &text).await {
+                Ok(now) => now.record.link.is_some_and(|link| link.path == received.link.path),
+                Err(problem) => problem.status != StatusCode::NOT_FOUND,
+            };
+            if !named {
+                discard(&api, &received).await;
+            }
+            Err(problem)
+        }
+    }
 }
 
 /// Upload one artifact of an image.
@@ -170,22 +235,30 @@ async fn put_archive(
 async fn put_artifact(
     State(api): State<Api>,
     Path((text, kind)): Path<(String, String)>,
+    Extension(memory): Extension<Memory>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<UploadedObject>> {
     let kind: UploadKind = serde_json::from_value(kind.into()).map_err(|_| Problem::not_found())?;
     let kind = ArtifactKind::from(kind);
     let current = find::<Image>(&*api.store, Side::Live, &text).await?;
-    let key = format!("{}/{}", current.record.id, kind.key_name());
-    let bucket = api.artifacts.images_bucket();
-    let path = Link::s3(bucket, &key, "").path;
-    change(&api, &*api.store, current, &Announce(path)).await?;
-    let still_unlinked = async {
-        let now = find::<Image>(&*api.store, Side::Live, &text).await?;
-        must_have_no_link(now.record.link.as_ref())
+    must_have_no_link(current.record.link.as_ref())?;
+    let prefix = current.record.id.to_string();
+    let place = (api.artifacts.images_bucket(), prefix.as_str(), kind.key_name());
+    let upload = Upload {
+        content_type: kind.media_type(),
+        headers,
+        memory,
+        body,
     };
-    let place = (bucket, key.as_str());
-    let received = receive(&api, place, kind.media_type(), &headers, body, still_unlinked).await?;
+    let received = receive::<Image>(&api, place, &text, upload).await?;
+    // The image may have gone while S3 made the object, and its objects before this one.
+    if let Err(problem) = find::<Image>(&*api.store, Side::Live, &text).await {
+        if problem.status == StatusCode::NOT_FOUND {
+            discard(&api, &received).await;
+        }
+        return Err(problem);
+    }
     Ok(Json(UploadedObject {
         media_type: kind.media_type().to_owned(),
         md5: received.digests.md5,

@@ -2,6 +2,7 @@
 //! Talks to S3 only.
 
 use bytes::Bytes;
+use futures::Stream;
 use kiln_records::{ArtifactKind, Change, Code, Failure, ImageId, JobId, link::bucket_and_key};
 
 use super::ArtifactStore;
@@ -65,25 +66,35 @@ impl ArtifactStore {
         Ok(())
     }
 
-    /// Adds the compressed log to an image.
-    pub async fn put_log(&self, image: ImageId, log: Vec<u8>) -> Result<(), Failure> {
-        let key = format!("{image}/{}", ArtifactKind::Log.key_name());
-        self.put_bytes(self.images_bucket(), &key, ArtifactKind::Log.media_type(), log)
-            .await
-            .map(drop)
-    }
-
-    /// Stores the compressed log of a job, however the job ended. Returns its place: `s3://bucket/key`.
-    pub async fn put_job_log(&self, job: JobId, log: Vec<u8>) -> Result<String, Failure> {
-        let (bucket, key) = (self.recipes_bucket(), log_key(job));
-        self.put_bytes(bucket, &key, ArtifactKind::Log.media_type(), log)
-            .await?;
+    /// Adds the compressed log to an image. Returns its place: `s3://bucket/key`.
+    pub async fn put_log(
+        &self,
+        image: ImageId,
+        log: impl Stream<Item = Result<Bytes, Failure>> + Send,
+    ) -> Result<String, Failure> {
+        let (bucket, key) = (
+            self.images_bucket(),
+            format!("{image}/{}", ArtifactKind::Log.key_name()),
+        );
+        Box::pin(self.put_stream((bucket, &key), ArtifactKind::Log.media_type(), log)).await?;
         Ok(format!("s3://{bucket}/{key}"))
     }
 
-    /// Removes the log of a job. May be repeated.
+    /// Stores the compressed log of a job, however the job ended. Returns its place: `s3://bucket/key`.
+    pub async fn put_job_log(
+        &self,
+        job: JobId,
+        log: impl Stream<Item = Result<Bytes, Failure>> + Send,
+    ) -> Result<String, Failure> {
+        let (bucket, key) = (self.recipes_bucket(), log_key(job));
+        Box::pin(self.put_stream((bucket, &key), ArtifactKind::Log.media_type(), log)).await?;
+        Ok(format!("s3://{bucket}/{key}"))
+    }
+
+    /// Removes the log and the account of a job. May be repeated.
     pub async fn discard_job_log(&self, job: JobId) -> Result<(), Failure> {
-        self.delete(self.recipes_bucket(), &log_key(job)).await
+        self.delete(self.recipes_bucket(), &log_key(job)).await?;
+        self.delete(self.recipes_bucket(), &account_key(job)).await
     }
 
     /// Whether an image is complete.
@@ -99,6 +110,10 @@ impl ArtifactStore {
 
 fn log_key(job: JobId) -> String {
     format!("logs/{job}/{}", ArtifactKind::Log.key_name())
+}
+
+pub(super) fn account_key(job: JobId) -> String {
+    format!("logs/{job}/programs.json.zst")
 }
 
 fn change_key(job: JobId, number: usize) -> String {

@@ -4,7 +4,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kiln_records::{ArtifactKind, Failure, Link, link::bucket_and_key};
 use serde_json::Value;
 
-use super::{ArtifactStore, ReadError, manifest};
+use super::{ArtifactStore, Misplaced, ReadError, manifest};
 
 /// The number of objects checked in S3 at the same time, for one request.
 const PARALLEL: usize = 8;
@@ -12,9 +12,9 @@ const PARALLEL: usize = 8;
 /// Why a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// Its path does not name an object in S3.
-    #[error("{0} is not of the form s3://bucket/key.")]
-    NotAPath(String),
+    /// It may not name this object.
+    #[error(transparent)]
+    Place(#[from] Misplaced),
     /// The object does not exist.
     #[error("{0} cannot be found in S3.")]
     Missing(String),
@@ -69,7 +69,7 @@ impl ArtifactStore {
     ///
     /// When it is not, or S3 gives no answer.
     pub async fn must_exist(&self, path: &str) -> Result<(), Unusable> {
-        let (bucket, key) = place(path)?;
+        let (bucket, key) = self.place(path)?;
         if self.exists(bucket, key).await? {
             Ok(())
         } else {
@@ -117,7 +117,7 @@ impl ArtifactStore {
     }
 
     async fn read_manifest(&self, link: &Link) -> Result<Vec<Listed>, Unusable> {
-        let (bucket, key) = place(&link.path)?;
+        let (bucket, key) = self.place(&link.path)?;
         let path = || link.path.clone();
         let text = match self.read_small(bucket, key, manifest::MAX_SIZE).await {
             Ok(Some(text)) => text,
@@ -133,11 +133,6 @@ impl ArtifactStore {
             Fault::Rootfs(cause) => Unusable::Rootfs { path: path(), cause },
         })
     }
-}
-
-/// The bucket and key of a link.
-fn place(path: &str) -> Result<(&str, &str), Unusable> {
-    bucket_and_key(path).ok_or_else(|| Unusable::NotAPath(path.to_owned()))
 }
 
 /// The fault in a manifest: IMS answers the two kinds with different statuses.

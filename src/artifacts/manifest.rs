@@ -6,7 +6,7 @@ use kiln_records::{ArtifactKind, Code, Failure, Link, UploadedArtifact, arch::Ar
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ArtifactStore, ReadError};
+use super::{ArtifactStore, Misplaced, ReadError};
 
 /// The limit of services for a manifest, in bytes (1 MiB); a manifest must be smaller.
 pub const MAX_SIZE: usize = 1_048_576;
@@ -126,7 +126,10 @@ impl ArtifactStore {
     /// Fails with `manifest_invalid` when it cannot be parsed.
     pub async fn manifest_entries(&self, link: &Link) -> Result<Vec<(String, Value)>, Failure> {
         let unusable = |cause: &str| Failure::new(Code::ManifestInvalid, format_args!("{} {cause}", link.path));
-        let (bucket, key) = link.bucket_and_key().ok_or_else(|| unusable("is no path in S3"))?;
+        let (bucket, key) = self.place(&link.path).map_err(|fault| match fault {
+            Misplaced::Foreign(_) => unusable("is in a bucket that is not this server's"),
+            Misplaced::NotAPath(_) => unusable("is no path in S3"),
+        })?;
         let text = self.read_small(bucket, key, MAX_SIZE).await;
         let text = text.map_err(|error| match error {
             ReadError::TooLarge(_) => unusable("is too large"),

@@ -4,19 +4,24 @@
 //! URLs, verifies every object before it counts, and writes the [`manifest`]. [`kiln_s3`] is an S3 server for
 //! machines that have no S3 service.
 
+mod accounts;
 mod job_objects;
 mod linked;
 pub mod manifest;
 mod packages;
+mod places;
 mod receive;
 mod sdk;
 mod store;
 mod stored_parts;
+mod stream;
 mod upload;
 
 pub use self::{
+    accounts::KeptAccount,
     linked::{Listed, Unusable},
-    receive::{Expected, Received},
+    places::Misplaced,
+    receive::{Expected, Received, Room, largest_part},
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
 pub use crate::config::S3Settings;

@@ -2,9 +2,9 @@
 
 use aws_sdk_s3::{
     primitives::ByteStream,
-    types::{CompletedMultipartUpload, CompletedPart},
+    types::{CompletedMultipartUpload, CompletedPart, MetadataDirective},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kiln_records::{Code, Digests, Failure, ImageId, Link, arch::Arch};
@@ -12,14 +12,29 @@ use md5::{Digest, Md5};
 use sha2::Sha256;
 
 use super::{
+    Misplaced,
     manifest::{self, Manifest, ManifestArtifact},
     sdk::failure,
-    store::{ArtifactStore, unquoted},
+    store::{ArtifactStore, MAX_COPY, MD5SUM, copy_source, unquoted},
     upload::part_size,
 };
 
-/// Size of a part when the total is unknown, in bytes (64 MiB: room for 640 GB).
-const UNKNOWN_PART_SIZE: u64 = 64 * 1024 * 1024;
+/// The usual size of a part, in bytes (8 MiB). A part is in memory until it is in S3.
+const PART: u64 = 8 * 1024 * 1024;
+
+/// The size of a part of an object of this size, in bytes.
+pub fn largest_part(size: u64) -> u64 {
+    part_size(size, PART)
+}
+
+/// The memory for an object that is received.
+pub trait Room: Send {
+    /// Takes so many bytes more. Returns false, and takes none, if there are too few.
+    fn take(&mut self, bytes: usize) -> bool;
+
+    /// Gives back everything that was taken.
+    fn give_back(&mut self);
+}
 
 /// A received object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +55,11 @@ pub struct Expected {
 }
 
 impl ArtifactStore {
-    /// Writes `body` to an object, if the object is `still_wanted` once all of it has arrived. After a failure, no new
-    /// object or part is left, and an earlier object is unchanged.
+    /// Writes `body` to an object, if the object is `still_wanted` once all of it has arrived. After a failure no part is
+    /// left, and no object either unless S3 cannot be reached; so the key has to be this object's own. What waits in
+    /// memory takes `room`.
     ///
-    /// Fails with `upload_broken` when `body` fails or differs from the announced size, with `upload_too_large`, and
+    /// Fails with `upload_broken` when `body` fails, differs from the announced size or finds no room, with `upload_too_large`, and
     /// with `upload_unwanted`.
     pub async fn receive<E: std::fmt::Display>(
         &self,
@@ -51,10 +67,11 @@ impl ArtifactStore {
         content_type: &str,
         expected: Expected,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
+        room: &mut impl Room,
         still_wanted: impl Future<Output = bool> + Send,
     ) -> Result<Received, Failure> {
         let what = format!("cannot write s3://{bucket}/{key}");
-        let part_size = expected.size.map_or(UNKNOWN_PART_SIZE, part_size);
+        let part_size = largest_part(expected.size.unwrap_or(expected.limit));
         let create = self.client.create_multipart_upload().bucket(bucket).key(key);
         let answer = create.content_type(content_type).send().await;
         let answer = answer.map_err(|error| failure(&what, &error))?;
@@ -62,7 +79,7 @@ impl ArtifactStore {
 
         let outcome = async {
             let (parts, digests) = self
-                .receive_parts((bucket, key, &id), part_size, expected, body)
+                .receive_parts((bucket, key, &id), part_size, expected, body, room)
                 .await?;
             // Receiving may have taken hours.
             if !still_wanted.await {
@@ -83,15 +100,38 @@ impl ArtifactStore {
                 return Err(failure);
             }
         };
+        self.note_md5((bucket, key), content_type, &digests).await;
         match self.head(bucket, key).await? {
             Some(head) if head.size == digests.size => Ok(Received {
                 link: Link::s3(bucket, key, &head.etag),
                 digests,
             }),
-            _ => Err(Failure::new(
-                Code::ArtifactMismatch,
-                format_args!("{what}: the object in S3 differs from the sent one"),
-            )),
+            _ => {
+                // The first failure is the one to report.
+                let _ = self.delete(bucket, key).await;
+                Err(Failure::new(
+                    Code::ArtifactMismatch,
+                    format_args!("{what}: the object in S3 differs from the sent one"),
+                ))
+            }
+        }
+    }
+
+    /// Adds its MD5, which was not known before its last byte, to the metadata of an object. An object without it is
+    /// complete too: clients of IMS then take it for another one and upload theirs.
+    async fn note_md5(&self, (bucket, key): (&str, &str), content_type: &str, digests: &Digests) {
+        if digests.size > MAX_COPY {
+            return;
+        }
+        let copy = self.client.copy_object().copy_source(copy_source(bucket, key));
+        let copy = copy
+            .metadata_directive(MetadataDirective::Replace)
+            .bucket(bucket)
+            .key(key);
+        let copy = copy.content_type(content_type).metadata(MD5SUM, &digests.md5).send();
+        if let Err(error) = copy.await {
+            let failure = failure(format_args!("cannot add the MD5 to s3://{bucket}/{key}"), &error);
+            tracing::warn!(code = failure.code.name(), hint = failure.hint, "{failure}");
         }
     }
 
@@ -101,32 +141,37 @@ impl ArtifactStore {
         part_size: u64,
         expected: Expected,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
+        room: &mut impl Room,
     ) -> Result<(Vec<CompletedPart>, Digests), Failure> {
         let mut body = std::pin::pin!(body);
-        let (mut parts, mut buffer, mut size) = (Vec::new(), BytesMut::new(), 0);
+        let (mut parts, mut buffer, mut size) = (Vec::new(), Vec::new(), 0);
         let (mut sha256, mut md5) = (Sha256::new(), Md5::new());
         let part_len = usize::try_from(part_size).unwrap_or(usize::MAX);
         loop {
             let chunk = body.next().await.transpose();
             let chunk = chunk.map_err(|error| broken(format_args!("the upload was interrupted: {error}")))?;
-            if let Some(chunk) = &chunk {
-                size += chunk.len() as u64;
-                if size > expected.limit {
-                    let detail = format!("more than {} bytes were sent (limits.upload_bytes)", expected.limit);
-                    return Err(Failure::new(Code::UploadTooLarge, detail));
-                }
-                sha256.update(chunk);
-                md5.update(chunk);
-                buffer.extend_from_slice(chunk);
-            }
             let is_end = chunk.is_none();
+            let mut chunk = chunk.unwrap_or_default();
+            size += chunk.len() as u64;
+            if size > expected.limit {
+                let detail = format!("more than {} bytes were sent (limits.upload_bytes)", expected.limit);
+                return Err(Failure::new(Code::UploadTooLarge, detail));
+            }
+            sha256.update(&chunk);
+            md5.update(&chunk);
             // An empty object has one empty part.
-            while buffer.len() >= part_len || (is_end && (!buffer.is_empty() || parts.is_empty())) {
-                let part = buffer.split_to(buffer.len().min(part_len)).freeze();
+            while !chunk.is_empty() || (is_end && (!buffer.is_empty() || parts.is_empty())) {
+                let some = chunk.split_to(chunk.len().min(part_len - buffer.len()));
+                keep(&mut buffer, &some, part_len, room)?;
+                if buffer.len() < part_len && !is_end {
+                    continue;
+                }
+                let part = Bytes::from(std::mem::take(&mut buffer));
                 let number = i32::try_from(parts.len() + 1).unwrap_or(i32::MAX);
                 let put = self.client.upload_part().bucket(bucket).key(key).upload_id(id);
                 let put = put.part_number(number).body(ByteStream::from(part)).send().await;
                 let put = put.map_err(|error| failure(format_args!("cannot write s3://{bucket}/{key}"), &error))?;
+                room.give_back();
                 let etag = unquoted(put.e_tag());
                 parts.push(CompletedPart::builder().part_number(number).e_tag(etag).build());
             }
@@ -212,10 +257,9 @@ impl ArtifactStore {
     ) -> Result<Link, Failure> {
         for artifact in &artifacts {
             let (path, etag) = (&artifact.link.path, &artifact.link.etag);
-            let head = match artifact.link.bucket_and_key() {
-                Some((bucket, key)) => self.head(bucket, key).await?,
-                None => None,
-            };
+            let refused = |fault: Misplaced| Failure::new(Code::ManifestInvalid, fault);
+            let (bucket, key) = self.place(path).map_err(refused)?;
+            let head = self.head(bucket, key).await?;
             let head = head.ok_or_else(|| Failure::new(Code::ManifestInvalid, format_args!("{path} is not in S3")))?;
             let is_same = artifact.size.is_none_or(|size| size == head.size) && (etag.is_empty() || *etag == head.etag);
             if !is_same {
@@ -228,6 +272,20 @@ impl ArtifactStore {
         let etag = self.put_bytes(bucket, &key, manifest::MEDIA_TYPE, manifest).await?;
         Ok(Link::s3(bucket, &key, &etag))
     }
+}
+
+/// Appends bytes to a part. Memory for them is taken before it is allocated.
+fn keep(part: &mut Vec<u8>, bytes: &[u8], most: usize, room: &mut impl Room) -> Result<(), Failure> {
+    let needed = part.len() + bytes.len();
+    if needed > part.capacity() {
+        let wanted = (2 * part.capacity()).min(most).max(needed);
+        if !room.take(wanted - part.capacity()) {
+            return Err(broken("there is no memory for more of the upload"));
+        }
+        part.reserve_exact(wanted - part.len());
+    }
+    part.extend_from_slice(bytes);
+    Ok(())
 }
 
 fn broken(detail: impl std::fmt::Display) -> Failure {

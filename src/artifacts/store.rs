@@ -12,7 +12,10 @@ use aws_sdk_s3::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use kiln_records::{Code, Digests, Failure, artifact::Digesting, percent};
+use md5::{Digest, Md5};
 use tokio::io::AsyncWriteExt;
+
+use crate::config::ForeignBuckets;
 
 use super::{
     S3Settings,
@@ -20,7 +23,10 @@ use super::{
 };
 
 /// The largest object that S3 copies in one request, in bytes (5 GiB).
-const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
+pub(super) const MAX_COPY: u64 = 5 * 1024 * 1024 * 1024;
+
+/// The metadata in which clients of IMS look for the MD5 of an object.
+pub(super) const MD5SUM: &str = "md5sum";
 
 /// A connection to the buckets of recipes and images. Cheap to clone.
 #[derive(Clone)]
@@ -29,6 +35,7 @@ pub struct ArtifactStore {
     pub(super) presigner: Client,
     recipes_bucket: String,
     images_bucket: String,
+    pub(super) foreign_buckets: ForeignBuckets,
 }
 
 impl fmt::Debug for ArtifactStore {
@@ -94,6 +101,7 @@ impl ArtifactStore {
             presigner,
             recipes_bucket: settings.recipes_bucket.clone(),
             images_bucket: settings.images_bucket.clone(),
+            foreign_buckets: settings.foreign_buckets,
         };
         // Only Amazon itself wants the region again; other services take it for the name of a zone.
         let constraint = settings.endpoint.is_none().then_some(settings.region.as_str());
@@ -146,7 +154,7 @@ impl ArtifactStore {
         }
     }
 
-    /// Writes a small object in one request. Returns its entity tag, without quotes.
+    /// Writes a small object in one request, with its MD5. Returns its entity tag, without quotes.
     pub async fn put_bytes(
         &self,
         bucket: &str,
@@ -155,13 +163,16 @@ impl ArtifactStore {
         bytes: impl Into<Bytes>,
     ) -> Result<String, Failure> {
         let what = format!("cannot write s3://{bucket}/{key}");
-        let body = ByteStream::from(bytes.into());
+        let bytes = bytes.into();
+        let md5 = hex::encode(Md5::digest(&bytes));
+        let body = ByteStream::from(bytes);
         let put = self
             .client
             .put_object()
             .bucket(bucket)
             .key(key)
             .content_type(content_type)
+            .metadata(MD5SUM, md5)
             .body(body);
         let answer = put.send().await.map_err(|error| failure(&what, &error))?;
         Ok(unquoted(answer.e_tag()))
@@ -185,7 +196,7 @@ impl ArtifactStore {
     pub(super) async fn presign_part(
         &self,
         (bucket, key, upload_id): (&str, &str, &str),
-        number: u32,
+        (number, size): (u32, u64),
         valid: Duration,
     ) -> Result<String, Failure> {
         let what = format!("cannot presign part {number} of s3://{bucket}/{key}");
@@ -196,7 +207,10 @@ impl ArtifactStore {
             .bucket(bucket)
             .key(key)
             .upload_id(upload_id);
-        let part = part.part_number(number.cast_signed()).presigned(valid).await;
+        let part = part
+            .part_number(number.cast_signed())
+            .content_length(size.cast_signed());
+        let part = part.presigned(valid).await;
         Ok(part.map_err(|error| failure(&what, &error))?.uri().to_owned())
     }
 
@@ -216,8 +230,7 @@ impl ArtifactStore {
                 Copied::Occupied
             });
         }
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-        let source = percent::encode(&format!("{bucket}/{from}"), plain);
+        let source = copy_source(bucket, from);
         if head.size <= MAX_COPY {
             let copy = self
                 .client
@@ -351,8 +364,8 @@ impl ArtifactStore {
         Ok(Some(body.map_err(|error| broken_stream(&what, &error))?.into_bytes()))
     }
 
-    /// Kiln's own buckets must be accessible; any other may refuse access.
-    fn is_own(&self, bucket: &str) -> bool {
+    /// Whether a bucket is one of Kiln's own. These must be accessible; any other may refuse access.
+    pub fn is_own(&self, bucket: &str) -> bool {
         bucket == self.recipes_bucket || bucket == self.images_bucket
     }
 
@@ -367,6 +380,12 @@ impl ArtifactStore {
             Err(error) => Err(failure(format_args!("cannot look at s3://{bucket}/{key}"), &error)),
         }
     }
+}
+
+/// An object as the header that names the source of a copy has it.
+pub(super) fn copy_source(bucket: &str, key: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    percent::encode(&format!("{bucket}/{key}"), plain)
 }
 
 /// An entity tag without its quotes.

@@ -54,11 +54,12 @@ impl ArtifactStore {
             key,
             id,
             size,
-            part_size: part_size(size),
+            part_size: part_size(size, PART_SIZE),
         })
     }
 
-    /// Presigned PUT URLs for these parts, in the same order. Anyone can use them until they expire.
+    /// Presigned PUT URLs for these parts, in the same order. Anyone can use them until they expire, for content of the
+    /// part's size only.
     pub async fn part_urls(&self, upload: &Upload, parts: &[u32], valid: Duration) -> Result<Vec<String>, Failure> {
         let mut urls = Vec::with_capacity(parts.len());
         for &number in parts {
@@ -73,8 +74,12 @@ impl ArtifactStore {
                 ));
             }
             urls.push(
-                self.presign_part((&upload.bucket, &upload.key, &upload.id), number, valid)
-                    .await?,
+                self.presign_part(
+                    (&upload.bucket, &upload.key, &upload.id),
+                    (number, upload.size_of_part(number)),
+                    valid,
+                )
+                .await?,
             );
         }
         Ok(urls)
@@ -133,6 +138,22 @@ impl ArtifactStore {
             etag: head.etag,
             digests: digests.clone(),
         })
+    }
+
+    /// Reads artifacts back from S3 and compares them with the digests that were reported for them.
+    ///
+    /// # Errors
+    ///
+    /// `artifact_mismatch` when one differs.
+    pub async fn verify(&self, artifacts: &[UploadedArtifact]) -> Result<(), Failure> {
+        for artifact in artifacts {
+            if self.digests(&artifact.bucket, &artifact.key).await? != artifact.digests {
+                let detail = format!("{} does not have the digests that its agent reported", artifact.path());
+                return Err(Failure::new(Code::ArtifactMismatch, detail)
+                    .hint("the recipe, or a user of its shell, interfered with the agent"));
+            }
+        }
+        Ok(())
     }
 
     /// Aborts an upload and removes its parts. A missing upload is not an error.
@@ -198,10 +219,14 @@ impl ArtifactStore {
 
     /// Aborts every open upload to an image. May be repeated.
     pub async fn abort_uploads(&self, image: ImageId) -> Result<(), Failure> {
-        let (bucket, prefix) = (self.images_bucket(), format!("{image}/"));
+        self.abort_uploads_to(self.images_bucket(), &format!("{image}/")).await
+    }
+
+    /// Aborts every open upload to a key that begins like this.
+    pub(super) async fn abort_uploads_to(&self, bucket: &str, prefix: &str) -> Result<(), Failure> {
         let mut pages = Some((None, None));
         while let Some((key_marker, id_marker)) = pages {
-            let list = self.client.list_multipart_uploads().bucket(bucket).prefix(&prefix);
+            let list = self.client.list_multipart_uploads().bucket(bucket).prefix(prefix);
             let page = list
                 .set_key_marker(key_marker)
                 .set_upload_id_marker(id_marker)
@@ -226,8 +251,8 @@ impl ArtifactStore {
 }
 
 /// A part size that keeps the number of parts within S3's limit.
-pub(super) fn part_size(size: u64) -> u64 {
-    size.div_ceil(MAX_PARTS).next_multiple_of(MIB).max(PART_SIZE)
+pub(super) fn part_size(size: u64, least: u64) -> u64 {
+    size.div_ceil(MAX_PARTS).next_multiple_of(MIB).max(least)
 }
 
 fn check_receipts(upload: &Upload, parts: &[PartReceipt], digests: &Digests) -> Result<(), Failure> {
@@ -310,7 +335,7 @@ mod tests {
             key: "k".to_owned(),
             id: "u".to_owned(),
             size,
-            part_size: part_size(size),
+            part_size: part_size(size, PART_SIZE),
         }
     }
 
@@ -333,9 +358,9 @@ mod tests {
 
     #[test]
     fn parts_grow_only_when_there_would_be_too_many() {
-        assert_eq!(part_size(0), PART_SIZE);
-        assert_eq!(part_size(PART_SIZE * MAX_PARTS), PART_SIZE);
-        assert_eq!(part_size(PART_SIZE * MAX_PARTS + 1), PART_SIZE + MIB);
+        assert_eq!(part_size(0, PART_SIZE), PART_SIZE);
+        assert_eq!(part_size(PART_SIZE * MAX_PARTS, PART_SIZE), PART_SIZE);
+        assert_eq!(part_size(PART_SIZE * MAX_PARTS + 1, PART_SIZE), PART_SIZE + MIB);
         assert_eq!(upload(0).parts(), 1);
         assert_eq!(upload(PART_SIZE + 1).parts(), 2);
         assert!(upload(5 * 1024 * 1024 * MIB).parts() <= MAX_PARTS);

@@ -10,7 +10,7 @@ use kiln_records::{
     arch::Arch,
     job::JobOptions,
     protocol::{Compressor, SquashfsOptions, TemplateMode},
-    run::Kernel,
+    run::{Kernel, TwinsFallback},
 };
 
 use super::{
@@ -71,6 +71,10 @@ pub(super) struct BuildArguments {
     /// Which tools of the image may run as native twins in an emulated build [default: full, or what the configuration says].
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
+
+    /// Make an emulated root once more, without native twins, and compare: takes as long as `--twins off` besides.
+    #[arg(long)]
+    verify_twins: bool,
 
     /// Compressor of the squashfs.
     #[arg(long, value_enum, default_value_t = CompressorName::Zstd)]
@@ -262,6 +266,7 @@ impl BuildArguments {
                 initrd_file_name: Some(self.initrd_file_name.clone()),
                 kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
                 twins: self.twins,
+                verify_twins: Some(self.verify_twins),
                 ..JobOptions::default()
             },
         }
@@ -292,9 +297,14 @@ impl BuildArguments {
                 }
             }
         }
+        if let Some(TwinsFallback { attempt, failure }) = &run.twins_fallback {
+            printer.result(format_args!(
+                "fallback   try {attempt}, with native twins, failed: {failure}"
+            ));
+        }
         printer.result(format_args!("job        {}", job.id));
         printer.result(format_args!("log        kiln jobs logs {}", job.id));
-        if let Some(kept) = kept(stored, local) {
+        if let Some(kept) = kept(stored, local)? {
             printer.result(format_args!("kept       {}", kept.display()));
         }
         if let Some(output) = &self.output {
@@ -318,8 +328,13 @@ fn summarise_failures(failures: Vec<StoredRun>, asked: usize, local: &Local, pri
         if let Some(step) = failure.step {
             failure.detail = format!("{} (step {step})", failure.detail);
         }
+        if let Some(TwinsFallback { attempt, failure }) = &stored.run.twins_fallback {
+            printer.note(format_args!(
+                "fallback   try {attempt}, with native twins, failed too: {failure}"
+            ));
+        }
         printer.note(format_args!("log        kiln jobs logs {}", stored.job.id));
-        if let Some(kept) = kept(&stored, local) {
+        if let Some(kept) = kept(&stored, local)? {
             printer.note(format_args!("kept       {}", kept.display()));
         }
         if let Some(earlier) = last.replace(failure) {
@@ -345,8 +360,8 @@ async fn stored(local: &Local, job: &Job) -> Result<StoredRun, Failure> {
 }
 
 /// The files of the job's sandbox, if they were kept.
-fn kept(stored: &StoredRun, local: &Local) -> Option<PathBuf> {
-    local.kept_at(stored.job.id).filter(|_| stored.run.kept)
+fn kept(stored: &StoredRun, local: &Local) -> Result<Option<PathBuf>, Failure> {
+    stored.run.kept.then(|| local.kept_at(stored.job.id)).transpose()
 }
 
 fn recipe_type(name: &str) -> Result<(), Failure> {

@@ -6,7 +6,10 @@ use std::{
 };
 
 use clap::Args;
-use kiln_records::{Failure, names::is_invisible};
+use kiln_records::{
+    Failure,
+    names::{self, is_invisible},
+};
 
 use super::{
     follow::Follower,
@@ -106,15 +109,15 @@ impl Output {
     }
 }
 
-/// A line without control sequences for a terminal: colours and other commands are left out, and characters that could
-/// deceive a reader become `�`.
+/// A line without control sequences for a terminal: colours and other commands are left out, and other characters that
+/// could deceive a reader are [shown](names::shown).
 pub(super) fn harmless(text: &str) -> Cow<'_, str> {
     let obeyed = |c: char| is_invisible(c) && c != '\t';
     if !text.contains(obeyed) {
         return Cow::Borrowed(text);
     }
     let plain = anstream::adapter::strip_str(text).to_string();
-    Cow::Owned(plain.replace(obeyed, "\u{fffd}"))
+    Cow::Owned(names::shown(&plain).into_owned())
 }
 
 #[cfg(test)]
@@ -129,9 +132,9 @@ mod tests {
             ("\u{1b}]0;title\u{7}after", "after"),
             ("\u{1b}]52;c;aGk=\u{1b}\\after", "after"),
             ("a\u{8}\u{8}b", "ab"),
-            ("a\rb", "a\u{fffd}b"),
-            ("\u{9b}31mred", "\u{fffd}31mred"),
-            ("gnp\u{202e}exe", "gnp\u{fffd}exe"),
+            ("a\rb", "a\\u{d}b"),
+            ("\u{9b}31mred", "\\u{9b}31mred"),
+            ("gnp\u{202e}exe", "gnp\\u{202e}exe"),
         ] {
             let clean = harmless(text);
             assert!(!clean.contains(|c| is_invisible(c) && c != '\t'), "{clean:?}");

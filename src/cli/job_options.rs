@@ -49,6 +49,20 @@ pub(super) struct Execution {
     twins: Option<TwinLevel>,
 }
 
+/// How a job's twins are checked.
+#[derive(Debug, Args)]
+pub(super) struct Verification {
+    /// Whether an emulated root is also made without native twins, and compared [default: false].
+    #[arg(long, value_name = "BOOL", value_parser = boolean, num_args = 0..=1, default_missing_value = "true")]
+    verify_twins: Option<bool>,
+}
+
+impl Verification {
+    pub(super) fn add_to(&self, body: Body) -> Body {
+        body.set("verify_twins", self.verify_twins)
+    }
+}
+
 impl BootFiles {
     /// Replaces absent names by those that `cray` sends.
     pub(super) fn or_usual(self) -> Self {

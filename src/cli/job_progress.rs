@@ -39,6 +39,12 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
         }
     }
     let status = session.client.job_status(id).await?;
+    let fallback = status.get("twins_fallback");
+    if let (Some(attempt), Some(detail)) = (fallback.number("attempt"), fallback.get("error").text("detail")) {
+        printer.note(format_args!(
+            "fallback   try {attempt}, with native twins, failed: {detail}"
+        ));
+    }
     if let Some(image) = status.text("image").filter(|_| status.text("state") == Some("success")) {
         session.show(&session.client.get(&[JOBS.path, &[id]].concat()).await?)?;
         printer.note(format_args!("image      {image}"));

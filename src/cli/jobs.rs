@@ -6,8 +6,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
+    explain::Explain,
     job_logs::ShowLog,
-    job_options::{BootFiles, BuildSizes, Execution},
+    job_options::{BootFiles, BuildSizes, Execution, Verification},
     job_progress,
     records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
@@ -31,6 +32,9 @@ pub(super) enum JobsCommand {
     /// Show how a job is: what it waits for, how far it is, what it used, why it failed.
     #[command(display_order = 8)]
     Status(Which),
+    /// Show how each program of an emulated build was run, and why: as a native twin, or emulated.
+    #[command(display_order = 9)]
+    Explain(Explain),
     /// End a job.
     #[command(display_order = 9)]
     Cancel(Which),
@@ -104,6 +108,9 @@ pub(super) struct CreateJob {
     #[command(flatten)]
     execution: Execution,
 
+    #[command(flatten)]
+    verification: Verification,
+
     /// Show how the job gets on, and wait for its end.
     #[arg(long)]
     follow: bool,
@@ -134,7 +141,7 @@ impl JobsCommand {
                     .set("ssh_containers", ssh_containers)
                     .set("enable_debug", job.enable_debug);
                 let body = job.sizes.add_to(job.files.or_usual().add_to(body));
-                let body = job.execution.add_to(body).into_value();
+                let body = job.verification.add_to(job.execution.add_to(body)).into_value();
                 if !job.follow && session.without_server().is_none() {
                     return create(session, &JOBS, &body).await;
                 }
@@ -146,6 +153,7 @@ impl JobsCommand {
                 let job = session.client.find(&JOBS, &which.id).await?.id;
                 show(session, session.client.job_status(&job).await)
             }
+            JobsCommand::Explain(explain) => explain.run(session).await,
             JobsCommand::Cancel(which) => {
                 let job = session.client.find(&JOBS, &which.id).await?.id;
                 show(session, session.client.cancel_job(&job).await)

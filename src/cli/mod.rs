@@ -17,6 +17,7 @@ mod customize;
 mod deleted;
 mod diagnostics;
 mod doctor;
+mod explain;
 mod follow;
 mod foreground;
 mod format;

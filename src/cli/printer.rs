@@ -7,7 +7,7 @@ use std::{
 };
 
 use indicatif::MultiProgress;
-use kiln_records::Failure;
+use kiln_records::{Failure, names};
 use owo_colors::OwoColorize;
 
 /// The amount of messages.
@@ -74,20 +74,30 @@ impl Printer {
     /// Prints an event.
     pub(super) fn note(&self, text: impl Display) {
         if self.level >= Level::Normal {
-            self.write(text);
+            self.write(safe(text));
         }
     }
 
     /// Something that the user may want to put right; the command goes on.
     pub(super) fn warning(&self, text: impl Display, hint: Option<&str>) {
         if self.level >= Level::Normal {
-            self.write(format_args!("{} {text}{}", "warning:".yellow().bold(), hint_line(hint)));
+            self.write(format_args!(
+                "{} {}{}",
+                "warning:".yellow().bold(),
+                safe(text),
+                hint_line(hint)
+            ));
         }
     }
 
     /// Something that did not work, though the command may go on.
     pub(super) fn error(&self, text: impl Display, hint: Option<&str>) {
-        self.write(format_args!("{} {text}{}", "error:".red().bold(), hint_line(hint)));
+        self.write(format_args!(
+            "{} {}{}",
+            "error:".red().bold(),
+            safe(text),
+            hint_line(hint)
+        ));
     }
 
     /// Prints the failure of the command.
@@ -101,5 +111,27 @@ impl Printer {
 
 /// A hint on a line of its own.
 fn hint_line(hint: Option<&str>) -> String {
-    hint.map_or_else(String::new, |hint| format!("\n{} {hint}", "hint:".cyan().bold()))
+    hint.map_or_else(String::new, |hint| {
+        format!("\n{} {}", "hint:".cyan().bold(), safe(hint))
+    })
+}
+
+/// A message in which nothing but its line ends steers the terminal: names and causes in it may be a recipe's.
+fn safe(text: impl Display) -> String {
+    let text = text.to_string();
+    let lines: Vec<_> = text.split('\n').map(names::shown).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_steers_the_terminal() {
+        assert_eq!(safe("two\nlines, 日本"), "two\nlines, 日本");
+        let hint = hint_line(Some("gnp\u{202e}exe\u{7}"));
+        assert!(hint.ends_with("gnp\\u{202e}exe\\u{7}"), "{hint:?}");
+        assert_eq!(safe("\u{1b}]0;evil\u{7}"), "\\u{1b}]0;evil\\u{7}");
+    }
 }

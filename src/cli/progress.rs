@@ -12,7 +12,7 @@ use kiln_records::{
     protocol::{Event, What},
 };
 
-use super::printer::Printer;
+use super::{job_logs::harmless, printer::Printer};
 
 /// One line with the latest message, for work without steps.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Spinner {
 
     pub(super) fn line(&self, text: &str) {
         if let Some(bar) = &self.bar {
-            bar.set_message(text.to_owned());
+            bar.set_message(harmless(text).into_owned());
         }
         if let Some(printer) = &self.verbose {
             printer.note(text);
@@ -167,7 +167,7 @@ impl Lane {
         let took = seconds(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));
         let text = format!("{how} after {took}");
         match &self.bar {
-            Some(bar) => bar.abandon_with_message(text),
+            Some(bar) => bar.abandon_with_message(harmless(&text).into_owned()),
             None => self.plain(&text),
         }
     }
@@ -179,7 +179,7 @@ impl Lane {
             Some(failure) => format!("failed after {took}: {failure}"),
         };
         match &self.bar {
-            Some(bar) => bar.abandon_with_message(text),
+            Some(bar) => bar.abandon_with_message(harmless(&text).into_owned()),
             None => self.plain(&text),
         }
     }
@@ -188,14 +188,12 @@ impl Lane {
         if let Some(bar) = &self.bar {
             let step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
             // A control sequence in a tool's output must not reach the terminal.
-            let clean: String = text.chars().filter(|c| !c.is_control()).collect();
-            bar.set_message(format!("{}: {clean}", step.map_or("start", Step::name)));
+            bar.set_message(format!("{}: {}", step.map_or("start", Step::name), harmless(text)));
         }
     }
 
     fn plain(&self, text: &str) {
-        let clean: String = text.chars().filter(|c| !c.is_control() || *c == '\t').collect();
-        self.printer.note(format_args!("{}{clean}", self.prefix));
+        self.printer.note(format_args!("{}{}", self.prefix, harmless(text)));
     }
 }
 

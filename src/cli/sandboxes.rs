@@ -29,7 +29,7 @@ impl SandboxesCommand {
         match self {
             SandboxesCommand::List => {
                 for job in kept {
-                    printer.result(format_args!("{job}  {}", driver.kept_at(job).display()));
+                    printer.result(format_args!("{job}  {}", driver.kept_at(job)?.display()));
                 }
             }
             SandboxesCommand::Remove { jobs } => {

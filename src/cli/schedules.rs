@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
-    job_options::{BootFiles, BuildSizes, Execution},
+    job_options::{BootFiles, BuildSizes, Execution, Verification},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
     values::{Body, missed_runs, overlap},
@@ -143,6 +143,9 @@ struct JobArguments {
 
     #[command(flatten)]
     execution: Execution,
+
+    #[command(flatten)]
+    verification: Verification,
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +168,7 @@ fn option() -> impl TypedValueParser<Value = String> {
         "job-mem-size",
         "require-dkms",
         "twins",
+        "verify-twins",
     ])
 }
 
@@ -246,7 +250,7 @@ impl JobArguments {
             .set("missed_runs_limit", self.missed_runs_limit)
             .set("overlap", self.overlap.map(Overlap::name));
         let body = self.sizes.add_to(self.files.add_to(body));
-        Ok(self.execution.add_to(body))
+        Ok(self.verification.add_to(self.execution.add_to(body)))
     }
 }
 

@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use super::printer::Printer;
 use crate::{
     config::{self, Access, Config, LogFormat},
-    site::Server,
+    site::{self, Server},
 };
 
 /// The most threads for requests: each costs memory, and they mostly wait for the database and S3.
@@ -39,7 +39,7 @@ impl ServeArguments {
         }
         start_log(config.log.format);
         let stop = super::signals::cancel_on_signal()?;
-        allow_many_connections();
+        site::allow_many_descriptors();
         let server = Server::open(config, stop).await?;
         introduce(config, printer, &server).await;
         printer.result("ready");
@@ -79,9 +79,24 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
         }
         (None, None) => {}
     }
+    let trusted = &config.trusted_listener;
+    for address in server.trusted_addresses() {
+        let networks: Vec<String> = trusted.networks.iter().map(ToString::to_string).collect();
+        let (networks, role) = (networks.join(" and "), trusted.role.name());
+        printer.result(format_args!(
+            "NO TOKENS  http://{address}: every host in {networks} has the role `{role}`"
+        ));
+    }
     match config.access() {
         Access::Open => {
-            printer.result("auth       off: only this host can reach the server");
+            let reach = match config.server.hosts.as_slice() {
+                [] => "only this host can reach the server".to_owned(),
+                hosts => format!(
+                    "this host, and callers whose proxy here asks for {}",
+                    hosts.join(" or ")
+                ),
+            };
+            printer.result(format_args!("auth       off: {reach}"));
             printer.result(format_args!("try        kiln images list --server {url}"));
         }
         Access::Authenticated => {
@@ -96,16 +111,6 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
             }
             printer.result(format_args!("try        KILN_TOKEN=… kiln images list --server {url}"));
         }
-    }
-}
-
-/// The usual limit of 1024 open files is too low for a server.
-fn allow_many_connections() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised =
-        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
-    if let Err(error) = raised {
-        tracing::debug!(%error, "the limit of open files stays as it is");
     }
 }
 

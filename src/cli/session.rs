@@ -263,6 +263,18 @@ impl Session {
         Ok(())
     }
 
+    /// Whether results are data for programs.
+    pub(super) fn wants_data(&self) -> bool {
+        matches!(self.format, Format::Json | Format::Yaml)
+    }
+
+    /// Prints a list for people; for programs, as data.
+    pub(super) fn show_table(&self, collection: &Collection, records: Vec<Data>) -> Result<(), Failure> {
+        let format = if self.wants_data() { self.format } else { Format::Table };
+        self.printer.result(format.list(collection, records)?);
+        Ok(())
+    }
+
     /// Prints a list.
     pub(super) fn show_list(&self, collection: &Collection, records: Vec<Data>) -> Result<(), Failure> {
         self.printer.result(self.format.list(collection, records)?);

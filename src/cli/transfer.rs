@@ -17,8 +17,8 @@ use crate::{
 pub(super) enum ImportCommand {
     /// Import the records of an IMS from its stored files. Can be repeated: existing records stay unchanged.
     Ims {
-        /// A copy of `/var/ims/data` of the service.
-        dir: PathBuf,
+        /// A copy of `/var/ims/data` of the service, or what CSM's `export_ims_data.py` wrote: archive or directory.
+        path: PathBuf,
     },
 }
 
@@ -33,8 +33,8 @@ pub(super) enum ExportCommand {
 
 impl ImportCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        let ImportCommand::Ims { dir } = self;
-        let (records, mut notes) = import::read_ims(&dir)?;
+        let ImportCommand::Ims { path } = self;
+        let (records, mut notes) = import::read_ims(&path)?;
         // S3 is opened before anything is written: otherwise images with unreadable manifests would be imported without
         // their objects.
         let (artifacts, _embedded) = site::artifact_store(config).await?;

@@ -61,6 +61,23 @@ pub static IMAGES: Collection = Collection {
     ],
 };
 
+/// Programs of an emulated root, with how they were run.
+pub static PROGRAMS: Collection = Collection {
+    path: &[],
+    noun: "program",
+    is_deleted: false,
+    command: "jobs explain",
+    id: "path",
+    name: "path",
+    bin: None,
+    columns: &[
+        ("PROGRAM", "path"),
+        ("PACKAGE", "package"),
+        ("TWIN", "twin"),
+        ("WHY", "why"),
+    ],
+};
+
 /// Public keys.
 pub static PUBLIC_KEYS: Collection = Collection {
     path: &["v3", "public-keys"],

@@ -115,6 +115,11 @@ impl Client {
         self.get(&["kiln", "v1", "jobs", job]).await
     }
 
+    /// How each program of a job's root was run, and why.
+    pub async fn job_programs(&self, job: &str) -> Result<Data, Failure> {
+        self.get(&["kiln", "v1", "jobs", job, "programs"]).await
+    }
+
     /// Cancels a job.
     pub async fn cancel_job(&self, job: &str) -> Result<Data, Failure> {
         self.send(Method::POST, &["kiln", "v1", "jobs", job, "cancel"], &[], None)

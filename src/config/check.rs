@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kiln_records::run::DriverKind;
 use reqwest::Url;
 
 use super::{AuthMode, Config, EngineUrl, Problem, S3Settings};
 use crate::{
-    settings::{Key, Section, is_loopback},
+    settings::{Destination, Key, Section, is_loopback},
     tls,
 };
 
@@ -46,12 +47,14 @@ impl Config {
         let mut problems = Vec::new();
         self.check_server(&mut problems);
         self.check_access(&mut problems);
+        self.check_trusted_listener(&mut problems);
         self.check_oidc(&mut problems);
         self.check_limits(&mut problems);
         self.check_store(&mut problems);
         self.check_s3(&mut problems);
         self.check_jobs(&mut problems);
         self.check_engine(&mut problems);
+        self.check_places(&mut problems);
         problems.sort_by_key(Problem::line);
         problems
     }
@@ -76,15 +79,20 @@ impl Config {
         }
     }
 
-    fn check_authorities(&self, section: &'static str, path: Option<&PathBuf>, problems: &mut Vec<Problem>) {
+    fn check_authorities(
+        &self,
+        (section, key): (&'static str, &'static str),
+        path: Option<&PathBuf>,
+        problems: &mut Vec<Problem>,
+    ) {
         let Some(path) = path else { return };
         let known = problems.len();
-        self.check_readable(section, "ca_bundle", path, problems);
+        self.check_readable(section, key, path, problems);
         if problems.len() == known
             && let Err(error) = tls::authorities(path)
         {
             let hint = "it must contain PEM certificates: -----BEGIN CERTIFICATE-----";
-            problems.push(self.problem(section, "ca_bundle", error).hint(hint));
+            problems.push(self.problem(section, key, error).hint(hint));
         }
     }
 
@@ -135,6 +143,7 @@ impl Config {
                 problems.push(problem.hint("for example: https://kiln.example.org"));
             }
         }
+        self.check_authorities(("server", "agent_ca_bundle"), server.agent_ca_bundle.as_ref(), problems);
     }
 
     fn check_access(&self, problems: &mut Vec<Problem>) {
@@ -162,6 +171,39 @@ impl Config {
                 "set tls_certificate and tls_key; or, behind a gateway that terminates TLS, `insecure_http = true`";
             let what = "tokens would cross the network without encryption";
             problems.push(self.problem("server", "listen", what).hint(hint));
+        }
+    }
+
+    fn check_trusted_listener(&self, problems: &mut Vec<Problem>) {
+        const SECTION: &str = "trusted_listener";
+        for host in &self.server.hosts {
+            if !matches!(host.parse(), Ok(Destination::Host(_))) {
+                let problem = self.problem("server", "hosts", format_args!("`{host}` is not the name of a host"));
+                problems
+                    .push(problem.hint("for example: cray-ims.services.svc.cluster.local, without scheme and port"));
+            }
+        }
+        let trusted = &self.trusted_listener;
+        if trusted.listen.0.is_empty() {
+            if self.is_set(SECTION, "networks") || self.is_set(SECTION, "role") {
+                let problem = self.problem(SECTION, "listen", "it is not set, so the other keys have no effect");
+                problems.push(problem.hint("set it, or remove the section"));
+            }
+            return;
+        }
+        if trusted.networks.is_empty() {
+            let problem = self.problem(SECTION, "networks", "no network may use the listener");
+            problems.push(problem.hint("name those of the callers, such as [\"10.32.0.0/12\"]"));
+        }
+        if let Some(network) = trusted.networks.iter().find(|network| network.prefix_len() == 0) {
+            let problem = self.problem(SECTION, "networks", format_args!("{network} is every host there is"));
+            problems.push(problem.hint("name the networks of the callers only"));
+        }
+        let mut fixed: Vec<_> = trusted.listen.0.iter().filter(|address| address.port() != 0).collect();
+        fixed.sort();
+        if fixed.windows(2).any(|pair| pair[0] == pair[1]) || fixed.iter().any(|it| self.server.listen.0.contains(it)) {
+            let problem = self.problem(SECTION, "listen", "an address is listed twice, perhaps in [server]");
+            problems.push(problem.hint("remove one"));
         }
     }
 
@@ -200,7 +242,7 @@ impl Config {
             let problem = self.problem("oidc", "jwks_refresh", "it is zero");
             problems.push(problem.hint("\"1h\" is the default"));
         }
-        self.check_authorities("oidc", oidc.ca_bundle.as_ref(), problems);
+        self.check_authorities(("oidc", "ca_bundle"), oidc.ca_bundle.as_ref(), problems);
     }
 
     fn check_limits(&self, problems: &mut Vec<Problem>) {
@@ -278,7 +320,7 @@ impl Config {
                 problems.push(problem.hint("for example: https://s3.example.org"));
             }
         }
-        self.check_authorities(S3Settings::SECTION.name, s3.ca_bundle.as_ref(), problems);
+        self.check_authorities((S3Settings::SECTION.name, "ca_bundle"), s3.ca_bundle.as_ref(), problems);
     }
 
     fn check_jobs(&self, problems: &mut Vec<Problem>) {
@@ -312,6 +354,24 @@ impl Config {
         if let Err(failure) = checked {
             let problem = self.problem("docker", "engine", failure.detail);
             problems.push(problem.hint(failure.hint.unwrap_or_default()));
+        }
+    }
+
+    fn check_places(&self, problems: &mut Vec<Problem>) {
+        let (docker, drivers) = (&self.docker, &self.isolation.drivers);
+        let has_machines = docker.engine.is_some() && docker.vm_runtime.is_some();
+        if drivers.contains(&DriverKind::Kata) && !has_machines {
+            let problem = self.problem("isolation", "drivers", "there is no engine for `kata`");
+            problems.push(problem.hint("set `engine` and `vm_runtime` in [docker]; see kata/README.md"));
+        }
+        if (1..drivers.len()).any(|at| drivers[..at].contains(&drivers[at])) {
+            let problem = self.problem("isolation", "drivers", "a driver is listed twice");
+            problems.push(problem.hint("remove one"));
+        }
+        if self.jobs.run && has_machines && self.server.agent_url.is_none() {
+            let what = "agents in its virtual machines have no way to this server";
+            let problem = self.problem("docker", "vm_runtime", what);
+            problems.push(problem.hint("set `agent_url` in [server]; see kata/README.md"));
         }
     }
 

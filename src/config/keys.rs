@@ -7,7 +7,7 @@ use super::{
     sections::{
         AuthSettings, CapacitySettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, IsolationSettings,
         JobSettings, LimitSettings, LogSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, ShellSettings, StoreSettings, WatchSettings,
+        ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
 };
 use crate::settings::{Key, Section};
@@ -18,6 +18,7 @@ pub(super) const PREFIX: &str = "KILN__";
 /// Every section, in the order of the reference.
 pub(super) const SECTIONS: &[Section] = &[
     ServerSettings::SECTION,
+    TrustedListenerSettings::SECTION,
     AuthSettings::SECTION,
     OidcSettings::SECTION,
     LimitSettings::SECTION,

@@ -25,12 +25,12 @@ pub use self::{
     engine::{DEFAULT_SOCKET, EngineUrl},
     problem::{Origin, Problem, first_of},
     reference::{reference, reference_tables},
-    s3::S3Settings,
+    s3::{ForeignBuckets, S3Settings},
     sections::{
         AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
         EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,
         NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
-        WatchSettings,
+        TrustedListenerSettings, WatchSettings,
     },
 };
 
@@ -47,6 +47,8 @@ pub struct Config {
     pub store: StoreSettings,
     /// The server's addresses.
     pub server: ServerSettings,
+    /// The addresses whose callers need no token.
+    pub trusted_listener: TrustedListenerSettings,
     /// Limits on requests.
     pub limits: LimitSettings,
     /// The log.
@@ -88,6 +90,7 @@ struct Values {
     embedded_s3: EmbeddedS3Settings,
     store: StoreSettings,
     server: ServerSettings,
+    trusted_listener: TrustedListenerSettings,
     limits: LimitSettings,
     log: LogSettings,
     auth: AuthSettings,
@@ -149,6 +152,7 @@ impl Config {
             embedded_s3: values.embedded_s3,
             store: values.store,
             server: values.server,
+            trusted_listener: values.trusted_listener,
             limits: values.limits,
             log: values.log,
             auth: values.auth,

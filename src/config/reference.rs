@@ -89,6 +89,7 @@ impl Config {
             "embedded_s3" => values(&self.embedded_s3),
             "store" => values(&self.store),
             "server" => values(&self.server),
+            "trusted_listener" => values(&self.trusted_listener),
             "limits" => values(&self.limits),
             "log" => values(self.log.clone()),
             "auth" => values(&self.auth),

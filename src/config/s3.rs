@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_records::Secret;
+use serde::{Deserialize, Serialize};
 
 use crate::settings;
 
@@ -25,10 +26,23 @@ settings! {
         recipes_bucket: String = "ims".to_owned();
         /// The bucket for images.
         images_bucket: String = "boot-images".to_owned();
+        /// Links of recipes and images, and manifests, that name objects in other buckets than these two: `refuse`, or
+        /// `read`. Objects in other buckets are never written or deleted.
+        foreign_buckets: ForeignBuckets = ForeignBuckets::Refuse, like "\"read\"";
         /// A PEM file of certificate authorities to trust, in addition to the system's. Sandboxes trust the host's
         /// bundle.
         ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
     }
+}
+
+/// What becomes of links into buckets that are not Kiln's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForeignBuckets {
+    /// They are refused.
+    Refuse,
+    /// Their objects are read.
+    Read,
 }
 
 #[cfg(test)]

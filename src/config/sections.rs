@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use kiln_records::{Secret, TwinLevel};
+use kiln_records::{Role, Secret, TwinLevel, run::DriverKind};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
@@ -53,8 +53,30 @@ settings! {
         /// The URL of this server for agents on other hosts and in virtual machines of a container engine. It is served
         /// on every address of `listen`. Default: none, so jobs cannot run there.
         agent_url: Option<String> = None, like "\"https://kiln.example.org:9000\"";
+        /// A PEM file of the certificate authorities that agents trust at `agent_url`. Default: those of this host, or
+        /// the certificates in `tls_certificate` if none of those issued it.
+        agent_ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
+        /// Names of this server that requests without a token may use, beside its addresses: those that clients or a
+        /// proxy on this host send as `Host`. Any other name is refused, since a web page can have its own domain point
+        /// at this server.
+        hosts: Vec<String> = vec![], like "[\"cray-ims\", \"cray-ims.services.svc.cluster.local\"]";
         /// The URL of this server for its users. Default: the first address of `listen`.
         public_url: Option<String> = None, like "\"https://kiln.example.org\"";
+    }
+}
+
+settings! {
+    /// Addresses, plain HTTP, whose callers need no token: for services that send none, as IMS's clients inside a
+    /// cluster. Whoever can send from one of the networks has the role. See docs/auth.md.
+    ["trusted_listener"]
+    pub struct TrustedListenerSettings {
+        /// The address to listen on, or a list of addresses. Default: none.
+        listen: Addresses = Addresses(vec![]), like "\"10.252.1.9:80\"";
+        /// The networks of the callers, each with its length: `10.32.0.0/12`. Others are refused there, with a token or
+        /// without.
+        networks: Vec<IpNet> = vec![], like "[\"10.32.0.0/12\"]";
+        /// The role of a caller without a token: `read`, `write` or `admin`.
+        role: Role = Role::Write;
     }
 }
 
@@ -167,9 +189,20 @@ settings! {
         /// The isolation of jobs that are for an architecture other than the host's or have `require_dkms`. `vm`: a
         /// virtual machine; without one, the job is refused. `namespace`: the host's kernel, as for other jobs.
         foreign: ForeignIsolation = ForeignIsolation::Vm;
+        /// The kinds of sandboxes that jobs may run in, the preferred ones first: `kata`, `microvm`, `docker`,
+        /// `namespace`. Where the first cannot be had, a job takes the next, and its record says why (`passed_over`).
+        /// Default: all, and no more isolation than a job needs.
+        drivers: Vec<DriverKind> = Vec::new();
         /// Ports of the host's loopback interface that jobs may reach, for example the port of a package repository.
-        /// They cannot reach any other.
+        /// The port of S3 is among them in any case; they cannot reach any other.
         loopback_ports: Vec<u16> = Vec::new();
+    }
+}
+
+impl IsolationSettings {
+    /// Whether jobs may run in such sandboxes.
+    pub fn allows(&self, driver: DriverKind) -> bool {
+        self.drivers.is_empty() || self.drivers.contains(&driver)
     }
 }
 
@@ -182,17 +215,19 @@ settings! {
         /// not denied. Names are resolved when a job starts.
         allow: Vec<Destination> = Vec::new();
         /// Hosts, addresses and networks that jobs may never reach. Default: the metadata services of clouds, which
-        /// hand out credentials.
-        deny: Vec<Destination> = metadata_services();
+        /// hand out credentials, and `this-host`: all addresses of this host, but those of the server and S3. A single
+        /// port of this host is opened by `loopback_ports`.
+        deny: Vec<Destination> = denied();
     }
 }
 
-/// The addresses at which clouds describe a machine and hand out its credentials: link-local ones for most, and one
-/// each for AWS over IPv6, and Alibaba.
-fn metadata_services() -> Vec<Destination> {
+/// This host, and the addresses at which clouds describe a machine and hand out its credentials: link-local ones for
+/// most, and one each for AWS over IPv6, and Alibaba.
+fn denied() -> Vec<Destination> {
     let of = |network: [u8; 4], length| Destination::Network(IpNet::new_assert(Ipv4Addr::from(network).into(), length));
     let aws = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
     vec![
+        Destination::ThisHost,
         of([169, 254, 0, 0], 16),
         of([100, 100, 100, 200], 32),
         Destination::Network(IpNet::new_assert(aws.into(), 128)),
@@ -211,6 +246,9 @@ settings! {
         certificates: Option<PathBuf> = None, like "\"/etc/kiln/docker\"";
         /// The engine's runtime that runs each container in a virtual machine, such as `kata`. See kata/README.md.
         vm_runtime: Option<String> = None, like "\"kata\"";
+        /// The name servers of jobs in those machines, which cannot use the engine's own. Default: those of the
+        /// engine's host.
+        dns: Vec<IpAddr> = Vec::new();
     }
 }
 
@@ -221,6 +259,9 @@ settings! {
         /// The tools of an image that may run as native twins during its build: `off`, `tools`, `shell` or `full`.
         /// Recipes and jobs can override it. See docs/emulation.md.
         twins: TwinLevel = TwinLevel::Full;
+        /// The percentage of the server's builds with native twins that are verified afterwards: another job makes the
+        /// root with twins and without, when no job waits, and compares. 0 means none. See docs/emulation.md.
+        verify_percent: u32 = 0;
     }
 }
 
@@ -263,11 +304,18 @@ settings! {
         wall: Period = Period::seconds(4 * 3600);
         /// The factor by which `silence` and `wall` are longer for emulated jobs.
         emulated_factor: u32 = 10;
-        /// The maximum number of attempts. Only failures of the infrastructure are retried, not those of the recipe.
+        /// The maximum number of attempts that fail because of the place, and of those that fail because of S3 or the
+        /// database. Only failures of the infrastructure are retried, not those of the recipe.
         attempts: u32 = 3;
+        /// The maximum number of attempts that end because a process of Kiln, a virtual machine or an engine was
+        /// killed. They are not the fault of the job and count for nothing else.
+        interruptions: u32 = 10;
         /// The pause before the second attempt, so that the infrastructure can recover. It doubles with each further
         /// attempt.
         retry_pause: Period = Period::seconds(5);
+        /// The maximum size of the log of a job, over all its attempts: each may fill half of what is left, and always a
+        /// sixteenth of it. A line counts its text and 100 bytes. Lines beyond it are dropped, and the log says so.
+        log_bytes: Size = Size(64 << 20);
         /// The time for which the files of a failed job are kept, so that `kiln jobs retry --from` can resume from
         /// them.
         keep_failed: Period = Period::seconds(3600);

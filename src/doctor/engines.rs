@@ -14,11 +14,12 @@ use crate::{
 
 const AREA: &str = "engines";
 
-/// Directories of Kata's shim besides PATH, and the places of its configuration (in Kata's own order, most specific
-/// first).
-const SHIM_DIRS: [&str; 2] = ["/opt/kata/bin", "/usr/local/bin"];
-const KATA_CONFIGURATIONS: [&str; 5] = [
+/// Directories of Kata's shim besides PATH: where Kata 4 has it, and Kata 3. Then the places of its configuration (in
+/// Kata's own order, most specific first).
+const SHIM_DIRS: [&str; 3] = ["/opt/kata/runtime-rs/bin", "/opt/kata/bin", "/usr/local/bin"];
+const KATA_CONFIGURATIONS: [&str; 6] = [
     "/etc/kata-containers/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/runtime-rs/configuration-qemu-runtime-rs.toml",
     "/opt/kata/share/defaults/kata-containers/runtime-rs/configuration.toml",
     "/opt/kata/share/defaults/kata-containers/configuration.toml",
     "/usr/share/defaults/kata-containers/configuration.toml",
@@ -115,7 +116,7 @@ fn kata() -> Vec<Finding> {
 /// Whether Kata's kernel has the features for foreign builds. Its build configuration lies beside it.
 fn guest_kernel(configuration: &Path) -> Finding {
     const WHAT: &str = "Kata guest kernel";
-    let next = "build the guest kernel with kata/kernel.conf, or let it load the module binfmt_misc";
+    let next = "build the guest kernel with kata/kernel.conf";
     let text = fs_err::read_to_string(configuration).unwrap_or_default();
     let Some(kernel) = kernel_of(&text) else {
         return Finding::broken(AREA, WHAT, format!("{} names none", configuration.display()), next);

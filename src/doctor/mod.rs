@@ -8,15 +8,17 @@ use serde::Serialize;
 
 use crate::config::Config;
 
+mod callers;
 mod engines;
 mod kernel;
 mod machines;
 mod storage;
+mod twins;
 
 /// The finding about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its area: `kernel`, `machines`, `engines`, `storage`.
+    /// Its area: `kernel`, `machines`, `engines`, `storage`, `twins`, `callers`.
     pub area: &'static str,
     /// The thing.
     pub what: &'static str,
@@ -92,6 +94,8 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     findings.extend(machines::examine(config).await);
     findings.extend(engines::examine(config).await);
     findings.extend(storage::examine(config).await);
+    findings.extend(twins::examine(config).await);
+    findings.extend(callers::examine(config));
     findings
 }
 

@@ -1,4 +1,4 @@
-//! Reads and writes the data files of an IMS installation. Touches only the given directory.
+//! Reads and writes the data files of an IMS installation. Touches only the given path.
 
 use std::{io, io::Write, path::Path};
 
@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{
     Note, Records,
+    exported::{self, Exported},
     fields::Fields,
     kinds::{Deleted, Stored},
 };
@@ -22,16 +23,24 @@ const DELETED_IMAGES: &str = "v3.1_deleted_images.json";
 const JOBS: &str = "v2.4_jobs.json";
 const REMOTE_BUILD_NODES: &str = "v2.0_remote_build_nodes.json";
 
-/// Reads the data of an IMS installation. If there are files of one kind from several releases, the newest counts.
+/// Reads the data of an IMS installation: a directory of its files, or what CSM's `export_ims_data.py` made of it, a
+/// directory or a tar archive. If there are files of one kind from several releases, the newest counts.
 ///
 /// # Errors
 ///
-/// `io` when the directory cannot be read, `not_ims_data` when it contains no such file. An unreadable file or record
-/// is not an error but a note.
-pub fn read_ims(dir: &Path) -> Result<(Records, Vec<Note>), Failure> {
+/// `io` when the path cannot be read, `not_ims_data` when it contains no such file. An unreadable file or record of a
+/// directory is not an error but a note.
+pub fn read_ims(path: &Path) -> Result<(Records, Vec<Note>), Failure> {
+    match Exported::read(path) {
+        Ok(Some(exported)) => return Ok(take_exported(exported)),
+        Ok(None) if path.is_dir() => {}
+        Ok(None) => return Err(not_ims_data(path)),
+        Err(error) => return Err(cannot_read(path, &error)),
+    }
+    let dir = path;
     let mut names = Vec::new();
-    for entry in fs_err::read_dir(dir).map_err(|error| cannot_read(&error))? {
-        let entry = entry.map_err(|error| cannot_read(&error))?;
+    for entry in fs_err::read_dir(dir).map_err(|error| cannot_read(dir, &error))? {
+        let entry = entry.map_err(|error| cannot_read(dir, &error))?;
         names.extend(entry.file_name().into_string());
     }
     let mut from = Reader {
@@ -51,10 +60,47 @@ pub fn read_ims(dir: &Path) -> Result<(Records, Vec<Note>), Failure> {
         remote_build_nodes: from.read(REMOTE_BUILD_NODES),
     };
     if !from.found {
-        let failure = Failure::new(Code::NotImsData, format_args!("{} holds no file of IMS", dir.display()));
-        return Err(failure.hint("IMS keeps its files, such as v2.1_images.json, in /var/ims/data"));
+        return Err(not_ims_data(dir));
     }
     Ok((records, from.notes))
+}
+
+fn take_exported(exported: Exported) -> (Records, Vec<Note>) {
+    let artifacts = exported.artifacts();
+    let lists = exported.ims;
+    let deleted = lists.deleted.map(|lists| *lists).unwrap_or_default();
+    let notes = &mut Vec::new();
+    let records = Records {
+        public_keys: take_all("public_keys", lists.public_keys.0, notes),
+        deleted_public_keys: take_all_deleted("deleted.public_keys", deleted.public_keys.0, notes),
+        recipes: take_all("recipes", lists.recipes.0, notes),
+        deleted_recipes: take_all_deleted("deleted.recipes", deleted.recipes.0, notes),
+        images: take_all("images", lists.images.0, notes),
+        deleted_images: take_all_deleted("deleted.images", deleted.images.0, notes),
+        jobs: take_all("jobs", lists.jobs.0, notes),
+        remote_build_nodes: Vec::new(),
+    };
+    if artifacts > 0 {
+        notes.push(Note {
+            file: exported::NAME.to_owned(),
+            index: None,
+            id: None,
+            left_out: false,
+            reason: format!("the artifacts beside it ({artifacts}) are not copied: they have to be in S3 already"),
+        });
+    }
+    (records, std::mem::take(notes))
+}
+
+fn not_ims_data(path: &Path) -> Failure {
+    let failure = Failure::new(
+        Code::NotImsData,
+        format_args!("{} holds no file of IMS", path.display()),
+    );
+    failure.hint(
+        "IMS keeps its files, such as v2.1_images.json, in /var/ims/data; what CSM's export_ims_data.py writes can be \
+         read as it is",
+    )
 }
 
 /// Writes the files for IMS, each atomically. Records that would keep IMS from starting are left out.
@@ -91,10 +137,7 @@ impl Reader<'_> {
     where
         Deleted<R>: Stored,
     {
-        self.read::<Deleted<R>>(newest)
-            .into_iter()
-            .map(|deleted| deleted.0)
-            .collect()
+        without_mark(self.read::<Deleted<R>>(newest))
     }
 
     fn read<R: Stored>(&mut self, newest: &str) -> Vec<R> {
@@ -108,12 +151,7 @@ impl Reader<'_> {
         };
         self.found = true;
         match read_list(&self.dir.join(name)) {
-            Ok(list) => {
-                let records = list.into_iter().enumerate();
-                records
-                    .filter_map(|(index, record)| self.record(name, index, record))
-                    .collect()
-            }
+            Ok(list) => take_all(name, list, &mut self.notes),
             Err(reason) => {
                 self.notes.push(Note {
                     file: name.clone(),
@@ -126,31 +164,50 @@ impl Reader<'_> {
             }
         }
     }
+}
 
-    fn record<R: Stored>(&mut self, file: &str, index: usize, record: Value) -> Option<R> {
-        let id = ["id", "xname"].iter().find_map(|name| record.get(name)?.as_str());
-        let id = id.map(str::to_owned);
-        let mut note = |left_out, reason| {
-            self.notes.push(Note {
-                file: file.to_owned(),
-                index: Some(index),
-                id: id.clone(),
-                left_out,
-                reason,
-            });
-        };
-        let taken = Fields::of(record).and_then(|mut members| Ok((R::take(&mut members)?, members)));
-        match taken {
-            Ok((record, members)) => {
-                for change in members.finish("") {
-                    note(false, change);
-                }
-                Some(record)
+fn take_all_deleted<R>(file: &str, list: Vec<Value>, notes: &mut Vec<Note>) -> Vec<R>
+where
+    Deleted<R>: Stored,
+{
+    without_mark(take_all::<Deleted<R>>(file, list, notes))
+}
+
+fn without_mark<R>(records: Vec<Deleted<R>>) -> Vec<R> {
+    records.into_iter().map(|deleted| deleted.0).collect()
+}
+
+/// The records of a list in `file`.
+fn take_all<R: Stored>(file: &str, list: Vec<Value>, notes: &mut Vec<Note>) -> Vec<R> {
+    let records = list.into_iter().enumerate();
+    records
+        .filter_map(|(index, record)| take(file, index, record, notes))
+        .collect()
+}
+
+fn take<R: Stored>(file: &str, index: usize, record: Value, notes: &mut Vec<Note>) -> Option<R> {
+    let id = ["id", "xname"].iter().find_map(|name| record.get(name)?.as_str());
+    let id = id.map(str::to_owned);
+    let mut note = |left_out, reason| {
+        notes.push(Note {
+            file: file.to_owned(),
+            index: Some(index),
+            id: id.clone(),
+            left_out,
+            reason,
+        });
+    };
+    let taken = Fields::of(record).and_then(|mut members| Ok((R::take(&mut members)?, members)));
+    match taken {
+        Ok((record, members)) => {
+            for change in members.finish("") {
+                note(false, change);
             }
-            Err(reason) => {
-                note(true, reason);
-                None
-            }
+            Some(record)
+        }
+        Err(reason) => {
+            note(true, reason);
+            None
         }
     }
 }
@@ -240,6 +297,6 @@ fn fits_arch(arch: Arch) -> Result<(), String> {
     }
 }
 
-fn cannot_read(error: &io::Error) -> Failure {
-    Failure::io("cannot read the directory", error)
+fn cannot_read(path: &Path, error: &io::Error) -> Failure {
+    Failure::io(format_args!("cannot read {}", path.display()), error)
 }

@@ -1,12 +1,13 @@
-//! Imports and exports the data of an IMS installation. Touches the given directory, the store, and S3 for manifests.
+//! Imports and exports the data of an IMS installation. Touches the given path, the store, and S3 for manifests.
 //!
-//! IMS keeps each kind of record in one JSON file below `/var/ims/data`. [`read_ims`] reads such a directory and
-//! tolerates the output of old releases and records that IMS itself rejects; [`import_into`] adds the records to the
+//! IMS keeps each kind of record in one JSON file below `/var/ims/data`. [`read_ims`] reads such a directory, or an
+//! export that CSM made, and tolerates the output of old releases and records that IMS itself rejects; [`import_into`] adds the records to the
 //! store with their identities, times and order; [`write_ims`] writes the files for IMS again.
 //!
 //! Nothing is skipped silently: every record that was changed or left out has a [`Note`].
 
 mod added;
+mod exported;
 mod fields;
 mod files;
 mod kinds;

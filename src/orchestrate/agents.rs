@@ -12,6 +12,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// The server's side of the agents' protocol. [`api::agent`](crate::api::agent) carries it over HTTP.
 #[async_trait]
 pub trait AgentCalls: fmt::Debug + Send + Sync {
+    /// Whether `token` is that of the agent of `job`, as [`answer`](Self::answer) would find before all else. This comes
+    /// before anything else of a call is read.
+    ///
+    /// # Errors
+    ///
+    /// Why there would be no answer.
+    async fn admit(&self, job: JobId, token: &str) -> Result<(), Refusal>;
+
     /// Answers one call of the agent of `job`, which presented `token`.
     ///
     /// # Errors

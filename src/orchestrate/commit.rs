@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln_records::{Code, Failure, Image, Link, Moment, Run, UploadedArtifact, run::State};
+use kiln_records::{
+    Code, FailedTwin, Failure, Image, Link, Moment, Run, UploadedArtifact,
+    run::{Kernel, State},
+};
 use tracing::Instrument;
 
 use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator};
@@ -53,25 +56,37 @@ impl Orchestrator {
             }
             self.fail(job, stored.run.attempt, failure).await?;
         }
-        self.state().committing.remove(&job);
+        let mut state = self.state();
+        state.committing.remove(&job);
+        state.verified.remove(&job);
         Ok(())
     }
 
     async fn commit(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (&stored.job, &stored.run);
+        if run.plan.verifies.is_some() {
+            self.change(job.id, Run::commit).await?;
+            return Ok(());
+        }
         let artifacts = run.artifacts().map_err(|open| {
             Failure::new(
                 Code::Protocol,
                 format!("the agent finished before its upload of {}", open.key),
             )
         })?;
-        let packed = packed_log(&self.store, job.id).await?;
-        self.artifacts.put_log(run.image, packed).await?;
+        // In a virtual machine the recipe is root beside the agent, and may have spoken for it.
+        let verified = self.state().verified.contains(&job.id);
+        if run.plan.driver.kernel() == Kernel::Own && !verified {
+            self.artifacts.verify(&artifacts).await?;
+            self.state().verified.insert(job.id);
+        }
+        let packed = packed_log(self.store.clone(), job.id);
+        let log = self.artifacts.put_log(run.image, packed).await?;
         let manifest = self.artifacts.write_manifest(run.image, job.arch, &artifacts).await?;
         let objects: Vec<String> = artifacts
             .iter()
             .map(UploadedArtifact::path)
-            .chain([manifest.path.clone()])
+            .chain([manifest.path.clone(), log])
             .collect();
         let is_own_recipe = run.plan.recipe == self.artifacts.recipe_path(job.id);
         match self
@@ -83,10 +98,29 @@ impl Orchestrator {
             Ok(()) | Err(StoreError::Exists) => {}
             Err(error) => return Err(error.into()),
         }
+        self.note_failed_twin(stored).await?;
         // A job that was deleted meanwhile leaves its image behind, as in IMS.
         self.change(job.id, Run::commit).await?;
         tracing::info!(image.id = %run.image, "the job has made its image");
         Ok(())
+    }
+
+    /// Keeps the twin that died in an earlier try of this job from later jobs: without twins the job succeeds.
+    async fn note_failed_twin(&self, stored: &StoredRun) -> Result<(), StoreError> {
+        let first = stored.run.twins_fallback.as_ref().map(|fallback| &fallback.failure);
+        let Some((failure, pair)) = first.and_then(|failure| Some((failure, failure.twin.as_deref()?))) else {
+            return Ok(());
+        };
+        if pair.target != stored.job.arch {
+            return Ok(());
+        }
+        let failed = FailedTwin {
+            pair: pair.clone(),
+            job: stored.job.id,
+            since: Moment::now(),
+            code: failure.code,
+        };
+        self.store.add_failed_twin(&failed).await
     }
 
     /// Whether an image has a record, even a deleted one.

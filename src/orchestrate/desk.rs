@@ -10,24 +10,28 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kiln_inside::emulation::binfmt::emulation_of;
 use kiln_records::{
-    Code, Execs, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, Upload,
+    Code, Execs, FailedTwin, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, TwinLevel, Upload,
     arch::Arch,
     link::bucket_and_key,
+    log,
     protocol::{
         Answer, Call, ChangeSource, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription, JobQuery,
-        NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageUrls, Packages, PartUrls, RecipeSource, RecipeType,
-        RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream, What, Work,
+        NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageFile, PackageUrl, PackageUrls, Packages, PartUrls,
+        RecipeSource, RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream, What,
+        Work,
     },
     run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
 };
 
 use super::{
     agents::{AgentCalls, Line, Refusal},
+    allowance,
     orchestrator::Orchestrator,
     token,
     watch::out_of_memory,
 };
 use crate::{
+    artifacts::KeptAccount,
     host,
     store::{Appended, StoreError, StoredRun},
 };
@@ -43,15 +47,12 @@ const SERVER_PATIENCE: Duration = Duration::from_mins(30);
 
 #[async_trait]
 impl AgentCalls for Orchestrator {
+    async fn admit(&self, job: JobId, token: &str) -> Result<(), Refusal> {
+        self.admitted(job, token).await.map(drop)
+    }
+
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
-        let stored = self.store.get_run(job).await?.ok_or(Refusal::Unknown)?;
-        if stored.run.state.is_final() {
-            return Err(Refusal::Over);
-        }
-        let known = stored.run.token.as_deref().is_some_and(|kept| token::fits(token, kept));
-        if !known {
-            return Err(Refusal::Unknown);
-        }
+        let stored = self.admitted(job, token).await?;
         self.heard(&stored);
         match call {
             Call::GetJob(JobQuery { protocol: PROTOCOL }) => {
@@ -73,6 +74,7 @@ impl AgentCalls for Orchestrator {
             Call::CreateUpload(new) => self.create_upload(&stored, new).await,
             Call::GetPartUrls { upload, parts } => {
                 let (_, known) = nth(&stored.run, upload)?;
+                allowance::check_parts(&parts.numbers)?;
                 let urls = self
                     .artifacts
                     .part_urls(&known.upload, &parts.numbers, URL_VALID)
@@ -80,9 +82,13 @@ impl AgentCalls for Orchestrator {
                 Ok(Answer::PartUrls(PartUrls { urls }))
             }
             Call::CompleteUpload { upload, sent } => self.complete_upload(&stored, upload, &sent).await,
-            Call::FindPackages(Packages { packages }) => {
-                let urls = self.artifacts.package_urls(packages, URL_VALID).await?;
-                Ok(Answer::Packages(PackageUrls { urls }))
+            Call::FindPackages(Packages { packages }) => self.find_packages(&stored, packages).await,
+            Call::KeepAccount(account) => {
+                allowance::check_account(&account)?;
+                let attempt = stored.run.attempt;
+                let kept = KeptAccount { attempt, account };
+                self.artifacts.put_account(job, &kept).await?;
+                Ok(Answer::Done)
             }
             Call::OpenLine if stored.run.shell.is_some() => Ok(Answer::Line),
             Call::OpenLine => Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no shell"))),
@@ -103,6 +109,16 @@ impl AgentCalls for Orchestrator {
 }
 
 impl Orchestrator {
+    /// The job of a call, if the call is that of its agent.
+    async fn admitted(&self, job: JobId, token: &str) -> Result<StoredRun, Refusal> {
+        let stored = self.store.get_run(job).await?.ok_or(Refusal::Unknown)?;
+        if stored.run.state.is_final() {
+            return Err(Refusal::Over);
+        }
+        let known = stored.run.token.as_deref().is_some_and(|kept| token::fits(token, kept));
+        if known { Ok(stored) } else { Err(Refusal::Unknown) }
+    }
+
     fn heard(&self, stored: &StoredRun) {
         if let Some(live) = self.state().live.get_mut(&stored.job.id) {
             live.hear();
@@ -132,8 +148,6 @@ impl Orchestrator {
 
     async fn describe(&self, stored: &StoredRun) -> Result<JobDescription, Failure> {
         let (job, plan) = (&stored.job, &stored.run.plan);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         Ok(JobDescription {
             id: job.id,
             arch: job.arch,
@@ -144,17 +158,33 @@ impl Orchestrator {
             shell: stored.run.shell.as_ref().map(|shell| self.describe_shell(shell)),
             environment: environment(job),
             emulator: emulator(plan.how, job.arch)?,
-            twins: plan.twins,
+            twins: stored.run.twins_in_force(),
+            verify_twins: plan.verify_twins,
+            only_verifies: plan.verifies.is_some(),
+            failed_twins: self.failed_twins(stored).await?,
             squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
-            cpus: (self.capacity.cpus_per_job)
-                .or_else(|| self.places.cpus(plan.place.as_deref()))
-                .unwrap_or(cpus),
+            cpus: self.cpus_of(&stored.run).await?,
             ca_bundle: host::ca_bundle(),
             from: stored.run.resumes().map(|resume| resume.step),
             // The agent knows what it waits for; the clock that would end its job for silence does not.
             patience_s: SERVER_PATIENCE.min(self.watch.silence.duration() / 2).as_secs(),
+            log_bytes: self.log_share(stored).await?,
         })
+    }
+
+    /// The size that the log of this attempt may have, in bytes, less a little for the lines that are made of other
+    /// events.
+    async fn log_share(&self, stored: &StoredRun) -> Result<u64, Failure> {
+        let before = self.store.pulse(stored.job.id).await?.map_or(0, |pulse| {
+            if pulse.attempt == stored.run.attempt {
+                pulse.log_bytes_before
+            } else {
+                pulse.log_bytes
+            }
+        });
+        let share = log::share(self.watch.log_bytes.0, before);
+        Ok(share - share / 16)
     }
 
     async fn describe_recipe(&self, plan: &Plan) -> Result<RecipeWork, Failure> {
@@ -204,6 +234,15 @@ impl Orchestrator {
         })
     }
 
+    /// The pairs that this attempt must not use as twins.
+    async fn failed_twins(&self, stored: &StoredRun) -> Result<Vec<FailedTwin>, Failure> {
+        let has_twins = stored.run.plan.how == How::Emulated && stored.run.twins_in_force() != TwinLevel::Off;
+        if !has_twins {
+            return Ok(Vec::new());
+        }
+        Ok(self.store.failed_twins(Some(stored.job.arch)).await?)
+    }
+
     fn describe_shell(&self, shell: &Shell) -> ShellPlan {
         ShellPlan {
             wish: shell.wish.clone(),
@@ -213,6 +252,7 @@ impl Orchestrator {
     }
 
     async fn keep_events(&self, stored: &StoredRun, batch: EventBatch) -> Result<Answer, Refusal> {
+        allowance::check_events(&batch.events)?;
         let job = stored.job.id;
         let mut step = stored.run.step;
         let mut lines = Vec::with_capacity(batch.events.len());
@@ -243,7 +283,14 @@ impl Orchestrator {
         let progressed = self.note_news(job, &batch.events);
         let appended = self
             .store
-            .append(job, stored.run.attempt, batch.first, &lines, progressed, Moment::now())
+            .append(
+                (job, stored.run.attempt),
+                batch.first,
+                &lines,
+                progressed,
+                self.watch.log_bytes.0,
+                Moment::now(),
+            )
             .await?;
         let next = match appended {
             Appended::Next(next) => next,
@@ -308,6 +355,7 @@ impl Orchestrator {
             let parts = self.artifacts.stored_parts(upload).await?;
             return Ok(opened(number, upload, parts));
         }
+        allowance::check_upload(&stored.run.uploads, new, stored.run.plan.needs.disk_limit)?;
         let job = &stored.job;
         let upload = self
             .artifacts
@@ -330,6 +378,23 @@ impl Orchestrator {
             .await?;
         let number = noted.run.uploads.iter().position(|known| known.upload.id == upload.id);
         Ok(opened(number.unwrap_or_default(), &upload, Vec::new()))
+    }
+
+    async fn find_packages(&self, stored: &StoredRun, packages: Vec<PackageFile>) -> Result<Answer, Refusal> {
+        let sizes: Vec<u64> = packages.iter().map(|package| package.size).collect();
+        let urls = self.artifacts.package_urls(packages, URL_VALID).await?;
+        let missing = urls
+            .iter()
+            .zip(sizes)
+            .filter(|(url, _)| matches!(url, PackageUrl::Put { .. }));
+        let bytes = missing.map(|(_, size)| size).sum();
+        let added = self
+            .state()
+            .live
+            .get_mut(&stored.job.id)
+            .map(|live| live.add_packages(bytes));
+        allowance::check_packages(added.unwrap_or(bytes), stored.run.plan.needs.disk_limit)?;
+        Ok(Answer::Packages(PackageUrls { urls }))
     }
 
     async fn complete_upload(&self, stored: &StoredRun, number: u32, sent: &SentParts) -> Result<Answer, Refusal> {
@@ -449,7 +514,7 @@ fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
             let text = format!("done in {wall_ms} ms, {cpu_ms} ms of CPU");
             (Some(*step), Stream::Agent, text)
         }
-        What::Log { stream, text } => (step, *stream, text.clone()),
+        What::Log { stream, text } => (step, *stream, log::cut(text.clone())),
         What::Progress { .. } | What::Execs(_) | What::Sandbox(_) | What::Shell(_) => return None,
     };
     Some(LogLine {

@@ -51,6 +51,7 @@ impl Orchestrator {
             // The files that a job resumes from are on one host only.
             .filter(|stored| stored.run.resumes().is_none_or(|resume| resume.server == self.id))
             .partition(|stored| stored.run.rest(now).is_some());
+        let (ready, held_back) = hold_back_verifications(ready, &open);
         // A resting job does not block the queue.
         let resting = resting.into_iter().filter_map(|stored| {
             let seconds = stored.run.rest(now)?.as_secs() + 1;
@@ -108,6 +109,7 @@ impl Orchestrator {
             }
         }
         waiting.extend(resting);
+        waiting.extend(held_back);
         self.state().waiting = waiting;
         Ok(())
     }
@@ -116,7 +118,7 @@ impl Orchestrator {
     /// job has just ended, since no place will ever do. `Err`: why there is no place yet.
     async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<Run>, String>, Failure> {
         let (job, plan) = (stored.job.id, &stored.run.plan);
-        if self.places.has(plan.place.as_deref(), plan.driver) {
+        if self.places.has(plan.place.as_deref(), plan.driver) && self.isolation.allows(plan.driver) {
             return Ok(Ok(Some(stored.run.clone())));
         }
         let _placing = self.placing.lock().await;
@@ -148,7 +150,7 @@ impl Orchestrator {
                 .filter(|stored| stored.run.plan.place.as_deref() == Some(name));
             u32::try_from(there.count()).unwrap_or(u32::MAX)
         };
-        let decision = self.places.decide(wish, self.isolation.foreign, jobs_at);
+        let decision = self.places.decide(wish, &self.isolation, jobs_at);
         if matches!(decision, Decision::Later(_)) {
             self.wake.places.notify_one();
         }
@@ -281,8 +283,17 @@ impl Orchestrator {
         let (network, doors) = if shares_network {
             (Network::Host, Vec::new())
         } else {
-            let reach = reach(&self.network, &self.services).await?;
-            (Network::Isolated(reach), self.doors.clone())
+            let mut services = self.services.clone();
+            if plan.place.as_deref() != Some(LOCAL) {
+                // Here the agent reaches its server by a socket.
+                services.extend(self.agent_address.as_ref().map(|address| address.url.clone()));
+            }
+            let reach = reach(&self.network, &services).await?;
+            (Network::Isolated(reach), self.doors.ports().to_vec())
+        };
+        let server_ca_bundle = match &self.agent_address {
+            Some(address) => address.authorities()?,
+            None => None,
         };
         let spec = SandboxSpec {
             job,
@@ -290,7 +301,7 @@ impl Orchestrator {
             agent,
             limits: SandboxLimits {
                 memory: Some(needs.memory_limit),
-                cpus: self.capacity.cpus_per_job,
+                cpus: Some(self.cpus_of(&stored.run).await?),
                 pids: self.capacity.processes_per_job,
                 disk: Some(DiskLimit {
                     bytes: needs.disk_limit,
@@ -299,7 +310,7 @@ impl Orchestrator {
             },
             kernel,
             network,
-            doors_dir: self.doors_dir.clone(),
+            doors_dir: self.doors.open(job)?,
             facts: AgentFacts {
                 gateway: None,
                 ca_bundle: None,
@@ -308,7 +319,8 @@ impl Orchestrator {
                 token: secret,
                 doors,
             },
-            server_url: self.agent_url.clone(),
+            server_url: self.agent_address.as_ref().map(|address| address.url.clone()),
+            server_ca_bundle,
             in_directory: plan.keep,
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
@@ -324,9 +336,41 @@ impl Orchestrator {
         }
         self.say(job, format!("try {}: {}", stored.run.attempt, stored.run.plan.why))
             .await;
+        for passed in &stored.run.plan.passed_over {
+            let driver = passed.driver.name();
+            let text = format!("warning: passed over {driver} at {}: {}", passed.place, passed.why);
+            self.say(job, text).await;
+        }
         self.wake.watch.notify_one();
         Ok(())
     }
+}
+
+/// Verifications take the capacity that is left: one at a time, when no other job waits. Returns the jobs that may go on,
+/// and the others, with the reason.
+fn hold_back_verifications<'a>(
+    ready: Vec<&'a StoredRun>,
+    open: &[StoredRun],
+) -> (Vec<&'a StoredRun>, Vec<(JobId, String)>) {
+    let verifies = |stored: &StoredRun| stored.run.plan.verifies.is_some();
+    let others_wait = open
+        .iter()
+        .any(|stored| stored.run.state == State::Queued && !verifies(stored));
+    let mut is_busy = open.iter().any(|stored| verifies(stored) && stored.run.holds_place());
+    let mut held_back = Vec::new();
+    let goes_on = |stored: &&StoredRun| {
+        if !verifies(stored) {
+            return true;
+        }
+        let is_next = !others_wait && !is_busy;
+        is_busy = true;
+        if !is_next {
+            let why = "it verifies native twins, when no other job waits and one at a time";
+            held_back.push((stored.job.id, why.to_owned()));
+        }
+        is_next
+    };
+    (ready.into_iter().filter(goes_on).collect(), held_back)
 }
 
 fn attempt_of(open: &[StoredRun], job: JobId) -> u32 {

@@ -28,6 +28,7 @@ pub(super) struct Live {
     /// When its usage was last measured.
     pub(super) measured: Option<Instant>,
     progress: Option<(u64, u64)>,
+    packages: u64,
     said: HashSet<u64>,
     order: VecDeque<u64>,
 }
@@ -45,6 +46,7 @@ impl Live {
             used: Used::default(),
             measured: None,
             progress: None,
+            packages: 0,
             said: HashSet::new(),
             order: VecDeque::new(),
         }
@@ -66,6 +68,12 @@ impl Live {
         self.said.clear();
         self.order.clear();
         self.get_on();
+    }
+
+    /// Notes that it adds packages of this many bytes for later jobs; returns how many these are in all.
+    pub(super) fn add_packages(&mut self, bytes: u64) -> u64 {
+        self.packages = self.packages.saturating_add(bytes);
+        self.packages
     }
 
     /// Notes that its user has left it: it is at work again.

@@ -14,11 +14,14 @@
 //! others, also beside a server. [`runner`] tells whether such a process still lives.
 
 mod admit;
+mod agent_address;
 pub mod agents;
+mod allowance;
 pub mod ask;
 mod commit;
 mod desk;
 mod equipment;
+mod job_doors;
 mod launch;
 mod live;
 mod log_artifact;
@@ -29,6 +32,7 @@ mod places;
 mod reach;
 pub mod recipe;
 pub mod runner;
+mod sample;
 pub mod schedule;
 mod settle;
 mod shell_ports;
@@ -41,7 +45,9 @@ mod watch;
 use kiln_records::JobId;
 
 pub use self::{
+    agent_address::AgentAddress,
     equipment::{Equipment, Lack},
+    job_doors::{AgentSocket, JobDoors, make_root as make_doors_root},
     orchestrator::{Ended, Orchestrator, Parts},
     places::Places,
     shell_ports::ShellPlace,

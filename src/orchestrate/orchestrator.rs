@@ -3,19 +3,20 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Deref,
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
 use kiln_records::{
-    Failure, JobId, LogLine, Moment, Run, ServerId, Verdict,
-    run::{Refused, State, rest_after},
+    Blame, Code, Failure, JobId, LogLine, Moment, Run, ServerId, Verdict, log,
+    run::{Refused, State, TwinsFallback, rest_after},
 };
 use tokio::sync::Notify;
 
 use super::{
+    agent_address::AgentAddress,
     equipment::Equipment,
+    job_doors::JobDoors,
     live::Live,
     places::Places,
     runner::Runners,
@@ -47,10 +48,8 @@ pub struct Parts {
     pub places: Places,
     /// The agents and toolboxes that sandboxes are made from.
     pub equipment: Arc<Equipment>,
-    /// The directory in which agents find this server's sockets.
-    pub doors_dir: PathBuf,
-    /// Ports of this host's loopback that sandboxes may reach.
-    pub doors: Vec<u16>,
+    /// The sockets by which sandboxes reach this process.
+    pub doors: JobDoors,
     /// The address and ports of jobs' shells.
     pub shell_place: ShellPlace,
     /// The settings that keep jobs apart.
@@ -60,7 +59,7 @@ pub struct Parts {
     /// Addresses of the services that every job needs, as jobs see them.
     pub services: Vec<String>,
     /// The address at which agents find this server if they cannot have its sockets.
-    pub agent_url: Option<String>,
+    pub agent_address: Option<AgentAddress>,
     /// How emulated jobs are carried out when they do not say.
     pub emulation: EmulationSettings,
     /// The resources that this host gives to jobs.
@@ -112,6 +111,8 @@ pub(super) struct InMemory {
     pub(super) waiting: Vec<(JobId, String)>,
     /// The time since which the making of an image has been held up.
     pub(super) committing: HashMap<JobId, Instant>,
+    /// Jobs whose objects were compared with their digests, while their images are being made.
+    pub(super) verified: HashSet<JobId>,
     /// Jobs whose sandboxes this process is starting right now.
     pub(super) starting: HashSet<JobId>,
 }
@@ -144,6 +145,17 @@ impl Orchestrator {
     /// Whether this process carries out a job that has been launched.
     pub(super) fn carries_out(&self, run: &Run) -> bool {
         run.owner == Some(self.id) && run.plan.runner == self.runner
+    }
+
+    /// The CPUs of a job: all that its place has, or fewer if the settings say so. Its sandbox is limited to them, and
+    /// its build counts on them.
+    pub(super) async fn cpus_of(&self, run: &Run) -> Result<u32, Failure> {
+        let there = match self.places.cpus(run.plan.place.as_deref()) {
+            Some(cpus) => cpus,
+            None => self.driver_of(run).capacity().await?.cpus,
+        };
+        let most = self.capacity.cpus_per_job.unwrap_or(there);
+        Ok(most.min(there).max(1))
     }
 
     /// The driver that makes a job's sandbox.
@@ -206,11 +218,15 @@ impl Orchestrator {
         Ok(judged.transpose()?)
     }
 
-    /// The only place that ends a job without an image: for good, or for another try if the place was what failed.
-    /// `attempt` is the one that failed; a job that is past it is left alone.
+    /// The only place that ends a job without an image: for good, or for another try if the place was what failed, or
+    /// native twins may have been. `attempt` is the one that failed; a job that is past it is left alone.
     pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
-        let most = self.watch.attempts.max(1);
-        let again = failure.code.is_of_the_place() && attempt < most;
+        // Its words may be those of a recipe.
+        let failure = failure.shown();
+        let blame = failure.code.blame().map(|blame| match blame {
+            Blame::Place | Blame::Storage => (blame, self.watch.attempts),
+            Blame::Killed => (blame, self.watch.interruptions),
+        });
         let rest = rest_after(attempt, self.watch.retry_pause.duration());
         let changed = self
             .change(job, |run, now| {
@@ -220,33 +236,51 @@ impl Orchestrator {
                         arrow: "fail",
                     });
                 }
-                if again && run.retry(now.plus(rest)).is_ok() {
+                if let Some((blame, most)) = blame
+                    && run.retry(blame, most, now.plus(rest)).is_ok()
+                {
+                    return Ok(());
+                }
+                if run.fall_back(&failure).is_ok() {
                     return Ok(());
                 }
                 run.fail(failure.clone(), now)
             })
             .await?;
-        let Some(Ok(stored)) = changed else { return Ok(()) };
-        if stored.run.state.is_final() {
+        let Some(Ok(StoredRun { run, .. })) = changed else {
+            return Ok(());
+        };
+        if run.state.is_final() {
             tracing::info!(
                 code = failure.code.name(),
                 hint = failure.hint,
                 "the job has failed: {failure}"
             );
+            if let Some(verified) = run.plan.verifies.filter(|_| failure.code == Code::TwinsDiffer) {
+                tracing::warn!("native twins have changed the image of job {verified}: {failure}");
+            }
+            if let Some(TwinsFallback { attempt, failure }) = &run.twins_fallback {
+                let text = format!("try {attempt}, with native twins, failed too: {failure}");
+                self.say(job, text).await;
+            }
             self.say(job, format!("error: {failure}")).await;
-        } else {
-            tracing::warn!(
-                attempt,
-                code = failure.code.name(),
-                hint = failure.hint,
-                "the job is tried again: {failure}"
-            );
-            let text = format!(
-                "try {attempt} of {most} ended: {failure}; the job is tried again in {} s",
-                rest.as_secs()
-            );
-            self.say(job, text).await;
+            return Ok(());
         }
+        tracing::warn!(
+            attempt,
+            code = failure.code.name(),
+            hint = failure.hint,
+            "the job is tried again: {failure}"
+        );
+        let how = match blame {
+            Some((blame, most)) => {
+                let failed = run.failed.by(blame);
+                format!("in {} s ({blame}: {failed} of {most} tries)", rest.as_secs())
+            }
+            None => "without native twins, which may have been the cause".to_owned(),
+        };
+        let text = format!("try {attempt} ended: {failure}; the job is tried again {how}");
+        self.say(job, text).await;
         Ok(())
     }
 
@@ -281,7 +315,7 @@ impl Orchestrator {
             }
             job.status = run.status(job.status);
             show_shell(&mut job, &run);
-            if run.state == State::Success {
+            if run.state == State::Success && run.plan.verifies.is_none() {
                 job.resultant_image_id = Some(run.image);
             }
             match self.store.replace_run(&job, &run, revision).await {
@@ -326,7 +360,8 @@ impl Orchestrator {
 
     /// Adds a line of the server's own to a job's log. A line that cannot be stored changes nothing else.
     pub(super) async fn say(&self, job: JobId, text: String) {
-        if let Err(error) = self.store.say(job, &[LogLine::of_server(text)], Moment::now()).await {
+        let line = LogLine::of_server(log::cut(text));
+        if let Err(error) = self.store.say(job, &[line], Moment::now()).await {
             tracing::warn!(job.id = %job, %error, "a line was not kept");
         }
         self.feed.wake(job);

@@ -7,18 +7,24 @@
 //!   foreign = "namespace"       shared kernel               shared kernel, and the job says so
 //! ```
 //!
-//! Of several suitable places, a job takes one of its own architecture before one that emulates it, a virtual machine
-//! that the CPU runs before an emulated one, and then the one with the fewest jobs for each CPU.
+//! Of several suitable places, a job takes one of its own architecture before one that emulates it, then the kind of
+//! sandbox that `drivers` in `[isolation]` names first, a virtual machine that the CPU runs before an emulated one, and
+//! then the one with the fewest jobs for each CPU. A suitable place that cannot be had, and would not have been the worse
+//! one, is passed over, which the job's record says.
 
 use std::cmp::Reverse;
 
 use kiln_records::{
     Code, Failure, Run,
     arch::Arch,
-    run::{DriverKind, How, Kernel, LOCAL, Refused},
+    run::{DriverKind, How, Kernel, LOCAL, PassedOver, Refused},
+    twins::no_twins_between,
 };
 
-use crate::{config::ForeignIsolation, sandbox::Machine};
+use crate::{
+    config::{ForeignIsolation, IsolationSettings},
+    sandbox::Machine,
+};
 
 /// A job's requirements of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +53,8 @@ pub struct Candidate<'a> {
     pub name: &'a str,
     /// The driver of its sandboxes on its own kernel, and that of sandboxes with a kernel each.
     pub drivers: (DriverKind, DriverKind),
+    /// Whether the site has configured it to make virtual machines.
+    pub has_machines: bool,
     /// Its offers.
     pub offers: &'a Offers,
     /// The number of jobs that run or will run there, and its CPUs.
@@ -64,6 +72,8 @@ pub struct Placement {
     pub how: How,
     /// One sentence for the user.
     pub why: String,
+    /// The places that would not have been worse, and could not be had.
+    pub passed_over: Vec<PassedOver>,
 }
 
 impl Placement {
@@ -73,7 +83,62 @@ impl Placement {
     ///
     /// When the job no longer waits.
     pub fn note_in(&self, run: &mut Run) -> Result<(), Refused> {
-        run.place(&self.place, self.driver, self.how, &self.why)
+        run.place(&self.place, self.driver, self.how, &self.why)?;
+        run.plan.passed_over.clone_from(&self.passed_over);
+        Ok(())
+    }
+}
+
+/// A kind of sandbox at a place that suits a job, whether it can be had or not.
+#[derive(Debug, Clone, Copy)]
+struct Choice<'a> {
+    candidate: &'a Candidate<'a>,
+    kernel: Kernel,
+}
+
+impl<'a> Choice<'a> {
+    /// All that suit the job, including those that the site does not allow.
+    fn all(wish: Wish, rule: &IsolationSettings, places: &'a [Candidate<'a>]) -> Vec<Self> {
+        let of = |candidate| {
+            let kernels = kernels_for(wish, rule.foreign, candidate);
+            kernels.iter().map(move |kernel| Choice {
+                candidate,
+                kernel: *kernel,
+            })
+        };
+        places.iter().flat_map(of).collect()
+    }
+
+    fn driver(&self) -> DriverKind {
+        match self.kernel {
+            Kernel::Shared => self.candidate.drivers.0,
+            Kernel::Own => self.candidate.drivers.1,
+        }
+    }
+
+    /// Why it cannot be had.
+    fn lack(&self) -> Option<&'a Failure> {
+        let offers = self.candidate.offers;
+        match self.kernel {
+            Kernel::Shared => offers.shared_kernel.as_ref().err(),
+            Kernel::Own => offers.own_kernel.as_ref().err(),
+        }
+    }
+
+    /// The lower, the better. Without an order of the site's, no more isolation is taken than is needed.
+    fn rank(&self, wish: Wish, rule: &IsolationSettings) -> (bool, usize, bool) {
+        let named = rule.drivers.iter().position(|driver| *driver == self.driver());
+        let machine = self.candidate.offers.own_kernel.as_ref().ok();
+        (
+            how(wish, self.candidate) == How::Emulated,
+            named.unwrap_or(usize::from(self.kernel == Kernel::Own)),
+            self.kernel == Kernel::Own && machine.is_some_and(|machine| !machine.accelerated),
+        )
+    }
+
+    fn load(&self) -> (u64, Reverse<u32>) {
+        let (jobs, cpus) = self.candidate.load;
+        (u64::from(jobs) * 1000 / u64::from(cpus.max(1)), Reverse(cpus))
     }
 }
 
@@ -83,49 +148,48 @@ impl Placement {
 ///
 /// `no_vm` when the job needs a virtual machine and no place has one; `no_place` when no place can make a sandbox at
 /// all.
-pub fn place(wish: Wish, foreign: ForeignIsolation, places: &[Candidate<'_>]) -> Result<Placement, Failure> {
-    let best = places
-        .iter()
-        .filter_map(|candidate| Some((candidate, kernel_for(wish, foreign, candidate)?)))
-        .min_by_key(|(candidate, kernel)| {
-            let machine = candidate.offers.own_kernel.as_ref().ok();
-            let emulated_machine = *kernel == Kernel::Own && machine.is_some_and(|machine| !machine.accelerated);
-            let (jobs, cpus) = candidate.load;
-            (
-                how(wish, candidate) == How::Emulated,
-                emulated_machine,
-                u64::from(jobs) * 1000 / u64::from(cpus.max(1)),
-                Reverse(cpus),
-            )
-        });
-    let Some((candidate, kernel)) = best else {
-        return Err(refusal(wish, foreign, places));
+pub fn place(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> Result<Placement, Failure> {
+    let choices = Choice::all(wish, rule, places);
+    let allowed = || choices.iter().filter(|choice| rule.allows(choice.driver()));
+    let best = allowed()
+        .filter(|choice| choice.lack().is_none())
+        .min_by_key(|choice| (choice.rank(wish, rule), choice.load()));
+    let Some(best) = best else {
+        return Err(refusal(wish, rule, places, &choices));
     };
-    let (how, driver) = (how(wish, candidate), driver(candidate, kernel));
+    let passed_over = allowed().filter_map(|choice| {
+        let lack = choice.lack()?;
+        let is_meant =
+            choice.kernel == Kernel::Shared || choice.candidate.has_machines || rule.drivers.contains(&choice.driver());
+        let order = choice.rank(wish, rule).cmp(&best.rank(wish, rule));
+        // A place as good as the best is not worth waiting for.
+        let is_unseen = lack.code == Code::NotLookedAt;
+        (is_meant && (order.is_lt() || (order.is_eq() && !is_unseen))).then(|| PassedOver {
+            place: choice.candidate.name.to_owned(),
+            driver: choice.driver(),
+            code: lack.code,
+            why: lack.detail.clone(),
+        })
+    });
+    let how = how(wish, best.candidate);
     Ok(Placement {
-        place: candidate.name.to_owned(),
-        driver,
+        place: best.candidate.name.to_owned(),
+        driver: best.driver(),
         how,
-        why: why(wish, how, candidate, kernel),
+        why: why(wish, how, best),
+        passed_over: passed_over.collect(),
     })
 }
 
-/// Whose kernel the job would have at a place; `None` if it cannot run there.
-fn kernel_for(wish: Wish, foreign: ForeignIsolation, candidate: &Candidate<'_>) -> Option<Kernel> {
-    let Offers {
-        shared_kernel,
-        own_kernel,
-        ..
-    } = candidate.offers;
-    let shared = shared_kernel.is_ok().then_some(Kernel::Shared);
-    let own = own_kernel.is_ok().then_some(Kernel::Own);
+/// Whose kernel the job may have at a place, the usual one first.
+fn kernels_for(wish: Wish, foreign: ForeignIsolation, candidate: &Candidate<'_>) -> &'static [Kernel] {
     if reason(wish, candidate).is_none() {
         // More isolation than was requested does no harm.
-        return shared.or(own);
+        return &[Kernel::Shared, Kernel::Own];
     }
     match foreign {
-        ForeignIsolation::Vm => own,
-        ForeignIsolation::Namespace => shared,
+        ForeignIsolation::Vm => &[Kernel::Own],
+        ForeignIsolation::Namespace => &[Kernel::Shared],
     }
 }
 
@@ -134,13 +198,6 @@ fn how(wish: Wish, candidate: &Candidate<'_>) -> How {
         How::Native
     } else {
         How::Emulated
-    }
-}
-
-fn driver(candidate: &Candidate<'_>, kernel: Kernel) -> DriverKind {
-    match kernel {
-        Kernel::Shared => candidate.drivers.0,
-        Kernel::Own => candidate.drivers.1,
     }
 }
 
@@ -153,18 +210,23 @@ fn reason(wish: Wish, candidate: &Candidate<'_>) -> Option<String> {
     }
 }
 
-fn why(wish: Wish, how: How, candidate: &Candidate<'_>, kernel: Kernel) -> String {
+fn why(wish: Wish, how: How, choice: &Choice<'_>) -> String {
+    let Choice { candidate, kernel } = *choice;
     let at = match candidate.name {
         LOCAL => String::new(),
         name => format!(" at {name}"),
     };
-    let place = match driver(candidate, kernel) {
+    let place = match choice.driver() {
         DriverKind::Namespace => "a sandbox of namespaces",
         DriverKind::Docker => "a container",
         DriverKind::Microvm | DriverKind::Kata => "a virtual machine of its own",
     };
     let begin = format!("{}: {}{at}, in {place}", wish.arch, how.name());
-    match (kernel, reason(wish, candidate), &candidate.offers.own_kernel) {
+    let no_twins = match how {
+        How::Emulated => no_twins_between(wish.arch, candidate.offers.arch).map(|why| format!("; {why}")),
+        How::Native => None,
+    };
+    let begin = match (kernel, reason(wish, candidate), &candidate.offers.own_kernel) {
         (Kernel::Shared, None, _) | (Kernel::Own, _, Err(_)) => begin,
         (Kernel::Shared, Some(reason), _) => {
             format!("{begin} on the host's own kernel, as [isolation] allows for {reason}")
@@ -178,33 +240,40 @@ fn why(wish: Wish, how: How, candidate: &Candidate<'_>, kernel: Kernel) -> Strin
             };
             format!("{begin} ({what}){needed}{slow}")
         }
-    }
+    };
+    begin + &no_twins.unwrap_or_default()
 }
 
 /// Why no place will do.
-fn refusal(wish: Wish, foreign: ForeignIsolation, places: &[Candidate<'_>]) -> Failure {
+fn refusal(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>], choices: &[Choice<'_>]) -> Failure {
     let native = places.iter().any(|candidate| how(wish, candidate) == How::Native);
-    let needs_machine = foreign == ForeignIsolation::Vm && (!native || wish.own_kernel);
-    let each = |of: fn(&Offers) -> Option<&Failure>| {
-        let whys = places.iter().filter_map(|candidate| {
-            let failure = of(candidate.offers)?;
-            let name = if candidate.name == LOCAL {
-                "this host"
-            } else {
-                candidate.name
+    let needs_machine = rule.foreign == ForeignIsolation::Vm && (!native || wish.own_kernel);
+    let usual = if needs_machine { Kernel::Own } else { Kernel::Shared };
+    let whys: Vec<_> = choices
+        .iter()
+        .filter(|choice| choice.kernel == usual || !rule.drivers.is_empty())
+        .filter_map(|choice| {
+            let name = match choice.candidate.name {
+                LOCAL => "this host",
+                name => name,
             };
-            Some(format!("{name}: {}", failure.detail))
-        });
-        whys.collect::<Vec<_>>().join("; ")
-    };
+            let why = match choice.lack() {
+                _ if !rule.allows(choice.driver()) => {
+                    format!("`{}` is not among `drivers` in [isolation]", choice.driver().name())
+                }
+                Some(lack) => lack.detail.clone(),
+                None => return None,
+            };
+            Some(format!("{name}: {why}"))
+        })
+        .collect();
+    let whys = whys.join("; ");
     if !needs_machine {
-        let whys = each(|offers| offers.shared_kernel.as_ref().err());
         return Failure::new(Code::NoPlace, format!("no place can run this job ({whys})"))
             .hint("`kiln doctor` says what is missing");
     }
     let reason = places.iter().find_map(|candidate| reason(wish, candidate));
     let reason = reason.unwrap_or_else(|| wish.arch.to_string());
-    let whys = each(|offers| offers.own_kernel.as_ref().err());
     Failure::new(
         Code::NoVm,
         format!("{reason} needs a virtual machine, and there is none ({whys})"),
@@ -244,8 +313,17 @@ mod tests {
         Candidate {
             name,
             drivers: (DriverKind::Namespace, DriverKind::Microvm),
+            has_machines: true,
             offers,
             load: (jobs, 2),
+        }
+    }
+
+    fn rule(foreign: ForeignIsolation, drivers: &[DriverKind]) -> IsolationSettings {
+        IsolationSettings {
+            foreign,
+            drivers: drivers.to_vec(),
+            ..IsolationSettings::default()
         }
     }
 
@@ -260,8 +338,11 @@ mod tests {
                         for shared in [false, true] {
                             for own in [None, Some(false), Some(true)] {
                                 let offers = offers(host, shared, own);
-                                let placement =
-                                    place(Wish { arch, own_kernel }, foreign, &[candidate(LOCAL, &offers, 0)]);
+                                let placement = place(
+                                    Wish { arch, own_kernel },
+                                    &rule(foreign, &[]),
+                                    &[candidate(LOCAL, &offers, 0)],
+                                );
                                 let needs = arch != host || own_kernel;
                                 let lowered = needs && foreign == ForeignIsolation::Namespace;
                                 let must_own = needs && !lowered;
@@ -307,7 +388,7 @@ mod tests {
             arch: Arch::Aarch64,
             own_kernel: false,
         };
-        let placement = place(arm, ForeignIsolation::Vm, &places).unwrap();
+        let placement = place(arm, &rule(ForeignIsolation::Vm, &[]), &places).unwrap();
         assert_eq!(
             (placement.place.as_str(), placement.how),
             ("x3000c0s1b0n0", How::Native)
@@ -321,11 +402,30 @@ mod tests {
             own_kernel: true,
             ..arm
         };
-        let placement = place(dkms, ForeignIsolation::Vm, &places).unwrap();
+        let placement = place(dkms, &rule(ForeignIsolation::Vm, &[]), &places).unwrap();
         assert_eq!(
             (placement.place.as_str(), placement.driver),
             (LOCAL, DriverKind::Microvm)
         );
+    }
+
+    #[test]
+    fn a_job_that_can_have_no_twins_says_what_that_costs() {
+        let here = offers(Arch::X86_64, true, None);
+        let places = [candidate(LOCAL, &here, 0)];
+        let why = |arch| {
+            let wish = Wish {
+                arch,
+                own_kernel: false,
+            };
+            place(wish, &rule(ForeignIsolation::Namespace, &[]), &places)
+                .unwrap()
+                .why
+        };
+        let told = "; s390x and x86_64 have different byte orders, so everything is emulated: expect about 9.5 times \
+                    the CPU time of a native build";
+        assert!(why(Arch::S390x).ends_with(told), "{}", why(Arch::S390x));
+        assert!(!why(Arch::Riscv64).contains("expect"), "{}", why(Arch::Riscv64));
     }
 
     #[test]
@@ -343,9 +443,98 @@ mod tests {
                 arch: Arch::Aarch64,
                 own_kernel: false,
             };
-            let placement = place(wish, ForeignIsolation::Vm, &places).unwrap();
+            let placement = place(wish, &rule(ForeignIsolation::Vm, &[]), &places).unwrap();
             jobs[names.iter().position(|name| *name == placement.place).unwrap()] += 1;
         }
         assert_eq!(jobs, [3, 2, 2]);
+    }
+
+    /// An engine whose Kata is broken, beside a host with a machine.
+    fn broken_kata(offers_of_engine: &Offers) -> Candidate<'_> {
+        Candidate {
+            drivers: (DriverKind::Docker, DriverKind::Kata),
+            ..candidate("docker", offers_of_engine, 0)
+        }
+    }
+
+    const ARM: Wish = Wish {
+        arch: Arch::Aarch64,
+        own_kernel: false,
+    };
+
+    #[test]
+    fn a_broken_kata_is_not_passed_over_in_silence() {
+        let (host, engine) = (offers(Arch::X86_64, true, Some(true)), offers(Arch::X86_64, true, None));
+        let places = [candidate(LOCAL, &host, 0), broken_kata(&engine)];
+        let placement = place(ARM, &rule(ForeignIsolation::Vm, &[]), &places).unwrap();
+        assert_eq!(placement.driver, DriverKind::Microvm);
+        let [passed] = &placement.passed_over[..] else {
+            panic!("{placement:?}");
+        };
+        assert_eq!(
+            (passed.place.as_str(), passed.driver, passed.code, passed.why.as_str()),
+            ("docker", DriverKind::Kata, Code::NoVm, "no QEMU")
+        );
+        // An engine that is not meant to have machines is not missed.
+        let places = [
+            candidate(LOCAL, &host, 0),
+            Candidate {
+                has_machines: false,
+                ..broken_kata(&engine)
+            },
+        ];
+        let placement = place(ARM, &rule(ForeignIsolation::Vm, &[]), &places).unwrap();
+        assert_eq!(placement.passed_over, []);
+        // A native job misses no machine.
+        let native = Wish {
+            arch: Arch::X86_64,
+            own_kernel: false,
+        };
+        let places = [candidate(LOCAL, &host, 0), broken_kata(&engine)];
+        let placement = place(native, &rule(ForeignIsolation::Vm, &[]), &places).unwrap();
+        assert_eq!(placement.passed_over, []);
+    }
+
+    #[test]
+    fn jobs_go_only_to_the_drivers_of_the_site_and_to_the_first_that_can_be_had() {
+        use DriverKind::{Docker, Kata, Microvm, Namespace};
+        let good = offers(Arch::X86_64, true, Some(true));
+        let broken = offers(Arch::X86_64, false, None);
+        let native = Wish {
+            arch: Arch::X86_64,
+            own_kernel: false,
+        };
+        let decide = |wish, drivers: &[DriverKind], engine| {
+            let places = [candidate(LOCAL, &good, 0), broken_kata(engine)];
+            place(wish, &rule(ForeignIsolation::Vm, drivers), &places)
+        };
+        for (wish, drivers, engine, expected) in [
+            (ARM, &[Kata, Microvm][..], &good, Ok(Kata)),
+            (ARM, &[Microvm, Kata], &good, Ok(Microvm)),
+            (ARM, &[Kata, Microvm], &broken, Ok(Microvm)),
+            (ARM, &[Kata], &broken, Err(Code::NoVm)),
+            (ARM, &[Namespace, Docker], &good, Err(Code::NoVm)),
+            (native, &[Kata, Namespace], &good, Ok(Kata)),
+            (native, &[Namespace, Kata], &good, Ok(Namespace)),
+            (native, &[Docker], &good, Ok(Docker)),
+            (native, &[Docker, Kata], &broken, Err(Code::NoPlace)),
+        ] {
+            let decided = decide(wish, drivers, engine);
+            let found = decided.as_ref().map(|placement| placement.driver);
+            assert_eq!(
+                found.map_err(|failure| failure.code),
+                expected,
+                "{drivers:?}: {decided:?}"
+            );
+        }
+        let fallen_back = decide(ARM, &[Kata, Microvm], &broken).unwrap();
+        assert_eq!(fallen_back.passed_over.len(), 1, "{fallen_back:?}");
+        let refused = decide(ARM, &[Kata], &broken).unwrap_err().detail;
+        assert!(refused.contains("`microvm` is not among `drivers`"), "{refused}");
+        // A native place is better than any order.
+        let there = offers(Arch::Aarch64, true, None);
+        let places = [candidate(LOCAL, &good, 0), broken_kata(&there)];
+        let placement = place(ARM, &rule(ForeignIsolation::Vm, &[Microvm, Docker]), &places).unwrap();
+        assert_eq!((placement.driver, placement.how), (Docker, How::Native));
     }
 }

@@ -20,7 +20,7 @@ use kiln_records::{
 };
 
 use crate::{
-    config::ForeignIsolation,
+    config::IsolationSettings,
     sandbox::{Capacity, Driver},
 };
 
@@ -155,7 +155,7 @@ impl Places {
     }
 
     /// Decides for a job, given how many jobs each place already has.
-    pub fn decide(&self, wish: Wish, foreign: ForeignIsolation, jobs_at: impl Fn(&str) -> u32) -> Decision {
+    pub fn decide(&self, wish: Wish, rule: &IsolationSettings, jobs_at: impl Fn(&str) -> u32) -> Decision {
         let all = self.all();
         let seen: Vec<Seen> = all.iter().map(|place| place.seen().clone()).collect();
         let candidates: Vec<_> = all
@@ -164,23 +164,32 @@ impl Places {
             .map(|(place, seen)| Candidate {
                 name: &place.name,
                 drivers: (place.driver.kind(Kernel::Shared), place.driver.kind(Kernel::Own)),
+                has_machines: place.driver.is_meant_for(Kernel::Own),
                 offers: &seen.offers,
                 load: (jobs_at(&place.name), seen.cpus.unwrap_or(1)),
             })
             .collect();
-        let decision = place(wish, foreign, &candidates);
+        let decision = place(wish, rule, &candidates);
+        let is_better_unseen = matches!(&decision, Ok(Placement { passed_over, .. })
+            if passed_over.iter().any(|passed| passed.code == Code::NotLookedAt));
         let native = matches!(&decision, Ok(placement) if placement.how == How::Native);
-        if native {
+        if native && !is_better_unseen {
             return decided(decision);
         }
         // A place that is not known yet can be better than an emulated build, and better than none. A place that waits
         // for its toolbox is itself waited for only if it would build natively or there is no other.
         let worth_waiting = |seen: &&Seen| seen.awaits.is_none() || seen.offers.arch == wish.arch || decision.is_err();
         let unseen = seen.iter().filter(|seen| !seen.kernels).find(worth_waiting);
-        if unseen.is_none() && (decision.is_ok() || seen.iter().all(|seen| seen.machines)) {
+        // Nothing boots a machine of a kind that the site does not want.
+        let mut kinds = rule.drivers.iter().map(|driver| driver.kernel());
+        let machines = rule.drivers.is_empty() || kinds.any(|kernel| kernel == Kernel::Own);
+        let is_known = decision.is_ok() || !machines || seen.iter().all(|seen| seen.machines);
+        if unseen.is_none() && is_known && !is_better_unseen {
             return decided(decision);
         }
-        self.machines_wanted.store(true, Ordering::Relaxed);
+        if machines {
+            self.machines_wanted.store(true, Ordering::Relaxed);
+        }
         let reason = unseen.and_then(|seen| seen.awaits.clone());
         Decision::Later(reason.unwrap_or_else(|| "it is being found out what the places offer".to_owned()))
     }

@@ -8,6 +8,7 @@ use std::{
 
 use flate2::{Compression, GzBuilder};
 use kiln_records::{Code, Failure, arch::Arch, compression};
+use quick_xml::events::{BytesStart, Event};
 use sha2::{Digest, Sha256};
 
 /// A recipe as one archive.
@@ -28,6 +29,9 @@ const LARGEST: u64 = 1 << 30;
 
 /// How much of an archive, unpacked, is searched for its description.
 const LARGEST_LOOK: u64 = 256 << 20;
+
+/// Of a larger description nothing is known here either, in bytes. No job takes a larger one.
+const LARGEST_DESCRIPTION: u64 = 4 << 20;
 
 impl RecipeArchive {
     /// Reads the recipe at `path`. A directory is packed such that equal recipes make equal archives.
@@ -137,7 +141,11 @@ fn find_description(bytes: &[u8]) -> Option<String> {
             .count();
         if depth <= 2 && path.file_name().is_some_and(|name| name == "config.xml") {
             let mut text = String::new();
-            entry.by_ref().take(4 << 20).read_to_string(&mut text).ok()?;
+            entry
+                .by_ref()
+                .take(LARGEST_DESCRIPTION)
+                .read_to_string(&mut text)
+                .ok()?;
             return Some(text);
         }
     }
@@ -150,24 +158,53 @@ fn find_description(bytes: &[u8]) -> Option<String> {
 /// "Image Description Elements"). A section without it applies to all, so nothing is declared.
 fn declared_archs(description: &str) -> Vec<Arch> {
     // A template need not be well-formed XML before it is rendered; in that case nothing is known either.
-    let Ok(document) = roxmltree::Document::parse(description) else {
-        return Vec::new();
-    };
-    let sections = document
-        .root_element()
-        .children()
-        .filter(|node| node.has_tag_name("preferences"));
-    let with_type = sections.filter(|node| node.children().any(|child| child.has_tag_name("type")));
+    archs_of_preferences(description).unwrap_or_default()
+}
+
+/// The same; `None` where it is not known. The description is read as a stream, which takes no longer for one that is
+/// meant to take long.
+fn archs_of_preferences(description: &str) -> Option<Vec<Arch>> {
+    let mut reader = quick_xml::Reader::from_str(description);
     let mut archs = Vec::new();
-    for section in with_type {
-        let Some(names) = section.attribute("arch") else {
-            return Vec::new();
+    // The limits of the section that is being read.
+    let mut section: Option<Option<String>> = None;
+    let mut depth = 0_usize;
+    loop {
+        let (element, is_open) = match reader.read_event().ok()? {
+            Event::Start(element) => (element, true),
+            Event::Empty(element) => (element, false),
+            Event::End(_) => {
+                depth = depth.checked_sub(1)?;
+                if depth == 1 {
+                    section = None;
+                }
+                continue;
+            }
+            Event::Eof => break,
+            _ => continue,
         };
-        archs.extend(names.split(',').filter_map(|name| name.parse::<Arch>().ok()));
+        match (depth, element.name().as_ref(), &section) {
+            (1, b"preferences", _) if is_open => section = Some(arch_attribute(&element)),
+            // Without limits, it applies to all.
+            (2, b"type", Some(None)) => return None,
+            (2, b"type", Some(Some(names))) => {
+                archs.extend(names.split(',').filter_map(|name| name.trim().parse::<Arch>().ok()));
+            }
+            _ => {}
+        }
+        depth += usize::from(is_open);
     }
     archs.sort_unstable();
     archs.dedup();
-    archs
+    (depth == 0).then_some(archs)
+}
+
+fn arch_attribute(element: &BytesStart<'_>) -> Option<String> {
+    let mut attributes = element.attributes();
+    // Without a look for doubles, which compares each with all others.
+    let mut named = attributes.with_checks(false).filter_map(Result::ok);
+    let arch = named.find(|attribute| attribute.key.as_ref() == b"arch")?;
+    String::from_utf8(arch.value.into_owned()).ok()
 }
 
 #[cfg(test)]
@@ -185,6 +222,15 @@ mod tests {
         assert_eq!(with(" arch='x86_64,aarch64'"), [Arch::X86_64, Arch::Aarch64]);
         assert_eq!(with(""), []);
         assert_eq!(declared_archs("<image>{% if x < 1 %}</image>"), []);
+        let both = "<preferences/><preferences arch='aarch64'><type/></preferences>";
+        assert_eq!(declared_archs(&format!("<image>{both}</image>")), [Arch::Aarch64]);
+        for unknown in [
+            format!("<image>{both}<preferences><type/></preferences></image>"),
+            format!("<image>{both}"),
+            format!("<image><users>{both}</users></image>"),
+        ] {
+            assert_eq!(declared_archs(&unknown), [], "{unknown}");
+        }
     }
 
     #[test]

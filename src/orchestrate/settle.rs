@@ -70,6 +70,7 @@ impl Orchestrator {
         }
         note(self.drop_logs().await);
         note(self.sweep_sandboxes().await);
+        note(self.sweep_doors().await);
         outcome
     }
 
@@ -148,6 +149,7 @@ impl Orchestrator {
             kept = self.keeps_scratch(run);
             let scratch = if kept { Scratch::Keep } else { Scratch::Remove };
             self.driver_of(run).destroy(job, scratch).await?;
+            self.doors.close(job)?;
         }
         if self.has_record(run).await? {
             // An earlier try may have left some uploads.
@@ -155,7 +157,8 @@ impl Orchestrator {
         } else {
             self.artifacts.discard_image(run.image).await?;
         }
-        let packed = packed_log(&self.store, job).await?;
+        Box::pin(self.verify_sampled(stored)).await?;
+        let packed = packed_log(self.store.clone(), job);
         let log = self.artifacts.put_job_log(job, packed).await?;
         self.change(job, |run, _| {
             run.log = Some(log.clone());
@@ -218,6 +221,7 @@ impl Orchestrator {
         let (job, run) = (stored.job.id, &stored.run);
         if self.is_here(run) {
             self.driver_of(run).destroy(job, Scratch::Remove).await?;
+            self.doors.close(job)?;
         }
         if !self.has_record(run).await? {
             self.artifacts.discard_image(run.image).await?;
@@ -249,6 +253,18 @@ impl Orchestrator {
             outcome = outcome.and(self.sweep_place(&place, driver.as_ref()).await);
         }
         outcome
+    }
+
+    /// Removes the sockets of jobs that have no sandbox any more: of those that an earlier process did not get to.
+    async fn sweep_doors(&self) -> Result<(), Failure> {
+        let there = self.doors.jobs()?;
+        // Jobs are read after sockets: a job that arrived in between has its row by now.
+        let open = self.store.open_runs().await?;
+        let wanted: HashSet<JobId> = open.iter().map(|stored| stored.job.id).collect();
+        for job in there.iter().filter(|job| !wanted.contains(job)) {
+            self.doors.close(*job)?;
+        }
+        Ok(())
     }
 
     async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Equipment, Parts, Places, ShellPlace,
+    Equipment, JobDoors, Parts, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
     ask::NewRun,
     orchestrator::Orchestrator,
@@ -15,10 +15,10 @@ use super::{
     runner::{Runner, Runners},
 };
 use kiln_records::{
-    Code, Failure, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId,
+    Code, Execs, Failure, Image, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId, Step, TwinLevel,
     arch::Arch,
     protocol::{AgentFacts, Call, EventBatch},
-    run::State,
+    run::{FailedAttempts, State},
 };
 use kiln_s3::EmbeddedS3;
 
@@ -30,7 +30,7 @@ use crate::{
         agents::Agents, toolbox::tests::toolbox,
     },
     settings::Period,
-    store::{SharedStore, SqliteStore},
+    store::{Collection, SharedStore, Side, SqliteStore},
 };
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -38,8 +38,10 @@ use futures::future::join_all;
 mod ask;
 mod commit;
 mod nodes;
+mod places;
 mod runners;
 pub(super) mod s3_proxy;
+mod sample;
 
 /// A place that keeps each sandbox's spec and state in memory.
 #[derive(Debug)]
@@ -47,12 +49,17 @@ struct Place {
     /// `None` means that the place does not answer at all.
     arch: Option<Arch>,
     sandboxes: Mutex<BTreeMap<JobId, (SandboxSpec, SandboxState)>>,
+    /// What every agent there says on its standard error.
+    words: Mutex<Vec<String>>,
 }
 
 impl Place {
     fn new(arch: Option<Arch>) -> Arc<Self> {
-        let sandboxes = Mutex::default();
-        Arc::new(Self { arch, sandboxes })
+        Arc::new(Self {
+            arch,
+            sandboxes: Mutex::default(),
+            words: Mutex::default(),
+        })
     }
 
     fn facts(&self, job: JobId) -> AgentFacts {
@@ -82,6 +89,10 @@ impl Driver for Place {
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
         let all = self.sandboxes.lock().unwrap();
         Ok(all.get(&job).map_or(SandboxState::Absent, |(_, state)| state.clone()))
+    }
+
+    async fn last_words(&self, _: JobId) -> Result<Vec<String>, Failure> {
+        Ok(self.words.lock().unwrap().clone())
     }
 
     async fn usage(&self, _: JobId) -> Result<Usage, Failure> {
@@ -143,6 +154,7 @@ struct Site {
     store: SharedStore,
     artifacts: ArtifactStore,
     s3: EmbeddedS3,
+    emulation: EmulationSettings,
     dir: tempfile::TempDir,
 }
 
@@ -163,6 +175,7 @@ impl Site {
             store: Arc::new(SqliteStore::open(&dir.path().join("records.sqlite")).await.unwrap()),
             artifacts: ArtifactStore::connect(&S3Settings::from(&s3)).await.unwrap(),
             s3,
+            emulation: EmulationSettings::default(),
             dir,
         }
     }
@@ -212,8 +225,12 @@ impl Site {
             artifacts: self.artifacts.clone(),
             places: Places::new(place.clone(), Arch::host(), Vec::new(), node, Arc::clone(&equipment)),
             equipment,
-            doors_dir: "/none".into(),
-            doors: Vec::new(),
+            doors: JobDoors::new(
+                self.dir.path().to_owned(),
+                Vec::new(),
+                1,
+                tokio::sync::mpsc::unbounded_channel().0,
+            ),
             shell_place: ShellPlace {
                 listen: std::net::Ipv4Addr::LOCALHOST.into(),
                 host: "localhost".to_owned(),
@@ -224,8 +241,8 @@ impl Site {
             isolation: IsolationSettings::default(),
             network: NetworkSettings::default(),
             services: Vec::new(),
-            agent_url: None,
-            emulation: EmulationSettings::default(),
+            agent_address: None,
+            emulation: self.emulation.clone(),
             capacity: CapacitySettings::default(),
             watch,
             feed: Arc::default(),
@@ -240,21 +257,41 @@ impl Site {
         self.store.get_run(job).await.unwrap().unwrap().run.state
     }
 
+    /// Notes what the agent of a launched job tells while the root is made: twins ran.
+    async fn builds_with_twins(&self, server: &Server, job: JobId) {
+        let execs = Execs {
+            twins: 9,
+            emulated: 1,
+            most_expensive: Vec::new(),
+        };
+        let noted = server.orchestrator.change(job, |run, _| {
+            run.start()?;
+            run.begin_step(Step::Build);
+            run.note_execs(execs.clone());
+            Ok(())
+        });
+        noted.await.unwrap().unwrap().unwrap();
+    }
+
     /// Adds a job, lets a server launch it, and looks at it once.
     async fn launched(&self, server: &Server) -> JobId {
         let orchestrator = &server.orchestrator;
         let job = orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
         orchestrator.launch_once().await.unwrap();
-        // The start runs beside the loop, and a job that is being started is not watched.
-        while orchestrator.state().starting.contains(&job) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        server.has_started(job).await;
         orchestrator.watch_once().await.unwrap();
         job
     }
 }
 
 impl Server {
+    /// The start runs beside the loop, and a job that is being started is not watched.
+    async fn has_started(&self, job: JobId) {
+        while self.orchestrator.state().starting.contains(&job) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     async fn says_nothing(&self, job: JobId, token: &str) -> Result<(), Refusal> {
         let batch = EventBatch {
             first: 0,
@@ -323,10 +360,41 @@ async fn a_token_opens_one_try_of_one_job() {
 }
 
 #[tokio::test]
-async fn what_the_place_did_is_tried_again_and_not_for_ever() {
+async fn a_try_that_was_killed_is_not_the_jobs() {
     let site = Site::new().await;
     let server = site.server(WatchSettings {
         attempts: 2,
+        interruptions: 4,
+        retry_pause: Period::seconds(0),
+        ..WatchSettings::default()
+    });
+    let orchestrator = &server.orchestrator;
+    let job = site.launched(&server).await;
+    let causes = [
+        Code::SandboxLost,
+        Code::S3Timeout,
+        Code::NetworkLost,
+        Code::SandboxStart,
+        Code::VmLost,
+    ];
+    for (attempt, code) in (1..).zip(causes) {
+        let failure = Failure::new(code, "it happens");
+        orchestrator.fail(job, attempt, failure).await.unwrap();
+        assert_eq!(site.state(job).await, State::Queued, "{code}");
+        let launched = orchestrator.change(job, |run, now| run.launch(orchestrator.id, now));
+        launched.await.unwrap().unwrap().unwrap();
+    }
+    // The storage has failed once before.
+    let failure = Failure::new(Code::UploadFailed, "again");
+    orchestrator.fail(job, 6, failure.clone()).await.unwrap();
+    assert_eq!(site.state(job).await, State::Failed(failure));
+}
+
+#[tokio::test]
+async fn what_the_place_did_is_tried_again_and_not_for_ever() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        interruptions: 2,
         retry_pause: Period::seconds(0),
         ..WatchSettings::default()
     });
@@ -358,6 +426,60 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     server.orchestrator.settle_once().await.unwrap();
     assert!(server.place.list().await.unwrap().is_empty());
     assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
+}
+
+#[tokio::test]
+async fn a_job_that_failed_with_twins_is_tried_without_by_the_server_that_is_started_next() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let job = site.launched(&server).await;
+    site.builds_with_twins(&server, job).await;
+    let first = Failure::new(Code::ScriptFailed, "config.sh failed").at(Step::Build);
+    server.orchestrator.fail(job, 1, first.clone()).await.unwrap();
+    // The agent that failed is heard no more, and says it twice.
+    server.orchestrator.fail(job, 1, first.clone()).await.unwrap();
+    drop(server);
+
+    let server = site.server(WatchSettings::default());
+    let run = site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!((run.state.clone(), run.attempt), (State::Queued, 2));
+    assert_eq!(run.failed, FailedAttempts::default());
+    assert_eq!(
+        (run.plan.twins, run.twins_in_force()),
+        (TwinLevel::Full, TwinLevel::Off)
+    );
+    assert_eq!(run.twins_fallback.unwrap().failure, first);
+    server.orchestrator.launch_once().await.unwrap();
+    assert_eq!(site.state(job).await, State::Launching);
+    // Even if its agent claims to have had twins.
+    site.builds_with_twins(&server, job).await;
+    let second = Failure::new(Code::ChangeFailed, "another").at(Step::Build);
+    server.orchestrator.fail(job, 2, second.clone()).await.unwrap();
+    assert_eq!(site.state(job).await, State::Failed(second));
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_not_tried_without_twins() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let cancelled = Failure::new(Code::Cancelled, "enough").at(Step::Build);
+    let ends = async |job, attempt| {
+        let done = server.orchestrator.cancel(job, cancelled.clone()).await;
+        let run = done.unwrap().unwrap().run;
+        assert_eq!((run.state, run.attempt), (State::Failed(cancelled.clone()), attempt));
+    };
+    let first = site.launched(&server).await;
+    site.builds_with_twins(&server, first).await;
+    ends(first, 1).await;
+
+    // Nor is one that waits for its second try, or is in it.
+    let second = site.launched(&server).await;
+    site.builds_with_twins(&server, second).await;
+    let failure = Failure::new(Code::BuildFailed, "kiwi failed");
+    server.orchestrator.fail(second, 1, failure).await.unwrap();
+    let done = server.orchestrator.cancel(second, cancelled.clone()).await;
+    assert_eq!(done.unwrap().unwrap().run.attempt, 2);
+    assert!(site.state(second).await.is_final());
 }
 
 #[tokio::test]
@@ -406,7 +528,7 @@ async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
     let site = Site::new().await;
     let server = site.server(WatchSettings {
         heartbeat: Period::seconds(1),
-        attempts: 1,
+        interruptions: 1,
         ..WatchSettings::default()
     });
     let job = site.launched(&server).await;
@@ -488,7 +610,7 @@ async fn every_line_about_a_job_has_its_id() {
 
     let site = Site::new().await;
     let server = site.server(WatchSettings {
-        attempts: 2,
+        interruptions: 2,
         retry_pause: Period::seconds(0),
         ..WatchSettings::default()
     });

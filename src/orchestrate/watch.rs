@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use kiln_records::{
     Code, Failure, Step,
+    protocol::words,
     run::{How, LOCAL, State, Used},
 };
 use tracing::Instrument;
@@ -64,6 +65,8 @@ impl Orchestrator {
         if self.state().starting.contains(&job) {
             return Ok(None);
         }
+        // An earlier process may have started the sandbox: its agent waits for this one.
+        self.doors.open(job)?;
         let factor = match run.plan.how {
             How::Native => 1,
             How::Emulated => self.watch.emulated_factor.max(1),
@@ -100,10 +103,19 @@ impl Orchestrator {
             SandboxState::Running => {}
         }
         let used = self.measure(stored).await?;
-        Ok(clocks
-            .failure(&self.watch, factor, waits)
-            .or_else(|| over_disk(used, run.plan.needs.disk_limit))
-            .map(at))
+        let failure = match clocks.failure(&self.watch, factor, waits) {
+            Some(failure) if run.state == State::Launching => Some(self.never_called(stored).await.unwrap_or(failure)),
+            Some(failure) => Some(failure),
+            None => over_disk(used, run.plan.needs.disk_limit),
+        };
+        Ok(failure.map(at))
+    }
+
+    /// Why an agent has never called, in its own words. No program of the job has run yet that could put them into its
+    /// mouth.
+    async fn never_called(&self, stored: &StoredRun) -> Option<Failure> {
+        let words = self.driver_of(&stored.run).last_words(stored.job.id).await.ok()?;
+        words.iter().rev().find_map(|line| unreachable(line))
     }
 
     /// The three clocks of a job, started if this process sees it for the first time.
@@ -231,6 +243,15 @@ fn over_disk(used: Used, limit: u64) -> Option<Failure> {
     })
 }
 
+/// The failure of an agent that wrote this line about its way to the server.
+fn unreachable(line: &str) -> Option<Failure> {
+    let failure = words::said(line).filter(|failure| failure.code == Code::AgentUnreachable)?;
+    Some(failure.hint(
+        "see whether `agent_url` in [server] leads here from the sandbox's place, and `agent_ca_bundle` has the \
+         authority of its certificate",
+    ))
+}
+
 /// The cause of a job's end, from what remains of its sandbox.
 pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
     if evidence.oom_kills > 0 {
@@ -238,6 +259,12 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
     }
     if let Some(failure) = &evidence.failure {
         return failure.clone();
+    }
+    // Before the first step, only the agent can have said it.
+    if step.is_none()
+        && let Some(failure) = evidence.last_words.last().and_then(|line| words::said(line))
+    {
+        return unreachable(&words::say(&failure)).unwrap_or(failure);
     }
     let last = evidence
         .last_words
@@ -311,5 +338,30 @@ mod tests {
         assert_eq!(verdict(&evidence, None).code, Code::NoUserNamespace);
         evidence.oom_kills = 2;
         assert_eq!(verdict(&evidence, None).code, Code::OutOfMemory);
+    }
+
+    #[test]
+    fn an_agent_that_never_began_says_itself_why() {
+        let evidence = |line: &str| Evidence {
+            exit_code: 1,
+            oom_kills: 0,
+            failure: None,
+            warning: None,
+            last_words: vec![line.to_owned()],
+        };
+        let of = |line: &str, step| verdict(&evidence(line), step).code;
+        let line = "kiln-agent: the trusted certificates cannot be used: no (ca_bundle_invalid)";
+        assert_eq!(of(line, None), Code::CaBundleInvalid);
+        // Later it may be a recipe that says so.
+        assert_eq!(of(line, Some(Step::Build)), Code::SandboxLost);
+        let lost = verdict(
+            &evidence("kiln-agent: https://kiln: UnknownIssuer (agent_unreachable)"),
+            None,
+        );
+        assert_eq!(
+            (lost.code, lost.detail.as_str()),
+            (Code::AgentUnreachable, "https://kiln: UnknownIssuer")
+        );
+        assert!(lost.hint.unwrap().contains("agent_ca_bundle"));
     }
 }

@@ -77,6 +77,12 @@ impl Upload {
     pub fn parts(&self) -> u64 {
         self.size.div_ceil(self.part_size).max(1)
     }
+
+    /// Bytes of a part; `number` is from 1. There are none beyond the last part.
+    pub fn size_of_part(&self, number: u32) -> u64 {
+        let before = u64::from(number).saturating_sub(1).saturating_mul(self.part_size);
+        self.size.saturating_sub(before).min(self.part_size)
+    }
 }
 
 /// Computes size and digests of a stream of bytes.

@@ -10,8 +10,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Step;
+use super::{Step, TwinPair, log, names};
 
+pub use code::Blame;
 pub use table::Code;
 
 /// The cause of a failed job. The CLI prints it, and the job's record keeps it.
@@ -27,6 +28,9 @@ pub struct Failure {
     /// The step that failed; absent when the failure lies outside the steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Step>,
+    /// The native twin that died, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin: Option<Box<TwinPair>>,
 }
 
 impl Failure {
@@ -37,6 +41,7 @@ impl Failure {
             detail: detail.to_string(),
             hint: None,
             step: None,
+            twin: None,
         }
     }
 
@@ -51,6 +56,17 @@ impl Failure {
     #[must_use]
     pub fn at(mut self, step: Step) -> Self {
         self.step.get_or_insert(step);
+        self
+    }
+
+    /// The same failure in words that can be shown, for one whose words are somebody else's: on one line, of limited
+    /// length, with nothing that a terminal obeys.
+    #[must_use]
+    pub fn shown(mut self) -> Self {
+        for text in [Some(&mut self.detail), self.hint.as_mut()].into_iter().flatten() {
+            *text = log::cut(names::shown(text).into_owned());
+        }
+        self.twin = self.twin.filter(|twin| twin.is_sound());
         self
     }
 

@@ -88,6 +88,9 @@ pub struct JobOptions {
     pub require_dkms: Option<bool>,
     /// The tools that may run as native twins in an emulated job.
     pub twins: Option<TwinLevel>,
+    /// Whether the image's root is also made without native twins, and compared.
+    #[serde(default)]
+    pub verify_twins: Option<bool>,
 }
 
 /// The type of a job.

@@ -1,5 +1,6 @@
 //! The domain: the types of everything that Kiln stores and exchanges, and their rules. Pure: no I/O.
 
+pub mod account;
 pub mod arch;
 pub mod artifact;
 pub mod change;
@@ -27,9 +28,10 @@ pub mod time;
 pub mod token;
 pub mod twins;
 
+pub use account::{Account, FailedTwin};
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
 pub use change::{Change, ChangeKind};
-pub use failure::{Code, Failure};
+pub use failure::{Blame, Code, Failure};
 pub use ids::{ImageId, JobId, PublicKeyId, RecipeId, ScheduleId, ServerId, TokenId};
 pub use image::Image;
 pub use job::{Job, JobStatus, JobType};
@@ -45,4 +47,4 @@ pub use shell::{Shell, ShellStatus, ShellTime, ShellWish, Verdict};
 pub use step::Step;
 pub use time::Moment;
 pub use token::{Role, Token};
-pub use twins::{EmulatedProgram, Execs, TwinLevel};
+pub use twins::{EmulatedProgram, Execs, TwinLevel, TwinPair};

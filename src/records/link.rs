@@ -51,6 +51,9 @@ impl Link {
     }
 }
 
+/// The beginning of the keys of recipes, in their bucket. Images have no such beginning in theirs.
+pub const RECIPES: &str = "recipes/";
+
 /// Bucket and key of `s3://bucket/key`, or none when the path has another form or contains something that S3 does not
 /// accept. A `?` is part of the key.
 pub fn bucket_and_key(path: &str) -> Option<(&str, &str)> {
@@ -61,9 +64,37 @@ pub fn bucket_and_key(path: &str) -> Option<(&str, &str)> {
     (is_bucket && is_key).then_some((bucket, key))
 }
 
+/// Whether a key is laid out as one of the objects below `prefix`, or as one of them after IMS has deleted its record,
+/// which puts `deleted/` before the key.
+pub fn is_laid_out_below(prefix: &str, key: &str) -> bool {
+    let key = key.strip_prefix("deleted/").unwrap_or(key);
+    let below = key.strip_prefix(prefix);
+    // A service between here and S3 might take such parts for steps in a path.
+    below.is_some_and(|below| below.split('/').all(|part| !matches!(part, "" | "." | "..")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_below_a_prefix_is_laid_out_so() {
+        for key in ["id/rootfs", "id/logs/1", "deleted/id/rootfs"] {
+            assert!(is_laid_out_below("id/", key), "{key}");
+        }
+        for key in [
+            "id",
+            "id/",
+            "id2/rootfs",
+            "x/id/rootfs",
+            "deleted/deleted/id/r",
+            "id/../x/r",
+            "id//r",
+            "id/./r",
+        ] {
+            assert!(!is_laid_out_below("id/", key), "{key}");
+        }
+    }
 
     #[test]
     fn only_paths_of_s3_have_a_bucket_and_a_key() {

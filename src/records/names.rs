@@ -3,6 +3,8 @@
 //! A name ends up in lists on a terminal, in headers of S3 objects, in file names and in arguments of programs.
 //! Characters with a meaning there are refused at the start, so that no later code has to quote a name.
 
+use std::borrow::Cow;
+
 /// The longest name, in bytes.
 pub const MAX_NAME: usize = 1024;
 
@@ -15,7 +17,7 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
     if name.len() > MAX_NAME {
         return Err("Longer than 1024 bytes.");
     }
-    if name.chars().any(is_invisible) {
+    if name.chars().any(is_refused) {
         return Err("Contains control characters.");
     }
     Ok(())
@@ -60,15 +62,44 @@ pub fn check_public_key(key: &str) -> Result<(), &'static str> {
     if line.len() > 16_384 {
         return Err("Longer than 16384 bytes.");
     }
-    if line.chars().any(|c| c != '\t' && is_invisible(c)) {
+    if line.chars().any(|c| c != '\t' && is_refused(c)) {
         return Err("Contains control characters.");
     }
     Ok(())
 }
 
-/// Control characters, and the marks that reverse the direction of text, which make one name look like another.
-pub fn is_invisible(c: char) -> bool {
+/// Control characters, and the marks that reverse the direction of text. No name has them.
+fn is_refused(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Characters that a terminal obeys, and those that cannot be seen, which make one name look like another. Some of them
+/// are part of ordinary words in some scripts, so that names may have them; nobody sees whether they do.
+pub fn is_invisible(c: char) -> bool {
+    is_refused(c)
+        || matches!(
+            c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2028}' | '\u{2029}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// A text of somebody else in a form that can be shown: what is [invisible](is_invisible) is written as `\u{202e}`,
+/// except tabs.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    let hidden = |c: char| c != '\t' && is_invisible(c);
+    if !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if hidden(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 #[cfg(test)]
@@ -95,6 +126,23 @@ mod tests {
             &"x".repeat(1025),
         ] {
             assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_hides_in_a_text_that_is_shown() {
+        for (text, safe) in [
+            ("plain\tnäme 日本 100 %", "plain\tnäme 日本 100 %"),
+            ("\u{1b}]0;title\u{7}", "\\u{1b}]0;title\\u{7}"),
+            ("gnp\u{202e}exe", "gnp\\u{202e}exe"),
+            ("a\nb\u{85}", "a\\u{a}b\\u{85}"),
+            (
+                "in\u{200b}visible\u{feff}\u{e0041}",
+                "in\\u{200b}visible\\u{feff}\\u{e0041}",
+            ),
+        ] {
+            assert_eq!(shown(text), safe);
+            assert_eq!(shown(safe), safe, "once is enough");
         }
     }
 

@@ -9,6 +9,7 @@
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/parts     GetPartUrls      PartUrls
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/complete  CompleteUpload   204
 //!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
+//!  POST /agent/v1/jobs/{job}/programs                   KeepAccount      204
 //!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
 //! ```
@@ -37,6 +38,7 @@ mod call;
 mod event;
 mod job;
 pub mod shell;
+pub mod words;
 
 /// Identifies this version of the protocol: a digest (FNV-1a) of the files that define it. Kiln and its agent are built
 /// together. A mismatched pair must be detected at once, not by the first unreadable message.
@@ -45,6 +47,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("protocol/call.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/event.rs"));
     let hash = fnv1a(hash, include_bytes!("twins.rs"));
+    let hash = fnv1a(hash, include_bytes!("account.rs"));
     let hash = fnv1a(hash, include_bytes!("shell.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))

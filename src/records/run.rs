@@ -4,7 +4,8 @@
 //!              launch             start             finish               commit
 //!   Queued ─────────▶ Launching ─────────▶ Running ─────────▶ Committing ─────────▶ Success
 //!     ▲                   │                   │                   │
-//!     ├──────retry────────┴───────────────────┘                   │
+//!     ├──────retry────────┴───────────────────┤                   │
+//!     ├─────fall_back─────────────────────────┘                   │
 //!     │                                                           │
 //!     └─ fail (also from Launching, Running, Committing) ─────────┴───────────────▶ Failed
 //! ```
@@ -18,8 +19,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Change, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime, Step, TwinLevel,
-    Upload, UploadedArtifact, Verdict,
+    Blame, Change, Code, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime, Step,
+    TwinLevel, Upload, UploadedArtifact, Verdict,
     protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
@@ -44,6 +45,9 @@ pub struct Run {
     pub image: ImageId,
     /// The number of this attempt, from 1.
     pub attempt: u32,
+    /// The attempts that failed, by what failed.
+    #[serde(default)]
+    pub failed: FailedAttempts,
     /// The server whose data directory has the sandbox. A job of a command has one from the beginning.
     pub owner: Option<ServerId>,
     /// SHA-256 of the token of this attempt's agent, hexadecimal. Cleared with the attempt.
@@ -62,6 +66,9 @@ pub struct Run {
     /// Counts of native and emulated programs, once this attempt's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
+    /// The try that failed with native twins, if one did: no later try has any.
+    #[serde(default)]
+    pub twins_fallback: Option<TwinsFallback>,
     /// Its shell, if it has one.
     #[serde(default)]
     pub shell: Option<Shell>,
@@ -80,6 +87,38 @@ pub struct Run {
     pub log: Option<String>,
     /// Whether its remains are all cleared away.
     pub settled: bool,
+}
+
+/// An attempt that failed while native twins ran, so that the next one does without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TwinsFallback {
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// Its failure.
+    pub failure: Failure,
+}
+
+/// Numbers of attempts that did not fail because of the request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedAttempts {
+    place: u32,
+    storage: u32,
+    killed: u32,
+}
+
+impl FailedAttempts {
+    /// Those that failed because of this.
+    pub fn by(mut self, blame: Blame) -> u32 {
+        *self.of(blame)
+    }
+
+    fn of(&mut self, blame: Blame) -> &mut u32 {
+        match blame {
+            Blame::Place => &mut self.place,
+            Blame::Storage => &mut self.storage,
+            Blame::Killed => &mut self.killed,
+        }
+    }
 }
 
 /// The state of a job.
@@ -116,6 +155,9 @@ pub struct Plan {
     pub how: How,
     /// One sentence that gives the place and the reason for it.
     pub why: String,
+    /// The places that it would rather have, or as well, and that could not be had.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOver>,
     /// Its limits, and the resources reserved for it.
     pub needs: Needs,
     /// The image to change; a create job has a recipe instead.
@@ -133,6 +175,12 @@ pub struct Plan {
     /// Which tools may run as native twins if the job is emulated. Absent in plans of servers without twins.
     #[serde(default = "no_twins")]
     pub twins: TwinLevel,
+    /// Whether a root that twins helped to make is also made without them, and compared.
+    #[serde(default)]
+    pub verify_twins: bool,
+    /// The job whose twins this one verifies, without an image of its own.
+    #[serde(default)]
+    pub verifies: Option<JobId>,
     /// Which files of `/boot` are delivered.
     pub boot: BootFiles,
     /// The job and step to resume from, if this is not a fresh start.
@@ -149,6 +197,21 @@ pub struct Plan {
     /// How long to wait for the recipe's repositories, in seconds.
     #[serde(default = "repos_timeout")]
     pub repos_timeout_s: u64,
+}
+
+/// A suitable place that a job did not get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PassedOver {
+    /// The place.
+    pub place: String,
+    /// The driver of its sandboxes: `namespace`, `microvm`, `docker`, `kata`.
+    #[schema(value_type = String)]
+    pub driver: DriverKind,
+    /// The stable code of the reason.
+    #[schema(value_type = String)]
+    pub code: Code,
+    /// The reason.
+    pub why: String,
 }
 
 /// The time for which IMS waits for repositories, in seconds.
@@ -178,6 +241,15 @@ impl Plan {
         match self.image {
             Some(_) => JobType::Customize,
             None => JobType::Create,
+        }
+    }
+
+    /// The steps of the job, in order.
+    pub const fn steps(&self) -> &'static [Step] {
+        match self.job_type() {
+            JobType::Create if self.verifies.is_some() => Step::VERIFICATION,
+            JobType::Create if self.verify_twins => Step::VERIFIED,
+            job_type => Step::of(job_type),
         }
     }
 }
@@ -335,6 +407,7 @@ impl Run {
             plan,
             image: ImageId::new(),
             attempt: 1,
+            failed: FailedAttempts::default(),
             owner: None,
             token: None,
             step: None,
@@ -343,6 +416,7 @@ impl Run {
             used: None,
             found: None,
             execs: None,
+            twins_fallback: None,
             shell: None,
             launched: None,
             retry_at: None,
@@ -394,16 +468,44 @@ impl Run {
         Ok(())
     }
 
-    /// Launching, Running → Queued, for another attempt at the given time, because the place failed and not the recipe.
-    /// Refused once the job's shell was open: its user's work cannot be repeated.
-    pub fn retry(&mut self, at: Moment) -> Result<(), Refused> {
+    /// Launching, Running → Queued, for another attempt at the given time, because this failed and not the recipe, in
+    /// fewer than `most` attempts so far. Refused once the job's shell was open: its user's work cannot be repeated.
+    pub fn retry(&mut self, blame: Blame, most: u32, at: Moment) -> Result<(), Refused> {
+        let failed = self.failed.by(blame) + 1;
+        if failed >= most {
+            return Err(Refused {
+                from: "in its last attempt",
+                arrow: "be tried again",
+            });
+        }
+        self.again(matches!(self.state, State::Launching | State::Running))?;
+        *self.failed.of(blame) = failed;
+        self.retry_at = Some(at);
+        Ok(())
+    }
+
+    /// Running → Queued, for another attempt by plain emulation, because programs of the image failed and some ran as
+    /// native twins. Once per job; refused once the job's shell was open, and for a job that only verifies twins.
+    pub fn fall_back(&mut self, failure: &Failure) -> Result<(), Refused> {
+        let had_twins = self.execs.as_ref().is_some_and(|execs| execs.twins > 0);
+        let was_with_them = had_twins && self.step.is_some_and(Step::runs_the_images_programs);
+        let may_be_of_them = was_with_them && self.twins_in_force() != TwinLevel::Off && failure.code.may_be_of_twins();
+        let attempt = self.attempt;
+        let is_for_an_image = self.plan.verifies.is_none();
+        self.again(may_be_of_them && is_for_an_image && self.state == State::Running)?;
+        self.twins_fallback = Some(TwinsFallback {
+            attempt,
+            failure: failure.clone(),
+        });
+        Ok(())
+    }
+
+    /// The way back to the queue, for another attempt, which starts from nothing.
+    fn again(&mut self, is_allowed: bool) -> Result<(), Refused> {
         let untouched = self.shell.as_ref().is_none_or(|shell| shell.opened.is_none());
-        self.only_from("be tried again", |state| {
-            matches!(state, State::Launching | State::Running) && untouched
-        })?;
+        self.only_from("be tried again", |_| is_allowed && untouched)?;
         self.state = State::Queued;
         self.attempt += 1;
-        self.retry_at = Some(at);
         if self.plan.runner.is_none() {
             // Any server may carry out the next attempt.
             self.owner = None;
@@ -413,6 +515,14 @@ impl Run {
         self.steps.clear();
         self.uploads.clear();
         Ok(())
+    }
+
+    /// Which tools may run as native twins in this attempt.
+    pub fn twins_in_force(&self) -> TwinLevel {
+        match self.twins_fallback {
+            Some(_) => TwinLevel::Off,
+            None => self.plan.twins,
+        }
     }
 
     /// Any state but the two final ones → Failed.
@@ -455,7 +565,7 @@ impl Run {
             (_, Some(Step::Repos)) => JobStatus::WaitingForRepos,
             // The status must not announce the shell before it is open.
             (_, Some(Step::Customize)) if self.is_changed_by_hand() => before,
-            (_, Some(Step::Build | Step::Customize)) => JobStatus::BuildingImage,
+            (_, Some(Step::Build | Step::Verify | Step::Customize)) => JobStatus::BuildingImage,
         };
         if before.may_become(now) { now } else { before }
     }
@@ -611,7 +721,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Code;
+    use crate::ShellWish;
 
     fn run() -> Run {
         Run::new(Plan {
@@ -620,12 +730,15 @@ mod tests {
             own_kernel: false,
             how: How::Native,
             why: String::new(),
+            passed_over: Vec::new(),
             needs: Needs::default(),
             recipe: String::new(),
             values: Vec::new(),
             template_mode: TemplateMode::Strict,
             squashfs: SquashfsOptions::default(),
             twins: TwinLevel::Full,
+            verify_twins: false,
+            verifies: None,
             boot: BootFiles {
                 kernel: String::new(),
                 initrd: String::new(),
@@ -641,13 +754,23 @@ mod tests {
         })
     }
 
+    fn execs(twins: u64) -> Execs {
+        Execs {
+            twins,
+            emulated: 1,
+            most_expensive: Vec::new(),
+        }
+    }
+
     #[derive(Debug, Clone, Copy)]
     enum Arrow {
         Launch,
         Start,
         Finish,
         Commit,
-        Retry,
+        Retry(Blame),
+        FallBack,
+        Ran(u64),
         Fail,
         Step(Step),
     }
@@ -658,7 +781,9 @@ mod tests {
             Just(Arrow::Start),
             Just(Arrow::Finish),
             Just(Arrow::Commit),
-            Just(Arrow::Retry),
+            prop::sample::select(vec![Blame::Place, Blame::Storage, Blame::Killed]).prop_map(Arrow::Retry),
+            Just(Arrow::FallBack),
+            (0..2_u64).prop_map(Arrow::Ran),
             Just(Arrow::Fail),
             prop::sample::select(Step::ALL.to_vec()).prop_map(Arrow::Step),
         ];
@@ -672,7 +797,12 @@ mod tests {
             Arrow::Start => run.start(),
             Arrow::Finish => run.finish(),
             Arrow::Commit => run.commit(now),
-            Arrow::Retry => run.retry(now),
+            Arrow::Retry(blame) => run.retry(blame, 3, now),
+            Arrow::FallBack => run.fall_back(&Failure::new(Code::BuildFailed, "it failed")),
+            Arrow::Ran(twins) => {
+                run.note_execs(execs(twins));
+                Ok(())
+            }
             Arrow::Fail => run.fail(Failure::new(Code::SandboxLost, "gone"), now),
             Arrow::Step(step) => {
                 run.begin_step(step);
@@ -698,13 +828,13 @@ mod tests {
 
     proptest! {
         /// In any order of arrows: an end is final, a refusal changes nothing, clients never see a status go back, a
-        /// token exists only while work is left, and attempts are counted.
+        /// token exists only while work is left, attempts are counted, and only one is because of twins.
         #[test]
         fn no_order_of_arrows_breaks_a_run(arrows in arrows()) {
             let mut run = run();
             let mut status = JobStatus::Creating;
             for arrow in arrows {
-                if matches!(arrow, Arrow::Step(_)) && run.state != State::Running {
+                if matches!(arrow, Arrow::Step(_) | Arrow::Ran(_)) && run.state != State::Running {
                     continue;
                 }
                 let before = run.clone();
@@ -716,7 +846,9 @@ mod tests {
                 }
                 prop_assert_eq!(run.state.is_final(), run.ended.is_some());
                 prop_assert!(!run.state.is_final() || run.token.is_none());
+                prop_assert!([Blame::Place, Blame::Storage, Blame::Killed].iter().all(|blame| run.failed.by(*blame) < 3));
                 prop_assert!(run.attempt == before.attempt || (run.attempt == before.attempt + 1 && run.state == State::Queued));
+                prop_assert!(before.twins_fallback.is_none() || run.twins_fallback == before.twins_fallback);
                 let next = run.status(status);
                 prop_assert!(status.may_become(next), "{:?} to {:?}", status, next);
                 status = next;
@@ -724,6 +856,84 @@ mod tests {
                 prop_assert_eq!(status == JobStatus::Success, run.state == State::Success);
             }
         }
+    }
+
+    /// A run whose root is being built, in which this many twins ran.
+    fn building(twins: u64) -> Run {
+        let mut run = run();
+        run.plan.how = How::Emulated;
+        run.launch(ServerId::new(), Moment::from_micros(1)).unwrap();
+        run.start().unwrap();
+        run.begin_step(Step::Build);
+        run.note_execs(execs(twins));
+        run
+    }
+
+    #[test]
+    fn a_build_that_failed_with_twins_is_tried_once_without() {
+        let failure = Failure::new(Code::ScriptFailed, "config.sh failed");
+        let mut run = building(7);
+        assert_eq!(run.twins_in_force(), TwinLevel::Full);
+        run.fall_back(&failure).unwrap();
+        assert_eq!((&run.state, run.attempt, run.retry_at), (&State::Queued, 2, None));
+        let mut changing = building(1);
+        changing.begin_step(Step::Customize);
+        changing.fall_back(&Failure::new(Code::ChangeFailed, "")).unwrap();
+        let mut verifying = building(1);
+        verifying.begin_step(Step::Verify);
+        verifying.fall_back(&Failure::new(Code::TwinsDiffer, "")).unwrap();
+        let fallback = run.twins_fallback.clone().unwrap();
+        assert_eq!((fallback.attempt, fallback.failure), (1, failure.clone()));
+        // What was asked for stays; a place that fails afterwards does not bring the twins back.
+        assert_eq!(
+            (run.plan.twins, run.twins_in_force()),
+            (TwinLevel::Full, TwinLevel::Off)
+        );
+        run.launch(ServerId::new(), Moment::from_micros(1)).unwrap();
+        run.retry(Blame::Place, 3, Moment::from_micros(1)).unwrap();
+        assert_eq!((run.attempt, run.twins_in_force()), (3, TwinLevel::Off));
+        run.launch(ServerId::new(), Moment::from_micros(1)).unwrap();
+        run.start().unwrap();
+        run.begin_step(Step::Build);
+        run.note_execs(execs(7));
+        run.fall_back(&failure).unwrap_err();
+    }
+
+    #[test]
+    fn a_failure_that_twins_cannot_have_caused_is_not_tried_without() {
+        let refused = |mut run: Run, code| {
+            let before = run.clone();
+            run.fall_back(&Failure::new(code, "")).unwrap_err();
+            assert_eq!(run, before);
+        };
+        refused(building(0), Code::BuildFailed);
+        let mut off = building(1);
+        off.plan.twins = TwinLevel::Off;
+        refused(off, Code::BuildFailed);
+        let mut verification = building(1);
+        verification.plan.verifies = Some(JobId::new());
+        refused(verification, Code::TwinsDiffer);
+        for step in [Step::Fetch, Step::Repos, Step::Package, Step::Upload] {
+            let mut run = building(1);
+            run.begin_step(step);
+            refused(run, Code::BuildFailed);
+        }
+        for code in Code::ALL.iter().filter(|code| !code.may_be_of_twins()) {
+            refused(building(1), *code);
+        }
+        let mut touched = building(1);
+        let wish = ShellWish {
+            when: ShellTime::Debug,
+            keys: String::new(),
+            jail: false,
+        };
+        touched.shell = Some(Shell::new(wish));
+        let news = ShellNews::Opened {
+            host_key: String::new(),
+            until: jiff::Timestamp::UNIX_EPOCH,
+        };
+        touched.note_shell(&news, Moment::from_micros(1));
+        refused(touched, Code::BuildFailed);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub enum Step {
     Repos,
     /// The root file system is made (kiwi).
     Build,
+    /// The root file system is made once more, without native twins, and compared.
+    Verify,
     /// The root of an image is changed.
     Customize,
     /// Squashfs, kernel and initrd are made from the root.
@@ -30,24 +32,45 @@ pub enum Step {
 
 impl Step {
     /// Every step, in order.
-    pub const ALL: [Step; 8] = [
+    pub const ALL: [Step; 9] = [
         Step::Prepare,
         Step::Fetch,
         Step::Template,
         Step::Repos,
         Step::Build,
+        Step::Verify,
         Step::Customize,
         Step::Package,
         Step::Upload,
     ];
 
-    /// The steps of a job of this type, in order.
+    /// The steps of a job of this type, in order. A create job may also have [`Step::Verify`].
     pub const fn of(job: JobType) -> &'static [Step] {
         use Step::{Build, Customize, Fetch, Package, Prepare, Repos, Template, Upload};
         match job {
             JobType::Create => &[Prepare, Fetch, Template, Repos, Build, Package, Upload],
             JobType::Customize => &[Prepare, Fetch, Customize, Package, Upload],
         }
+    }
+
+    /// The steps of a create job that verifies its twins, in order.
+    pub const VERIFIED: &[Step] = &[
+        Step::Prepare,
+        Step::Fetch,
+        Step::Template,
+        Step::Repos,
+        Step::Build,
+        Step::Verify,
+        Step::Package,
+        Step::Upload,
+    ];
+
+    /// The steps of a job that only verifies the twins of another one, in order.
+    pub const VERIFICATION: &[Step] = Self::VERIFIED.split_at(6).0;
+
+    /// Whether programs of the image run in it.
+    pub const fn runs_the_images_programs(self) -> bool {
+        matches!(self, Step::Build | Step::Verify | Step::Customize)
     }
 
     /// The step's name as users see it.
@@ -58,6 +81,7 @@ impl Step {
             Step::Template => "template",
             Step::Repos => "repos",
             Step::Build => "build",
+            Step::Verify => "verify",
             Step::Customize => "customize",
             Step::Package => "package",
             Step::Upload => "upload",
@@ -68,5 +92,17 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verification_ends_with_the_comparison() {
+        assert_eq!(Step::VERIFICATION.last(), Some(&Step::Verify));
+        let others = Step::VERIFIED.iter().filter(|step| **step != Step::Verify);
+        assert!(others.eq(Step::of(JobType::Create)));
     }
 }

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+use super::{arch::Arch, names};
+
 /// The tools of the image that may run as native twins during its build. Each level includes those before it.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
@@ -41,6 +43,49 @@ impl fmt::Display for TwinLevel {
         f.pad(self.name())
     }
 }
+
+/// The longest part of a [`TwinPair`], in bytes.
+const LONGEST_NAME: usize = 512;
+
+/// A program of a package, for the two architectures of an emulated build.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TwinPair {
+    /// The package.
+    pub package: String,
+    /// Its full version.
+    pub version: String,
+    /// The program's path.
+    pub path: String,
+    /// The architecture of the image.
+    #[schema(value_type = String)]
+    pub target: Arch,
+    /// The architecture of the twin.
+    #[schema(value_type = String)]
+    pub host: Arch,
+}
+
+impl TwinPair {
+    /// Whether it may be the name of a pair: it may be anybody's words.
+    pub fn is_sound(&self) -> bool {
+        let parts = [&self.package, &self.version, &self.path];
+        let is_plain = |part: &&String| (1..=LONGEST_NAME).contains(&part.len()) && !part.contains(names::is_invisible);
+        parts.iter().all(is_plain) && self.path.starts_with('/') && self.target != self.host
+    }
+}
+
+/// Why programs of `host` cannot be twins of those of `target`, and what that costs; `None` if they can. Tools write
+/// caches in the order of bytes of the CPU that they run on.
+pub fn no_twins_between(target: Arch, host: Arch) -> Option<String> {
+    (target.is_big_endian() || host.is_big_endian()).then(|| {
+        format!(
+            "{target} and {host} have different byte orders, so everything is emulated: expect about {EMULATED_FACTOR} times the CPU \
+             time of a native build"
+        )
+    })
+}
+
+/// The CPU time of an emulated build without twins, in those of a native one; docs/emulation.md has the measurement.
+const EMULATED_FACTOR: f32 = 9.5;
 
 /// The name of no level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,4 +133,27 @@ pub struct EmulatedProgram {
     pub runs: u64,
     /// CPU time of all runs, in milliseconds.
     pub cpu_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_a_name_that_can_be_shown() {
+        let pair = TwinPair {
+            package: "bash".to_owned(),
+            version: "5.2".to_owned(),
+            path: "/usr/bin/bash".to_owned(),
+            target: Arch::Aarch64,
+            host: Arch::X86_64,
+        };
+        assert!(pair.is_sound());
+        for wrong in ["", "bash", "/a\nb", &format!("/{}", "x".repeat(LONGEST_NAME))] {
+            let path = wrong.to_owned();
+            assert!(!TwinPair { path, ..pair.clone() }.is_sound(), "{wrong}");
+        }
+        let target = Arch::X86_64;
+        assert!(!TwinPair { target, ..pair }.is_sound());
+    }
 }

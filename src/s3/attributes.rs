@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use s3s::dto::{CopyObjectInput, CreateMultipartUploadInput, GetObjectOutput, HeadObjectOutput, PutObjectInput};
 use serde::{Deserialize, Serialize};
 
+use super::sums::{Sums, SumsOf};
+
 /// Headers that are stored with an object and returned with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -15,6 +17,18 @@ pub(super) struct Attributes {
     content_encoding: Option<String>,
     content_language: Option<String>,
     metadata: BTreeMap<String, String>,
+    /// The checksums of the content, and what they are of.
+    #[serde(skip_serializing_if = "Sums::is_empty")]
+    pub(super) sums: Sums,
+    pub(super) sums_of: SumsOf,
+}
+
+impl Attributes {
+    /// These headers with the checksums of another object, which has the same content.
+    pub(super) fn describing(self, other: Self) -> Self {
+        let Self { sums, sums_of, .. } = other;
+        Self { sums, sums_of, ..self }
+    }
 }
 
 /// The content type that S3 reports for an object without one.
@@ -31,6 +45,7 @@ macro_rules! attributes_from {
                     content_encoding: input.content_encoding.as_deref().and_then(stored_encoding),
                     content_language: input.content_language.clone(),
                     metadata: input.metadata.clone().unwrap_or_default().into_iter().collect(),
+                    ..Self::default()
                 }
             }
         })*

@@ -25,10 +25,11 @@ use super::{
     checksums::{Digester, Expected},
     directory::{Directory, sync_directory},
     fault::{Fault, Result},
+    sums::Sums,
 };
 
 /// The most chunks queued between network and disk, in either direction.
-const QUEUE: usize = 16;
+const QUEUE: usize = 4;
 
 /// Bytes read from disk at a time.
 const READ_SIZE: usize = 256 * 1024;
@@ -52,6 +53,8 @@ pub(super) struct Body {
     pub(super) size: u64,
     /// MD5 of the whole body.
     pub(super) md5: [u8; 16],
+    /// The checksums that the client gave.
+    pub(super) sums: Sums,
 }
 
 /// A body that is complete, verified and on disk. Dropping this removes it.
@@ -68,6 +71,8 @@ pub(super) type BodyStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send
 /// A run of an object's bytes that lies in one body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
+    /// Its number in the upload; 0 for an object that came in one request.
+    pub(super) number: i32,
     /// The body's file name.
     pub(super) body: String,
     /// Size in bytes.
@@ -101,9 +106,9 @@ impl Bodies {
         // If the queue closes without this, the client has hung up, and the writer discards the file.
         let _ = chunks.send(None).await;
         let (file, digester) = writer.await??;
-        let (size, md5) = expected.verify(digester)?;
+        let (size, md5, sums) = expected.verify(digester)?;
         let name = Uuid::new_v4().simple().to_string();
-        let body = Body { name, size, md5 };
+        let body = Body { name, size, md5, sums };
         Ok(Received { file, body })
     }
 
@@ -276,6 +281,7 @@ mod tests {
     #[test]
     fn a_range_touches_only_the_pieces_it_needs() {
         let pieces = [("a", 10), ("b", 5), ("c", 0), ("d", 10)].map(|(body, size)| Piece {
+            number: 0,
             body: body.to_owned(),
             size,
         });

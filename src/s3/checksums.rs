@@ -6,10 +6,14 @@ use s3s::{
     S3Error, S3ErrorCode, S3Request, TrailingHeaders,
     checksum::ChecksumHasher,
     crypto::{Checksum as _, Sha1, Sha256},
-    dto::{Checksum, PutObjectInput, UploadPartInput},
+    dto::{PutObjectInput, UploadPartInput},
 };
 
-use super::fault::Result;
+use super::{
+    chunked::DECODED_LENGTH,
+    fault::Result,
+    sums::{Sums, sums_of},
+};
 
 /// The header that names the checksum after the body.
 const TRAILER: &str = "x-amz-trailer";
@@ -19,9 +23,16 @@ const TRAILER: &str = "x-amz-trailer";
 pub(super) struct Expected {
     length: Option<u64>,
     md5: Option<[u8; 16]>,
-    checksums: Checksum,
-    /// Names of the checksum headers that follow the body, and the place where they will arrive.
-    trailing: Option<(String, TrailingHeaders)>,
+    sums: Sums,
+    trailing: Option<Trailing>,
+}
+
+/// Headers that follow the body.
+#[derive(Debug)]
+struct Trailing {
+    names: Vec<String>,
+    /// The place where they will arrive.
+    headers: TrailingHeaders,
 }
 
 /// Computes digests of a body while it streams past.
@@ -43,67 +54,71 @@ impl Expected {
     /// The promises of a PutObject request.
     pub(super) fn of_put(request: &S3Request<PutObjectInput>) -> Result<Self> {
         let input = &request.input;
-        let checksums = Checksum {
-            checksum_crc32: input.checksum_crc32.clone(),
-            checksum_crc32c: input.checksum_crc32c.clone(),
-            checksum_crc64nvme: input.checksum_crc64nvme.clone(),
-            checksum_sha1: input.checksum_sha1.clone(),
-            checksum_sha256: input.checksum_sha256.clone(),
-            checksum_type: None,
-        };
-        Self::new(request, input.content_length, input.content_md5.as_deref(), checksums)
+        Self::new(
+            request,
+            input.content_length,
+            input.content_md5.as_deref(),
+            sums_of!(input),
+        )
     }
 
     /// The promises of an UploadPart request.
     pub(super) fn of_part(request: &S3Request<UploadPartInput>) -> Result<Self> {
         let input = &request.input;
-        let checksums = Checksum {
-            checksum_crc32: input.checksum_crc32.clone(),
-            checksum_crc32c: input.checksum_crc32c.clone(),
-            checksum_crc64nvme: input.checksum_crc64nvme.clone(),
-            checksum_sha1: input.checksum_sha1.clone(),
-            checksum_sha256: input.checksum_sha256.clone(),
-            checksum_type: None,
-        };
-        Self::new(request, input.content_length, input.content_md5.as_deref(), checksums)
+        Self::new(
+            request,
+            input.content_length,
+            input.content_md5.as_deref(),
+            sums_of!(input),
+        )
     }
 
-    fn new<T>(request: &S3Request<T>, length: Option<i64>, md5: Option<&str>, checksums: Checksum) -> Result<Self> {
-        let trailing = request.trailing_headers.clone().and_then(|headers| {
-            let names = request.headers.get(TRAILER)?.to_str().ok()?;
-            Some((names.to_ascii_lowercase(), headers))
+    fn new<T>(request: &S3Request<T>, length: Option<i64>, md5: Option<&str>, sums: Sums) -> Result<Self> {
+        let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
+        // The library has this handle for every body in chunks, with trailing headers or without.
+        let chunks = request.trailing_headers.clone();
+        let length = match &chunks {
+            // The length header of a body in chunks counts their frames too.
+            Some(_) => header(DECODED_LENGTH).and_then(|length| length.parse().ok()),
+            None => length.and_then(|length| length.try_into().ok()),
+        };
+        let trailing = chunks.zip(header(TRAILER)).map(|(headers, names)| Trailing {
+            names: names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect(),
+            headers,
         });
-        // The length header of a chunk-signed body includes the signatures.
-        let length = length.filter(|_| request.trailing_headers.is_none());
         Ok(Self {
-            length: length.and_then(|length| length.try_into().ok()),
+            length,
             md5: md5.map(parse_md5).transpose()?,
-            checksums,
+            sums,
             trailing,
         })
     }
 
     /// A digester for everything that [`Expected::verify`] compares.
     pub(super) fn digester(&self) -> Digester {
-        let promised = |given: &Option<String>, header: &str| {
-            given.is_some() || self.trailing.as_ref().is_some_and(|(names, _)| names.contains(header))
+        let sums = &self.sums.each();
+        let promised = |header: &str| {
+            sums.iter().any(|(name, sum)| *name == header && sum.is_some())
+                || self
+                    .trailing
+                    .as_ref()
+                    .is_some_and(|it| it.names.iter().any(|name| name == header))
         };
-        let sums = &self.checksums;
         Digester {
             size: 0,
             md5: Md5::new(),
             checksums: ChecksumHasher {
-                crc32: promised(&sums.checksum_crc32, "x-amz-checksum-crc32").then(Default::default),
-                crc32c: promised(&sums.checksum_crc32c, "x-amz-checksum-crc32c").then(Default::default),
-                sha1: promised(&sums.checksum_sha1, "x-amz-checksum-sha1").then(Sha1::new),
-                sha256: promised(&sums.checksum_sha256, "x-amz-checksum-sha256").then(Sha256::new),
-                crc64nvme: promised(&sums.checksum_crc64nvme, "x-amz-checksum-crc64nvme").then(Default::default),
+                crc32: promised("x-amz-checksum-crc32").then(Default::default),
+                crc32c: promised("x-amz-checksum-crc32c").then(Default::default),
+                sha1: promised("x-amz-checksum-sha1").then(Sha1::new),
+                sha256: promised("x-amz-checksum-sha256").then(Sha256::new),
+                crc64nvme: promised("x-amz-checksum-crc64nvme").then(Default::default),
             },
         }
     }
 
-    /// Size and MD5 of the body, if they match the promises.
-    pub(super) fn verify(self, digester: Digester) -> Result<(u64, [u8; 16])> {
+    /// Size, MD5 and checksums of the body, if they match the promises.
+    pub(super) fn verify(self, digester: Digester) -> Result<(u64, [u8; 16], Sums)> {
         let md5: [u8; 16] = digester.md5.finalize().into();
         if self.length.is_some_and(|length| length != digester.size) {
             return Err(S3ErrorCode::IncompleteBody.into());
@@ -112,42 +127,26 @@ impl Expected {
             return Err(bad_digest("Content-MD5"));
         }
         let computed = digester.checksums.finalize();
-        let trailing = self.trailing.and_then(|(_, headers)| headers.take());
-        let sums = [
-            (
-                "x-amz-checksum-crc32",
-                self.checksums.checksum_crc32,
-                computed.checksum_crc32,
-            ),
-            (
-                "x-amz-checksum-crc32c",
-                self.checksums.checksum_crc32c,
-                computed.checksum_crc32c,
-            ),
-            (
-                "x-amz-checksum-sha1",
-                self.checksums.checksum_sha1,
-                computed.checksum_sha1,
-            ),
-            (
-                "x-amz-checksum-sha256",
-                self.checksums.checksum_sha256,
-                computed.checksum_sha256,
-            ),
-            (
-                "x-amz-checksum-crc64nvme",
-                self.checksums.checksum_crc64nvme,
-                computed.checksum_crc64nvme,
-            ),
-        ];
-        for (header, before, computed) in sums {
-            let after = trailing.as_ref().and_then(|trailing| trailing.get(header));
-            let after = after.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-            if before.or(after).is_some_and(|promised| Some(promised) != computed) {
-                return Err(bad_digest(header));
+        let computed = sums_of!(computed);
+        if let Some(header) = computed.differs_from(&self.sums) {
+            return Err(bad_digest(header));
+        }
+        if let Some(trailing) = &self.trailing {
+            let headers = trailing.headers.take().unwrap_or_default();
+            for name in &trailing.names {
+                let Some(promised) = headers.get(name.as_str()) else {
+                    let message = format!("the header {name} does not follow the body");
+                    return Err(S3Error::with_message(S3ErrorCode::IncompleteBody, message).into());
+                };
+                let mut sums = computed.each().into_iter();
+                if let Some((header, sum)) = sums.find(|(header, _)| header == name)
+                    && sum.map(str::as_bytes) != Some(promised.as_bytes())
+                {
+                    return Err(bad_digest(header));
+                }
             }
         }
-        Ok((digester.size, md5))
+        Ok((digester.size, md5, computed))
     }
 }
 

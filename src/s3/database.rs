@@ -3,12 +3,17 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kiln_reserve::Reserve;
 use sqlx::{
     Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use super::{EmbeddedError, directory::Directory, fault::Result};
+use super::{
+    EmbeddedError,
+    directory::Directory,
+    fault::{Fault, Result},
+};
 
 /// How long a statement waits for another process to finish writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,9 +27,19 @@ pub(super) type Write = Transaction<'static, Sqlite>;
 /// A transaction that reads a consistent view.
 pub(super) type Read = Transaction<'static, Sqlite>;
 
+/// The part of the disk that a change may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// What is free for all.
+    Free,
+    /// Also the blocks that are kept for removals.
+    Reserve,
+}
+
 /// Connections to the database.
 #[derive(Debug, Clone)]
 pub(super) struct Database {
+    reserve: Reserve,
     writer: SqlitePool,
     readers: SqlitePool,
 }
@@ -49,12 +64,24 @@ impl Database {
             .max_connections(READERS)
             .connect_with(options.pragma("query_only", "ON"))
             .await?;
-        Ok(Self { writer, readers })
+        Ok(Self {
+            reserve: Reserve::of(&directory.database()),
+            writer,
+            readers,
+        })
     }
 
-    /// Begins a transaction that may write. Takes the write lock at once: a transaction that begins by reading and
-    /// writes later cannot wait for another writer; it fails.
+    /// Begins a transaction that may write, where the disk has room for it.
     pub(super) async fn write(&self) -> Result<Write> {
+        self.write_to(Disk::Free).await
+    }
+
+    /// Begins a transaction that may write to this part of the disk. Takes the write lock at once: a transaction that
+    /// begins by reading and writes later cannot wait for another writer; it fails.
+    pub(super) async fn write_to(&self, disk: Disk) -> Result<Write> {
+        if disk == Disk::Free {
+            self.reserve.room().map_err(Fault::room)?;
+        }
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 

@@ -53,6 +53,15 @@ const SQLITE_BUSY: i32 = 5;
 const SQLITE_FULL: i32 = 13;
 
 impl Fault {
+    /// Why there is no [room](kiln_reserve::Reserve::room) for a change that has not begun.
+    pub(super) fn room(error: io::Error) -> Self {
+        if is_full(error.kind()) {
+            Self::S3(storage_full())
+        } else {
+            Self::Io(error)
+        }
+    }
+
     /// Whether a change that failed so is certain to have left nothing in the database. Any other failed commit may
     /// still turn up after the next crash.
     pub(super) fn left_no_trace(&self) -> bool {
@@ -70,6 +79,9 @@ impl From<Fault> for S3Error {
             Fault::S3(error) => error,
             Fault::Body(error) => S3Error::with_message(S3ErrorCode::IncompleteBody, error.to_string()),
             Fault::Io(error) if is_full(error.kind()) => storage_full(),
+            Fault::Database(sqlx::Error::PoolTimedOut) => {
+                S3Error::with_message(S3ErrorCode::SlowDown, "the database is busy")
+            }
             Fault::Database(error) => match primary_code(&error) {
                 Some(SQLITE_FULL) => storage_full(),
                 Some(SQLITE_BUSY) => S3Error::with_source(S3ErrorCode::SlowDown, Box::new(error)),

@@ -18,16 +18,22 @@
 mod attributes;
 mod bodies;
 mod checksums;
+mod chunked;
 mod conditions;
+mod connections;
 mod database;
 mod directory;
 mod fault;
+mod front;
 mod listing;
 mod names;
 mod on_buckets;
 mod on_objects;
+mod on_settings;
 mod on_uploads;
+mod places;
 mod service;
+mod sums;
 mod uploads;
 
 use std::{
@@ -35,27 +41,35 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto::Builder,
-};
 use kiln_records::{Code, Failure};
 use s3s::{
     S3Error,
     auth::SimpleAuth,
-    service::{S3Service, S3ServiceBuilder},
+    config::{S3Config, StaticConfigProvider},
+    service::S3ServiceBuilder,
 };
 use tokio::{net::TcpListener, task::spawn_blocking};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::directory::Credentials;
-use self::{bodies::Bodies, database::Database, directory::Directory, service::Service};
+use self::{
+    bodies::Bodies,
+    database::{Database, Disk},
+    directory::Directory,
+    front::{Front, Signed},
+    places::Limits,
+    service::Service,
+};
 
 /// The region that the server reports. Requests signed for any region are accepted.
 const REGION: &str = "us-east-1";
+
+/// The largest XML document of a request, in bytes (4 MiB): the list of 10 000 parts with their checksums.
+const MOST_XML: usize = 4 << 20;
 
 /// How long [`EmbeddedS3::shutdown`] waits for running requests.
 const GRACE: Duration = Duration::from_secs(10);
@@ -131,6 +145,19 @@ pub struct EmbeddedS3 {
 impl EmbeddedS3 {
     /// Serves a directory, created if necessary, on a loopback address. Port 0 picks a free port.
     pub async fn start(dir: &Path, address: SocketAddr) -> Result<Self, EmbeddedError> {
+        Self::start_within(dir, address, Limits::default()).await
+    }
+
+    /// Like [`Self::start`], with at most so many connections at a time. Their requests have as many files open.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::start`].
+    pub async fn start_with(dir: &Path, address: SocketAddr, connections: usize) -> Result<Self, EmbeddedError> {
+        Self::start_within(dir, address, Limits::of(connections)).await
+    }
+
+    async fn start_within(dir: &Path, address: SocketAddr, limits: Limits) -> Result<Self, EmbeddedError> {
         if !address.ip().is_loopback() {
             return Err(EmbeddedError::NotLoopback(address));
         }
@@ -159,7 +186,18 @@ impl EmbeddedS3 {
             credentials.access_key.as_str(),
             credentials.secret_key.expose(),
         ));
-        tasks.spawn(accept(listener, protocol.build(), stop.clone(), tasks.clone()));
+        protocol.set_access(Signed);
+        let mut config = S3Config::default();
+        config.xml_max_body_size = MOST_XML;
+        protocol.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+        let front = Front::new(protocol.build(), limits);
+        tasks.spawn(connections::accept(
+            listener,
+            front,
+            limits,
+            stop.clone(),
+            tasks.clone(),
+        ));
         Ok(Self {
             address,
             credentials,
@@ -199,45 +237,9 @@ impl Drop for EmbeddedS3 {
     }
 }
 
-async fn accept(listener: TcpListener, service: S3Service, stop: CancellationToken, tasks: TaskTracker) {
-    loop {
-        let stream = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // Most likely out of file descriptors; some will be free soon.
-                    tracing::warn!(%error, "embedded S3: a connection was not accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
-        };
-        // Otherwise a body waits 40 ms until the client acknowledges the headers sent before it.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "embedded S3: small packets will be late");
-        }
-        let (service, stop) = (service.clone(), stop.clone());
-        tasks.spawn(async move {
-            let builder = Builder::new(TokioExecutor::new());
-            let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-            let ended = tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(%error, "embedded S3: a connection broke");
-            }
-        });
-    }
-}
-
 /// Removes files left by crashes, and records of uploads completed long ago.
 async fn sweep(database: &Database, bodies: &Bodies) -> fault::Result<()> {
-    let mut db = database.write().await?;
+    let mut db = database.write_to(Disk::Reserve).await?;
     uploads::forget_completed(&mut db).await?;
     // Files first, records second: a body that gets its record in between is not mistaken for an orphan.
     let old = {

@@ -96,7 +96,8 @@ pub(super) async fn page(db: &mut SqliteConnection, query: Query<'_>) -> Result<
     }
 }
 
-/// The key at which a version 1 listing continues after `marker`. A marker that is a common prefix was listed already.
+/// The key at which a listing continues after `marker`. A marker that is a common prefix was listed already. An empty one
+/// is before every key, since no key is empty.
 pub(super) fn after_marker(marker: &str, prefix: &str, delimiter: Option<&str>) -> Vec<u8> {
     match delimiter.and_then(|delimiter| common_prefix(marker, prefix, delimiter)) {
         Some(rolled_up) if rolled_up == marker => after_prefix(marker.as_bytes()).unwrap_or_default(),
@@ -158,6 +159,7 @@ mod tests {
         assert_eq!(after_marker("a/", "", Some("/")), b"a0");
         assert_eq!(after_marker("a/b", "", Some("/")), b"a/b\0");
         assert_eq!(after_marker("a/", "", None), b"a/\0");
+        assert_eq!(after_marker("", "", Some("/")), b"\0");
     }
 
     #[test]

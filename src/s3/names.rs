@@ -28,6 +28,11 @@ impl ObjectRecord {
     pub(super) fn etag(&self) -> ETag {
         ETag::Strong(self.etag.clone())
     }
+
+    /// Whether it is the result of an upload in parts, or a copy of one.
+    pub(super) fn came_in_parts(&self) -> bool {
+        self.etag.contains('-')
+    }
 }
 
 /// A new object for a key.
@@ -47,6 +52,17 @@ pub(super) enum Content {
     Parts(String),
     /// The pieces of an existing object.
     Object(i64),
+}
+
+/// The version of every object, in S3's word for a bucket without versions.
+pub(super) const ONLY_VERSION: &str = "null";
+
+/// Fails with `NoSuchVersion` unless the version is the only one.
+pub(super) fn check_version(version: Option<&str>) -> Result<()> {
+    match version {
+        None | Some(ONLY_VERSION) => Ok(()),
+        Some(_) => Err(S3ErrorCode::NoSuchVersion.into()),
+    }
 }
 
 /// Fails with `NoSuchBucket`.
@@ -79,11 +95,10 @@ pub(super) async fn require_object(db: &mut SqliteConnection, bucket: &str, key:
 
 /// The pieces of an object in order.
 pub(super) async fn pieces(db: &mut SqliteConnection, object: i64) -> Result<Vec<Piece>> {
-    let rows: Vec<(String, i64)> = sqlx::query_as("SELECT body, size FROM piece WHERE object = $1 ORDER BY ordinal")
-        .bind(object)
-        .fetch_all(db)
-        .await?;
-    let piece = |(body, size): (String, i64)| Piece {
+    let pieces = "SELECT ordinal, body, size FROM piece WHERE object = $1 ORDER BY ordinal";
+    let rows: Vec<(i32, String, i64)> = sqlx::query_as(pieces).bind(object).fetch_all(db).await?;
+    let piece = |(number, body, size): (i32, String, i64)| Piece {
+        number,
         body,
         size: size.unsigned_abs(),
     };

@@ -5,16 +5,18 @@ use s3s::{
     dto::{
         Bucket, BucketLocationConstraint, CommonPrefix, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
         DeleteBucketOutput, ETag, EncodingType, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
-        HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
-        ListObjectsV2Output, Object, ObjectStorageClass,
+        HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ListObjectVersionsInput, ListObjectVersionsOutput,
+        ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass,
+        ObjectVersion, ObjectVersionStorageClass,
     },
 };
 
 use super::{
-    database::{now_us, timestamp},
+    database::{Disk, now_us, timestamp},
     fault::Result,
     listing::{self, Page, Query, url_encoded},
-    names::require_bucket,
+    names::{ONLY_VERSION, require_bucket},
+    on_settings::owner,
     service::Service,
 };
 
@@ -69,7 +71,7 @@ impl Service {
 
     pub(super) async fn delete_bucket(&self, request: S3Request<DeleteBucketInput>) -> Result<DeleteBucketOutput> {
         let bucket = request.input.bucket;
-        let mut db = self.database().write().await?;
+        let mut db = self.database().write_to(Disk::Reserve).await?;
         require_bucket(&mut db, &bucket).await?;
         let occupied: Option<&str> = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM object WHERE bucket = $1)
@@ -111,10 +113,7 @@ impl Service {
         let prefix = input.prefix.unwrap_or_default();
         let delimiter = input.delimiter.filter(|delimiter| !delimiter.is_empty());
         let marker = input.marker.unwrap_or_default();
-        let from = match marker.as_str() {
-            "" => Vec::new(),
-            marker => listing::after_marker(marker, &prefix, delimiter.as_deref()),
-        };
+        let from = listing::after_marker(&marker, &prefix, delimiter.as_deref());
         let page = self
             .page(&input.bucket, &prefix, delimiter.as_deref(), from, max_keys)
             .await?;
@@ -161,6 +160,52 @@ impl Service {
             common_prefixes: Some(common_prefixes(&page, &spell)),
             delimiter: delimiter.as_deref().map(&spell),
             start_after: input.start_after.as_deref().map(&spell),
+            encoding_type: input.encoding_type,
+            ..Default::default()
+        })
+    }
+
+    /// Every object is the only version of itself.
+    pub(super) async fn list_object_versions(
+        &self,
+        request: S3Request<ListObjectVersionsInput>,
+    ) -> Result<ListObjectVersionsOutput> {
+        let input = request.input;
+        let max_keys = listing::limit(input.max_keys)?;
+        let prefix = input.prefix.unwrap_or_default();
+        let delimiter = input.delimiter.filter(|delimiter| !delimiter.is_empty());
+        let marker = input.key_marker.unwrap_or_default();
+        let from = listing::after_marker(&marker, &prefix, delimiter.as_deref());
+        let page = self
+            .page(&input.bucket, &prefix, delimiter.as_deref(), from, max_keys)
+            .await?;
+        let spell = spelling(input.encoding_type.as_ref());
+        let version = |listed: &listing::Listed| ObjectVersion {
+            key: Some(spell(&listed.key)),
+            version_id: Some(ONLY_VERSION.to_owned()),
+            is_latest: Some(true),
+            size: Some(listed.size),
+            e_tag: Some(ETag::Strong(listed.etag.clone())),
+            last_modified: Some(timestamp(listed.modified_us)),
+            owner: Some(owner()),
+            storage_class: Some(ObjectVersionStorageClass::from_static(
+                ObjectVersionStorageClass::STANDARD,
+            )),
+            ..Default::default()
+        };
+        let next = page.next.as_ref().and(page.last.as_deref()).map(&spell);
+        Ok(ListObjectVersionsOutput {
+            name: Some(input.bucket),
+            prefix: Some(spell(&prefix)),
+            key_marker: Some(spell(&marker)),
+            version_id_marker: input.version_id_marker,
+            max_keys: Some(max_keys),
+            is_truncated: Some(page.next.is_some()),
+            next_version_id_marker: next.as_ref().map(|_| ONLY_VERSION.to_owned()),
+            next_key_marker: next,
+            versions: Some(page.objects.iter().map(version).collect()),
+            common_prefixes: Some(common_prefixes(&page, &spell)),
+            delimiter: delimiter.as_deref().map(&spell),
             encoding_type: input.encoding_type,
             ..Default::default()
         })

@@ -4,7 +4,7 @@ use futures::StreamExt;
 use s3s::{
     S3Error, S3ErrorCode, S3Request, StdError,
     dto::{
-        AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
+        AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, CompleteMultipartUploadInput,
         CompleteMultipartUploadOutput, CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ETag,
         ListMultipartUploadsInput, ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, MultipartUpload, Part,
         Range, StorageClass, UploadPartCopyInput, UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
@@ -24,7 +24,8 @@ use super::{
     on_buckets::spelling,
     on_objects::{check_key, copy_source},
     service::Service,
-    uploads::{self, UploadName},
+    sums::{SumsOf, put_sums, sums_of},
+    uploads::{self, Promised, UploadName},
 };
 
 /// Part numbers go from 1 to this.
@@ -47,7 +48,10 @@ impl Service {
     ) -> Result<CreateMultipartUploadOutput> {
         let input = request.input;
         check_key(&input.key)?;
-        let attributes = Attributes::from(&input);
+        let mut attributes = Attributes::from(&input);
+        let algorithm = input.checksum_algorithm.as_ref().map(ChecksumAlgorithm::as_str);
+        attributes.sums_of = SumsOf::asked(input.checksum_type.as_ref(), algorithm);
+        let checksum_type = input.checksum_algorithm.as_ref().map(|_| attributes.sums_of.into());
         let name = UploadName {
             bucket: input.bucket,
             key: input.key,
@@ -60,6 +64,8 @@ impl Service {
             bucket: Some(name.bucket),
             key: Some(name.key),
             upload_id: Some(name.id),
+            checksum_algorithm: input.checksum_algorithm,
+            checksum_type,
             ..Default::default()
         })
     }
@@ -71,12 +77,13 @@ impl Service {
         check_part_number(input.part_number)?;
         uploads::require_open(&mut *self.database().read().await?, &name).await?;
         let received = self.receive(input.body.take(), expected).await?;
-        let etag = hex::encode(received.body.md5);
-        self.put_part(name, input.part_number, received).await?;
-        Ok(UploadPartOutput {
-            e_tag: Some(ETag::Strong(etag)),
+        let mut output = UploadPartOutput {
+            e_tag: Some(ETag::Strong(hex::encode(received.body.md5))),
             ..Default::default()
-        })
+        };
+        put_sums!(output, received.body.sums.clone());
+        self.put_part(name, input.part_number, received).await?;
+        Ok(output)
     }
 
     pub(super) async fn upload_part_copy(
@@ -96,8 +103,8 @@ impl Service {
             modified_since: input.copy_source_if_modified_since,
             unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let (_, _, stream) = self
-            .open(&bucket, &key, |source| {
+        let (_, _, _, stream) = self
+            .open(&bucket, &key, |source, _| {
                 conditions.check_source(&source.etag, source.modified_us)?;
                 range.map_or(Ok(0..source.size), |range| {
                     Ok(range.check(source.size).map_err(S3Error::from)?)
@@ -125,6 +132,10 @@ impl Service {
     ) -> Result<CompleteMultipartUploadOutput> {
         let input = request.input;
         let name = upload_name!(input);
+        let promised = Promised {
+            size: input.mpu_object_size,
+            sums: sums_of!(input),
+        };
         let parts = input
             .multipart_upload
             .and_then(|upload| upload.parts)
@@ -133,17 +144,22 @@ impl Service {
             matches: input.if_match,
             none_match: input.if_none_match,
         };
-        let etag = self
+        let (etag, sums, kind) = self
             .change(None, move |db| {
-                Box::pin(async move { uploads::complete(db, &name, &parts, input.mpu_object_size, &conditions).await })
+                Box::pin(async move { uploads::complete(db, &name, &parts, &promised, &conditions).await })
             })
             .await?;
+        let mut output = CompleteMultipartUploadOutput::default();
+        if !sums.is_empty() {
+            output.checksum_type = Some(kind.into());
+            put_sums!(output, sums);
+        }
         Ok(CompleteMultipartUploadOutput {
             location: Some(format!("/{}/{}", input.bucket, listing::url_encoded(&input.key))),
             bucket: Some(input.bucket),
             key: Some(input.key),
             e_tag: Some(ETag::Strong(etag)),
-            ..Default::default()
+            ..output
         })
     }
 
@@ -152,10 +168,8 @@ impl Service {
         request: S3Request<AbortMultipartUploadInput>,
     ) -> Result<AbortMultipartUploadOutput> {
         let name = upload_name!(request.input);
-        self.change(None, move |db| {
-            Box::pin(async move { Ok(((), uploads::abort(db, &name).await?)) })
-        })
-        .await?;
+        self.remove(move |db| Box::pin(async move { Ok(((), uploads::abort(db, &name).await?)) }))
+            .await?;
         Ok(AbortMultipartUploadOutput::default())
     }
 
@@ -168,12 +182,16 @@ impl Service {
         uploads::require_open(&mut db, &name).await?;
         let mut parts = uploads::parts(&mut db, &name.id, after, i64::from(max) + 1).await?;
         let truncated = cut(&mut parts, max);
-        let part = |part: &uploads::PartRecord| Part {
-            part_number: Some(part.number),
-            e_tag: Some(ETag::Strong(part.etag.clone())),
-            size: Some(part.size),
-            last_modified: Some(timestamp(part.modified_us)),
-            ..Default::default()
+        let part = |part: &uploads::PartRecord| {
+            let mut listed = Part {
+                part_number: Some(part.number),
+                e_tag: Some(ETag::Strong(part.etag.clone())),
+                size: Some(part.size),
+                last_modified: Some(timestamp(part.modified_us)),
+                ..Default::default()
+            };
+            put_sums!(listed, part.sums.clone());
+            listed
         };
         Ok(ListPartsOutput {
             bucket: Some(name.bucket),

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     bodies::{Bodies, Received},
-    database::Database,
+    database::{Database, Disk},
     fault::Result,
 };
 
@@ -64,13 +64,32 @@ impl Service {
         received: Option<Received>,
         change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<(T, Vec<String>)>> + Send + 'static,
     ) -> Result<T> {
+        self.finish(received, Disk::Free, change).await
+    }
+
+    /// As [`Self::change`], for a change that only removes: blocks of the disk are kept for it.
+    pub(super) async fn remove(
+        &self,
+        change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<((), Vec<String>)>>
+        + Send
+        + 'static,
+    ) -> Result<()> {
+        self.finish(None, Disk::Reserve, change).await
+    }
+
+    async fn finish<T: Send + 'static>(
+        &self,
+        received: Option<Received>,
+        disk: Disk,
+        change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<(T, Vec<String>)>> + Send + 'static,
+    ) -> Result<T> {
         let this = self.clone();
         let commit = async move {
             let name = received.as_ref().map(|received| received.body.name.clone());
             if let Some(received) = received {
                 this.bodies().keep(received).await?;
             }
-            let done = this.commit(change).await;
+            let done = this.commit(disk, change).await;
             let (answer, unneeded) = match done {
                 Ok((answer, unneeded)) => (Ok(answer), unneeded),
                 Err(fault) => {
@@ -86,9 +105,10 @@ impl Service {
 
     async fn commit<T>(
         &self,
+        disk: Disk,
         change: impl for<'db> FnOnce(&'db mut SqliteConnection) -> BoxFuture<'db, Result<T>>,
     ) -> Result<T> {
-        let mut db = self.database().write().await?;
+        let mut db = self.database().write_to(disk).await?;
         let answer = change(&mut db).await?;
         db.commit().await?;
         Ok(answer)
@@ -112,6 +132,31 @@ operations!(
     list_buckets(ListBucketsInput) -> ListBucketsOutput,
     delete_bucket(DeleteBucketInput) -> DeleteBucketOutput,
     get_bucket_location(GetBucketLocationInput) -> GetBucketLocationOutput,
+    get_bucket_accelerate_configuration(GetBucketAccelerateConfigurationInput)
+        -> GetBucketAccelerateConfigurationOutput,
+    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput,
+    get_bucket_cors(GetBucketCorsInput) -> GetBucketCorsOutput,
+    get_bucket_encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput,
+    get_bucket_lifecycle_configuration(GetBucketLifecycleConfigurationInput) -> GetBucketLifecycleConfigurationOutput,
+    get_bucket_logging(GetBucketLoggingInput) -> GetBucketLoggingOutput,
+    get_bucket_notification_configuration(GetBucketNotificationConfigurationInput)
+        -> GetBucketNotificationConfigurationOutput,
+    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput,
+    get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput,
+    get_bucket_policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput,
+    get_bucket_replication(GetBucketReplicationInput) -> GetBucketReplicationOutput,
+    get_bucket_request_payment(GetBucketRequestPaymentInput) -> GetBucketRequestPaymentOutput,
+    get_bucket_tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput,
+    get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput,
+    get_bucket_website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput,
+    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput,
+    get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput,
+    get_object_legal_hold(GetObjectLegalHoldInput) -> GetObjectLegalHoldOutput,
+    get_object_lock_configuration(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput,
+    get_object_retention(GetObjectRetentionInput) -> GetObjectRetentionOutput,
+    get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput,
+    get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput,
+    list_object_versions(ListObjectVersionsInput) -> ListObjectVersionsOutput,
     put_object(PutObjectInput) -> PutObjectOutput,
     get_object(GetObjectInput) -> GetObjectOutput,
     head_object(HeadObjectInput) -> HeadObjectOutput,

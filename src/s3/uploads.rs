@@ -14,10 +14,14 @@ use super::{
     database::{now_us, signed},
     fault::Result,
     names::{Content, NewObject, put_object, require_bucket, unneeded},
+    sums::{Sums, SumsOf, sums_of},
 };
 
 /// The smallest size of every part except the last, in bytes (5 MiB).
 const MIN_PART: i64 = 5 * 1024 * 1024;
+
+/// The most uploads that are open at a time.
+const MOST_OPEN: i64 = 10_000;
 
 /// How long a completed upload is remembered, in microseconds (one day).
 const REMEMBERED_US: i64 = 24 * 3600 * 1_000_000;
@@ -37,6 +41,15 @@ pub(super) struct PartRecord {
     pub(super) size: i64,
     pub(super) etag: String,
     pub(super) modified_us: i64,
+    #[sqlx(try_from = "String")]
+    pub(super) sums: Sums,
+}
+
+/// What a client promises of the whole.
+#[derive(Debug, Default)]
+pub(super) struct Promised {
+    pub(super) size: Option<i64>,
+    pub(super) sums: Sums,
 }
 
 /// An open upload, as listed.
@@ -50,6 +63,13 @@ pub(super) struct OpenUpload {
 /// Records a new upload.
 pub(super) async fn create(db: &mut SqliteConnection, name: &UploadName, attributes: &Attributes) -> Result<()> {
     require_bucket(db, &name.bucket).await?;
+    let open: i64 = sqlx::query_scalar("SELECT count(*) FROM upload WHERE completed_etag IS NULL")
+        .fetch_one(&mut *db)
+        .await?;
+    if open >= MOST_OPEN {
+        let message = format!("{open} uploads are open; complete or abort some of them");
+        return Err(S3Error::with_message(S3ErrorCode::SlowDown, message).into());
+    }
     sqlx::query("INSERT INTO upload (id, bucket, key, attributes, initiated_us) VALUES ($1, $2, $3, $4, $5)")
         .bind(&name.id)
         .bind(&name.bucket)
@@ -98,13 +118,16 @@ pub(super) async fn put_part(
         .fetch_all(&mut *db)
         .await?;
     let modified_us = now_us();
-    sqlx::query("INSERT INTO part (upload, number, body, size, etag, modified_us) VALUES ($1, $2, $3, $4, $5, $6)")
+    let insert =
+        "INSERT INTO part (upload, number, body, size, etag, modified_us, sums) VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    sqlx::query(insert)
         .bind(&name.id)
         .bind(number)
         .bind(&body.name)
         .bind(signed(body.size))
         .bind(hex::encode(body.md5))
         .bind(modified_us)
+        .bind(serde_json::to_string(&body.sums)?)
         .execute(&mut *db)
         .await?;
     Ok((modified_us, unneeded(db, replaced).await?))
@@ -113,32 +136,43 @@ pub(super) async fn put_part(
 /// Up to `limit` parts with numbers above `after`.
 pub(super) async fn parts(db: &mut SqliteConnection, upload: &str, after: i32, limit: i64) -> Result<Vec<PartRecord>> {
     let parts = sqlx::query_as(
-        "SELECT number, size, etag, modified_us FROM part WHERE upload = $1 AND number > $2 ORDER BY number LIMIT $3",
+        "SELECT number, size, etag, modified_us, sums FROM part WHERE upload = $1 AND number > $2 ORDER BY number LIMIT $3",
     );
     Ok(parts.bind(upload).bind(after).bind(limit).fetch_all(db).await?)
 }
 
-/// Turns the named parts into the object, without touching their bytes. Returns its entity tag and the bodies that are
-/// no longer needed. Repeating a completed call returns the same.
+/// Turns the named parts into the object, without touching their bytes. Returns its entity tag and checksums, and the
+/// bodies that are no longer needed. Repeating a completed call returns the same.
 pub(super) async fn complete(
     db: &mut SqliteConnection,
     name: &UploadName,
     wanted: &[CompletedPart],
-    size: Option<i64>,
+    promised: &Promised,
     conditions: &WriteConditions,
-) -> Result<(String, Vec<String>)> {
-    let (attributes, completed) = find(db, name).await?;
+) -> Result<((String, Sums, SumsOf), Vec<String>)> {
+    let (mut attributes, completed) = find(db, name).await?;
     if let Some(etag) = completed {
-        return Ok((etag, Vec::new()));
+        return Ok(((etag, attributes.sums, attributes.sums_of), Vec::new()));
     }
     let present = parts(db, &name.id, 0, i64::MAX).await?;
     let chosen = choose(&present, wanted)?;
     let total: i64 = chosen.iter().map(|part| part.size).sum();
-    if size.is_some_and(|size| size != total) {
+    if promised.size.is_some_and(|size| size != total) {
         let message = format!("the parts have {total} bytes together");
         return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, message).into());
     }
     let etag = multipart_etag(&chosen)?;
+    let sums: Vec<_> = chosen
+        .iter()
+        .map(|part| (part.sums.clone(), part.size.unsigned_abs()))
+        .collect();
+    let sums = Sums::of_parts(&sums, attributes.sums_of);
+    if let Some(header) = sums.differs_from(&promised.sums) {
+        let message = format!("the parts together do not match {header}");
+        return Err(S3Error::with_message(S3ErrorCode::BadDigest, message).into());
+    }
+    attributes.sums = sums.clone();
+    let kind = attributes.sums_of;
 
     let mut dropped: Vec<String> = Vec::new();
     for part in present.iter().filter(|part| !chosen.contains(part)) {
@@ -156,14 +190,15 @@ pub(super) async fn complete(
         .bind(&name.id)
         .execute(&mut *db)
         .await?;
-    sqlx::query("UPDATE upload SET completed_etag = $2, completed_us = $3 WHERE id = $1")
+    sqlx::query("UPDATE upload SET completed_etag = $2, completed_us = $3, attributes = $4 WHERE id = $1")
         .bind(&name.id)
         .bind(&etag)
         .bind(modified_us)
+        .bind(serde_json::to_string(&object.attributes)?)
         .execute(&mut *db)
         .await?;
     dropped.extend(replaced);
-    Ok((etag, unneeded(db, dropped).await?))
+    Ok(((etag, sums, kind), unneeded(db, dropped).await?))
 }
 
 /// Removes an upload and its parts. Returns the bodies that are no longer needed.
@@ -226,8 +261,9 @@ fn choose(present: &[PartRecord], wanted: &[CompletedPart]) -> Result<Vec<PartRe
         let at = present
             .binary_search_by_key(&number, |part| part.number)
             .map_err(|_| S3ErrorCode::InvalidPart)?;
-        if part.e_tag.as_ref().map(ETag::value) != Some(&present[at].etag) {
-            let message = format!("part {number} has another entity tag");
+        let has_other_sums = present[at].sums.differs_from(&sums_of!(part)).is_some();
+        if part.e_tag.as_ref().map(ETag::value) != Some(&present[at].etag) || has_other_sums {
+            let message = format!("part {number} has another entity tag or checksum");
             return Err(S3Error::with_message(S3ErrorCode::InvalidPart, message).into());
         }
         chosen.push(present[at].clone());
@@ -259,6 +295,7 @@ mod tests {
             size,
             etag: hex::encode(Md5::digest([number.to_le_bytes()[0]])),
             modified_us: 0,
+            sums: Sums::default(),
         }
     }
 

@@ -35,6 +35,9 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// The state of the job's sandbox, even if an earlier process started it.
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure>;
 
+    /// The last lines of its agent on standard error, while it runs too.
+    async fn last_words(&self, job: JobId) -> Result<Vec<String>, Failure>;
+
     /// Its current and peak usage. After its end, its total usage, until it is destroyed.
     async fn usage(&self, job: JobId) -> Result<Usage, Failure>;
 
@@ -52,6 +55,11 @@ pub trait Driver: fmt::Debug + Send + Sync {
 
     /// The driver's name when it makes sandboxes with this kernel.
     fn kind(&self, kernel: Kernel) -> DriverKind;
+
+    /// Whether the site has configured it to make sandboxes with this kernel, so that it is missed when it cannot.
+    fn is_meant_for(&self, kernel: Kernel) -> bool {
+        kernel == Kernel::Shared
+    }
 
     /// The most memory in bytes that a sandbox with this kernel takes in addition to its job's limit.
     fn memory_beside(&self, kernel: Kernel) -> u64 {
@@ -117,6 +125,8 @@ pub struct SandboxSpec {
     /// The server's URL for sandboxes on another host, or in a virtual machine of the engine; `None` if not
     /// configured.
     pub server_url: Option<String>,
+    /// The authorities that the agent trusts there, PEM.
+    pub server_ca_bundle: Option<String>,
     /// Keep its files in a directory that can be read afterwards, rather than in one file with a size, where there is
     /// the choice.
     pub in_directory: bool,

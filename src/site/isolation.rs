@@ -4,7 +4,11 @@
 use std::path::Path;
 
 use super::sandboxes::{docker_driver, namespace_driver};
-use kiln_records::{Failure, arch::Arch, run::Kernel};
+use kiln_records::{
+    Failure,
+    arch::Arch,
+    run::{DriverKind, Kernel},
+};
 
 use crate::{
     config::{Config, ForeignIsolation},
@@ -68,9 +72,18 @@ impl Chosen {
 }
 
 /// A container engine with virtual machines first, then machines of this host that its CPU runs. A machine with an
-/// emulated CPU takes tens of times as long, so a user has to ask for it.
+/// emulated CPU takes tens of times as long, so a user, or `drivers` in `[isolation]`, has to ask for it.
 async fn automatic(config: &Config) -> Result<Chosen, Failure> {
+    if let Some((first, others)) = config.isolation.drivers.split_first()
+        && others.iter().all(|driver| driver.kernel() == first.kernel())
+    {
+        return Ok(Chosen::of(
+            first.kernel(),
+            "since `drivers` in [isolation] names no other",
+        ));
+    }
     if config.docker.vm_runtime.is_some()
+        && config.isolation.allows(DriverKind::Kata)
         && let Some(engine) = docker_driver(config, &server_id(&config.data_dir)?.to_string())?
         && let Ok(machine) = engine.own_kernel().await
     {
@@ -87,6 +100,9 @@ async fn automatic(config: &Config) -> Result<Chosen, Failure> {
     let why = match toolboxes.find(Arch::host()) {
         // The kernel of machines comes with the toolbox.
         None => "since there is no toolbox yet".to_owned(),
+        Some(_) if !config.isolation.allows(DriverKind::Microvm) => {
+            "since `drivers` in [isolation] does not name `microvm`".to_owned()
+        }
         Some(_) => match driver.own_kernel().await {
             Ok(machine) if machine.accelerated => {
                 return Ok(Chosen::of(

@@ -3,28 +3,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kiln_records::{Failure, arch::Arch};
-use tokio::net::UnixListener;
+use axum::Router;
+use kiln_records::{Failure, JobId, arch::Arch};
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::{
+    descriptors::Descriptors,
     places::places,
-    sandboxes::{agent, doors_dir, namespace_driver, shell_place, toolboxes},
+    sandboxes::{agent, namespace_driver, shell_place, toolboxes},
 };
 use crate::{
-    api,
+    api::{self, connections::AgentPlaces},
     artifacts::ArtifactStore,
     config::Config,
     host,
     orchestrate::{
-        Equipment, Orchestrator, Parts, loops,
+        AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, job_span, loops, make_doors_root,
         runner::{Runner, Runners, server_id},
     },
-    sandbox::{
-        agents::Agents,
-        doors::{self, AGENT_SOCKET, Doors},
-        toolbox::Toolbox,
-    },
+    sandbox::{agents::Agents, namespace::make_private_dir, toolbox::Toolbox},
     store::{LogFeed, SharedStore},
 };
 
@@ -37,8 +36,8 @@ pub(super) struct JobService {
     /// The orchestrator, for the API.
     pub(super) orchestrator: Arc<Orchestrator>,
     equipment: Arc<Equipment>,
-    agents: UnixListener,
-    _doors: Doors,
+    agents: mpsc::UnboundedReceiver<AgentSocket>,
+    agent_places: AgentPlaces<JobId>,
 }
 
 impl JobService {
@@ -67,18 +66,21 @@ impl JobService {
         let known = Arch::ALL.into_iter().filter_map(|arch| toolboxes.find(arch));
         let equipment = Arc::new(Equipment::new(agents, known));
         let local = namespace_driver(config).map_err(hint)?;
-        let (local, doors_dir) = match runner {
+        let (local, outer) = match runner {
             // Sandboxes of a command end with it.
-            Some(runner) => (local.attached(), doors_dir(runner.dir())?),
-            None => (local, doors_dir(&config.data_dir.join("agents"))?),
+            Some(runner) => (local.attached(), runner.dir().to_owned()),
+            None => (local, config.data_dir.join("agents")),
         };
+        make_private_dir(&outer)?;
         let places = places(config, local, &id.to_string(), Arc::clone(&equipment)).map_err(hint)?;
-        let failed = |error: std::io::Error| Failure::io("cannot make the agents' socket", &error);
-        let listener = doors::listen(&doors_dir, AGENT_SOCKET).map_err(failed)?;
-        let listener = UnixListener::from_std(listener).map_err(failed)?;
         let mut ports = config.isolation.loopback_ports.clone();
         ports.extend(s3_endpoint.and_then(loopback_port));
-        let doors = Doors::open(&doors_dir, &ports)?;
+        // A port that is named twice, or is that of S3, is one door.
+        ports.sort_unstable();
+        ports.dedup();
+        let (sockets, agents_sockets) = mpsc::unbounded_channel();
+        let descriptors = Descriptors::of_this_process();
+        let doors = JobDoors::new(make_doors_root(&outer)?, ports, descriptors.relays(), sockets);
         let orchestrator = Orchestrator::new(Parts {
             id,
             runner: runner.map(Runner::id),
@@ -88,13 +90,12 @@ impl JobService {
             artifacts,
             places,
             equipment: Arc::clone(&equipment),
-            doors_dir,
-            doors: ports,
+            doors,
             shell_place: shell_place(config),
             isolation: config.isolation.clone(),
             network: config.network.clone(),
             services: s3_endpoint.into_iter().map(str::to_owned).collect(),
-            agent_url: config.server.agent_url.clone(),
+            agent_address: AgentAddress::of(&config.server),
             emulation: config.emulation.clone(),
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),
@@ -103,25 +104,37 @@ impl JobService {
         Ok(Self {
             orchestrator: Arc::new(orchestrator),
             equipment,
-            agents: listener,
-            _doors: doors,
+            agents: agents_sockets,
+            agent_places: AgentPlaces::new(descriptors.agents()),
         })
     }
 
     /// Carries out jobs until `stop` fires. Sandboxes keep running, and wait for the next server.
     pub(super) async fn run(self, config: &Config, stop: &CancellationToken) {
         let calls = api::agent::router(self.orchestrator.clone());
-        let agents = axum::serve(self.agents, calls).into_future();
         tokio::select! {
             () = loops::run(self.orchestrator, stop) => {}
             () = make_toolboxes(config, &self.equipment) => {}
-            served = agents => {
-                if let Err(error) = served {
-                    tracing::error!(%error, "the agents' socket broke");
-                }
-            }
+            () = serve_agents(self.agents, &self.agent_places, &calls) => {}
         }
     }
+}
+
+/// Serves the sockets of agents, each until its job has no sandbox any more. Never ends.
+async fn serve_agents(mut sockets: mpsc::UnboundedReceiver<AgentSocket>, places: &AgentPlaces<JobId>, calls: &Router) {
+    let mut serving = JoinSet::new();
+    while let Some(AgentSocket { job, listener, closed }) = sockets.recv().await {
+        while serving.try_join_next().is_some() {}
+        let (places, calls) = (places.clone(), calls.clone());
+        let serve = async move {
+            tokio::select! {
+                () = closed.cancelled() => {}
+                () = places.serve(listener, job, calls) => {}
+            }
+        };
+        serving.spawn(serve.instrument(job_span(job)));
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Builds toolboxes once the first job, or the first build node of another architecture, waits for one. Never ends.

@@ -16,6 +16,7 @@ use tokio::{net::UnixListener, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    descriptors::Descriptors,
     jobs::JobService,
     objects::artifact_store,
     records::open_store,
@@ -136,7 +137,7 @@ impl Local {
         let app = serve::app(
             api.clone().router(),
             None,
-            Auth::open(&config.limits),
+            Auth::open(Vec::new(), &config.limits),
             Limits::from(&config.limits),
         );
         let mut tasks = JoinSet::new();
@@ -178,10 +179,13 @@ impl Local {
         &self.artifacts
     }
 
-    /// The files that a job's sandbox on this host left, if sandboxes can be made.
-    pub fn kept_at(&self, job: JobId) -> Option<PathBuf> {
-        let driver = namespace_driver(&self.config).ok()?;
-        Some(driver.kept_at(job))
+    /// The files that a job's sandbox on this host left.
+    ///
+    /// # Errors
+    ///
+    /// When sandboxes cannot be made or looked at here.
+    pub fn kept_at(&self, job: JobId) -> Result<PathBuf, Failure> {
+        namespace_driver(&self.config)?.kept_at(job)
     }
 
     /// Succeeds if jobs can be carried out here.
@@ -210,9 +214,10 @@ impl Local {
         if let Some(sockets) = background.agents.take() {
             let calls = api::agent::router(jobs.orchestrator.clone());
             let (stop, config) = (self.stop.clone(), self.config.clone());
+            let places = Descriptors::of_this_process().api();
             background.tasks.spawn(async move {
                 let served = match certificate(&config) {
-                    Ok(certificate) => sockets.serve(calls, certificate, &stop).await,
+                    Ok(certificate) => sockets.serve(calls, certificate, &places, &stop).await,
                     Err(failure) => Err(std::io::Error::other(failure)),
                 };
                 if let Err(error) = served {

@@ -5,6 +5,7 @@
 //! S3, drivers, toolboxes. `kiln serve` runs all of them joined as a [`Server`], commands that carry out jobs without one
 //! work on a [`Local`] site, and other commands take single parts.
 
+mod descriptors;
 mod isolation;
 mod jobs;
 mod local;
@@ -15,6 +16,7 @@ mod sandboxes;
 mod server;
 
 pub use self::{
+    descriptors::allow_many as allow_many_descriptors,
     isolation::Isolation,
     jobs::loopback_port,
     local::Local,

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use kiln_records::Failure;
 use kiln_s3::{EmbeddedError, EmbeddedS3};
 
+use super::descriptors::Descriptors;
 use crate::{artifacts::ArtifactStore, config::Config};
 
 /// The S3 service to use, and the embedded one if it is used, which stops when the returned value is dropped.
@@ -38,7 +39,8 @@ pub async fn embedded_s3(config: &Config, port: u16) -> Result<EmbeddedS3, Failu
 }
 
 async fn start(config: &Config, address: SocketAddr) -> Result<EmbeddedS3, EmbeddedError> {
-    EmbeddedS3::start(&config.data_dir.join("s3"), address).await
+    let most = Descriptors::of_this_process().s3();
+    EmbeddedS3::start_with(&config.data_dir.join("s3"), address, most).await
 }
 
 async fn over(embedded: EmbeddedS3) -> Result<(ArtifactStore, Option<EmbeddedS3>), Failure> {

@@ -48,6 +48,7 @@ pub(super) fn places(
             agents: agents.clone(),
             packer: packer.clone(),
             vm_runtime: None,
+            dns: Vec::new(),
         };
         Arc::new(DockerDriver::new(settings)) as Arc<dyn Driver>
     };

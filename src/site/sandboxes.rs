@@ -3,8 +3,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use kiln_records::{Code, Failure};
@@ -17,7 +16,7 @@ use crate::{
     sandbox::{
         agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
-        namespace::{NamespaceDriver, make_private_dir},
+        namespace::NamespaceDriver,
         toolboxes::Toolboxes,
     },
 };
@@ -81,6 +80,7 @@ pub fn docker_driver(config: &Config, installation: &str) -> Result<Option<Docke
         agents: Agents::beside(agent()?),
         packer: namespace_driver(config)?,
         vm_runtime: config.docker.vm_runtime.clone(),
+        dns: config.docker.dns.clone(),
     })))
 }
 
@@ -135,14 +135,4 @@ pub(super) fn node_login(config: &Config) -> RemoteNodeSettings {
 /// The toolboxes of this data directory.
 pub fn toolboxes(config: &Config) -> Result<Toolboxes, Failure> {
     Toolboxes::new(&config.data_dir.join("toolboxes"), namespace_driver(config)?)
-}
-
-/// The directory of sockets for agents, below `outer`. Sandboxes see it; on the host only this user can enter it.
-pub(super) fn doors_dir(outer: &Path) -> Result<PathBuf, Failure> {
-    make_private_dir(outer)?;
-    let inner = outer.join("doors");
-    let failed = |error: std::io::Error| Failure::io("cannot make the agents' directory", &error);
-    fs_err::create_dir_all(&inner).map_err(failed)?;
-    fs_err::set_permissions(&inner, PermissionsExt::from_mode(0o755)).map_err(failed)?;
-    Ok(inner)
 }

@@ -2,24 +2,27 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Extension, Router};
 use kiln_records::{Code, Failure};
 use kiln_s3::EmbeddedS3;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::{jobs::JobService, objects::served_artifact_store, records::open_store, sandboxes::node_login};
+use super::{
+    descriptors::Descriptors, jobs::JobService, objects::served_artifact_store, records::open_store,
+    sandboxes::node_login,
+};
 use crate::{
     api::{
         self, Api, Shared,
-        auth::{Auth, oidc::Oidc},
+        auth::{Auth, Trust, oidc::Oidc},
         limits::Limits,
         orphans,
         serve::{self, Sockets},
         tls::Certificate,
     },
     config::{Access, Config},
-    orchestrate::ask::Asker,
+    orchestrate::{AgentAddress, ask::Asker},
     store::{LogFeed, SharedStore},
 };
 
@@ -40,6 +43,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Joined {
     sockets: Sockets,
+    /// The sockets whose callers need no token.
+    trusted: Sockets,
     certificate: Option<Certificate>,
     oidc: Option<Arc<Oidc>>,
     embedded: Option<EmbeddedS3>,
@@ -76,6 +81,11 @@ impl Server {
         self.joined.sockets.addresses()
     }
 
+    /// The addresses where callers need no token.
+    pub fn trusted_addresses(&self) -> &[SocketAddr] {
+        self.joined.trusted.addresses()
+    }
+
     /// The address of the embedded S3 service, if used.
     pub fn embedded_s3(&self) -> Option<String> {
         self.joined.embedded.as_ref().map(EmbeddedS3::endpoint)
@@ -103,10 +113,12 @@ impl Joined {
         let oidc = Oidc::new(&config.oidc)?.map(Arc::new);
         let certificate = certificate(config)?;
         let sockets = Sockets::open(&config.server.listen.0).await?;
+        let trusted = Sockets::open(&config.trusted_listener.listen.0).await?;
         let (artifacts, embedded) = served_artifact_store(config).await?;
+        let hosts = config.server.hosts.clone();
         let auth = match config.access() {
-            Access::Open => Auth::open(&config.limits),
-            Access::Authenticated => Auth::guarded(Arc::clone(store), oidc.clone(), &config.limits),
+            Access::Open => Auth::open(hosts, &config.limits),
+            Access::Authenticated => Auth::guarded(Arc::clone(store), oidc.clone(), hosts, &config.limits),
         };
         let feed = Arc::new(LogFeed::default());
         let jobs = if config.jobs.run {
@@ -149,6 +161,7 @@ impl Joined {
         let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
         Ok(Self {
             sockets,
+            trusted,
             certificate,
             oidc,
             embedded,
@@ -161,6 +174,7 @@ impl Joined {
     async fn run(self, config: &Config, stop: &CancellationToken) -> Result<(), Failure> {
         let Self {
             sockets,
+            trusted,
             certificate,
             oidc,
             embedded,
@@ -168,6 +182,7 @@ impl Joined {
             api,
             app,
         } = self;
+        let carries_out = jobs.is_some();
         let carrying_out = async {
             match jobs {
                 Some(jobs) => jobs.run(config, stop).await,
@@ -180,13 +195,38 @@ impl Joined {
                 None => std::future::pending().await,
             }
         };
+        let trying_out = async {
+            if let Some(address) = AgentAddress::of(&config.server).filter(|_| carries_out) {
+                address.try_out().await;
+            }
+            std::future::pending::<()>().await;
+        };
         let scheduler = api.scheduler();
         tracing::info!(addresses = ?sockets.addresses(), "ready");
+        let rule = Arc::new(Trust::from(&config.trusted_listener));
+        if !trusted.addresses().is_empty() {
+            let settings = &config.trusted_listener;
+            let (addresses, networks) = (trusted.addresses(), &settings.networks);
+            tracing::warn!(
+                ?addresses,
+                ?networks,
+                role = settings.role.name(),
+                "callers need no token there"
+            );
+        }
+        let serving = async {
+            let places = Descriptors::of_this_process().api();
+            let open = trusted.serve(app.clone().layer(Extension(rule)), None, &places, stop);
+            futures::future::try_join(sockets.serve(app, certificate, &places, stop), open)
+                .await
+                .map(drop)
+        };
         let served = tokio::select! {
-            served = sockets.serve(app, certificate, stop) => served,
+            served = Box::pin(serving) => served,
             () = following => Ok(()),
             () = sweep(&api) => Ok(()),
             () = scheduler.run() => Ok(()),
+            () = trying_out => Ok(()),
             // Ends when stopped, like the API, which may have requests to finish.
             () = async { carrying_out.await; std::future::pending().await } => Ok(()),
         };

@@ -12,27 +12,31 @@ use super::Result;
 /// control characters of terminals.
 #[async_trait]
 pub trait JobLogs: Send + Sync {
-    /// Adds the log lines in an agent's events, and records that the agent was heard. `first` is the agent's own
+    /// Adds the log lines in the events of the agent of a job's attempt, and records that the agent was heard. `first` is the agent's own
     /// number of the first event, counted from 0 in each attempt; events that are stored already are skipped. An event
     /// without a log line is only counted. An empty batch is a sign of life. `progressed` says that the job made
     /// progress.
     ///
+    /// `limit` is the size that the job's log may have, in bytes; an attempt gets its [share](kiln_records::log::share).
+    /// The first line beyond it is replaced by one that says so, and all later ones of the attempt are only counted.
+    ///
     /// Lines, numbers and times change together, and are durable once the call returns.
     async fn append(
         &self,
-        job: JobId,
-        attempt: u32,
+        of: (JobId, u32),
         first: u64,
         said: &[Option<LogLine>],
         progressed: bool,
+        limit: u64,
         now: Moment,
     ) -> Result<Appended>;
 
     /// Adds lines of the server itself.
     async fn say(&self, job: JobId, lines: &[LogLine], now: Moment) -> Result<()>;
 
-    /// Up to `limit` lines of a log in order, after the line `after` or from the first.
-    async fn log_page(&self, job: JobId, after: Option<u64>, limit: u32) -> Result<Vec<LogRow>>;
+    /// Up to `limit` lines of a log in order, after the line `after` or from the first. Long lines make a page shorter:
+    /// it takes no more memory than some megabytes.
+    async fn log_page(&self, job: JobId, after: Option<u64>, limit: u32) -> Result<LogRows>;
 
     /// The number of lines in a log.
     async fn log_length(&self, job: JobId) -> Result<u64>;
@@ -71,4 +75,17 @@ pub struct Pulse {
     pub heard: Moment,
     /// When the job last made progress; initially, when the agent was first heard.
     pub progressed: Moment,
+    /// The size of the log of all attempts, in bytes.
+    pub log_bytes: u64,
+    /// The size of the log of the attempts before this one, in bytes.
+    pub log_bytes_before: u64,
+}
+
+/// A page of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRows {
+    /// Its lines, in order.
+    pub rows: Vec<LogRow>,
+    /// Whether later lines exist.
+    pub more: bool,
 }

@@ -7,6 +7,10 @@
 //! The store also records which S3 objects each record refers to. An object that the last record forgets is marked as
 //! *doomed* in the same transaction, and stays so until it has been removed from S3. So no object that is still named
 //! is ever removed, and no other is ever forgotten.
+//!
+//! A record can name objects that are not its own. Its own are those whose keys are laid out as Kiln and IMS lay out
+//! the objects of that record; only these may be removed with it. Whoever still names the object of a record that is
+//! gone inherits it.
 
 mod fault;
 mod feed;
@@ -20,14 +24,15 @@ use std::{fmt, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use kiln_records::{
-    Code, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-    RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, arch::Arch, schedule::Tick,
+    Code, FailedTwin, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe,
+    RecipeId, RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, arch::Arch, link::RECIPES,
+    schedule::Tick,
 };
 use uuid::Uuid;
 
 pub use self::{
     feed::LogFeed,
-    logs::{Appended, JobLogs, Pulse},
+    logs::{Appended, JobLogs, LogRows, Pulse},
     postgres::PostgresStore,
     sqlite::SqliteStore,
 };
@@ -63,6 +68,7 @@ pub trait Store:
     + Runs
     + Schedules
     + JobLogs
+    + FailedTwins
     + RemoteBuildNodes
     + Tokens
     + fmt::Debug
@@ -71,9 +77,9 @@ pub trait Store:
     async fn ping(&self) -> Result<()>;
 
     /// Objects that no record names any more, oldest first.
-    async fn doomed(&self, limit: u32) -> Result<Vec<String>>;
+    async fn doomed(&self, limit: u32) -> Result<Vec<Doomed>>;
 
-    /// Records that these objects are gone from S3.
+    /// Records that nothing is left to do about these objects.
     async fn forget_doomed(&self, paths: &[String]) -> Result<()>;
 
     /// Finishes running operations and closes the store.
@@ -87,6 +93,18 @@ pub trait Record: Clone + Send + Sync + 'static {
 
     /// The record's id.
     fn id(&self) -> Self::Id;
+
+    /// The beginning of the keys of the record's own objects, if it has any.
+    fn own_keys(id: Self::Id) -> Option<String>;
+}
+
+/// An object that no record names any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doomed {
+    /// `s3://bucket/key`.
+    pub path: String,
+    /// Whether its key is that of an object of the records that named it.
+    pub own: bool,
 }
 
 /// Records of one kind, live and deleted.
@@ -270,6 +288,19 @@ pub trait RemoteBuildNodes: Send + Sync {
     async fn delete_nodes(&self, xname: Option<&str>) -> Result<u64>;
 }
 
+/// Pairs of programs whose native twins have failed.
+#[async_trait]
+pub trait FailedTwins: Send + Sync {
+    /// Adds a pair, unless it is known. The oldest ones beyond [`FailedTwin::MOST`] are forgotten.
+    async fn add_failed_twin(&self, failed: &FailedTwin) -> Result<()>;
+
+    /// The pairs, newest first: all of them, or those for images of one architecture.
+    async fn failed_twins(&self, target: Option<Arch>) -> Result<Vec<FailedTwin>>;
+
+    /// Forgets the pair that failed in a job, so that it is used again. Returns whether it was known.
+    async fn forget_failed_twin(&self, job: JobId) -> Result<bool>;
+}
+
 /// API tokens.
 #[async_trait]
 pub trait Tokens: Send + Sync {
@@ -440,7 +471,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => Failure::new(Code::StoreUnavailable, error)
-                .hint("check that the database runs, and that its disk has space"),
+                .hint("check that the database runs, and that its disk has space; jobs and images can be deleted on a full one"),
             StoreError::Damaged(_) => Failure::new(Code::StoreDamaged, error),
             _ => Failure::new(Code::StoreConflict, error),
         }
@@ -448,16 +479,20 @@ impl From<StoreError> for Failure {
 }
 
 macro_rules! record {
-    ($record:ty, $id:ty) => {
+    ($record:ty, $id:ty, $own_keys:expr) => {
         impl Record for $record {
             type Id = $id;
             fn id(&self) -> $id {
                 self.id
             }
+            fn own_keys(id: $id) -> Option<String> {
+                let own_keys: fn($id) -> Option<String> = $own_keys;
+                own_keys(id)
+            }
         }
     };
 }
 
-record!(Recipe, RecipeId);
-record!(Image, ImageId);
-record!(PublicKey, PublicKeyId);
+record!(Recipe, RecipeId, |id| Some(format!("{RECIPES}{id}/")));
+record!(Image, ImageId, |id| Some(format!("{id}/")));
+record!(PublicKey, PublicKeyId, |_| None);

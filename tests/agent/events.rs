@@ -40,6 +40,9 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         environment: Vec::new(),
         emulator: None,
         twins: TwinLevel::Off,
+        verify_twins: false,
+        only_verifies: false,
+        failed_twins: Vec::new(),
         squashfs: SquashfsOptions {
             compressor: Compressor::Zstd,
             level: None,
@@ -54,6 +57,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         ca_bundle: None,
         from: None,
         patience_s: seconds,
+        log_bytes: 64 << 20,
     }
 }
 
@@ -171,6 +175,7 @@ async fn lines_of_the_worst_kind_fit_into_what_the_server_reads() {
         other => panic!("{other:?}"),
     });
     let events = Events::new(server.channel());
+    events.allow(64 << 20);
     // Each byte of it takes six in JSON.
     let worst = "\u{1}".repeat(16 * 1024);
     for _ in 0..500 {

@@ -190,3 +190,29 @@ async fn a_server_that_stays_away_is_given_up() {
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(channel.ended().await, Ending::Dismissed(lost));
 }
+
+/// What strangers send is not even read.
+#[tokio::test]
+async fn the_token_comes_before_the_body() {
+    use tokio::io::AsyncReadExt as _;
+    let server = Server::scripted(|_| Err(Refusal::Over));
+    let path = server.facts.server.strip_prefix("unix:").unwrap();
+    for (token, length, begins) in [
+        ("a wrong one", 1000, "HTTP/1.1 401 "),
+        ("a wrong one", 100_000_000, "HTTP/1.1 401 "),
+        (TOKEN, 100_000_000, "HTTP/1.1 413 "),
+        (TOKEN, 1000, "HTTP/1.1 100 "),
+    ] {
+        let mut stream = tokio::net::UnixStream::connect(path).await.unwrap();
+        let request = format!(
+            "POST /agent/v1/jobs/{}/events HTTP/1.1\r\nhost: kiln\r\nauthorization: Bearer {token}\r\n\
+             content-length: {length}\r\nexpect: 100-continue\r\n\r\n",
+            server.facts.job
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = stream.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..read]);
+        assert!(answer.starts_with(begins), "{token}, {length} bytes: {answer}");
+    }
+}

@@ -38,10 +38,16 @@ impl fmt::Debug for Scripted {
 
 #[async_trait]
 impl AgentCalls for Scripted {
-    async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
-        if job != self.job || token != TOKEN {
-            return Err(Refusal::Unknown);
+    async fn admit(&self, job: JobId, token: &str) -> Result<(), Refusal> {
+        if job == self.job && token == TOKEN {
+            Ok(())
+        } else {
+            Err(Refusal::Unknown)
         }
+    }
+
+    async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
+        self.admit(job, token).await?;
         (self.script.lock().unwrap())(call)
     }
 

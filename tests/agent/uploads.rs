@@ -45,6 +45,11 @@ struct State {
 
 #[async_trait]
 impl AgentCalls for OneUpload {
+    async fn admit(&self, _: JobId, token: &str) -> Result<(), Refusal> {
+        assert_eq!(token, TOKEN);
+        Ok(())
+    }
+
     async fn answer(&self, _: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
         assert_eq!(token, TOKEN);
         match call {

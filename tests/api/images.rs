@@ -90,6 +90,17 @@ async fn tags_have_two_spellings_when_an_image_is_made() {
             .errors();
         assert!(!errors["metadata"].is_null(), "{metadata}");
     }
+    let mistakes = api
+        .post(
+            "/v3/images",
+            json!({"name": "n", "metadata": {"foo": 1, "baz": "x", "bar": []}}),
+        )
+        .await
+        .errors();
+    assert_eq!(
+        mistakes["metadata"],
+        json!({"foo": {"value": ["Not a valid string."]}, "bar": {"value": ["Not a valid string."]}})
+    );
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::api::server::{IMAGES, RECIPES, ROOTFS, Server, artifact, id_of, unique};
+use crate::api::server::{IMAGES, RECIPES, ROOTFS, Server, artifact, id_of};
 
 const MANIFEST: &str = "application/vnd.cray.image.manifest";
 
@@ -22,10 +22,13 @@ async fn head(api: &Server, bucket: &str, key: &str) -> Option<(String, Option<S
 
 /// A deleted recipe whose archive IMS moved; its id and its archive's key as it was.
 async fn moved_recipe(api: &Server, body: &str) -> (String, String) {
-    let key = format!("recipes/{}/recipe.tar.gz", Uuid::new_v4());
+    let id = id_of(&api.recipe(json!({ "link": null })).await);
+    let key = format!("recipes/{id}/recipe.tar.gz");
     put(api, RECIPES, &format!("deleted/{key}"), body).await;
     let link = json!({"path": format!("s3://{RECIPES}/deleted/{key}"), "type": "s3"});
-    let id = id_of(&api.recipe(json!({ "link": link })).await);
+    api.patch(&format!("/v3/recipes/{id}"), json!({ "link": link }))
+        .await
+        .is(200);
     api.delete(&format!("/v3/recipes/{id}")).await.done();
     (id, key)
 }
@@ -51,7 +54,8 @@ async fn a_recipes_archive_comes_back_to_its_place() {
 #[tokio::test]
 async fn an_image_comes_back_as_its_deleted_manifest_says() {
     let api = Server::shared();
-    let id = Uuid::new_v4();
+    let image = api.image(json!({"link": null, "arch": "aarch64"})).await;
+    let id = id_of(&image);
     let (rootfs, manifest) = (format!("{id}/rootfs"), format!("{id}/manifest.json"));
     let place = |key: &str| format!("s3://{IMAGES}/{key}");
     let text = json!({"version": "1.0", "artifacts": [artifact(ROOTFS, &place(&rootfs))]}).to_string();
@@ -64,13 +68,8 @@ async fn an_image_comes_back_as_its_deleted_manifest_says() {
     let list = format!("deleted/{id}/deleted_manifest.json");
     put(&api, IMAGES, &list, &deleted.to_string()).await;
     let link = json!({"path": place(&list), "etag": "", "type": "s3"});
-    let image = api
-        .make(
-            "/v3/images",
-            json!({"name": unique("image"), "link": link, "arch": "aarch64"}),
-        )
-        .await;
-    let path = format!("/v3/images/{}", id_of(&image));
+    let path = format!("/v3/images/{id}");
+    let image = api.patch(&path, json!({ "link": link })).await.is(200).json();
     api.delete(&path).await.done();
     assert_eq!(
         api.read(&format!("/v3/deleted/images/{}", id_of(&image))).await["link"],

@@ -20,6 +20,35 @@ async fn bare_image(api: &Server) -> String {
     id_of(&api.image(json!({"link": null, "arch": "aarch64"})).await)
 }
 
+/// The key of an uploaded object, which is its own: `<prefix>/<random>/<name>`.
+#[track_caller]
+fn own_key(path: &Value, bucket: &str, prefix: &str, name: &str) -> String {
+    let key = path.as_str().unwrap().strip_prefix(&format!("s3://{bucket}/")).unwrap();
+    let own = key.strip_prefix(&format!("{prefix}/")).unwrap();
+    let (random, rest) = own.split_once('/').unwrap();
+    assert!(uuid::Uuid::parse_str(random).is_ok() && rest == name, "{key}");
+    key.to_owned()
+}
+
+/// The keys of all objects with this beginning.
+async fn keys(api: &Server, bucket: &str, prefix: &str) -> Vec<String> {
+    let listed = api
+        .s3()
+        .list_objects_v2()
+        .bucket(bucket)
+        .prefix(prefix)
+        .send()
+        .await
+        .unwrap();
+    let keys = listed.contents().iter().map(|object| object.key().unwrap().to_owned());
+    keys.collect()
+}
+
+async fn content(api: &Server, bucket: &str, key: &str) -> Vec<u8> {
+    let object = api.s3().get_object().bucket(bucket).key(key).send().await.unwrap();
+    object.body.collect().await.unwrap().to_vec()
+}
+
 #[tokio::test]
 async fn an_archive_goes_to_its_recipe() {
     let api = Server::shared();
@@ -28,13 +57,20 @@ async fn an_archive_goes_to_its_recipe() {
     let body: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
     let recipe = put(&api, &path, body.clone()).await.is(200).json();
     assert_eq!(recipe, api.read(&format!("/v3/recipes/{id}")).await);
-    assert_eq!(
-        recipe["link"]["path"],
-        format!("s3://{RECIPES}/recipes/{id}/recipe.tar.gz")
+    let key = own_key(
+        &recipe["link"]["path"],
+        RECIPES,
+        &format!("recipes/{id}"),
+        "recipe.tar.gz",
     );
-    let key = format!("recipes/{id}/recipe.tar.gz");
     let object = api.s3().get_object().bucket(RECIPES).key(&key).send().await.unwrap();
     assert_eq!(object.e_tag().unwrap().trim_matches('"'), recipe["link"]["etag"]);
+    // IMS's helper takes an archive without it for another one, and uploads a second recipe.
+    assert_eq!(
+        object.metadata().unwrap()["md5sum"],
+        hex::encode(md5::Md5::digest(&body))
+    );
+    assert_eq!(object.content_type(), Some("application/x-compressed-tar"));
     assert_eq!(object.body.collect().await.unwrap().to_vec(), body);
     // An existing archive is not replaced.
     put(&api, &path, "other").await.problem(409);
@@ -61,7 +97,7 @@ async fn artifacts_and_a_manifest_make_an_image() {
         assert_eq!(uploaded["type"], media_type);
         assert_eq!(uploaded["size"], kind.len());
         assert_eq!(uploaded["sha256"], hex::encode(Sha256::digest(kind)));
-        assert_eq!(uploaded["link"]["path"], format!("s3://{IMAGES}/{id}/{kind}"));
+        own_key(&uploaded["link"]["path"], IMAGES, &id, kind);
         artifacts.push(uploaded);
     }
     assert_eq!(api.read(&format!("/v3/images/{id}")).await["link"], Value::Null);
@@ -173,10 +209,10 @@ async fn an_object_is_not_larger_than_allowed() {
     // Without saying so beforehand.
     let chunks = stream::iter((0..11).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 100])));
     put(&api, &path, reqwest::Body::wrap_stream(chunks)).await.problem(413);
-    let key = format!("recipes/{id}/recipe.tar.gz");
-    assert!(
-        !api.exists(&format!("s3://{RECIPES}/{key}")).await,
-        "nothing is left of it"
+    assert_eq!(
+        keys(&api, RECIPES, &format!("recipes/{id}/")).await,
+        [""; 0],
+        "something is left of it"
     );
     let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
     assert_eq!(uploads.uploads().len(), 0);
@@ -200,7 +236,7 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
     }
     let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
     assert_eq!(uploads.uploads().len(), 0, "parts are left");
-    assert!(!api.exists(&format!("s3://{RECIPES}/recipes/{id}/recipe.tar.gz")).await);
+    assert_eq!(keys(&api, RECIPES, &format!("recipes/{id}/")).await, [""; 0]);
     assert_eq!(api.read(&format!("/v3/recipes/{id}")).await["link"], Value::Null);
     put(&api, &path, "whole").await.is(200);
 }
@@ -210,10 +246,8 @@ async fn what_was_uploaded_goes_with_its_image() {
     let api = Server::shared();
     for version in ["/v2", "/v3"] {
         let id = bare_image(&api).await;
-        put(&api, &format!("/kiln/v1/images/{id}/artifacts/kernel"), "k")
-            .await
-            .is(200);
-        let object = format!("s3://{IMAGES}/{id}/kernel");
+        let uploaded = put(&api, &format!("/kiln/v1/images/{id}/artifacts/kernel"), "k").await;
+        let object = uploaded.is(200).json()["link"]["path"].as_str().unwrap().to_owned();
         api.delete(&format!("{version}/images/{id}")).await.done();
         if version == "/v3" {
             assert!(api.exists(&object).await);
@@ -241,10 +275,11 @@ fn slow<'a>(api: &'a Server, path: &str) -> (tokio::sync::oneshot::Sender<()>, i
 }
 
 /// Waits until an upload has reached S3.
-async fn begun(api: &Server, bucket: &str, key: &str) {
+async fn begun(api: &Server, bucket: &str, prefix: &str) {
     for _ in 0..500 {
         let uploads = api.s3().list_multipart_uploads().bucket(bucket).send().await.unwrap();
-        if uploads.uploads().iter().any(|upload| upload.key() == Some(key)) {
+        let begins = |key: Option<&str>| key.is_some_and(|key| key.starts_with(prefix));
+        if uploads.uploads().iter().any(|upload| begins(upload.key())) {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -259,34 +294,31 @@ async fn what_comes_too_late_changes_nothing() {
     let path = format!("/kiln/v1/images/{image}/artifacts/rootfs");
     let (end, upload) = slow(&api, &path);
     let meanwhile = async {
-        begun(&api, IMAGES, &format!("{image}/rootfs")).await;
+        begun(&api, IMAGES, &format!("{image}/")).await;
         let rootfs = put(&api, &path, "in time").await.is(200).json();
         let manifest = format!("/kiln/v1/images/{image}/manifest");
         api.send("PUT", &manifest, Some(&json!({ "artifacts": [rootfs] })))
             .await
             .is(200);
         end.send(()).unwrap();
+        own_key(&rootfs["link"]["path"], IMAGES, &image, "rootfs")
     };
-    let (late, ()) = tokio::join!(upload, meanwhile);
+    let (late, key) = tokio::join!(upload, meanwhile);
     late.problem(409);
-    let object = api
-        .s3()
-        .get_object()
-        .bucket(IMAGES)
-        .key(format!("{image}/rootfs"))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(object.body.collect().await.unwrap().to_vec(), b"in time");
+    assert_eq!(content(&api, IMAGES, &key).await, b"in time");
+    let manifest = format!("{image}/manifest.json");
+    let mut expected = [key, manifest];
+    expected.sort();
+    assert_eq!(keys(&api, IMAGES, &format!("{image}/")).await, expected);
 
     // The record went, and with it everything that belongs to it.
     for kind in ["recipes", "images"] {
         let (id, bucket, key) = if kind == "recipes" {
             let id = bare_recipe(&api).await;
-            (id.clone(), RECIPES, format!("recipes/{id}/recipe.tar.gz"))
+            (id.clone(), RECIPES, format!("recipes/{id}/"))
         } else {
             let id = bare_image(&api).await;
-            (id.clone(), IMAGES, format!("{id}/kernel"))
+            (id.clone(), IMAGES, format!("{id}/"))
         };
         let part = if kind == "recipes" {
             "archive"
@@ -301,8 +333,54 @@ async fn what_comes_too_late_changes_nothing() {
         };
         let (late, ()) = tokio::join!(upload, meanwhile);
         late.problem(404);
-        assert!(!api.exists(&format!("s3://{bucket}/{key}")).await, "{kind}");
+        assert_eq!(keys(&api, bucket, &key).await, [""; 0], "{kind}");
         let uploads = api.s3().list_multipart_uploads().bucket(bucket).send().await.unwrap();
         assert_eq!(uploads.uploads().len(), 0, "{kind}");
+    }
+}
+
+/// Of uploads to one record at the same time, none changes what another one was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn uploads_at_the_same_time_leave_each_others_objects_alone() {
+    const CLIENTS: usize = 8;
+    let api = Server::own();
+    for round in 0..4 {
+        let id = bare_recipe(&api).await;
+        let path = format!("/kiln/v1/recipes/{id}/archive");
+        let body = |client: usize| format!("client {client} of round {round} ").repeat(1000 + client);
+        let answers = futures::future::join_all((0..CLIENTS).map(|client| put(&api, &path, body(client)))).await;
+        let mut won = Vec::new();
+        for (client, answer) in answers.into_iter().enumerate() {
+            match answer.status {
+                200 => won.push((client, answer.json())),
+                _ => drop(answer.problem(409)),
+            }
+        }
+        let [(client, recipe)] = won.as_slice() else {
+            panic!("not one has won: {won:?}");
+        };
+        let key = own_key(
+            &recipe["link"]["path"],
+            RECIPES,
+            &format!("recipes/{id}"),
+            "recipe.tar.gz",
+        );
+        assert_eq!(content(&api, RECIPES, &key).await, body(*client).into_bytes());
+        let head = api.s3().head_object().bucket(RECIPES).key(&key).send().await.unwrap();
+        assert_eq!(head.e_tag().unwrap().trim_matches('"'), recipe["link"]["etag"]);
+        let left = keys(&api, RECIPES, &format!("recipes/{id}/")).await;
+        assert_eq!(left, [key], "those of the others are left");
+
+        // Those of an image are all there until its manifest chooses.
+        let id = bare_image(&api).await;
+        let path = format!("/kiln/v1/images/{id}/artifacts/kernel");
+        let answers = futures::future::join_all((0..CLIENTS).map(|client| put(&api, &path, body(client)))).await;
+        for (client, answer) in answers.into_iter().enumerate() {
+            let uploaded = answer.is(200).json();
+            let key = own_key(&uploaded["link"]["path"], IMAGES, &id, "kernel");
+            let kept = content(&api, IMAGES, &key).await;
+            assert_eq!(kept, body(client).into_bytes());
+            assert_eq!(uploaded["sha256"], hex::encode(Sha256::digest(&kept)));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::server::{Server, id_of, unique};
+use crate::api::server::{ROOTFS, Server, artifact, id_of, unique};
 
 const VERSIONS: [&str; 2] = ["/v2", ""];
 
@@ -126,22 +126,25 @@ async fn cascade_says_whether_the_objects_go() {
 #[tokio::test]
 async fn w05_a_shared_object_outlives_all_but_its_last_record() {
     let api = Server::shared();
-    let manifest = |rootfs: &str, own: &str| {
-        json!({"version": "1.0", "artifacts": [
-            crate::api::server::artifact(crate::api::server::ROOTFS, rootfs), crate::api::server::artifact("x/own", own)]})
-    };
-    let rootfs = api.object("boot-images", "shared", b"r").await;
-    let mut images = Vec::new();
+    let artifacts = |rootfs: &str, own: &str| json!([artifact(ROOTFS, rootfs), artifact("x/own", own)]);
+    let (mut images, mut shared) = (Vec::new(), None);
     for _ in 0..2 {
-        let own = api.object("boot-images", "own", b"o").await;
-        let link = api.manifest_of(&manifest(&rootfs, &own)).await;
-        images.push((id_of(&api.image(json!({ "link": link })).await), own));
+        let image = api.image(json!({"link": null})).await;
+        let own = api.own_object(&image, "own").await;
+        let rootfs = match &shared {
+            Some(rootfs) => String::clone(rootfs),
+            None => shared.insert(api.own_object(&image, "shared").await).clone(),
+        };
+        images.push((id_of(&api.linked(&image, artifacts(&rootfs, &own)).await), own));
     }
+    let rootfs = shared.unwrap();
     api.delete(&format!("/v2/images/{}", images[0].0)).await.done();
     assert!(!api.exists(&images[0].1).await && api.exists(&rootfs).await);
     // A deleted image still names it.
     api.delete(&format!("/v3/images/{}", images[1].0)).await.done();
-    let link = api.manifest_of(&manifest(&rootfs, &rootfs)).await;
+    let link = api
+        .manifest_of(&json!({"version": "1.0", "artifacts": artifacts(&rootfs, &rootfs)}))
+        .await;
     let third = id_of(&api.image(json!({ "link": link })).await);
     api.delete(&format!("/images/{third}")).await.done();
     assert!(api.exists(&rootfs).await);

@@ -59,15 +59,22 @@ impl Wire {
 
     /// A Kiln at the other end, with the buckets that it expects.
     pub async fn kiln(&self) -> Server {
+        self.kiln_with(&[]).await
+    }
+
+    /// The same with these settings.
+    pub async fn kiln_with(&self, more: &[(&'static str, &'static str)]) -> Server {
         let settings = S3Settings::from(&self.s3);
         let endpoint = format!("http://{}", self.address);
         // It asks S3 while it starts, so this thread must not wait for it: the wire is served by it.
+        let more = more.to_vec();
         let server = tokio::task::spawn_blocking(move || {
-            Server::with(&[
+            let s3: [(&str, &str); 3] = [
                 ("KILN__S3__ENDPOINT", &endpoint),
                 ("KILN__S3__ACCESS_KEY", settings.access_key.as_ref().unwrap()),
                 ("KILN__S3__SECRET_KEY", settings.secret_key.as_ref().unwrap().expose()),
-            ])
+            ];
+            Server::with(&[&s3[..], &more].concat())
         });
         let server = server.await.unwrap();
         for bucket in ["ims", "boot-images"] {

@@ -6,34 +6,18 @@ use super::{
     changes::playbook,
     site::{Site, changed, paths},
 };
-use crate::support::{self, Recipe, foreign, repository::Repository};
+use crate::{
+    build::both,
+    support::{self, Recipe, foreign, repository::Repository},
+};
 
 #[test]
 fn a_foreign_image_is_changed_as_a_native_one_is() {
     needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
     let before = support::host_binfmt();
     let mut site = Site::empty(&[]);
-    // The image has its repositories configured, as images do that are changed later.
-    let recipe = Recipe::copy_of("debian-minimal")
-        .with_config("repository_gpgcheck=", "imageinclude=\"true\" repository_gpgcheck=")
-        .with_config("<package name=\"ca-certificates\"/>", "<package name=\"python3\"/>");
-    let recipe = site.server.make(&[
-        "recipes",
-        "create",
-        "--from",
-        recipe.path(),
-        "--name",
-        "debian",
-        "--arch",
-        foreign(),
-        "--linux-distribution",
-        "debian",
-        "--require-dkms",
-        "false",
-    ]);
-    let (base, base_rootfs) = site.succeeded(&site.server.build(&recipe, &[]));
-    assert_eq!(base["arch"], foreign());
-    base["id"].as_str().unwrap().clone_into(&mut site.image);
+    let base_rootfs = both().images[foreign()].file("rootfs");
+    site.image = site.upload(&base_rootfs, foreign());
 
     let job = site.customize(&["--ssh-containers-jail", "true"]);
     let shell = site.open(&job);
@@ -67,7 +51,16 @@ fn a_foreign_image_is_changed_as_a_native_one_is() {
     assert_eq!(differing, paths(&["/root/file", "/root/mark"]));
 
     let playbook = playbook(site.home.path());
-    let arguments = ["customize", &site.image, "--ansible", playbook.to_str().unwrap()];
+    // Ansible needs a Python, which comes from the repositories that the image names.
+    let install = "apt-get -q update && apt-get -q -y install --no-install-recommends python3";
+    let arguments = [
+        "customize",
+        &site.image,
+        "--run",
+        install,
+        "--ansible",
+        playbook.to_str().unwrap(),
+    ];
     let job = site.server.make(&arguments);
     let (_, after) = site.succeeded(&job);
     let said = support::tool("unsquashfs", &["-cat", after.to_str().unwrap(), "root/by-ansible"]);
@@ -107,5 +100,15 @@ fn an_image_of_rpms_names_its_repositories_too() {
     assert_eq!(differing, paths(&["/counted"]));
     let counted = support::tool("unsquashfs", &["-cat", after.to_str().unwrap(), "counted"]);
     assert_eq!(counted, format!("4\n4\n4\n{}\n", foreign()));
+
+    // A change that fails with twins is made without.
+    let fails = format!("[ -e /.kiln ] || exit 0; {wait}; {work}; exit 3");
+    let job = site.server.make(&["customize", &site.image, "--run", &fails]);
+    site.succeeded(&job);
+    let status = site.status(&job);
+    let of_tries = (&status["attempt"], &status["twins"], &status["twins_in_force"]);
+    assert_eq!(of_tries, (&2.into(), &"full".into(), &"off".into()), "{status:#}");
+    let cause = &status["twins_fallback"]["error"]["code"];
+    assert_eq!(cause, "change_failed", "{status:#}");
     site.stop();
 }

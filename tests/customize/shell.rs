@@ -134,6 +134,27 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
     site.stop();
 }
 
+#[test]
+fn who_has_said_complete_may_finish() {
+    needs!(support::no_namespaces(), support::not_root());
+    let site = Site::start(&[]);
+    let job = site.customize(&[]);
+    let shell = site.open(&job);
+    // As Ansible does: one connection for all tasks, and a session to clean up after the last.
+    let path = format!("ControlPath={}", site.home.path().join("control").display());
+    let control = ["-o", "ControlMaster=auto", "-o", &path, "-o", "ControlPersist=60"];
+    let session = |script| {
+        let mut command = shell.ssh(&[&control[..], &["root@127.0.0.1", script]].concat());
+        support::succeed(command.stdin(Stdio::null()));
+    };
+    session("touch /mnt/image/complete");
+    std::thread::sleep(Duration::from_secs(1));
+    session("touch /mnt/image/image-root/root/finished");
+    let (_, after) = site.succeeded(&job);
+    assert_eq!(changed(rootfs(), &after), paths(&["/root", "/root/finished"]));
+    site.stop();
+}
+
 /// The output of an interactive session in a terminal of 77 columns and 33 lines.
 fn terminal(shell: &super::site::Shell, typed: &str) -> String {
     let mut line: Vec<String> = vec!["stty cols 77 rows 33; exec ssh -tt".to_owned()];

@@ -293,12 +293,15 @@ impl Site {
         )
     }
 
-    /// The files in which the embedded S3 service keeps an object of an image.
+    /// The files in which the embedded S3 service keeps an object of an image. An object that was uploaded through the
+    /// API has a random part in its key.
     pub fn pieces(&self, key: &str) -> Vec<PathBuf> {
         let script = "import sqlite3, sys\n\
             base = sqlite3.connect(sys.argv[1])\n\
-            select = 'select body from piece join object on id = object where key = ? order by ordinal'\n\
-            for row in base.execute(select, [sys.argv[2].encode()]): print(row[0])\n";
+            select = 'select body from piece join object on id = object where key = ? or cast(key as text) like ? order by ordinal'\n\
+            key = sys.argv[2]\n\
+            uploaded = key.replace('/', '/%/')\n\
+            for row in base.execute(select, [key.encode(), uploaded]): print(row[0])\n";
         let s3 = self.server.kiln.data().join("s3");
         let database = s3.join("names.sqlite");
         let bodies = tool("python3", &["-c", script, database.to_str().unwrap(), key]);
@@ -461,7 +464,7 @@ pub fn changed(before: &Path, after: &Path) -> BTreeSet<String> {
                 image.to_str().unwrap(),
             ],
         );
-        support::tree::read(&into)
+        kiln_agent::verify::tree::read(&into).unwrap()
     });
     for (path, node) in &before {
         if after.get(path) != Some(node) {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::sandbox::{DiskLimit, Network, SandboxSpec, SandboxState, Scratch};
+use kiln::sandbox::{DiskLimit, Network, Reach, SandboxSpec, SandboxState, Scratch};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -29,6 +29,7 @@ macro_rules! conformance {
             disk_space_without_a_size_is_measured,
             more_processes_than_allowed,
             more_memory_than_allowed,
+            names_are_resolved,
             what_the_place_has
         );
 
@@ -227,6 +228,32 @@ pub async fn the_hosts_loopback_is_out_of_reach_and_the_rest_is_not<K: Kind>() {
     place.destroy(spec.job).await;
 }
 
+/// Prints the address of a name.
+fn resolve(name: &str) -> String {
+    format!("python3 -c 'import socket; print(socket.gethostbyname(\"{name}\"))' >&2")
+}
+
+pub async fn names_are_resolved<K: Kind>() {
+    let place = Place::<K>::new().await;
+    let Some((name, address)) = place.kind.known_name() else {
+        return support::skipped("the tests do not know what the host's own resolver knows");
+    };
+    let spec = place.spec(&resolve(name));
+    let evidence = place.run(&spec).await;
+    assert_eq!(evidence.last_words, [address], "{evidence:?}");
+    place.destroy(spec.job).await;
+
+    // With a list of what may be reached, too.
+    let mut spec = place.spec(&resolve(name));
+    spec.network = Network::Isolated(Reach {
+        allow: vec!["198.51.100.0/24".parse().unwrap()],
+        deny: Vec::new(),
+    });
+    let evidence = place.run(&spec).await;
+    assert_eq!(evidence.last_words, [address], "{evidence:?}");
+    place.destroy(spec.job).await;
+}
+
 fn no_address() -> Option<String> {
     own_address()
         .is_none()
@@ -279,7 +306,7 @@ pub async fn disk_space_that_was_kept_is_gone_on_with<K: Kind>() {
         let mut first =
             place.spec("echo first > /scratch/work; touch /usr/changed; mkdir /scratch/deep; kill -9 $PPID");
         first.limits.disk = disk;
-        place.run(&first).await;
+        println!("{:?}", place.run(&first).await);
         place.driver().destroy(first.job, Scratch::Keep).await.unwrap();
         assert_eq!(place.driver().list().await.unwrap(), [(first.job, true)]);
         assert_eq!(place.driver().look(first.job).await.unwrap(), SandboxState::Absent);

@@ -11,7 +11,10 @@ use kiln::sandbox::{
 use kiln_records::JobId;
 
 use crate::drivers::{cases::conformance, place::Kind};
-use crate::support::{self, KILN_AGENT, Kiln, engine::Engine};
+use crate::support::{
+    self, KILN_AGENT, Kiln,
+    engine::{Engine, KNOWN_NAME},
+};
 
 /// Sandboxes in containers on the engine's own kernel.
 pub struct Containers {
@@ -27,6 +30,7 @@ pub fn settings(kiln: &Kiln, engine: EngineAddress) -> DockerSettings {
         agents: Agents::beside(program.with_file_name(KILN_AGENT)),
         packer: NamespaceDriver::new(&kiln.data().join("sandboxes"), &program).unwrap(),
         vm_runtime: None,
+        dns: Vec::new(),
     }
 }
 
@@ -61,6 +65,10 @@ impl Kind for Containers {
     fn resolver(&self) -> &'static str {
         // The engine's own, in the container's network.
         "127.0.0.11"
+    }
+
+    fn known_name(&self) -> Option<(&'static str, &'static str)> {
+        Some(KNOWN_NAME)
     }
 
     fn end_of_a_running_one(&self) -> Duration {

@@ -16,7 +16,12 @@ use crate::drivers::{
     docker::{Containers, installation, settings},
     place::{Kind, Place, own_address},
 };
-use crate::support::{Kiln, engine::Engine, eventually_async, sshd::Sshd};
+use crate::support::{
+    Kiln,
+    engine::{Engine, KNOWN_NAME},
+    eventually_async,
+    sshd::Sshd,
+};
 
 #[tokio::test]
 async fn an_engine_that_crashes_and_comes_back() {
@@ -339,4 +344,56 @@ async fn an_engine_on_another_host_through_ssh() {
             fs_err::remove_dir_all(entry.path()).unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_machine_asks_the_name_servers_of_the_engines_host() {
+    needs!(Containers::lack());
+    let own = own_address().unwrap();
+    let place = Place::<Containers>::new().await;
+    // Its containers have no kernel of their own, but Kiln's side of one that has.
+    let mut settings = settings(&place.kiln, EngineAddress::Socket(Engine::shared().socket()));
+    settings.vm_runtime = Some("pretends".to_owned());
+    let driver = DockerDriver::new(settings);
+    let (name, address) = KNOWN_NAME;
+    let mut spec = place.spec(&format!(
+        "grep nameserver /etc/resolv.conf >&2
+        python3 -c 'import socket; print(socket.gethostbyname(\"{name}\"))' >&2"
+    ));
+    spec.kernel = Kernel::Own;
+    spec.server_url = Some(format!("http://{own}:9000"));
+    driver.start(&spec).await.unwrap();
+    assert_eq!(
+        place.end_of(spec.job).await.last_words,
+        ["nameserver 10.0.2.100", address],
+        "{:?}",
+        driver.look(spec.job).await
+    );
+    place.destroy(spec.job).await;
+}
+
+#[tokio::test]
+async fn what_an_interrupted_trial_left_is_swept_whoever_left_it() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    // An engine of its own: no other test's trial is swept.
+    let engine = Engine::start();
+    let driver = DockerDriver::new(settings(&place.kiln, EngineAddress::Socket(engine.socket())));
+    driver.shared_kernel().await.unwrap();
+    let image = engine.docker(&["images", "--quiet", "kiln-probe"]);
+    engine.docker(&[
+        "create",
+        "--name",
+        "left",
+        "--label",
+        "kiln.trial=another",
+        image.trim(),
+        "/entrance",
+    ]);
+    let left = || engine.docker(&["ps", "--all", "--format", "{{.Names}}"]);
+    driver.sweep_trials(Duration::from_mins(10)).await.unwrap();
+    assert_eq!(left().trim(), "left", "it may still run");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    driver.sweep_trials(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(left().trim(), "");
 }

@@ -15,7 +15,10 @@ use crate::drivers::{
     docker::{clean, leftovers, settings},
     place::{Kind, own_address},
 };
-use crate::support::{self, Kiln, engine::Engine};
+use crate::support::{
+    self, Kiln,
+    engine::{Engine, KNOWN_NAME},
+};
 
 /// Sandboxes with a kernel of their own.
 pub struct Machines {
@@ -87,7 +90,12 @@ impl Kind for Machines {
     }
 
     fn resolver(&self) -> &'static str {
-        "127.0.0.11"
+        // That of the engine's host: the engine's own is not in a machine's network.
+        "10.0.2.100"
+    }
+
+    fn known_name(&self) -> Option<(&'static str, &'static str)> {
+        Some(KNOWN_NAME)
     }
 
     fn soon(&self) -> Duration {

@@ -72,7 +72,7 @@ impl Kind for Microvms {
     }
 
     fn end_of_a_running_one(&self) -> Duration {
-        Duration::from_secs(1)
+        Duration::from_secs(2)
     }
 
     fn no_sized_disk(&self) -> Option<String> {
@@ -168,6 +168,17 @@ async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     let failure = place.driver().start(&next).await.unwrap_err();
     assert_eq!(failure.code.name(), "no_scratch", "{failure}");
     assert!(failure.detail.contains("ended without unmounting"), "{failure}");
+    // Nor is it ever mounted by this kernel, whatever root in the machine wrote: a clean file system without a label.
+    let disk = fs_err::File::options()
+        .write(true)
+        .open(place.kind.driver.kept_at(next.job).unwrap())
+        .unwrap();
+    for (at, bytes) in [(0x3a, &[1, 0][..]), (0x78, &[0; 16])] {
+        std::os::unix::fs::FileExt::write_all_at(disk.file(), bytes, 1024 + at).unwrap();
+    }
+    next.kernel = Kernel::Shared;
+    let failure = place.driver().start(&next).await.unwrap_err();
+    assert!(failure.detail.contains("it belongs to a virtual machine"), "{failure}");
     place.driver().destroy(next.job, Scratch::Remove).await.unwrap();
     place.driver().destroy(job, Scratch::Remove).await.unwrap();
 

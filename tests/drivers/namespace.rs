@@ -13,7 +13,7 @@ use crate::drivers::{
     cases::conformance,
     place::{Kind, Place},
 };
-use crate::support::{self, Kiln, eventually, tool};
+use crate::support::{self, Kiln, eventually, eventually_async, tool};
 
 /// The time limit for a supervisor's immediate actions.
 const SOON: Duration = Duration::from_secs(10);
@@ -248,6 +248,35 @@ async fn a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing() {
         assert_eq!(failure.code.name(), "sandbox_lost", "after {delay:?}: {failure:?}");
         place.destroy(job).await;
     }
+}
+
+#[tokio::test]
+async fn directories_deeper_than_any_path_are_measured_and_removed() {
+    needs!(Namespaces::lack());
+    let place = Place::<Namespaces>::new().await;
+    let script = "cd /scratch && python3 -c '
+import os
+for _ in range(5000):
+    os.mkdir(\"d\")
+    os.chdir(\"d\")
+open(\"file\", \"wb\").write(os.urandom(20 << 20))
+os.sync()
+' && ring nested && sleep 600";
+    let mut spec = place.spec(script);
+    spec.in_directory = true;
+    spec.limits.disk = Some(DiskLimit {
+        bytes: 1 << 30,
+        inodes: 100_000,
+    });
+    place.driver().start(&spec).await.unwrap();
+    place.wait_for(spec.job, "nested").await;
+    let usage = || async { place.driver().usage(spec.job).await.unwrap() };
+    let is_seen = eventually_async(|| async { usage().await.disk > 20 << 20 }).await;
+    let usage = usage().await;
+    assert!(is_seen && usage.inodes > 5_000, "{usage:?}");
+    place.destroy(spec.job).await;
+    assert!(!place.kind.driver.dir_of(spec.job).exists());
+    assert_eq!(place.driver().list().await.unwrap(), []);
 }
 
 #[tokio::test]

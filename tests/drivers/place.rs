@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     path::Path,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -12,8 +12,10 @@ use kiln::sandbox::{
     namespace::NamespaceDriver, toolbox::Toolbox, toolboxes::Toolboxes,
 };
 use kiln_records::{JobId, protocol::AgentFacts};
+use tokio::sync::Semaphore;
 
 use crate::drivers::{bell::Bell, stand_in};
+pub use crate::support::own_address;
 use crate::support::{self, Kiln, eventually, eventually_async};
 
 pub const MIB: u64 = 1 << 20;
@@ -55,6 +57,11 @@ pub trait Kind: Sized {
     /// The resolver in `/etc/resolv.conf` of a sandbox.
     fn resolver(&self) -> &'static str {
         "10.0.2.3"
+    }
+
+    /// A name that this resolver knows, and its address. The tests do not know what the host's own resolver knows.
+    fn known_name(&self) -> Option<(&'static str, &'static str)> {
+        None
     }
 
     /// Where a sandbox finds the server, if not at its socket.
@@ -125,7 +132,7 @@ impl<K: Kind> Place<K> {
         let job = JobId::new();
         let doors_dir = self.kiln.data().join(format!("doors-{job}"));
         fs_err::create_dir(&doors_dir).unwrap();
-        let doors = Doors::open(&doors_dir, &[self.bell.port]).unwrap();
+        let doors = Doors::open(&doors_dir, &[self.bell.port], &Arc::new(Semaphore::new(64))).unwrap();
         self.doors.lock().unwrap().push(doors);
         let agent = self.kiln.data().join(format!("agent-{job}"));
         let door = self.kind.door(self.bell.port);
@@ -157,6 +164,7 @@ impl<K: Kind> Place<K> {
                 doors: vec![port],
             },
             server_url: self.kind.server_url(),
+            server_ca_bundle: None,
             in_directory: false,
             scratch_from: None,
         }
@@ -213,14 +221,6 @@ impl<K: Kind> Drop for Place<K> {
     fn drop(&mut self) {
         self.kind.clean(&self.kiln);
     }
-}
-
-/// An address of this machine that is not its loopback.
-pub fn own_address() -> Option<IpAddr> {
-    // Nothing is sent: this only asks which address would be.
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.200:9").ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 /// The toolbox that all tests share.

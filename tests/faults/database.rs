@@ -14,8 +14,11 @@ use crate::faults::{
 };
 use crate::support::{self, Recipe};
 
-/// How long the database is not to be had.
-const AWAY: Duration = Duration::from_secs(20);
+/// How long somebody holds the database.
+const HELD: Duration = Duration::from_secs(20);
+
+/// How long the database server is away: longer than an agent may be silent, and than any client waits by itself.
+const AWAY: Duration = Duration::from_mins(2);
 
 /// Holds a database for itself, says so, and lets go after some seconds.
 const HOLD: &str = "import sqlite3, sys, time\n\
@@ -40,11 +43,11 @@ async fn some_jobs(site: &Site) -> Vec<String> {
     jobs
 }
 
-async fn assert_all_succeed(site: &Site, jobs: &[String]) {
+async fn assert_all_succeed(site: &Site, jobs: &[String], attempts: u64) {
     for job in jobs {
         let ended = site.end_of(job).await;
         assert_eq!(ended["state"], "success", "{ended:#}");
-        assert_eq!(ended["attempt"], 1, "{ended:#}");
+        assert!(ended["attempt"].as_u64().unwrap() <= attempts, "{ended:#}");
     }
 }
 
@@ -57,7 +60,7 @@ async fn jobs_outlive_a_database_that_somebody_holds() {
     let mut holder = Command::new("python3")
         .args(["-c", HOLD])
         .arg(site.kiln.data().join("records.sqlite"))
-        .arg(AWAY.as_secs().to_string())
+        .arg(HELD.as_secs().to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -69,7 +72,7 @@ async fn jobs_outlive_a_database_that_somebody_holds() {
     assert!(tokio::task::block_in_place(|| holder.wait()).unwrap().success());
     let recipe = site.small_recipe();
     jobs.push(site.submit(&recipe).await);
-    assert_all_succeed(&site, &jobs).await;
+    assert_all_succeed(&site, &jobs, 1).await;
     check(&site, &observer).await;
 }
 
@@ -89,6 +92,7 @@ async fn jobs_outlive_a_postgresql_that_is_away() {
     tokio::task::block_in_place(|| postgres.run());
     let recipe = site.small_recipe();
     jobs.push(site.submit(&recipe).await);
-    assert_all_succeed(&site, &jobs).await;
+    // A launch that could not be written down is made again.
+    assert_all_succeed(&site, &jobs, 2).await;
     check(&site, &observer).await;
 }

@@ -138,6 +138,39 @@ async fn an_s3_that_fails_for_a_while_costs_no_image() {
     embedded.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_s3_that_fails_every_other_request_costs_no_image() {
+    needs!(support::no_namespaces());
+    let Behind {
+        site,
+        proxy,
+        embedded,
+        _dir,
+    } = Behind::start(&[("KILN__WATCH__RETRY_PAUSE", "1s")]).await;
+    let observer = Observer::of(&site);
+    let recipe = site.recipe("large", Recipe::with_script(LARGE));
+    for fault in [Fault::Status(500), Fault::Reset] {
+        let job = site.submit(&recipe).await;
+        proxy.set(Some(Rule {
+            fault,
+            method: "",
+            target: "",
+            every: 2,
+        }));
+        let ended = site.end_of(&job).await;
+        proxy.set(None);
+        assert_eq!(ended["state"], "success", "{fault:?}: {ended:#}");
+        println!(
+            "{fault:?}: {} requests failed, {} tries",
+            proxy.failed(),
+            ended["attempt"]
+        );
+    }
+    let ends = check(&site, &observer).await;
+    assert_eq!(ends.success, 2, "{ends:?}");
+    embedded.shutdown().await;
+}
+
 /// A job that is done waits for its log and its manifest to be written, for longer than the client of S3 tries by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_s3_that_is_overloaded_as_a_job_ends_costs_no_image() {

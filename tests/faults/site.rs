@@ -1,8 +1,9 @@
 //! A site: a server whose addresses outlive it, a package repository, a key and recipes.
 
 use std::{
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -28,6 +29,8 @@ pub struct Site {
     /// The S3 service, if it is not the server's own.
     s3: Option<(PathBuf, S3Settings)>,
     variables: Vec<(String, String)>,
+    /// The server's limit of open files.
+    files: Option<usize>,
     process: Mutex<Option<Started>>,
     /// Locked while the server is started: several tasks may find it missing at once.
     starting: tokio::sync::Mutex<()>,
@@ -64,7 +67,16 @@ impl Site {
         Self::start_in(Kiln::new(), variables).await
     }
 
+    /// With so many files that its server may have open.
+    pub async fn start_with_files(files: usize) -> Self {
+        Self::start_as(Kiln::new(), &[], Some(files)).await
+    }
+
     pub async fn start_in(kiln: Kiln, variables: &[(&str, &str)]) -> Self {
+        Self::start_as(kiln, variables, None).await
+    }
+
+    async fn start_as(kiln: Kiln, variables: &[(&str, &str)], files: Option<usize>) -> Self {
         let repository = Repository::native();
         let (port, s3_port) = (free_port(), free_port());
         let own = [
@@ -86,6 +98,7 @@ impl Site {
             s3_port,
             s3: None,
             variables: variables.map(|(name, value)| (name.to_owned(), value)).collect(),
+            files,
             process: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
             killed: AtomicBool::new(false),
@@ -109,6 +122,9 @@ impl Site {
             return;
         }
         let mut command = self.kiln.command(["serve"]);
+        if let Some(files) = self.files {
+            command = with_files(&command, files);
+        }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let mut started = Started::new(command);
         tokio::task::block_in_place(|| started.wait_for("ready"));
@@ -199,6 +215,16 @@ impl Site {
         self.recipe("small", Recipe::copy_of("rpm-minimal"))
     }
 
+    /// Where the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.url.strip_prefix("http://").unwrap().parse().unwrap()
+    }
+
+    /// Where its embedded S3 service listens.
+    pub fn s3_address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.s3_port).into()
+    }
+
     pub fn repository_port(&self) -> u16 {
         self.repository.port()
     }
@@ -267,6 +293,20 @@ impl Site {
         };
         ArtifactStore::connect(&settings).await.unwrap()
     }
+}
+
+/// The same command with so many files that it may have open.
+fn with_files(command: &Command, files: usize) -> Command {
+    let mut limited = Command::new("prlimit");
+    limited.arg(format!("--nofile={files}")).arg(command.get_program());
+    limited.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
 }
 
 /// A free port of the loopback.

@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use crate::support::{Recipe, archive::Made};
 
+/// The most that a log may have here, in bytes: half of `log_bytes`, for there is one attempt.
+const LONGEST_LOG: usize = 32 << 20;
+
 /// The recipe to upload.
 pub enum Upload {
     Archive(Made),
@@ -86,6 +89,9 @@ impl Case {
         }
         if end.progress["state"] != if self.code.is_some() { "error" } else { "success" } {
             wrong.push(about(format!("it ended as {}", end.progress["state"])));
+        }
+        if end.log.len() > LONGEST_LOG {
+            wrong.push(about(format!("its log has {} bytes", end.log.len())));
         }
         let detail = error["detail"].as_str().unwrap_or_default();
         for words in &self.says {

@@ -43,6 +43,15 @@ pub fn cases() -> Vec<Case> {
             "puts a file of whoever parses it into the image",
             EXTERNAL,
         ),
+        described(
+            "many attributes",
+            "occupies the parser for a minute",
+            &format!(
+                "<image{}/>",
+                (0..200_000).fold(String::new(), |text, number| text + &format!(" a{number}='1'"))
+            ),
+        )
+        .says(&["more than 200 attributes"]),
         rendered(
             "endless template",
             "computes for ever",
@@ -61,6 +70,13 @@ pub fn cases() -> Vec<Case> {
             "puts a file of the system into the image",
             "{% include '/etc/passwd' %}",
         )
+        .fails("template_failed"),
+        rendered(
+            "nested template",
+            "overflows the stack of the agent",
+            &format!("{{{{ {}x }}}}", "not ".repeat(200_000)),
+        )
+        .says(&["ended: signal"])
         .fails("template_failed"),
         rendered(
             "climbing template",

@@ -1,7 +1,10 @@
 //! Scripts that attack the host. They are root in the sandbox, and the new root does not hold them: they begin by
 //! leaving it for the toolbox, in which kiwi runs.
 
-use crate::hostile::{case::Case, site::Site};
+use crate::{
+    hostile::{case::Case, site::Site},
+    support::own_address,
+};
 
 /// Finds the toolbox's root; says what became of an attempt.
 const PRELUDE: &str = r#"
@@ -72,9 +75,85 @@ for name, port in [("api", API), ("s3", S3), ("other", OTHER)]:
         attempt(name + "-loopback", lambda: reach("127.0.0.1", port))
     attempt(name + "-loopback-6", lambda: reach("::1", port))
     attempt(name + "-gateway", lambda: reach("10.0.2.2", port) or os.strerror(0))
+    attempt(name + "-resolver", lambda: reach("10.0.2.3", port) or os.strerror(0))
+    for own in OWN:
+        attempt(name + "-own", lambda: reach(own, port) or os.strerror(0))
 with socket.create_connection(("127.0.0.1", S3), 10) as s:
     s.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     print("s3 without a key says:", s.recv(100).split()[1].decode(), flush=True)
+"#;
+
+const FAMILIES: &str = r#"
+for name in ["AF_VSOCK", "AF_ALG", "AF_PACKET", "AF_BLUETOOTH", "AF_TIPC"]:
+    attempt(name, lambda: socket.socket(getattr(socket, name), socket.SOCK_STREAM))
+    attempt(name + "-32", lambda: socket.socket(getattr(socket, name), socket.SOCK_DGRAM))
+for protocol in [4, 9, 10, 12, 15, 16]:
+    attempt(f"netlink-{protocol}", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol))
+for family in [socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK]:
+    socket.socket(family, socket.SOCK_DGRAM).close()
+print("others work", flush=True)
+"#;
+
+const CALLS: &str = r#"
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    # Numbers of x86_64; elsewhere they are other calls, of which not all are refused.
+    got = libc.syscall(number, *arguments)
+    if got < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return got
+calls = {"keyctl": (250, 0, -3, 0), "add_key": (248, b"user", b"kiln", b"x", 1, -3), "bpf": (321, 0, 0, 0),
+    "perf_event_open": (298, 0, 0, -1, -1, 0), "userfaultfd": (323, 1), "io_uring_setup": (425, 1, 0),
+    "io_setup": (206, 1, 0), "open_by_handle_at": (304, -1, 0, 0), "finit_module": (313, -1, b"", 0),
+    "kexec_load": (246, 0, 0, 0, 0), "fanotify_init": (300, 0, 0), "x32": (0x40000000 | 39,)}
+for name, arguments in calls.items():
+    try:
+        print("call", name, call(*arguments), "ESCAPED", flush=True)
+    except OSError as error:
+        print("call", name, "held" if error.errno in (1, 38) else f"ESCAPED {error}", flush=True)
+"#;
+
+/// Uses up what the kernel counts by user, as many users, after raising the limits that it may raise.
+const COUNTS: &str = r#"
+libc = ctypes.CDLL(None, use_errno=True)
+for file in glob.glob("/proc/sys/user/*"):
+    try:
+        open(file, "w").write("1000000")
+    except OSError as error:
+        print(file, error, flush=True)
+def total(users, make):
+    """How many of a thing all these users together can make, while each keeps its own."""
+    counts, gate = os.pipe(), os.pipe()
+    pids = []
+    for user in range(users):
+        pid = os.fork()
+        if pid == 0:
+            os.setresuid(1000 + user, 1000 + user, 1000 + user)
+            made = make()
+            os.write(counts[1], bytes([made]))
+            os.close(gate[1])
+            os.read(gate[0], 1)
+            os._exit(0)
+        pids.append(pid)
+    made = sum(os.read(counts[0], 1)[0] for _ in pids)
+    os.close(gate[1])
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return made
+def several(make, most):
+    def do():
+        for made in range(most):
+            if make() < 0:
+                return made
+        return most
+    return do
+for name, users, make, most in [
+    ("inotify", 20, several(lambda: libc.inotify_init1(0), 20), 20),
+    ("user namespaces", 280, several(lambda: libc.unshare(0x10000000), 1), 255),
+    ("messages", 20, several(lambda: libc.mq_open(b"/%d-%d" % (os.getpid(), os.urandom(1)[0]), 0o102, 0o600, None), 2), 4),
+]:
+    made = total(users, make)
+    print(f"{made} of {name}", "held" if 0 < made <= most else "ESCAPED", flush=True)
 "#;
 
 const MOUNTS: &str = r#"
@@ -118,6 +197,15 @@ echo '# evil' >> "$out/opt/kiwi/bin/kiwi-ng"
 rm "$out/usr/bin/mksquashfs" && echo removed mksquashfs
 "#;
 
+/// Writes 100 MiB to kiwi's own standard output.
+const FLOOD: &str = r"
+for p in /proc/[0-9]*; do
+    case $(tr '\0' ' ' < $p/cmdline) in *kiwi-ng*) kiwi=$p ;; esac
+done
+yes 'a line of a flood that nobody reads, and that is as long as lines are' | head -c 104857600 > $kiwi/fd/1
+echo 'the last line of the flood' > $kiwi/fd/1
+";
+
 const ODD_OUTPUT: &str = r"
 head -c 100000 /dev/zero | tr '\0' x
 echo
@@ -134,7 +222,11 @@ pub fn cases(site: &Site) -> Vec<Case> {
         .replace("API", &site.port.to_string())
         .replace("S3,", &format!("{},", site.s3_port))
         .replace("S3)", &format!("{})", site.s3_port))
-        .replace("OTHER", &site.other_port.to_string());
+        .replace("OTHER", &site.other_port.to_string())
+        .replace(
+            "OWN",
+            &format!("{:?}", own_address().map(|own| own.to_string()).as_slice()),
+        );
     vec![
         Case::script("silence", "holds its place for ever", "sleep 600").fails("silent"),
         Case::script(
@@ -203,12 +295,25 @@ pub fn cases(site: &Site) -> Vec<Case> {
             "try s3-gateway held",
             "try other-loopback held",
             "try other-gateway held",
+            "try other-resolver held",
             "s3 without a key says: 403",
         ]),
+        Case::script("families", "reaches the hypervisor, or what else no network namespace confines", &python(FAMILIES))
+            .says(&["try AF_VSOCK held", "others work"]),
+        Case::script("calls", "reads keys of whoever started Kiln, or attacks rare parts of the kernel", &python(CALLS))
+            .says(&["call keyctl held", "call x32 held"]),
+        Case::script("counts", "uses up what the kernel allows the user who runs Kiln", &python(COUNTS))
+            .says(&["of inotify held", "of user namespaces held", "of messages held"]),
         Case::script("toolbox", "changes the tools of every later job", &format!("{PRELUDE}{TOOLBOX}"))
             .says(&["removed mksquashfs"])
             .fails("tool_missing"),
         Case::script("flood", "fills the records with lines that say nothing new", "yes 'one line of many'").fails("silent"),
+        Case::script(
+            "flood past the reader",
+            "fills the database, and the memory of every server that packs the log",
+            &format!("{PRELUDE}{FLOOD}"),
+        )
+        .says(&["of output were dropped here", "the last line of the flood"]),
         Case::script(
             "odd output",
             "overflows what holds a line, or takes over the terminal of whoever reads the log",

@@ -59,7 +59,7 @@ impl Site {
             ("KILN__CAPACITY__FILES_PER_JOB", "20000".to_owned()),
             ("KILN__WATCH__SILENCE", SILENCE.to_owned()),
             // A job that kills its own agent would be tried again, and what failed jobs leave would be kept.
-            ("KILN__WATCH__ATTEMPTS", "1".to_owned()),
+            ("KILN__WATCH__INTERRUPTIONS", "1".to_owned()),
             ("KILN__WATCH__KEEP_FAILED", "0s".to_owned()),
         ]);
         let mut server = Started::new(command);
@@ -159,9 +159,9 @@ impl Site {
     }
 }
 
-/// A service of the host that notices every connection.
+/// A service of the host, on all its addresses, that notices every connection.
 fn alarm() -> (u16, Arc<AtomicBool>) {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let listener = TcpListener::bind(("0.0.0.0", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let rang = Arc::new(AtomicBool::new(false));
     let rings = Arc::clone(&rang);

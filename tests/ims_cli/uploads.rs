@@ -374,8 +374,8 @@ fn a_hundred_thousand_records_are_shown_quickly() {
         let seconds = ran.took.as_secs_f32();
         println!("{format}: {seconds:.1} s");
         // Unoptimised, on a busy machine; a quadratic step would take minutes.
-        assert!(seconds < 30.0, "{format}: {seconds} s");
+        assert!(seconds < 90.0, "{format}: {seconds} s");
     }
     let ran = kiln_at(&kiln, &server, "images describe image-99999").ok();
-    assert!(ran.took < Duration::from_secs(20));
+    assert!(ran.took < Duration::from_mins(1));
 }

@@ -151,10 +151,11 @@ async fn a_log_is_followed_to_its_end() {
         .iter()
         .map(|event| (event.name.as_str(), event.data["state"].as_str().unwrap()))
         .collect();
+    // On a busy machine, the job has gone on before its first state is looked at.
+    let states = states.strip_prefix(&[("progress", "creating")]).unwrap_or(&states);
     assert_eq!(
         states,
         [
-            ("progress", "creating"),
             ("progress", "building_image"),
             ("progress", "success"),
             ("end", "success")

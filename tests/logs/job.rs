@@ -62,7 +62,7 @@ impl LoggedJob {
         let said: Vec<_> = said.collect();
         let now = Moment::now();
         self.store
-            .append(self.job.id, 1, self.next, &said, true, now)
+            .append((self.job.id, 1), self.next, &said, true, u64::MAX, now)
             .await
             .unwrap();
         self.next += said.len() as u64;

@@ -17,6 +17,9 @@ on_both!(
     each_attempt_counts_anew,
     the_server_speaks_in_between,
     pages_follow_each_other,
+    a_page_of_long_lines_takes_little_memory,
+    a_flood_of_lines_ends_at_the_logs_size,
+    each_attempt_has_room_for_its_last_words,
     many_may_write_at_once,
     a_pulse_tells_life_from_progress,
     a_log_goes_piece_by_piece,
@@ -42,8 +45,13 @@ fn numbered(range: std::ops::Range<u64>) -> Vec<Option<LogLine>> {
     range.map(|n| Some(line(&format!("line {n}")))).collect()
 }
 
+/// More than any log here needs.
+const LIMIT: u64 = 1 << 40;
+
 async fn whole(store: &SharedStore, job: JobId) -> Vec<LogRow> {
-    store.log_page(job, None, u32::MAX).await.unwrap()
+    let page = store.log_page(job, None, u32::MAX).await.unwrap();
+    assert!(!page.more);
+    page.rows
 }
 
 async fn texts(store: &SharedStore, job: JobId) -> Vec<String> {
@@ -88,7 +96,7 @@ async fn lines_come_back_as_they_were_said(place: &Place) {
     }
     lines.push(line(&"long ".repeat(100_000)));
     let said: Vec<_> = lines.iter().cloned().map(Some).collect();
-    let next = store.append(id, 1, 0, &said, false, at(7)).await.unwrap();
+    let next = store.append((id, 1), 0, &said, false, LIMIT, at(7)).await.unwrap();
     assert_eq!(next, Appended::Next(lines.len() as u64));
     let expected: Vec<_> = lines
         .into_iter()
@@ -99,7 +107,14 @@ async fn lines_come_back_as_they_were_said(place: &Place) {
 
     let hostile = JobId::new();
     store
-        .append(hostile, 1, 0, &[Some(line("a\0b\nerror: c\r\n"))], false, at(7))
+        .append(
+            (hostile, 1),
+            0,
+            &[Some(line("a\0b\nerror: c\r\n"))],
+            false,
+            LIMIT,
+            at(7),
+        )
         .await
         .unwrap();
     assert_eq!(texts(&store, hostile).await, ["a␀b␊error: c␍␊"]);
@@ -111,7 +126,7 @@ async fn what_came_twice_is_kept_once(place: &Place) {
     let say = async |range: std::ops::Range<u64>| {
         let first = range.start;
         store
-            .append(id, 1, first, &numbered(range), false, at(1))
+            .append((id, 1), first, &numbered(range), false, LIMIT, at(1))
             .await
             .unwrap()
     };
@@ -132,7 +147,10 @@ async fn events_without_a_line_count(place: &Place) {
     let id = JobId::new();
     let said = [None, Some(line("a")), None, None, Some(line("b")), None];
     for (first, events, next) in [(0, 0..2, 2), (0, 0..4, 4), (1, 1..5, 5), (3, 3..6, 6), (0, 0..6, 6)] {
-        let kept = store.append(id, 1, first, &said[events], false, at(1)).await.unwrap();
+        let kept = store
+            .append((id, 1), first, &said[events], false, LIMIT, at(1))
+            .await
+            .unwrap();
         assert_eq!(kept, Appended::Next(next));
     }
     assert_eq!(texts(&store, id).await, ["a", "b"]);
@@ -142,13 +160,22 @@ async fn a_hole_is_named_and_nothing_kept(place: &Place) {
     let store = place.open().await;
     let id = JobId::new();
     for first in [1, 1000, u64::MAX] {
-        let hole = store.append(id, 1, first, &numbered(0..2), true, at(1)).await.unwrap();
+        let hole = store
+            .append((id, 1), first, &numbered(0..2), true, LIMIT, at(1))
+            .await
+            .unwrap();
         assert_eq!(hole, Appended::Hole { expected: 0 });
     }
-    store.append(id, 1, 0, &numbered(0..2), true, at(1)).await.unwrap();
-    let hole = store.append(id, 1, 3, &numbered(3..4), true, at(2)).await.unwrap();
+    store
+        .append((id, 1), 0, &numbered(0..2), true, LIMIT, at(1))
+        .await
+        .unwrap();
+    let hole = store
+        .append((id, 1), 3, &numbered(3..4), true, LIMIT, at(2))
+        .await
+        .unwrap();
     assert_eq!(hole, Appended::Hole { expected: 2 });
-    let hole = store.append(id, 1, 3, &[], false, at(3)).await.unwrap();
+    let hole = store.append((id, 1), 3, &[], false, LIMIT, at(3)).await.unwrap();
     assert_eq!(hole, Appended::Hole { expected: 2 });
     assert_eq!(texts(&store, id).await, ["line 0", "line 1"]);
     // Every message proves that the agent is alive, even with gaps; but it is not progress.
@@ -162,7 +189,7 @@ async fn each_attempt_counts_anew(place: &Place) {
     let say = async |attempt, first, text: &str| {
         let lines = [Some(line(text))];
         store
-            .append(id, attempt, first, &lines, false, at(i64::from(attempt)))
+            .append((id, attempt), first, &lines, false, LIMIT, at(i64::from(attempt)))
             .await
             .unwrap()
     };
@@ -186,14 +213,20 @@ async fn the_server_speaks_in_between(place: &Place) {
     store.say(id, &[LogLine::of_server("waits")], at(1)).await.unwrap();
     assert_eq!(store.pulse(id).await.unwrap(), None);
     assert_eq!(
-        store.append(id, 1, 0, &numbered(0..2), false, at(2)).await.unwrap(),
+        store
+            .append((id, 1), 0, &numbered(0..2), false, LIMIT, at(2))
+            .await
+            .unwrap(),
         Appended::Next(2)
     );
     let ending = [LogLine::of_server("lost"), LogLine::of_server("again")];
     store.say(id, &ending, at(3)).await.unwrap();
     store.say(id, &[], at(4)).await.unwrap();
     assert_eq!(
-        store.append(id, 1, 2, &numbered(2..3), false, at(5)).await.unwrap(),
+        store
+            .append((id, 1), 2, &numbered(2..3), false, LIMIT, at(5))
+            .await
+            .unwrap(),
         Appended::Next(3)
     );
     assert_eq!(
@@ -208,24 +241,114 @@ async fn pages_follow_each_other(place: &Place) {
     let store = place.open().await;
     let (id, other) = (JobId::new(), JobId::new());
     for job in [id, other] {
-        store.append(job, 1, 0, &numbered(0..25), false, at(1)).await.unwrap();
+        store
+            .append((job, 1), 0, &numbered(0..25), false, LIMIT, at(1))
+            .await
+            .unwrap();
     }
     let (mut after, mut seen) = (None, Vec::new());
     loop {
-        let page = store.log_page(id, after, 10).await.unwrap();
+        let page = store.log_page(id, after, 10).await.unwrap().rows;
         let Some(last) = page.last() else { break };
         after = Some(last.seq);
         seen.push(page.iter().map(|row| row.seq).collect::<Vec<_>>());
     }
     assert_eq!(seen, [(0..10), (10..20), (20..25)].map(Vec::from_iter));
     for beyond in [24, 1000, i64::MAX as u64, u64::MAX] {
-        assert_eq!(store.log_page(id, Some(beyond), 10).await.unwrap(), []);
+        assert_eq!(store.log_page(id, Some(beyond), 10).await.unwrap().rows, []);
     }
-    assert_eq!(store.log_page(id, None, 0).await.unwrap(), []);
+    assert_eq!(store.log_page(id, None, 0).await.unwrap().rows, []);
 }
 
 /// Repeating agents, a talkative server, and one that removes: the numbers stay without holes, and each agent's lines in
 /// their order.
+async fn a_page_of_long_lines_takes_little_memory(place: &Place) {
+    let store = place.open().await;
+    let id = JobId::new();
+    let text = "x".repeat(16 * 1024);
+    let lines: Vec<_> = (0..1000).map(|_| Some(line(&text))).collect();
+    store.append((id, 1), 0, &lines, false, LIMIT, at(1)).await.unwrap();
+    let (mut after, mut seen) = (None, 0);
+    loop {
+        let page = store.log_page(id, after, 10_000).await.unwrap();
+        let bytes: usize = page.rows.iter().map(|row| row.line.text.len()).sum();
+        assert!(bytes <= 8 << 20, "a page has {bytes} bytes");
+        seen += page.rows.len();
+        after = page.rows.last().map(|row| row.seq);
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!((seen, after), (1000, Some(999)));
+    // Short lines come in one page.
+    let short = JobId::new();
+    store
+        .append((short, 1), 0, &numbered(0..5000), false, LIMIT, at(1))
+        .await
+        .unwrap();
+    let page = store.log_page(short, None, 4999).await.unwrap();
+    assert_eq!((page.rows.len(), page.more), (4999, true));
+    let page = store.log_page(short, None, 5000).await.unwrap();
+    assert_eq!((page.rows.len(), page.more), (5000, false));
+}
+
+async fn a_flood_of_lines_ends_at_the_logs_size(place: &Place) {
+    const LIMIT: u64 = 1 << 20;
+    let store = place.open().await;
+    for text in ["", &"x".repeat(16 * 1024)] {
+        let id = JobId::new();
+        let lines: Vec<_> = (0..500).map(|_| Some(line(text))).collect();
+        for batch in 0..40 {
+            let kept = store
+                .append((id, 1), batch * 500, &lines, false, LIMIT, at(1))
+                .await
+                .unwrap();
+            assert_eq!(kept, Appended::Next((batch + 1) * 500), "the agent goes on");
+        }
+        let rows = whole(&store, id).await;
+        let size: u64 = rows.iter().map(|row| row.line.text.len() as u64 + 100).sum();
+        assert!((LIMIT / 4..LIMIT).contains(&size), "{size}");
+        let last = &rows.last().unwrap().line;
+        assert_eq!(last.stream, LogStream::Server);
+        assert!(last.text.starts_with("the log of this try is full"), "{}", last.text);
+        // It does not help to say less, and the server is always heard.
+        store
+            .append((id, 1), 20_000, &[Some(line("a"))], true, LIMIT, at(2))
+            .await
+            .unwrap();
+        assert_eq!(whole(&store, id).await.len(), rows.len());
+        store.say(id, &[LogLine::of_server("ended")], at(3)).await.unwrap();
+        assert_eq!(whole(&store, id).await.len(), rows.len() + 1);
+    }
+}
+
+async fn each_attempt_has_room_for_its_last_words(place: &Place) {
+    const LIMIT: u64 = 1 << 20;
+    let store = place.open().await;
+    let id = JobId::new();
+    let lines: Vec<_> = (0..200).map(|_| Some(line(&"x".repeat(16 * 1024)))).collect();
+    for attempt in 1..=16 {
+        store
+            .append((id, attempt), 0, &[Some(line("begins"))], false, LIMIT, at(1))
+            .await
+            .unwrap();
+        store
+            .append((id, attempt), 1, &lines, false, LIMIT, at(1))
+            .await
+            .unwrap();
+    }
+    let rows = whole(&store, id).await;
+    let begun = rows.iter().filter(|row| row.line.text == "begins").count();
+    assert_eq!(begun, 16);
+    let size: u64 = rows.iter().map(|row| row.line.text.len() as u64 + 100).sum();
+    assert!(size < 2 * LIMIT, "{size}");
+    let pulse = store.pulse(id).await.unwrap().unwrap();
+    assert!(
+        pulse.log_bytes > pulse.log_bytes_before && pulse.log_bytes < 2 * LIMIT,
+        "{pulse:?}"
+    );
+}
+
 async fn many_may_write_at_once(place: &Place) {
     const LINES: u64 = 40;
     // Two servers on one database.
@@ -245,7 +368,7 @@ async fn many_may_write_at_once(place: &Place) {
             // Three that say the same, as when answers are lost.
             for first in (0..LINES).step_by(4) {
                 let said = store
-                    .append(id, 1, first, &numbered(first..first + 4), true, at(1))
+                    .append((id, 1), first, &numbered(first..first + 4), true, LIMIT, at(1))
                     .await
                     .unwrap();
                 assert!(matches!(said, Appended::Next(next) if next >= first + 4), "{said:?}");
@@ -274,7 +397,10 @@ async fn a_pulse_tells_life_from_progress(place: &Place) {
     let id = JobId::new();
     assert_eq!(store.pulse(id).await.unwrap(), None);
     let beat = async |attempt, progressed, second| {
-        store.append(id, attempt, 0, &[], progressed, at(second)).await.unwrap();
+        store
+            .append((id, attempt), 0, &[], progressed, LIMIT, at(second))
+            .await
+            .unwrap();
         let pulse = store.pulse(id).await.unwrap().unwrap();
         (pulse.attempt, pulse.heard, pulse.progressed)
     };
@@ -285,13 +411,15 @@ async fn a_pulse_tells_life_from_progress(place: &Place) {
     assert_eq!(beat(1, false, 5).await, (1, at(5), at(30)));
     assert_eq!(beat(2, false, 40).await, (2, at(40), at(40)));
     assert_eq!(
-        store.append(id, 1, 0, &[], true, at(50)).await.unwrap(),
+        store.append((id, 1), 0, &[], true, LIMIT, at(50)).await.unwrap(),
         Appended::OldAttempt
     );
     let pulse = Pulse {
         attempt: 2,
         heard: at(40),
         progressed: at(40),
+        log_bytes: 0,
+        log_bytes_before: 0,
     };
     assert_eq!(store.pulse(id).await.unwrap(), Some(pulse));
 }
@@ -302,7 +430,7 @@ async fn a_log_goes_piece_by_piece(place: &Place) {
     for job in [&there, &gone] {
         store.insert_job(job).await.unwrap();
         store
-            .append(job.id, 1, 0, &numbered(0..10), false, at(1))
+            .append((job.id, 1), 0, &numbered(0..10), false, LIMIT, at(1))
             .await
             .unwrap();
     }
@@ -310,7 +438,7 @@ async fn a_log_goes_piece_by_piece(place: &Place) {
     store.delete_job(gone.id).await.unwrap();
     assert_eq!(store.logs_left_behind(10).await.unwrap(), [gone.id]);
     assert!(store.drop_log(gone.id, 4).await.unwrap());
-    assert_eq!(store.log_page(gone.id, None, 100).await.unwrap()[0].seq, 4);
+    assert_eq!(store.log_page(gone.id, None, 100).await.unwrap().rows[0].seq, 4);
     assert_eq!(store.logs_left_behind(10).await.unwrap(), [gone.id]);
     assert!(store.drop_log(gone.id, 4).await.unwrap());
     assert!(!store.drop_log(gone.id, 4).await.unwrap());
@@ -318,7 +446,7 @@ async fn a_log_goes_piece_by_piece(place: &Place) {
     assert_eq!(store.pulse(gone.id).await.unwrap(), None);
     assert_eq!(store.logs_left_behind(10).await.unwrap(), []);
     // An agent that has not heard of it yet.
-    store.append(gone.id, 1, 10, &[], false, at(2)).await.unwrap();
+    store.append((gone.id, 1), 10, &[], false, LIMIT, at(2)).await.unwrap();
     assert_eq!(store.logs_left_behind(10).await.unwrap(), [gone.id]);
     assert!(!store.drop_log(gone.id, 10).await.unwrap());
     assert!(!store.drop_log(gone.id, 10).await.unwrap());
@@ -336,7 +464,10 @@ async fn a_damaged_line_is_reported(place: &Place) {
         "UPDATE job_log SET seq = -1",
     ] {
         let id = JobId::new();
-        store.append(id, 1, 0, &numbered(0..1), false, at(1)).await.unwrap();
+        store
+            .append((id, 1), 0, &numbered(0..1), false, LIMIT, at(1))
+            .await
+            .unwrap();
         place.execute(damage).await;
         let found = store.log_page(id, None, 10).await;
         assert!(matches!(found, Err(StoreError::Damaged(_))), "{damage}: {found:?}");
@@ -347,12 +478,18 @@ async fn a_damaged_line_is_reported(place: &Place) {
 async fn what_was_answered_stays(place: &Place) {
     let id = JobId::new();
     let store = place.open().await;
-    store.append(id, 1, 0, &numbered(0..3), true, at(1)).await.unwrap();
+    store
+        .append((id, 1), 0, &numbered(0..3), true, LIMIT, at(1))
+        .await
+        .unwrap();
     store.close().await;
     let store = place.open().await;
     assert_eq!(texts(&store, id).await, ["line 0", "line 1", "line 2"]);
     assert_eq!(
-        store.append(id, 1, 2, &numbered(2..4), true, at(2)).await.unwrap(),
+        store
+            .append((id, 1), 2, &numbered(2..4), true, LIMIT, at(2))
+            .await
+            .unwrap(),
         Appended::Next(4)
     );
     assert_eq!(texts(&store, id).await.len(), 4);

@@ -1,11 +1,15 @@
-//! Remote build nodes and API tokens.
+//! Remote build nodes, API tokens and twins that failed.
 
 use kiln::store::StoreError;
-use kiln_records::{Moment, RemoteBuildNode, Role, Token, TokenId};
+use kiln_records::{Code, FailedTwin, JobId, Moment, RemoteBuildNode, Role, Token, TokenId, TwinPair, arch::Arch};
 
 use crate::store::place::Place;
 
-on_both!(nodes_keep_their_order, tokens_are_found_by_digest);
+on_both!(
+    nodes_keep_their_order,
+    tokens_are_found_by_digest,
+    a_twin_that_failed_is_listed_once_and_the_oldest_are_forgotten,
+);
 
 async fn nodes_keep_their_order(place: &Place) {
     let store = place.open().await;
@@ -60,4 +64,39 @@ async fn tokens_are_found_by_digest(place: &Place) {
     assert!(store.delete_token(tokens[1].id).await.unwrap());
     assert!(!store.delete_token(tokens[1].id).await.unwrap());
     assert_eq!(store.token("sha of for write").await.unwrap(), None);
+}
+
+async fn a_twin_that_failed_is_listed_once_and_the_oldest_are_forgotten(place: &Place) {
+    let store = place.open().await;
+    let failed = |path: &str, since| FailedTwin {
+        pair: TwinPair {
+            package: "bash".to_owned(),
+            version: "5.2".to_owned(),
+            path: path.to_owned(),
+            target: Arch::Aarch64,
+            host: Arch::X86_64,
+        },
+        job: JobId::new(),
+        since: Moment::from_micros(since),
+        code: Code::EmulatorFault,
+    };
+    let (old, new) = (failed("/usr/bin/bash", 1), failed("/usr/bin/sh", 2));
+    // Another job may fail because of the same twin at the same time, and each may say so twice.
+    for failed in [&old, &new, &failed("/usr/bin/bash", 3), &old] {
+        store.add_failed_twin(failed).await.unwrap();
+    }
+    let all = [new.clone(), old.clone()];
+    assert_eq!(store.failed_twins(None).await.unwrap(), all);
+    assert_eq!(store.failed_twins(Some(Arch::Aarch64)).await.unwrap(), all);
+    assert_eq!(store.failed_twins(Some(Arch::Riscv64)).await.unwrap(), []);
+
+    assert!(store.forget_failed_twin(new.job).await.unwrap());
+    assert!(!store.forget_failed_twin(new.job).await.unwrap());
+    for number in 0..i64::from(FailedTwin::MOST) {
+        let path = format!("/usr/bin/{number}");
+        store.add_failed_twin(&failed(&path, 10 + number)).await.unwrap();
+    }
+    let kept = store.failed_twins(None).await.unwrap();
+    assert_eq!(kept.len(), FailedTwin::MOST as usize);
+    assert!(!kept.contains(&old));
 }

@@ -26,6 +26,7 @@ fn run() -> Run {
         own_kernel: false,
         how: How::Emulated,
         why: "because".to_owned(),
+        passed_over: Vec::new(),
         needs: Needs {
             memory: 1,
             memory_limit: 2,
@@ -37,6 +38,8 @@ fn run() -> Run {
         template_mode: TemplateMode::Strict,
         squashfs: SquashfsOptions::default(),
         twins: TwinLevel::Shell,
+        verify_twins: false,
+        verifies: None,
         boot: BootFiles {
             kernel: "k".to_owned(),
             initrd: "i".to_owned(),

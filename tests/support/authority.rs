@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 /// A certificate authority, which issues certificates for this host.
 pub struct Authority {
@@ -15,6 +15,10 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Another name than that of its certificates, or these would seem to be signed by themselves.
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "the authority of a test");
         let pem = params.self_signed(&key).unwrap().pem();
         Self {
             pem,
@@ -24,8 +28,14 @@ impl Authority {
 
     /// Writes a certificate for 127.0.0.1 and its key.
     pub fn write(&self, certificate: &Path, key: &Path) {
+        self.write_for(&["127.0.0.1"], certificate, key);
+    }
+
+    /// Writes a certificate for these names and addresses, and its key.
+    pub fn write_for(&self, names: &[&str], certificate: &Path, key: &Path) {
         let pair = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let params = CertificateParams::new(names).unwrap();
         let signed = params.signed_by(&pair, &self.issuer).unwrap();
         fs_err::write(key, pair.serialize_pem()).unwrap();
         fs_err::write(certificate, signed.pem()).unwrap();

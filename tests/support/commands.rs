@@ -13,6 +13,7 @@ impl Server {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.kiln.command(args);
         command.env("KILN_SERVER", &self.url);
+        command.envs(self.environment.iter().cloned());
         command
     }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test program uses another part")]
 
 use std::{
+    io::{Read, Write},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
@@ -16,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{eventually, tool};
+use super::{authority::Authority, eventually, tool};
 
 /// Runs the engine until its standard input ends, which happens when the test program ends for any reason. Everything
 /// that it made goes with it: processes and mounts with their namespaces, control groups and files by name.
@@ -24,7 +25,7 @@ const KEEPER: &str = r#"
 unshare --mount --net --pid --fork --kill-child=KILL --mount-proc sh -c "$2" engine "$1" &
 inside=$!
 while [ "$(readlink /proc/$inside/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-slirp4netns --configure --mtu=65520 --disable-host-loopback "$inside" tap0 >"$1/slirp.log" 2>&1 &
+slirp4netns --configure --mtu=65520 --disable-host-loopback --api-socket="$1/slirp.sock" "$inside" tap0 >"$1/slirp.log" 2>&1 &
 slirp=$!
 cat >/dev/null
 kill -KILL "$inside" 2>/dev/null
@@ -45,13 +46,36 @@ rm -rf "$1"
 /// Restarts the engine whenever it ends, since a test may kill it.
 const INSIDE: &str = r#"
 ip link set lo up
-until ip link show tap0 >/dev/null 2>&1; do sleep 0.01; done
+until ip address show tap0 2>&1 | grep -q 10.0.2.100; do sleep 0.01; done
+mount --bind "$1/resolv.conf" /etc/resolv.conf
+python3 "$1/names.py" >/dev/null 2>&1 &
 while true; do
     rm -f "$1/engine.pid" "$1/engine.sock"
     while [ -e "$1/down" ]; do sleep 0.02; done
     dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/engine.pid" --host "unix://$1/engine.sock" \
+        --host tcp://10.0.2.100:2376 --tlsverify --tlscacert "$1/ca.pem" --tlscert "$1/tls.pem" --tlskey "$1/tls.key" \
         --cgroup-parent "/${1##*/}" --exec-opt native.cgroupdriver=cgroupfs --config-file "$1/daemon.json" >>"$1/log" 2>&1
 done
+"#;
+
+/// A name that the name server of the engine's host knows, and its address. The server is at 10.0.2.100 of the engine's
+/// own network, where no container of the engine is.
+pub const KNOWN_NAME: (&str, &str) = ("known.kiln.test", "192.0.2.53");
+
+/// That name server: it knows one name, and says of all others that there are none.
+const NAMES: &str = r#"
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("10.0.2.100", 53))
+known = b"".join(bytes([len(label)]) + label for label in b"known.kiln.test".split(b".")) + b"\0"
+while True:
+    query, peer = server.recvfrom(512)
+    asked = query[12:query.index(b"\0", 12) + 5]
+    is_known, is_a = asked[:-4].lower() == known, asked[-4:-2] == b"\0\1"
+    answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton("192.0.2.53") if is_known and is_a else b""
+    flags = b"\x81\x80" if is_known else b"\x81\x83"
+    counts = b"\0\1" + (b"\0\1" if answer else b"\0\0") + b"\0\0\0\0"
+    server.sendto(query[:2] + flags + counts + asked + answer, peer)
 "#;
 
 /// A runtime with the name of one that makes virtual machines, without making any. It stands in for one that this
@@ -123,6 +147,12 @@ impl Engine {
             .unwrap()
             .keep();
         fs_err::write(dir.join("daemon.json"), runtimes(&dir)).unwrap();
+        fs_err::write(dir.join("names.py"), NAMES).unwrap();
+        fs_err::write(dir.join("resolv.conf"), "nameserver 10.0.2.100\n").unwrap();
+        let authority = Authority::new();
+        fs_err::write(dir.join("ca.pem"), &authority.pem).unwrap();
+        authority.write(&dir.join("tls.pem"), &dir.join("tls.key"));
+        authority.write(&dir.join("cert.pem"), &dir.join("key.pem"));
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "engine-keeper"])
             .arg(&dir)
@@ -146,6 +176,26 @@ impl Engine {
     /// Its socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("engine.sock")
+    }
+
+    /// Its address on a port with TLS, and the directory with what a client needs for it.
+    pub fn over_tls(&self) -> (String, PathBuf) {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let arguments = serde_json::json!({
+            "proto": "tcp", "host_addr": "127.0.0.1", "host_port": port, "guest_port": 2376,
+        });
+        let request = serde_json::json!({ "execute": "add_hostfwd", "arguments": arguments });
+        let mut slirp = std::os::unix::net::UnixStream::connect(self.dir.join("slirp.sock")).unwrap();
+        slirp.write_all(request.to_string().as_bytes()).unwrap();
+        slirp.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        slirp.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("return"), "{answer}");
+        (format!("tcp://127.0.0.1:{port}"), self.dir.clone())
     }
 
     /// The variable by which another process of these tests uses the same engine.

@@ -18,7 +18,7 @@ use std::{
 };
 
 use kiln::store::{JobLogs, Jobs, Query, Runs, SqliteStore, StoredRun};
-use kiln_records::{JobId, run::State};
+use kiln_records::{JobId, LogRow, run::State};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, Uid},
@@ -39,7 +39,6 @@ pub mod serve;
 pub mod server;
 pub mod squashfs;
 pub mod sshd;
-pub mod tree;
 
 const KILN: &str = env!("CARGO_BIN_EXE_kiln");
 pub const KILN_AGENT: &str = "kiln-agent";
@@ -100,6 +99,14 @@ pub fn no_emulation() -> Option<String> {
         .map_while(|part| part.trim().parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     (version < (6, 7)).then(|| format!("Linux {} has no binfmt_misc in user namespaces", release.trim()))
+}
+
+/// An address of this machine that is not its loopback.
+pub fn own_address() -> Option<std::net::IpAddr> {
+    // Nothing is sent: this only asks which address would be.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.200:9").ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Why a test that needs root cannot run, if so.
@@ -370,10 +377,28 @@ impl Kiln {
             .to_owned()
     }
 
+    /// What a job's users see of it.
+    #[track_caller]
+    pub fn status(&self, job: &Value) -> Value {
+        let mut status = self.command(["jobs", "status", job["id"].as_str().unwrap(), "--format", "json"]);
+        status.env("KILN_SERVER", "local");
+        serde_json::from_str(&run(status).ok().stdout).unwrap()
+    }
+
     /// The whole log of a job.
     pub fn log(&self, job: &Value) -> String {
         let id: JobId = job["id"].as_str().unwrap().parse().unwrap();
-        let read = self.read_records(async |store| store.log_page(id, None, u32::MAX).await.unwrap());
+        let read = self.read_records(async |store| {
+            let mut rows = Vec::new();
+            loop {
+                let after = rows.last().map(|row: &LogRow| row.seq);
+                let page = store.log_page(id, after, u32::MAX).await.unwrap();
+                rows.extend(page.rows);
+                if !page.more {
+                    return rows;
+                }
+            }
+        });
         let lines: Vec<_> = read.unwrap().into_iter().map(|row| row.line.text).collect();
         lines.join("\n")
     }

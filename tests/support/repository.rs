@@ -114,6 +114,39 @@ impl Repository {
         (Self::serve(dir), fs_err::read_to_string(dir.join("key.asc")).unwrap())
     }
 
+    /// A repository in the empty directory `dir` that offers programs of its own as the host's `sed` and `grep` of
+    /// [`Repository::shell`]. It lists that repository's `grep` for the target, too.
+    pub fn hostile(dir: &Path) -> Self {
+        let script = r#"
+            echo 'int puts(const char *); int main(void) { puts("HOSTILE TWIN RAN"); }' | cc -x c -o "$2/program" -
+            for name in sed grep; do
+                cat > "$2/$name.spec" <<S
+%global debug_package %{nil}
+%global __os_install_post %{nil}
+%global _build_id_links none
+$(rpm -qp --nosignature --qf 'Name: %{NAME}\nVersion: %{VERSION}\nRelease: %{RELEASE}\n' "$1/$3/$name"-*.rpm)
+Summary: hostile
+License: GPL
+AutoReqProv: no
+%description
+%{summary}
+%install
+install -D "$2/program" %{buildroot}/usr/bin/$name
+%files
+/usr/bin/$name
+S
+                rpmbuild --quiet --define "_topdir $2/build" --define "_rpmdir $2/rpms" --target "$3" -bb "$2/$name.spec"
+            done
+            mkdir "$2/$3" "$2/$4"
+            mv "$2/rpms/$3"/*.rpm "$2/$3"
+            cp "$1/$4"/grep-*.rpm "$2/$4"
+            createrepo_c --quiet "$2/$3"
+            createrepo_c --quiet "$2/$4""#;
+        let (from, to) = (shell_dir().to_str().unwrap(), dir.to_str().unwrap());
+        tool("bash", &["-ec", script, "bash", from, to, HOST, foreign()]);
+        Self::serve(dir)
+    }
+
     fn serve(dir: &Path) -> Self {
         Self {
             server: Server::start(dir),

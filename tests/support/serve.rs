@@ -26,6 +26,8 @@ pub struct Server {
     pub started: Started,
     pub url: String,
     pub client: Client,
+    /// What commands need in their environment to be let in, beside the address.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// An answer.
@@ -96,6 +98,7 @@ impl Server {
             started,
             url,
             client,
+            environment: Vec::new(),
         }
     }
 

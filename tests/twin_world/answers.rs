@@ -70,6 +70,18 @@ fn cpuinfo_is_the_emulators() {
         CPUINFO
     );
     assert!(said("/bin/grep", &["name", "/proc/cpuinfo"]).contains("the emulator's"));
+    // By other paths, of which a program can make up any number.
+    for path in ["/proc/self/../cpuinfo", "/proc//./cpuinfo", "/dev/../proc/cpuinfo"] {
+        assert_eq!(said("/bin/cat", &[path]), CPUINFO, "{path}");
+        assert_eq!(said("/bin/sed", &["", path]), CPUINFO, "{path}");
+        assert_eq!(perl(&format!("open F, '{path}'; print <F>")), CPUINFO, "{path}");
+    }
+    let relative = perl(
+        "symlink '/proc/cpuinfo', '/tmp/info'; chdir '/proc'; for $f ('cpuinfo', '/tmp/info') { open F, $f; print <F> }",
+    );
+    assert_eq!(relative, CPUINFO.repeat(2));
+    // Other files of the kernel's are its own.
+    assert!(said("/bin/cat", &["/proc/version"]).starts_with("Linux version"));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::support::{ANSWERS, foreign, kiln_program};
 
 /// The packages of the root; their dependencies are added.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "bash",
     "coreutils",
     "dash",
@@ -26,6 +26,7 @@ const PACKAGES: [&str; 8] = [
     "libc-bin",
     "libpam-modules",
     "perl-base",
+    "python3-minimal",
     "sed",
 ];
 

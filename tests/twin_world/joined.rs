@@ -15,10 +15,16 @@ use crate::support::{self, no_emulation, no_namespaces};
 use crate::twin_world::debian::{Debian, target};
 
 /// Shell scripts, each of which asks for something that only the architecture tells.
-const QUESTIONS: [&str; 14] = [
+const QUESTIONS: [&str; 26] = [
     "uname -a; arch",
     "echo $MACHTYPE $HOSTTYPE $OSTYPE $BASH",
     "readlink /proc/self/exe; readlink /proc/$$/exe",
+    "cat /proc/self/cmdline; (exec -a other cat /proc/self/../self/cmdline)",
+    "cat /proc/self/cmdline $(seq 9000) 2> /dev/null | sha256sum",
+    "cd /proc; while read -r -d '' word; do echo \"$word\"; done < $$/cmdline",
+    "perl -e 'open F, q(/proc/self/environ); print join qq(\\n), grep !/^KILN_TWINS=/, split /\\0/, <F>'",
+    // What the library writes for the program is no change by the program, which can still start over.
+    "perl -e 'open F, q(/proc/self/cmdline); print unpack(q(H*), pack(q(D), 0.1)), <F>'",
     "cat /proc/self/comm; (exec -a other cat /proc/self/comm)",
     "perl -MPOSIX -e 'print join \"|\", (POSIX::uname())[0, 4], $^X, $0'",
     "perl -MConfig -e 'print \"$_ $Config{$_}\\n\" for sort keys %Config; print \"@INC\\n\"'",
@@ -26,9 +32,18 @@ const QUESTIONS: [&str; 14] = [
     "perl -e 'print \"$_=$ENV{$_}\\n\" for grep !/^KILN_TWINS$/, sort keys %ENV; system q(env | grep -v KILN_TWINS=)'",
     "perl -e 'use DynaLoader; print defined DynaLoader::dl_load_file($ARGV[0])' /lib/*/security/pam_unix.so",
     "perl -e 'use DynaLoader; print DynaLoader::dl_load_file(q(/nowhere.so)) // DynaLoader::dl_error()'",
+    "perl -e 'use DynaLoader; print defined DynaLoader::dl_load_file(q(libpam.so.0))'",
+    "perl -e 'use DynaLoader; print DynaLoader::dl_load_file(q(libnowhere.so)) // DynaLoader::dl_error()'",
     "ls -l /usr/bin | sed 's/  */ /g' | sort | sha256sum",
     "printf '#!/usr/bin/perl -w\\nprint \"$0 @ARGV\\\\n\"; print <STDIN>' > /tmp/script; chmod +x /tmp/script; cat /tmp/script | /tmp/script 1 '2 3'",
     "cat /nowhere; echo $?; (exit 7); echo $?; nowhere; echo $?",
+    // The CPUs' results differ: the twin starts over.
+    "printf '%.2f %a' 1.115 0.1",
+    "perl -e 'print unpack(q(H*), pack(q(D), 0.1))'",
+    "perl -MPOSIX -e 'print POSIX::erf(0.3), POSIX::cbrt(2), POSIX::hypot(0.1, 0.7), POSIX::pow(1.1, 2.3)'",
+    "python3 -c 'import math; print(math.erf(0.3), math.cbrt(3), (1.1 + 2j) ** 1.7)'",
+    // Python sets up its standard input at its start, and differently so without buffers.
+    "echo kept | (PYTHONUNBUFFERED=1 python3 -c 'import math; print(math.erf(0.3), input())')",
     "dpkg --print-architecture; date -u -d @0; printf 'a\\344' | iconv -f LATIN1 -t UTF-16LE | od -c",
 ];
 
@@ -116,13 +131,112 @@ fn a_module_without_a_twin_is_loaded_by_the_emulated_program() {
     assert!(after[0] > before[0], "perl was a twin first");
     assert_eq!(after[1], before[1] + 1);
 
-    // The emulated run must not repeat the twin's output.
-    let late = format!("{copy} perl -I/opt/own -e '$| = 1; print qq(once\\n); require List::Util'");
-    let ran = ask(debian, mounted, &joined, "on", &late);
-    assert_eq!(String::from_utf8_lossy(&ran.stdout), "once\n");
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(said.contains("/opt/own/auto/List/Util/Util.so"), "{said}");
-    assert_ne!(ran.status.code(), Some(0));
+    // What was done or read before is neither done twice nor lost: the program ends, and says why.
+    let input = "(echo line; sleep 0.2) |";
+    for (what, before_it, done) in [
+        ("output", "", "$| = 1; print qq(once\\n);"),
+        ("a directory", "", "mkdir q(/opt/once) or die;"),
+        ("a removed file", "", "unlink q(/opt/left) or die;"),
+        ("another directory", "", "chdir q(/opt) or die;"),
+        ("a child", "", "system q(true);"),
+        (
+            "a socket",
+            "",
+            "use Socket; socket my $s, PF_UNIX, SOCK_STREAM, 0 or die;",
+        ),
+        ("a line of a pipe", input, "<STDIN> eq qq(line\\n) or die;"),
+    ] {
+        let script = format!(
+            "{copy} rm -rf /opt/once; : > /opt/left; {before_it} perl -I/opt/own -e '{done} eval {{ require List::Util }}; exit 0' -- own"
+        );
+        let ran = ask(debian, mounted, &joined, "on", &script);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let explains = said.contains("/opt/own/auto/List/Util/Util.so has no native twin");
+        assert!(
+            explains && ran.status.code() != Some(0),
+            "{what}: {:?}: {said}",
+            ran.status
+        );
+        assert!(
+            ["", "once\n"].contains(&&*String::from_utf8_lossy(&ran.stdout)),
+            "{what}"
+        );
+    }
+    // Nor is a script lost that was read from standard input, whatever the arguments look like.
+    let script = format!("{copy} perl -I /opt/own <<'X'\nuse List::Util; print 1\nX");
+    let ran = ask(debian, mounted, &joined, "on", &script);
+    assert_ne!(ran.status.code(), Some(0), "{}", String::from_utf8_lossy(&ran.stderr));
+    // A pipe that nobody has read from does no harm.
+    let script = format!("{copy} {input} perl -I/opt/own -MList::Util=sum -e 'print sum(1, 2), <STDIN>' own 2>&1");
+    let ran = ask(debian, mounted, &joined, "on", &script);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "3line\n", "{:?}", ran.status);
+}
+
+#[test]
+fn a_module_that_was_unpacked_a_moment_ago_is_waited_for() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    let mut world = debian.world();
+    let is_late = |path: &Path| path.ends_with("List/Util/Util.so");
+    let mut early = debian.packages.clone();
+    for package in &mut early {
+        package.files.retain(|path| !is_late(path));
+    }
+    for trial in world.add(&early).unwrap().trials {
+        world.accept(&trial.key).unwrap();
+    }
+    world.put_looks(1).unwrap();
+    let (_dir, joined) = joined(debian);
+    let mounted = world.mounted().to_owned();
+    let before = counts(&mounted);
+    let script = "exec perl -e '$| = 1; print q(once ); require List::Util; print List::Util::sum(1, 2)'";
+    let ran = thread::scope(|scope| {
+        let run = scope.spawn(|| ask(debian, &mounted, &joined, "on", script));
+        thread::sleep(Duration::from_secs(1));
+        assert!(!run.is_finished());
+        for trial in world.add(&debian.packages).unwrap().trials {
+            world.accept(&trial.key).unwrap();
+        }
+        world.put_looks(2).unwrap();
+        run.join().unwrap()
+    });
+    assert_eq!(
+        String::from_utf8_lossy(&ran.stdout),
+        "once 3",
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    assert_eq!(counts(&mounted)[1], before[1]);
+}
+
+#[test]
+fn a_twin_that_would_compute_otherwise_ends_when_it_cannot_start_over() {
+    needs!(no_namespaces(), no_emulation());
+    let debian = Debian::shared();
+    let (world, _dir, joined) = ready(debian);
+    let mounted = world.mounted();
+    for (script, why) in [
+        ("echo once; printf %.2f 1.115; exit 0", "long double has another format"),
+        (
+            "perl -MPOSIX -e '$| = 1; print qq(once\n); eval { POSIX::erf(1) }; exit 0'",
+            "erf has other results",
+        ),
+    ] {
+        let ran = ask(debian, mounted, &joined, "on", script);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(
+            said.contains(why) && ran.status.code() != Some(0),
+            "{script}: {:?}: {said}",
+            ran.status
+        );
+        assert_eq!(ran.stdout, b"once\n", "{script}");
+    }
+    // What gives the same bits is computed natively.
+    let before = counts(mounted);
+    let script = "exec perl -MPOSIX -e 'printf q(%.3f %g %s), 2.0005, 1e300 * 3, exp(1) ** sin(2)'";
+    let ran = ask(debian, mounted, &joined, "on", script);
+    assert!(ran.status.success(), "{:?}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(counts(mounted)[1], before[1]);
 }
 
 #[test]

@@ -4,9 +4,11 @@
 //! | Question | Answer |
 //! |---|---|
 //! | `uname` | the target's machine |
-//! | opening `/proc/cpuinfo` | the file that the emulator shows |
+//! | opening `/proc/cpuinfo`, by whatever path | the file that the emulator shows |
+//! | opening `/proc/self/cmdline` or `environ`, by whatever path | the same without what starts a twin |
 //! | `/proc/self/exe` | the program's own path, not the loader's |
-//! | `dlopen` of a module of the target | its twin; without one, the program is restarted under the emulator, if it has written nothing yet |
+//! | `dlopen` of a module of the target | its twin; without one, the program is restarted under the emulator if it has changed and consumed nothing yet, else aborted |
+//! | computing with `long double`, and functions of libm with other results | restarted or aborted, as above |
 //! | opening a path with the host's multiarch name, which is compiled into the twin | the same path with the target's, if there is no such file |
 //!
 //! It is linked with nothing. The functions of the C library that it calls are looked up at load time, in whatever
@@ -15,6 +17,7 @@
 
 #![no_std]
 
+mod changes;
 mod facts;
 #[path = "../../../src/agent/twins/key.rs"]
 mod key;
@@ -25,9 +28,12 @@ mod modules;
 mod next;
 mod overrides;
 mod paths;
+mod proc;
 mod restart;
 mod start;
 mod text;
+mod traps;
+mod writers;
 
 /// Nothing here panics, except for checks that the optimiser cannot rule out.
 #[panic_handler]

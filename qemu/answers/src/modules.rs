@@ -3,9 +3,10 @@
 use rustix::{
     fs::{Access, FileType, Mode, OFlags, access, fstat, open},
     io::{Errno, read},
+    thread::{Timespec, nanosleep},
 };
 
-use crate::{key, layout, paths, text::Text};
+use crate::{key, layout, paths, restart, text::Text};
 
 /// The offset of the machine in an ELF file.
 const MACHINE: usize = 18;
@@ -28,10 +29,53 @@ pub enum Module {
     Foreign,
 }
 
-/// The choice for the file at `path`.
-pub fn in_place_of(path: &[u8]) -> Module {
+/// The longest wait for a twin, and the pause between two questions for it.
+const LONGEST_WAIT_MS: i64 = 30_000;
+const PAUSE_MS: i64 = 20;
+
+/// The choice for the file at `path`. If it is the target's and has no twin, waits for the agent to look at the root: its
+/// package may have been unpacked a moment ago.
+pub fn awaited(path: &[u8]) -> Module {
+    let mut module = in_place_of(path);
+    // The agent waits for what it tries, and does not look meanwhile.
+    let first = match module {
+        Module::Foreign if !restart::is_on_trial() => looks(),
+        _ => return module,
+    };
+    let mut waited = 0;
+    while matches!(module, Module::Foreign) && first != layout::NO_LOOKS && waited < LONGEST_WAIT_MS {
+        let pause = Timespec {
+            tv_sec: 0,
+            tv_nsec: PAUSE_MS * 1_000_000,
+        };
+        let _ = nanosleep(&pause);
+        waited += PAUSE_MS;
+        // Asked first: what was published until then is seen.
+        let looked = looks();
+        module = in_place_of(path);
+        if looked == layout::NO_LOOKS || looked >= first.saturating_add(2) {
+            break;
+        }
+    }
+    module
+}
+
+/// How often the agent has looked at the root.
+fn looks() -> u64 {
+    let mut bytes = [0; size_of::<u64>()];
+    match open(layout::LOOKS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(|file| read(&file, &mut bytes)) {
+        Ok(Ok(8)) => u64::from_ne_bytes(bytes),
+        _ => layout::NO_LOOKS,
+    }
+}
+
+/// The choice for the file at `path` at this moment.
+fn in_place_of(path: &[u8]) -> Module {
+    if !path.contains(&b'/') {
+        return by_name(path);
+    }
     let mut text = Text::new();
-    if !path.contains(&b'/') || text.push(path).is_none() {
+    if text.push(path).is_none() {
         return Module::Itself;
     }
     match twin_of(&text) {
@@ -49,6 +93,18 @@ pub fn in_place_of(path: &[u8]) -> Module {
         }
         Err(_) => Module::Itself,
     }
+}
+
+/// The choice for a library that the loader searches for. Those that depend on the CPU are not beside the twins.
+fn by_name(name: &[u8]) -> Module {
+    let mut path = Text::new();
+    // An empty name stands for the program itself.
+    let is_there = name.is_empty()
+        || path.push(layout::LIB.as_bytes()).is_some()
+            && path.push(b"/").is_some()
+            && path.push(name).is_some()
+            && path.as_c_str().is_some_and(|path| access(path, Access::EXISTS).is_ok());
+    if is_there { Module::Itself } else { Module::Foreign }
 }
 
 /// The choice for the file at `path`, if it exists.

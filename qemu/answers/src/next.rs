@@ -1,10 +1,12 @@
 //! The C library's own functions, which this library's functions replace.
 
 use core::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_ulong, c_void},
     ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering},
 };
+
+use crate::layout;
 
 /// The next library that defines a name, after the calling one.
 const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
@@ -16,8 +18,56 @@ unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
     pub static mut environ: *mut *mut c_char;
+    static stdin: *const Stream;
     pub fn abort() -> !;
+    fn raise(signal: c_int) -> c_int;
+    pub fn sigaction(signal: c_int, new: *const SigAction, old: *mut SigAction) -> c_int;
     pub fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+}
+
+/// `struct sigaction` of glibc on 64-bit machines.
+#[repr(C)]
+pub struct SigAction {
+    /// `None` stands for the default.
+    pub handler: Option<extern "C" fn(c_int, *mut c_void, *mut c_void)>,
+    pub mask: [c_ulong; 1024 / 8 / size_of::<c_ulong>()],
+    pub flags: c_int,
+    pub restorer: *mut c_void,
+}
+
+/// Ends the process by the signal that says that only the emulated program can go on.
+pub fn give_up() -> ! {
+    let action = SigAction {
+        handler: None,
+        mask: [0; 1024 / 8 / size_of::<c_ulong>()],
+        flags: 0,
+        restorer: null_mut(),
+    };
+    // SAFETY: the structure is the C library's. A program that blocks the signal is aborted.
+    unsafe {
+        sigaction(layout::GIVEN_UP, &raw const action, null_mut());
+        raise(layout::GIVEN_UP);
+        abort()
+    }
+}
+
+/// The beginning of glibc's `FILE`, which programs see in its headers.
+#[repr(C)]
+struct Stream {
+    flags: c_int,
+    read_next: *const c_char,
+    read_end: *const c_char,
+    read_begin: *const c_char,
+}
+
+/// The flags of a stream that has met the end of its file or an error.
+const ENDED: c_int = 0x10 | 0x20;
+
+/// Whether the C library's stream has read from standard input.
+pub fn stdin_was_read() -> bool {
+    // SAFETY: the variable points to the library's stream, unless the program has set it.
+    // Python sets up an unbuffered stream before it reads anything, and such a stream has a buffer of its own.
+    unsafe { stdin.as_ref() }.is_none_or(|stream| stream.read_end != stream.read_begin || stream.flags & ENDED != 0)
 }
 
 /// A function of the C library by name.
@@ -31,6 +81,14 @@ impl Next {
         Self {
             name,
             function: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// As [`Self::new`], for a name that a macro puts together. It ends with its only zero byte, or nothing compiles.
+    pub const fn called(name: &'static str) -> Self {
+        match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => Self::new(name),
+            Err(_) => unreachable!(),
         }
     }
 

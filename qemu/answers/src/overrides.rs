@@ -11,11 +11,12 @@ use core::{
 };
 
 use crate::{
-    facts,
+    changes, facts,
     modules::{self, Module},
     next::{ENOENT, ENOSYS, Next, errno, set_errno},
-    paths, restart,
+    paths, proc, restart,
     text::Text,
+    writers,
 };
 
 /// `struct utsname` of Linux: six names of this size.
@@ -55,15 +56,12 @@ fn with_other<T>(path: &[u8], other: fn(&[u8]) -> Option<Text>, call: impl Fn(*c
 
 /// Defines functions that open the file at a path.
 macro_rules! opening {
+    (@first $first:ident $($more:ident)*) => { $first };
+    (@directory) => { writers::CURRENT };
+    (@directory $directory:ident) => { $directory };
     ($($static:ident = fn $name:ident [$($before:ident: $before_type:ty)?] path [$($after:ident: $after_type:ty),*] -> $result:ty, $failure:expr;)*) => {
         $(
-            static $static: Next = {
-                const NAME: &str = concat!(stringify!($name), "\0");
-                match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                    Ok(name) => Next::new(name),
-                    Err(_) => unreachable!(),
-                }
-            };
+            static $static: Next = Next::called(concat!(stringify!($name), "\0"));
 
             /// Like the C library's function, for the path that stands for the given one.
             ///
@@ -81,8 +79,20 @@ macro_rules! opening {
                 // SAFETY: this is the C library's function of that name.
                 let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
                 let failure: $result = $failure;
+                let changes = changes::Opens::note(opening!(@first $($after)*));
+                let has_failed = |result: &$result| *result == failure;
                 // SAFETY: guaranteed by the caller.
-                unsafe { with_path(path, |path| next($($before,)? path $(, $after)*), |result| *result == failure) }
+                let result = unsafe { with_path(path, |path| next($($before,)? path $(, $after)*), has_failed) };
+                if result != failure {
+                    // SAFETY: the file was opened a moment ago.
+                    unsafe { proc::put_into(result) };
+                }
+                if changes && result != failure {
+                    let directory = opening!(@directory $($before)?);
+                    // SAFETY: guaranteed by the caller.
+                    writers::changed(directory, unsafe { paths::bytes_of(path) });
+                }
+                result
             }
         )*
 
@@ -217,12 +227,13 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
     // SAFETY: this is the C library's function of that name.
     let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
     // SAFETY: guaranteed by the caller.
-    let module = unsafe { paths::bytes_of(path) }.map(modules::in_place_of);
+    let module = unsafe { paths::bytes_of(path) }.map(modules::awaited);
     let path = match &module {
         Some(Module::Other(file)) => file.as_ptr(),
         Some(Module::Foreign) => {
-            restart::emulated();
-            path
+            // SAFETY: guaranteed by the caller.
+            let path = unsafe { paths::bytes_of(path) }.unwrap_or_default();
+            restart::emulated(&[path, b" has no native twin"])
         }
         Some(Module::Itself) | None => path,
     };

@@ -5,11 +5,11 @@ use core::{
     ptr,
 };
 
-use crate::{facts, next, overrides, restart};
+use crate::{facts, next, overrides, restart, traps, writers};
 
 /// Variables that `kiln-exec` puts before all others: the program's path, and the process's name.
-const EXE: &[u8] = b"KILN_EXE=";
-const COMM: &[u8] = b"KILN_COMM=";
+pub const EXE: &[u8] = b"KILN_EXE=";
+pub const COMM: &[u8] = b"KILN_COMM=";
 
 type Constructor = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char);
 
@@ -21,8 +21,11 @@ static CONSTRUCTOR: Constructor = begin;
 extern "C" fn begin(_: c_int, arguments: *mut *mut c_char, variables: *mut *mut c_char) {
     // SAFETY: the loader passes the process's variables, which end with a null pointer.
     if unsafe { take(variables) } > 0 {
+        // Before the process's state is remembered: this writes.
+        writers::begin();
         // A removed variable leaves space for another one.
         restart::remember(arguments, variables);
+        restart::at_once_if_known();
     }
     // Another constructor may have set a variable, and so moved the list.
     // SAFETY: there is one thread.
@@ -33,6 +36,7 @@ extern "C" fn begin(_: c_int, arguments: *mut *mut c_char, variables: *mut *mut 
     }
     facts::read_target();
     overrides::look_up();
+    traps::set();
 }
 
 /// Removes Kiln's variables from the list, in place: they disappear for every holder of its address, and for all

@@ -72,7 +72,7 @@ pub async fn prepare_root(request: PrepareRoot<'_>, programs: &mut Programs, eve
         .env("DEBIAN_FRONTEND", "noninteractive");
     run(command, request.emulator, programs, events)
         .await?
-        .check(|kiwi| cause(&kiwi.tail))?;
+        .check_own(|kiwi| cause(&kiwi.tail))?;
     run_image_script(request.root, request.emulator, programs, events).await
 }
 

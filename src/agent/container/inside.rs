@@ -2,12 +2,13 @@
 
 use std::{
     io::{Read, Write},
+    net::IpAddr,
     os::unix::net::UnixStream,
     path::Path,
 };
 
 use kiln_inside::room::{
-    die_with_parent,
+    Scope, confine, die_with_parent,
     kernel::Linux,
     mounts::{Sources, companions, furnish},
     order::{AGENT, DOORS, NO_DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
@@ -86,6 +87,15 @@ pub(super) fn become_root(flags: CloneFlags, mut parent: UnixStream) -> Result<(
     Ok(())
 }
 
+/// The engine's file, with these name servers if there are any. The engine's own one, 127.0.0.11, is in the network of
+/// containers on its host's kernel, and not in that of a virtual machine.
+fn resolv_conf(of_engine: &str, resolvers: &[IpAddr]) -> String {
+    let is_kept = |line: &&str| resolvers.is_empty() || line.starts_with("search ");
+    let kept = of_engine.lines().filter(is_kept).map(str::to_owned);
+    let own = resolvers.iter().map(|address| format!("nameserver {address}"));
+    kept.chain(own).map(|line| line + "\n").collect()
+}
+
 /// Process 1 of the sandbox.
 fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
@@ -96,8 +106,8 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let hostname = format!("kiln-{}", name.get(..8).unwrap_or(&name));
     sethostname(&hostname)
         .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot name the sandbox: {errno}")))?;
-    // The engine's file: its resolver is in this network and nowhere else.
-    let resolv_conf = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let of_engine = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let resolv_conf = resolv_conf(&of_engine, &order.resolvers);
     let doors = match Path::new(DOORS) {
         doors if doors.exists() => doors.to_owned(),
         _ => Path::new(VOLUME).join(NO_DOORS),
@@ -113,5 +123,22 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let mut command = process1::agent(&order.facts)?;
     // The driver reads this process's own standard output.
     command.stdout(std::process::Stdio::null());
+    confine(Scope::Sockets)?;
     run_and_reap(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_does_not_ask_the_engines_own_name_server() {
+        let of_engine = "# by the engine\nsearch cluster.local\nnameserver 127.0.0.11\noptions ndots:0\n";
+        assert_eq!(resolv_conf(of_engine, &[]), of_engine);
+        let resolvers = ["10.92.100.225".parse().unwrap(), "10.92.100.226".parse().unwrap()];
+        assert_eq!(
+            resolv_conf(of_engine, &resolvers),
+            "search cluster.local\nnameserver 10.92.100.225\nnameserver 10.92.100.226\n"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Examines a container's surroundings, and tests whether a sandbox could be made in it. Reads system files, and makes
 //! namespaces for the test.
 
-use std::{ffi::OsString, os::unix::net::UnixStream, path::Path};
+use std::{ffi::OsString, net::IpAddr, os::unix::net::UnixStream, path::Path};
 
 use kiln_inside::room::{
     IdMap,
@@ -35,12 +35,22 @@ pub(super) fn main(ids: Option<OsString>) -> i32 {
         kernel: kernel.unwrap_or_default(),
         cpu: cpu(),
         refused: ids.and_then(|ids| try_out(ids).err()),
+        resolvers: resolvers(&fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default()),
         disk_free: of_disk(|disk| disk.blocks_available() * disk.fragment_size()),
         disk_total: of_disk(|disk| disk.blocks() * disk.fragment_size()),
         inodes_free: of_disk(Statvfs::files_available),
         inodes_total: of_disk(Statvfs::files),
     });
     0
+}
+
+/// The name servers in a `resolv.conf` that other hosts can ask too.
+fn resolvers(resolv_conf: &str) -> Vec<IpAddr> {
+    let servers = resolv_conf.lines().filter_map(|line| line.strip_prefix("nameserver"));
+    servers
+        .filter_map(|address| address.trim().parse::<IpAddr>().ok())
+        .filter(|address| !address.to_canonical().is_loopback())
+        .collect()
 }
 
 /// The CPU's own name.
@@ -87,4 +97,17 @@ fn mount_something(parent: UnixStream) -> Result<(), Failure> {
     }
     let layers = "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr";
     Linux.mount("kiln", &tmp.join("root"), "overlay", MsFlags::empty(), layers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_name_servers_that_another_host_can_ask_count() {
+        let found = resolvers(
+            "nameserver 127.0.0.53\nnameserver 10.0.0.2\nnameserver fe80::1%eth0\nsearch x\nnameserver ::1\n",
+        );
+        assert_eq!(found, ["10.0.0.2".parse::<IpAddr>().unwrap()]);
+    }
 }

@@ -47,15 +47,15 @@ impl Customizing<'_> {
             Ok(open) => open,
             Err(failure) => return (None, Err(failure)),
         };
-        let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http);
+        let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http, None);
         let mut programs = Programs::default();
         let outcome = self
             .change_open(changes, by_hand, &mut open, twins.is_some(), &mut programs)
             .await;
         // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
-        let (execs, counted) = Twins::end(twins, programs, self.emulator).await;
+        let (execs, outcome) = Twins::end(twins, programs, self.emulator, outcome).await;
         let closed = blocking(move || open.close()).await;
-        (execs, closed.and(outcome).and(counted))
+        (execs, closed.and(outcome))
     }
 
     async fn change_open(

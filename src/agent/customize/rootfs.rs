@@ -98,7 +98,7 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
     }
     command.arg(base);
     let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
-    finished.check(|tool| cause::known_cause(&tool.tail).unwrap_or_else(|| corrupt(&tool.tail)))
+    finished.check_own(|tool| cause::known_cause(&tool.tail).unwrap_or_else(|| corrupt(&tool.tail)))
 }
 
 fn corrupt(said: &[String]) -> Failure {

@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Write, os::unix::process::CommandExt, process::Stdio};
 
-use kiln_inside::room::process1;
+use kiln_inside::room::{Scope, confine, process1};
 use kiln_records::{
     Failure,
     guest::{GuestJob, GuestReport},
@@ -34,7 +34,8 @@ pub(super) fn run_agent(job: &GuestJob, words: File, news: &News) -> Result<Gues
     unsafe {
         command.pre_exec(move || {
             (&members).write_all(b"0")?;
-            enter_root()
+            enter_root()?;
+            confine(Scope::Sockets).map_err(std::io::Error::other)
         });
     }
     news.tell_of_disk();

@@ -10,11 +10,22 @@ use std::{
 
 use kiln_agent::{
     container, guest, job,
-    twins::{probe, stand_in},
+    template::apart,
+    twins::{layout, probe, stand_in},
     watch,
 };
 use kiln_inside::room::order;
-use kiln_records::{Code, Failure, protocol::AgentFacts};
+use kiln_records::{
+    Code, Failure,
+    protocol::{AgentFacts, words},
+};
+
+/// What the watcher of programs is told about twins.
+const TWINS: watch::TwinPaths = watch::TwinPaths {
+    loader: layout::LOADER,
+    programs: layout::BIN,
+    given_up: layout::GIVEN_UP,
+};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -30,9 +41,10 @@ fn main() -> ExitCode {
     }
     let ended = match arguments.next() {
         Some(word) if word == order::COMMAND => return container::main(arguments),
-        Some(word) if word == watch::COMMAND => watch::main(arguments)
+        Some(word) if word == watch::COMMAND => watch::main(arguments, TWINS)
             .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
             .map_err(|error| Failure::io("cannot watch", &error)),
+        Some(word) if word == apart::COMMAND => apart::main().map(|()| ExitCode::SUCCESS),
         Some(word) if word == stand_in::ENTER => Err(Failure::io("cannot run it", &stand_in::enter(arguments))),
         Some(word) if word == probe::COMMAND => Err(Failure::io("cannot run it in the root", &probe::main(arguments))),
         _ => run().map(|()| ExitCode::SUCCESS),
@@ -41,7 +53,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // The server does not know; whoever made the sandbox keeps what is said here.
-            let _ = writeln!(std::io::stderr(), "kiln-agent: {failure} ({})", failure.code);
+            let _ = writeln!(std::io::stderr(), "{}", words::say(&failure));
             ExitCode::FAILURE
         }
     }

@@ -3,7 +3,10 @@
 use std::{
     convert::Infallible,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -45,23 +48,51 @@ const CHATTER: [&str; 11] = [
     "User child",
 ];
 
-/// When the shell was last used.
+/// Who uses the shell, and when it was last used.
 #[derive(Debug)]
-pub struct Use(Mutex<Instant>);
+pub struct Use {
+    last: Mutex<Instant>,
+    connections: AtomicUsize,
+}
+
+/// A connection, until it is dropped.
+#[derive(Debug)]
+struct Connected(Arc<Use>);
 
 impl Use {
     /// Counts from now.
     pub fn new() -> Self {
-        Self(Mutex::new(Instant::now()))
+        Self {
+            last: Mutex::new(Instant::now()),
+            connections: AtomicUsize::new(0),
+        }
     }
 
-    /// The time of the last traffic.
+    /// The time of the last traffic, login or logout.
     pub fn last(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody is logged in, or about to be.
+    pub fn is_connected(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) > 0
+    }
+
+    fn connect(self: &Arc<Self>) -> Connected {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.note();
+        Connected(Arc::clone(self))
     }
 
     fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.note();
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -92,7 +123,7 @@ pub async fn serve(
         }
         match start(sshd) {
             Ok((child, ours)) => {
-                let (used, events) = (Arc::clone(used), events.clone());
+                let (used, events) = (used.connect(), events.clone());
                 connections.spawn(connect(child, ours, line, used, events, greeting()));
             }
             Err(error) => events.say(format!("sshd cannot be started: {error}")).await,
@@ -110,10 +141,11 @@ async fn connect(
     mut child: tokio::process::Child,
     ours: UnixStream,
     line: impl AsyncRead + AsyncWrite + Unpin,
-    used: Arc<Use>,
+    connected: Connected,
     events: Events,
     greeting: String,
 ) {
+    let used = &connected.0;
     let said = child.stderr.take();
     let log = async {
         let Some(said) = said else { return };
@@ -136,8 +168,8 @@ async fn connect(
     let pass = async {
         tokio::select! {
             // sshd ends when its user disconnects, and the connection ends with sshd.
-            _ = pass_on(&mut from_user, &mut to_sshd, &used) => {}
-            _ = pass_on(&mut from_sshd, &mut to_user, &used) => {}
+            _ = pass_on(&mut from_user, &mut to_sshd, used) => {}
+            _ = pass_on(&mut from_sshd, &mut to_user, used) => {}
         }
         let _ = to_user.shutdown().await;
         drop((to_sshd, from_sshd));

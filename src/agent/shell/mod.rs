@@ -3,7 +3,8 @@
 //!
 //! The user ends it with a file, as in IMS: `complete` or `failed`. The file is in `/tmp` of the image if the user
 //! sees only the image, and otherwise in `/mnt/image`, which has the image's root as `image-root`. If both exist,
-//! `failed` counts.
+//! `failed` counts. Who is logged in then may finish: Ansible, whose last task makes the file, removes its own files
+//! after that. An IMS looks for the files every five seconds, so it allows about as much.
 
 use std::{
     path::{Path, PathBuf},
@@ -34,6 +35,15 @@ const VIEW: &str = "image-root";
 
 /// How often the user's files are checked.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// After a user's file the shell ends when it was not used for this long while somebody is logged in.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// The same while nobody is logged in: tools may log in anew for each of their steps.
+const LEFT: Duration = Duration::from_secs(2);
+
+/// How long after a user's file the shell ends at the latest.
+const FINISHING: Duration = Duration::from_mins(1);
 
 /// The server is told a new end when the last one told is off by more than this.
 const TOLD: Duration = Duration::from_secs(30);
@@ -103,9 +113,25 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
 async fn wait(clock: &Clock<'_>, signals: &Signals, channel: &Channel, events: &Events) -> End {
     let mut told = clock.until();
     let mut warned = Duration::MAX;
+    let mut finishing = None;
     loop {
-        if let Some(verdict) = signals.look().or_else(|| channel.verdict()) {
+        if let Some(verdict) = channel.verdict() {
             return End::Said(verdict);
+        }
+        if let Some(verdict) = signals.look() {
+            let since = *finishing.get_or_insert_with(|| {
+                announce(&format!(
+                    "This shell ends, {}, as soon as it is not used for {} s.",
+                    verdict.name(),
+                    QUIET.as_secs()
+                ));
+                Instant::now()
+            });
+            if clock.is_finished(since) || clock.left().is_err() {
+                return End::Said(verdict);
+            }
+        } else {
+            finishing = None;
         }
         let left = match clock.left() {
             Ok(left) => left,
@@ -255,6 +281,12 @@ impl<'a> Clock<'a> {
         Ok(unused.min(open.ok_or(End::TooLong(self.longest))?))
     }
 
+    /// Whether users have finished who said so at the time `since`.
+    fn is_finished(&self, since: Instant) -> bool {
+        let quiet = if self.used.is_connected() { QUIET } else { LEFT };
+        self.used.last().max(since).elapsed() >= quiet || since.elapsed() >= FINISHING
+    }
+
     fn until(&self) -> Timestamp {
         let left = self.left().unwrap_or_default();
         Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX)
@@ -293,6 +325,21 @@ mod tests {
         assert_eq!(signals.look(), Some(Verdict::Failed));
         signals.remove().unwrap();
         assert_eq!(fs_err::read_dir(root.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn who_has_said_so_may_finish_but_not_for_ever() {
+        let used = Use::new();
+        let clock = Clock {
+            opened: Instant::now(),
+            idle: FINISHING,
+            longest: FINISHING,
+            used: &used,
+        };
+        let ago = |time| Instant::now().checked_sub(time).unwrap();
+        // It was used just now.
+        assert!(!clock.is_finished(ago(QUIET)));
+        assert!(clock.is_finished(ago(FINISHING)));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Asks the Debian repositories of the recipe or the image for packages of the host's architecture. Runs apt, and
 //! touches its own directories.
 //!
-//! apt handles trust: it fetches the lists and checks their signatures against the keys of the recipe or the image. It
-//! works on its own directories and knows of no other architecture and no installed package, so it and kiwi cannot
+//! apt handles trust: it fetches the lists for both architectures and checks their signatures against the keys of the
+//! recipe or the image. It works on its own directories and knows of no installed package, so it and kiwi cannot
 //! disturb each other.
 
 use std::{
+    collections::BTreeMap,
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -14,7 +15,10 @@ use std::{
 use fs_err::File;
 use kiln_records::arch::Arch;
 
-use super::index::{Index, Offer};
+use super::{
+    format::Format,
+    index::{Index, Listed, Offer, Repository},
+};
 use crate::twins::root::Root;
 
 /// The directory of kiwi's sources and its logins for them.
@@ -33,11 +37,13 @@ const OF_IMAGE: [&str; 6] = [
 /// The most bytes of a file of apt's configuration.
 const LONGEST: u64 = 1 << 20;
 
-/// apt for the host's architecture.
+/// apt for both architectures.
 #[derive(Debug)]
 pub(super) struct Apt {
     dir: PathBuf,
-    logins: PathBuf,
+    logins: String,
+    target: Arch,
+    host: Arch,
 }
 
 /// Whether kiwi has set up its sources and begun to read the lists.
@@ -45,9 +51,17 @@ pub(super) fn is_ready() -> bool {
     Path::new(KIWI).join("lists").is_dir()
 }
 
+/// Removes the lists that kiwi read for an earlier root, so that they are not taken for those of the next one.
+pub(super) fn forget() -> io::Result<()> {
+    match fs_err::remove_dir_all(Path::new(KIWI).join("lists")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 impl Apt {
-    /// Sets up apt for `host` below `dir`, with kiwi's current sources.
-    pub(super) fn of_recipe(dir: PathBuf, host: Arch) -> io::Result<Self> {
+    /// Sets up apt below `dir`, with kiwi's current sources.
+    pub(super) fn of_recipe(dir: PathBuf, target: Arch, host: Arch) -> io::Result<Self> {
         let sources = dir.join("etc/sources.list.d");
         fs_err::create_dir_all(&sources)?;
         for entry in fs_err::read_dir(Path::new(KIWI).join("sources.list.d"))? {
@@ -55,15 +69,16 @@ impl Apt {
             let text = fs_err::read_to_string(entry.path())?;
             fs_err::write(sources.join(entry.file_name()), for_any_arch(&text))?;
         }
-        Self::new(dir, host, &Path::new(KIWI).join("auth.conf.d"))
+        let logins = logins(Path::new(KIWI));
+        Self::new(dir, target, host, logins)
     }
 
-    /// Sets up apt for `host` below `dir`, with the sources of the image in `root`.
+    /// Sets up apt below `dir`, with the sources of the image in `root`.
     ///
     /// # Errors
     ///
     /// The image has no sources, or they cannot be copied.
-    pub(super) fn of_image(dir: PathBuf, root: &Root, host: Arch) -> io::Result<Self> {
+    pub(super) fn of_image(dir: PathBuf, root: &Root, target: Arch, host: Arch) -> io::Result<Self> {
         let etc = dir.join("etc");
         let files = OF_IMAGE.iter().map(Path::new).flat_map(|path| {
             let below = root.names(&Path::new("etc/apt").join(path));
@@ -88,33 +103,35 @@ impl Apt {
         if !has_sources {
             return Err(io::Error::other("the image names no repositories in /etc/apt"));
         }
-        let logins = etc.join("auth.conf.d");
-        Self::new(dir, host, &logins)
+        let logins = logins(&etc);
+        Self::new(dir, target, host, logins)
     }
 
     /// Uses sources and keys that are below `dir` already.
-    fn new(dir: PathBuf, host: Arch, logins: &Path) -> io::Result<Self> {
+    fn new(dir: PathBuf, target: Arch, host: Arch, logins: String) -> io::Result<Self> {
         for made in ["etc/apt.conf.d", "state", "cache"] {
             fs_err::create_dir_all(dir.join(made))?;
         }
         fs_err::write(dir.join("status"), "")?;
-        let (name, at) = (host.debian(), dir.display());
+        let (name, other, at) = (host.debian(), target.debian(), dir.display());
         let config = format!(
             "Dir::State \"{at}/state\";\nDir::State::status \"{at}/status\";\nDir::Cache \"{at}/cache\";\n\
-             Dir::Etc \"{at}/etc\";\nDir::Etc::netrcparts \"{}\";\n\
-             APT::Architecture \"{name}\";\nAPT::Architectures {{ \"{name}\"; }};\nAPT::Sandbox::User \"root\";\n\
-             Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n",
-            logins.display()
+             Dir::Etc \"{at}/etc\";\n{logins}APT::Architecture \"{name}\";\n\
+             APT::Architectures {{ \"{name}\"; \"{other}\"; }};\nAPT::Sandbox::User \"root\";\n\
+             Acquire::Languages \"none\";\nAcquire::PDiffs \"false\";\nAcquire::Retries \"3\";\n\
+             Acquire::AllowInsecureRepositories \"true\";\n"
         );
         fs_err::write(dir.join("apt.conf"), config)?;
         Ok(Self {
             dir,
-            logins: logins.to_owned(),
+            logins,
+            target,
+            host,
         })
     }
 
-    /// The directory of logins for the sources.
-    pub(super) fn logins(&self) -> PathBuf {
+    /// apt's settings that name the logins for the sources.
+    pub(super) fn logins(&self) -> String {
         self.logins.clone()
     }
 
@@ -126,10 +143,10 @@ impl Apt {
         command
     }
 
-    /// Starts to fetch the lists.
+    /// Starts to fetch the lists. It fails when one of them could not be fetched.
     pub(super) fn start_update(&self) -> io::Result<Child> {
         let mut command = self.command("apt-get");
-        command.args(["-q", "update"]);
+        command.args(["-q", "update", "--error-on=any"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
     }
 
@@ -140,24 +157,39 @@ impl Apt {
     /// The lists cannot be read.
     pub(super) fn index(&self) -> io::Result<Index> {
         let mut command = self.command("apt-get");
-        command.args(["indextargets", "--format", "$(TRUSTED)\t$(REPO_URI)\t$(FILENAME)"]);
+        let format = "$(TRUSTED)\t$(BASE_URI)\t$(REPO_URI)\t$(FILENAME)";
+        command.args(["indextargets", "--format", format]);
         let output = command.arg("Created-By: Packages").output()?;
         if !output.status.success() {
             return Err(io::Error::other("apt-get cannot list the fetched packages"));
         }
-        let mut index = Index::default();
+        // Lists with one signature, by the place of that.
+        let mut repositories: BTreeMap<String, Repository> = BTreeMap::new();
+        let (host, target) = (self.host.debian(), self.target.debian());
         for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let mut words = line.splitn(3, '\t');
-            // An unsigned list, of a recipe that allows it, proves nothing about its packages.
-            if let (Some("yes"), Some(repository), Some(file)) = (words.next(), words.next(), words.next()) {
-                // A repository that cannot be reached has no list.
-                if let Ok(list) = File::open(file) {
-                    read(&mut index, repository, BufReader::new(list))?;
+            let words: Vec<_> = line.splitn(4, '\t').collect();
+            let [trusted, signed, address, file] = words[..] else {
+                return Err(io::Error::other("apt-get does not say where its lists are"));
+            };
+            let repository = repositories.entry(signed.to_owned()).or_default();
+            let list = BufReader::new(File::open(file)?);
+            read(address, list, |arch, listed| {
+                if arch == target {
+                    repository.add_for_target(listed);
+                } else if arch == host && trusted == "yes" {
+                    // An unsigned list, of a recipe that allows it, proves nothing about its packages.
+                    repository.add_for_host(listed);
                 }
-            }
+            })?;
         }
-        Ok(index)
+        Ok(Index::new(Format::Deb, repositories.into_values().collect()))
     }
+}
+
+/// apt's settings that name the logins in the directory `etc`.
+pub(super) fn logins(etc: &Path) -> String {
+    let etc = etc.display();
+    format!("Dir::Etc::netrc \"{etc}/auth.conf\";\nDir::Etc::netrcparts \"{etc}/auth.conf.d\";\n")
 }
 
 /// Sources without their restriction to architectures: they are asked for another one.
@@ -219,8 +251,8 @@ fn with_keys_of(sources: &str, root: &Root, dir: &Path) -> io::Result<String> {
     Ok(made)
 }
 
-/// Reads one list. Packages for all architectures are left out: they have no programs of an architecture.
-fn read(index: &mut Index, repository: &str, mut list: impl BufRead) -> io::Result<()> {
+/// Hands the packages of one list to `take`, each with its architecture.
+fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Listed)) -> io::Result<()> {
     let mut line = String::new();
     let mut fields: [String; 6] = Default::default();
     loop {
@@ -228,21 +260,18 @@ fn read(index: &mut Index, repository: &str, mut list: impl BufRead) -> io::Resu
         let read = list.read_line(&mut line)?;
         if line.trim().is_empty() {
             let [name, version, arch, file, size, sha256] = std::mem::take(&mut fields);
-            let is_named = ![&name, &version, &file].iter().any(|field| field.is_empty());
-            if let Ok(size) = size.parse()
-                && is_named
-                && arch != "all"
-                && sha256.len() == 64
-            {
-                let address = format!("{}/{file}", repository.trim_end_matches('/'));
-                let is_signed = false;
-                let offer = Offer {
-                    address,
-                    sha256,
-                    size,
-                    is_signed,
-                };
-                index.add((name, version), offer);
+            let address = format!("{}/{file}", repository.trim_end_matches('/'));
+            let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let size = size.parse().ok().filter(|_| is_digest && !file.is_empty());
+            let offer = size.map(|size| Offer {
+                address,
+                sha256: sha256.to_ascii_lowercase(),
+                size,
+                is_signed: false,
+            });
+            if !name.is_empty() {
+                let id = (name, version);
+                take(&arch, Listed { id, offer });
             }
             if read == 0 {
                 return Ok(());
@@ -276,11 +305,19 @@ mod tests {
                     Package: doc\nVersion: 1\nArchitecture: all\nFilename: pool/doc.deb\n\
                     SHA256: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n\n\
                     Package: odd\nVersion: 1\nArchitecture: amd64\nFilename: pool/odd.deb\n";
-        let mut index = Index::default();
-        read(&mut index, "http://mirror/debian/", list.as_bytes()).unwrap();
-        assert_eq!(index.len(), 1);
-        let offer = index.get(&("bash".to_owned(), "5.2-1".to_owned())).unwrap();
+        let mut found = Vec::new();
+        let take = |arch: &str, listed: Listed| found.push((arch.to_owned(), listed.id, listed.offer));
+        read("http://mirror/debian/", list.as_bytes(), take).unwrap();
+        let bash = ("bash".to_owned(), "5.2-1".to_owned());
+        assert_eq!((&*found[0].0, &found[0].1), ("amd64", &bash));
+        let offer = found[0].2.as_ref().unwrap();
         assert_eq!((&*offer.address, offer.size), ("http://mirror/debian/pool/bash.deb", 1));
+        // A package that cannot be checked is listed all the same.
+        let others: Vec<_> = found[1..]
+            .iter()
+            .map(|(arch, (name, _), offer)| (&**arch, &**name, offer))
+            .collect();
+        assert_eq!(others, [("all", "doc", &None), ("amd64", "odd", &None)]);
     }
 
     #[test]

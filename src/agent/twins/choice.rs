@@ -1,9 +1,6 @@
 //! Decides which twins can run now, given all known files of both architectures. Pure: no I/O.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::elf::Kind;
 
@@ -29,6 +26,10 @@ pub struct Item {
     pub needed: Vec<String>,
     /// The state of its trial.
     pub verdict: Verdict,
+    /// What depends on the CPU in a library; `None` if nothing does, or if it does not matter.
+    pub finding: Option<String>,
+    /// Whether a finding in one of its libraries keeps it emulated.
+    pub is_examined: bool,
 }
 
 /// A shared library.
@@ -53,51 +54,27 @@ pub enum Verdict {
     Refused,
 }
 
-/// Directories of interpreters' modules, each with the beginning of the interpreter's name.
-const INTERPRETERS: [(&str, &str); 3] = [("/perl", "perl"), ("/python", "python"), ("/ruby", "ruby")];
-
-/// Whether the file at `path` is a module that an interpreter loads.
-pub fn is_interpreters(path: &str) -> bool {
-    Path::new(path).extension().is_some_and(|end| end == "so") && INTERPRETERS.iter().any(|(dir, _)| path.contains(dir))
-}
-
 /// The intended content of the directory of twins.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Programs and modules by key.
     pub bin: BTreeMap<String, Id>,
-    /// Shared libraries by name.
+    /// Shared libraries by name: those that a chosen file needs, and those that any twin may load by name, since nothing
+    /// in them depends on the CPU.
     pub lib: BTreeMap<String, Id>,
     /// Programs whose trial is due, by key.
     pub trial: BTreeMap<String, Id>,
     /// Names of libraries that are needed and that no package provides.
     pub missing: BTreeSet<String>,
-    /// Interpreters that stay emulated because a module has no twin, each with one such module.
-    pub held: BTreeMap<String, String>,
-}
-
-impl Item {
-    /// One of its paths and the module that keeps it emulated, if there is one.
-    fn held_back<'a>(&self, lacking: &BTreeMap<&str, &'a str>) -> Option<(&str, &'a str)> {
-        if self.kind != Kind::Program {
-            return None;
-        }
-        self.paths.iter().find_map(|path| {
-            let name = path.rsplit('/').next()?;
-            let (_, module) = lacking
-                .iter()
-                .find(|(interpreter, _)| name.starts_with(**interpreter))?;
-            Some((path.as_str(), *module))
-        })
-    }
+    /// Programs and modules that stay emulated because of a library, each with the library and what was found in it.
+    pub doubtful: BTreeMap<String, String>,
 }
 
 impl Choice {
     /// Chooses every file whose libraries are all available, and those libraries.
     ///
-    /// `loader` is the name of the dynamic loader; without it nothing can run. `orphans` are modules of the root
-    /// without a native build: an emulated interpreter can load them, a native one cannot.
-    pub fn among<'a>(items: &'a BTreeMap<Id, Item>, orphans: impl Iterator<Item = &'a str>, loader: &str) -> Self {
+    /// `loader` is the name of the dynamic loader; without it nothing can run.
+    pub fn among(items: &BTreeMap<Id, Item>, loader: &str) -> Self {
         let libraries = libraries_of(items);
         let mut choice = Self::default();
         if !libraries.contains_key(loader) {
@@ -105,24 +82,18 @@ impl Choice {
             return choice;
         }
         let complete = choice.complete(items, &libraries);
-        choice.lib = libraries
-            .iter()
-            .filter(|(_, id)| complete.contains(*id))
-            .map(|(name, id)| ((*name).to_owned(), *id))
-            .collect();
-        let waiting = items.iter().filter(|(id, item)| {
-            let is_usable = complete.contains(*id) && item.verdict != Verdict::Refused;
-            item.kind == Kind::Shared && item.library.is_none() && !is_usable
-        });
-        let modules = waiting.flat_map(|(_, item)| item.paths.iter().map(String::as_str));
-        let lacking = interpreters_of(modules.chain(orphans));
+        let doubts = doubts(items, &libraries);
         let mut refused = HashSet::new();
         for (id, item) in items {
             let Some(key) = &item.key else { continue };
             if item.verdict == Verdict::Refused {
                 refused.insert(key);
-            } else if let Some((path, module)) = item.held_back(&lacking) {
-                choice.held.insert(path.to_owned(), module.to_owned());
+            } else if let Some(library) = doubts.get(id).filter(|_| item.is_examined) {
+                let finding = items[library].finding.as_deref().unwrap_or_default();
+                let why = format!("{}: {finding}", items[library].origin);
+                choice
+                    .doubtful
+                    .extend(item.paths.first().map(|path| (path.clone(), why)));
             } else if complete.contains(id) {
                 let published = if item.verdict == Verdict::Untried {
                     &mut choice.trial
@@ -137,7 +108,26 @@ impl Choice {
             choice.bin.remove(key);
             choice.trial.remove(key);
         }
+        let needed = choice.needed(items, &libraries);
+        let is_clean = |id: &Id| items[id].finding.is_none() && !doubts.contains_key(id);
+        choice.lib = libraries
+            .into_iter()
+            .filter(|(_, id)| complete.contains(id) && (needed.contains(id) || is_clean(id)))
+            .map(|(name, id)| (name.to_owned(), id))
+            .collect();
         choice
+    }
+
+    /// The libraries that the chosen files need, directly and indirectly.
+    fn needed(&self, items: &BTreeMap<Id, Item>, libraries: &HashMap<&str, Id>) -> HashSet<Id> {
+        let mut needed = HashSet::new();
+        let mut next: Vec<Id> = self.bin.values().chain(self.trial.values()).copied().collect();
+        while let Some(id) = next.pop() {
+            let names = items[&id].needed.iter();
+            let of_item = names.filter_map(|name| libraries.get(name.as_str()));
+            next.extend(of_item.filter(|id| needed.insert(**id)));
+        }
+        needed
     }
 
     /// The items whose libraries are all available, directly and indirectly. Libraries may need each other.
@@ -164,14 +154,27 @@ impl Choice {
     }
 }
 
-/// The beginnings of the names of the interpreters that these modules belong to, each with one module.
-fn interpreters_of<'a>(modules: impl Iterator<Item = &'a str>) -> BTreeMap<&'static str, &'a str> {
-    modules
-        .filter(|path| is_interpreters(path))
-        .flat_map(|path| INTERPRETERS.iter().map(move |(dir, name)| (path, *dir, *name)))
-        .filter(|(path, dir, _)| path.contains(dir))
-        .map(|(path, _, name)| (name, path))
-        .collect()
+/// The items that need a library with a finding, directly or indirectly, each with one such library.
+fn doubts(items: &BTreeMap<Id, Item>, libraries: &HashMap<&str, Id>) -> HashMap<Id, Id> {
+    let mut users: HashMap<Id, Vec<Id>> = HashMap::new();
+    for (id, item) in items {
+        let needed = item.needed.iter().filter_map(|name| libraries.get(name.as_str()));
+        needed.for_each(|library| users.entry(*library).or_default().push(*id));
+    }
+    let mut doubts = HashMap::new();
+    let found = items
+        .iter()
+        .filter(|(_, item)| item.library.is_some() && item.finding.is_some());
+    let mut next: Vec<(Id, Id)> = found.map(|(id, _)| (*id, *id)).collect();
+    while let Some((id, library)) = next.pop() {
+        for user in users.get(&id).into_iter().flatten() {
+            if !doubts.contains_key(user) {
+                doubts.insert(*user, library);
+                next.push((*user, library));
+            }
+        }
+    }
+    doubts
 }
 
 /// The library that each name refers to. Public libraries take precedence; among several private ones of a name it is
@@ -217,6 +220,8 @@ mod tests {
             }),
             needed: needed.iter().map(|name| (*name).to_owned()).collect(),
             verdict: Verdict::Fine,
+            finding: None,
+            is_examined: true,
         }
     }
 
@@ -228,11 +233,60 @@ mod tests {
     }
 
     fn among(items: impl IntoIterator<Item = Item>) -> Choice {
-        Choice::among(&(0..).zip(items).collect(), [].into_iter(), LOADER)
+        Choice::among(&(0..).zip(items).collect(), LOADER)
     }
 
     fn keys(names: &BTreeMap<String, Id>) -> Vec<&str> {
         names.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_finding_in_a_library_reaches_every_program_that_is_examined() {
+        let library = |name, needed: &[&str], finding: Option<&str>| Item {
+            finding: finding.map(str::to_owned),
+            ..item(None, Some(name), needed)
+        };
+        let entry = Item {
+            is_examined: false,
+            ..program("entry", &["far"])
+        };
+        let choice = among([
+            item(None, Some(LOADER), &[]),
+            library("near", &[], Some("it asks")),
+            library("far", &["near"], None),
+            library("clean", &[], None),
+            program("direct", &["near"]),
+            program("indirect", &["clean", "far"]),
+            program("free", &["clean"]),
+            entry,
+        ]);
+        assert_eq!(keys(&choice.bin), ["entry", "free"]);
+    }
+
+    #[test]
+    fn a_library_with_a_finding_can_only_be_loaded_by_programs_that_need_it() {
+        let library = |name, needed: &[&str], finding: Option<&str>| Item {
+            finding: finding.map(str::to_owned),
+            ..item(None, Some(name), needed)
+        };
+        let all = || {
+            vec![
+                item(None, Some(LOADER), &[]),
+                library("asks", &[], Some("it asks")),
+                library("user", &["asks"], None),
+                library("clean", &[], None),
+                program("direct", &["user"]),
+            ]
+        };
+        assert_eq!(keys(&among(all()).lib), ["clean", LOADER]);
+        let entry = Item {
+            is_examined: false,
+            ..program("entry", &["user"])
+        };
+        assert_eq!(
+            keys(&among(all().into_iter().chain([entry])).lib),
+            ["asks", "clean", LOADER, "user"]
+        );
     }
 
     #[test]
@@ -313,29 +367,13 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_waits_for_its_modules() {
-        let named = |path: &str, item: Item| Item {
-            paths: vec![path.to_owned()],
-            ..item
-        };
-        let items: BTreeMap<Id, Item> = (0..)
-            .zip([
-                item(None, Some(LOADER), &[]),
-                named("/usr/bin/python3.11", program("python", &[])),
-                named("/usr/bin/perl", program("perl", &[])),
-                named("/usr/bin/cat", program("cat", &[])),
-                named(
-                    "/usr/lib/python3/dist-packages/numpy/x.so",
-                    item(Some("x"), None, &["gone"]),
-                ),
-                named("/usr/lib/perl5/y.so", item(Some("y"), None, &[])),
-            ])
-            .collect();
-        let choice = Choice::among(&items, [].into_iter(), LOADER);
-        assert_eq!(keys(&choice.bin), ["cat", "perl", "y"]);
-        assert_eq!(choice.held.keys().collect::<Vec<_>>(), ["/usr/bin/python3.11"]);
-        let choice = Choice::among(&items, ["/usr/lib/perl5/z.so"].into_iter(), LOADER);
-        assert_eq!(keys(&choice.bin), ["cat", "y"]);
-        assert_eq!(choice.held["/usr/bin/perl"], "/usr/lib/perl5/z.so");
+    fn a_module_without_a_twin_costs_nobody_else_a_twin() {
+        let choice = among([
+            item(None, Some(LOADER), &[]),
+            program("python", &[]),
+            item(Some("numpy"), None, &["gone"]),
+            item(Some("zlib"), None, &[]),
+        ]);
+        assert_eq!(keys(&choice.bin), ["python", "zlib"]);
     }
 }

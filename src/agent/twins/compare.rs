@@ -54,7 +54,7 @@ pub(super) fn compare(
             }
             Some(Host::Missing) if is_new => {
                 world.remove(&name).map_err(io::Error::other)?;
-                world.add_emulated(&name, &files).map_err(io::Error::other)?;
+                world.note_emulated(&name, &version, &files);
             }
             Some(Host::At(_) | Host::Missing) if !files.is_empty() => {}
             _ if was_there => world.remove(&name).map_err(io::Error::other)?,

@@ -13,7 +13,7 @@ use kiln_records::protocol::{PackageFile, PackageUrl};
 use reqwest::Client;
 use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 
-use super::index::{Id, Index, Offer};
+use super::index::Offer;
 use crate::{
     channel::Channel,
     digest,
@@ -49,8 +49,8 @@ pub(super) struct Downloads {
 /// Logins and keys for fetching and checking packages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trust {
-    /// A directory of logins for repositories, in apt's format.
-    pub(super) logins: Option<PathBuf>,
+    /// apt's settings that name the logins for repositories; empty if there are none.
+    pub(super) logins: String,
     /// A database of rpm with the keys of packages' signers.
     pub(super) keys: Option<PathBuf>,
 }
@@ -67,26 +67,28 @@ impl Downloads {
         })
     }
 
-    /// Gets packages by name and version. Returns their files in the same order; `None` for a package that is
-    /// unavailable or differs from the index. Blocks.
+    /// Gets packages. Returns their files in the same order; `None` for a package that is unavailable or differs from
+    /// the index. Blocks.
     ///
     /// # Errors
     ///
     /// The downloader cannot be run.
-    pub(super) fn get(&mut self, index: &Index, trust: &Trust, wanted: &[Id]) -> io::Result<Vec<Option<PathBuf>>> {
-        let offers: Vec<_> = wanted.iter().map(|id| index.get(id)).collect();
-        let listed: Vec<Shared> = offers.iter().flatten().map(|offer| self.place(offer)).collect();
+    pub(super) fn get(&mut self, trust: &Trust, offers: &[&Offer]) -> io::Result<Vec<Option<PathBuf>>> {
+        if offers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let listed: Vec<Shared> = offers.iter().map(|offer| self.place(offer)).collect();
         let count = listed.len();
         let Sharing { channel, http, runtime } = &self.sharing;
         let missing = runtime.block_on(packages::get(channel, http, listed));
         self.shared += count - missing.len();
-        self.fetch(&offers, &missing, trust)?;
+        self.fetch(offers, &missing, trust)?;
         self.share(missing.into_iter().filter(|(shared, _)| is_whole(shared)).collect());
         let there = |offer: &Offer| {
             let path = self.place(offer).path;
             (path.exists() && (!offer.is_signed || is_signed(&path, trust))).then_some(path)
         };
-        Ok(offers.into_iter().map(|offer| there(offer?)).collect())
+        Ok(offers.iter().map(|offer| there(offer)).collect())
     }
 
     fn place(&self, offer: &Offer) -> Shared {
@@ -100,34 +102,17 @@ impl Downloads {
     }
 
     /// Downloads the packages that no other job has shared.
-    fn fetch(
-        &self,
-        offers: &[Option<&Offer>],
-        missing: &[(Shared, Option<PackageUrl>)],
-        trust: &Trust,
-    ) -> io::Result<()> {
+    fn fetch(&self, offers: &[&Offer], missing: &[(Shared, Option<PackageUrl>)], trust: &Trust) -> io::Result<()> {
         if missing.is_empty() {
             return Ok(());
         }
-        let logins = trust.logins.as_deref().unwrap_or(Path::new("/dev/null"));
-        let config = format!(
-            "APT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\nDir::Etc::netrcparts \"{}\";\n",
-            logins.display()
-        );
-        let file = self.dir.join("apt.conf");
-        fs_err::write(&file, config)?;
-        let mut command = Command::new(HELPER);
-        // Only this file, not the sandbox's own configuration, which is for the target.
-        command.env("APT_CONFIG", file).env("LANG", "C");
-        command.args(["-q", "download-file"]);
+        let mut command = downloader(&self.dir, trust)?;
         for (shared, _) in missing {
             let sha256 = &shared.file.sha256;
-            let address = offers.iter().flatten().find(|offer| offer.sha256 == *sha256);
+            let address = offers.iter().find(|offer| offer.sha256 == *sha256);
             let Some(Offer { address, .. }) = address else { continue };
             command.arg(address).arg(&shared.path).arg(format!("SHA256:{sha256}"));
         }
-        // Its messages are not needed: each file is checked.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().map(drop)
     }
 
@@ -158,6 +143,21 @@ impl Downloads {
     }
 }
 
+/// The downloader, with a configuration in `dir`. It wants an address, a path and a digest for each file.
+fn downloader(dir: &Path, trust: &Trust) -> io::Result<Command> {
+    let logins = &trust.logins;
+    let config = format!("APT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n{logins}");
+    let file = dir.join("apt.conf");
+    fs_err::write(&file, config)?;
+    let mut command = Command::new(HELPER);
+    // Only this file, not the sandbox's own configuration, which is for the target.
+    command.env("APT_CONFIG", file).env("LANG", "C");
+    command.args(["-q", "download-file"]);
+    // Its messages are not needed: each file is checked.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}
+
 /// Whether a package was fetched and has the right digest. A file with a wrong one is removed.
 fn is_whole(shared: &Shared) -> bool {
     let is_whole = digest::sha256_of(&shared.path).is_ok_and(|(_, found)| found == shared.file.sha256);
@@ -177,4 +177,66 @@ fn is_signed(path: &Path, trust: &Trust) -> bool {
         .arg(path);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        net::TcpListener,
+    };
+
+    use super::*;
+    use crate::twins::apt;
+
+    /// A server that has an empty file for who logs in, and for nobody else.
+    fn serve(listener: &TcpListener) {
+        for connection in listener.incoming() {
+            let Ok(mut connection) = connection else { return };
+            let lines = BufReader::new(connection.try_clone().unwrap()).lines();
+            let head: Vec<_> = lines
+                .map_while(Result::ok)
+                .take_while(|line| !line.is_empty())
+                .collect();
+            let is_login = |line: &String| line == "Authorization: Basic bWU6c2VjcmV0";
+            let status = if head.iter().any(is_login) {
+                "200 OK"
+            } else {
+                "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"r\""
+            };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = connection.write_all(answer.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_login_in_either_place_of_apt_opens_packages_as_it_opens_lists() {
+        const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || serve(&listener));
+        let get = |logins: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            if let Some(path) = logins {
+                let file = dir.path().join(path);
+                fs_err::create_dir_all(file.parent().unwrap()).unwrap();
+                let text = format!("machine http://127.0.0.1:{port} login me password secret\n");
+                fs_err::write(file, text).unwrap();
+            }
+            let trust = Trust {
+                logins: apt::logins(dir.path()),
+                keys: None,
+            };
+            let mut command = downloader(dir.path(), &trust).unwrap();
+            command.arg(format!("http://127.0.0.1:{port}/a.deb"));
+            let status = command
+                .arg(dir.path().join("a.deb"))
+                .arg(format!("SHA256:{EMPTY}"))
+                .status();
+            status.unwrap().success()
+        };
+        assert!(!get(None));
+        assert!(get(Some("auth.conf.d/mine.conf")));
+        assert!(get(Some("auth.conf")));
+    }
 }

@@ -17,6 +17,9 @@ pub enum Broken {
     /// The structure is wrong.
     #[error("{0}")]
     Structure(#[from] object::Error),
+    /// What is looked for in it cannot be found out.
+    #[error("{0}")]
+    Untold(String),
     /// A name in it is not UTF-8.
     #[error("a name in it is not text")]
     Name,

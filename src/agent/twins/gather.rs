@@ -2,23 +2,24 @@
 //! Reads the root and unpacked packages; writes nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     fs::{File, Metadata},
-    io::{self, Read},
+    io::{self, Read, Seek},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use super::{
-    choice::{Item, Library, Verdict, is_interpreters},
+    choice::{Item, Library, Verdict},
     elf::{self, Elf, Kind},
+    examine::{Build, examine, libm},
     key,
     pairs::{counterparts, data_name, is_in_library_directory, loader_name, moved_data},
     root::Root,
     table::Table,
-    truth,
+    truth::{self, Untold},
 };
-use kiln_records::{TwinLevel, arch::Arch};
+use kiln_records::{TwinLevel, account::Ground, arch::Arch};
 
 /// Larger files are not rewritten: the target's file may be anything.
 const LARGEST_TOLD: u64 = 256 << 20;
@@ -41,14 +42,17 @@ pub struct Package {
 pub struct Refused {
     /// Its path in the root.
     pub path: String,
+    /// The kind of cause.
+    pub ground: Ground,
     /// The cause, in one line.
     pub why: String,
 }
 
 impl Refused {
-    fn new(path: &str, why: &str) -> Self {
+    pub(super) fn new(path: &str, ground: Ground, why: &str) -> Self {
         Self {
             path: path.to_owned(),
+            ground,
             why: why.to_owned(),
         }
     }
@@ -76,8 +80,6 @@ pub struct Gathered {
     pub items: Vec<Found>,
     /// Other files that native libraries read: name in the directory of twins, and content.
     pub data: Vec<(String, Vec<u8>)>,
-    /// Paths in the root of interpreters' modules without a native build.
-    pub orphans: Vec<String>,
 }
 
 /// A native file.
@@ -135,21 +137,7 @@ impl Gatherer {
                 gathered.items.push(self.alone(package, origin, elf));
             }
         }
-        let told: HashSet<&String> = gathered.items.iter().flat_map(|found| &found.item.paths).collect();
-        gathered.orphans = self
-            .modules(&package.files)
-            .filter(|path| !told.contains(path))
-            .collect();
         Ok(gathered)
-    }
-
-    /// The paths of `files` that interpreters load.
-    pub fn modules(&self, files: &[PathBuf]) -> impl Iterator<Item = String> {
-        files
-            .iter()
-            .filter_map(|path| path.to_str())
-            .filter(|path| is_interpreters(path) && matches!(self.original(path), Ok(Some(_))))
-            .map(str::to_owned)
     }
 
     /// The path in the target's package of the host's file at `origin`.
@@ -194,12 +182,12 @@ impl Gatherer {
             let elf = match native {
                 Ok(elf) => elf,
                 Err(why) => {
-                    refused.push(Refused::new(path, why));
+                    refused.push(Refused::new(path, Ground::Unusable, why));
                     continue;
                 }
             };
             let Some(key) = key_of(&head, status.size(), status.mtime()) else {
-                refused.push(Refused::new(path, "it has no build-id"));
+                refused.push(Refused::new(path, Ground::NoBuildId, "it has no build-id"));
                 continue;
             };
             let pair = pairs.entry(key).or_insert_with(|| Pair {
@@ -241,18 +229,34 @@ impl Gatherer {
         let Some(origin) = origins.first() else { return Ok(None) };
         let mut found = self.alone(package, origin, elf);
         found.item.verdict = self.verdict(package, &paths, elf);
-        if found.item.verdict != Verdict::Refused
-            && let Some(path) = paths.iter().find(|path| truth::concerns(path))
-        {
+        let is_library = found.item.library.is_some();
+        found.item.is_examined = !is_library && paths.iter().any(|path| self.table.is_examined(path, &package.name));
+        let examines = found.item.is_examined || self.examines_library(elf);
+        let told = paths.iter().find(|path| truth::concerns(path));
+        let functions = self.trapping(package, &paths, elf);
+        if found.item.verdict != Verdict::Refused && (examines || told.is_some() || functions.is_some()) {
             let mut twin = fs_err::read(package.host.join(origin))?;
-            match self.tell(path, &mut twin, original) {
-                Ok(0) => {}
-                Ok(_) => found.content = Some(twin),
+            let original = if examines || told.is_some() {
+                whole(&original)
+            } else {
+                Ok(Vec::new())
+            };
+            let changes = match self.change(told, functions, &mut twin, &original) {
+                Ok(changes) => changes,
                 Err(why) => {
-                    refused.push(Refused::new(path, &why));
+                    refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
                     return Ok(None);
                 }
+            };
+            if examines {
+                let finding = self.examine(&twin, &original);
+                if let Some(why) = finding.as_ref().filter(|_| !is_library) {
+                    refused.extend(paths.first().map(|path| Refused::new(path, Ground::Finding, why)));
+                    found.item.verdict = Verdict::Refused;
+                }
+                found.item.finding = finding.filter(|_| is_library);
             }
+            found.content = (changes > 0).then_some(twin);
         }
         // The loader itself has no twin: a caller that runs it by name asks about programs of the target.
         found.item.key = (elf.soname.as_deref() != Some(loader_name(self.host))).then_some(key);
@@ -275,6 +279,11 @@ impl Gatherer {
             library,
             needed: elf.needed.clone(),
             verdict: Verdict::Fine,
+            // Until the target's build is there to be compared with.
+            finding: self
+                .examines_library(elf)
+                .then(|| "nothing to compare it with".to_owned()),
+            is_examined: false,
         };
         Found { item, content: None }
     }
@@ -299,14 +308,80 @@ impl Gatherer {
         }
     }
 
-    /// Rewrites the answers in `twin` to those of `original`, the file at `path`. Returns how many were changed.
-    fn tell(&self, path: &str, twin: &mut Vec<u8>, original: File) -> Result<usize, String> {
-        let mut bytes = Vec::new();
-        let size = original.take(LARGEST_TOLD).read_to_end(&mut bytes);
-        if size.map_err(|error| error.to_string())? as u64 == LARGEST_TOLD {
-            return Err("it is too large to be read".to_owned());
+    /// The exported functions outside of which a file with an entry must not compute with `long double`. `None` if it
+    /// may everywhere, or if nothing shows where it does.
+    fn trapping(&self, package: &Package, paths: &[String], elf: &Elf) -> Option<&[String]> {
+        if self.host != Arch::X86_64 {
+            return None;
         }
-        truth::tell(path, twin, &bytes, self.host, self.target).map_err(|untold| untold.to_string())
+        match &elf.soname {
+            Some(name) => self.table.long_double_of_library(name),
+            None => self.table.long_double(paths.first()?, &package.name),
+        }
+    }
+
+    /// Rewrites the answers in `twin` to those of `original`, if it is `told` as the file at that path, and lets it trap
+    /// where it computes with `long double` outside of these `functions`. Returns how many places were changed.
+    fn change(
+        &self,
+        told: Option<&String>,
+        functions: Option<&[String]>,
+        twin: &mut Vec<u8>,
+        original: &Result<Vec<u8>, String>,
+    ) -> Result<usize, String> {
+        let untold = |untold: Untold| untold.to_string();
+        let mut changes = 0;
+        if let Some(path) = told {
+            let original = original.as_ref().map_err(Clone::clone)?;
+            changes += truth::tell(path, twin, original, self.host, self.target).map_err(untold)?;
+        }
+        if let Some(functions) = functions {
+            if !has_fused_libm()
+                && let Some(finding) = libm(twin)
+            {
+                return Err(finding.to_string());
+            }
+            changes += truth::traps::set(twin, functions).map_err(untold)?;
+        }
+        Ok(changes)
+    }
+
+    /// Whether a finding in this file keeps programs emulated that need it.
+    fn examines_library(&self, elf: &Elf) -> bool {
+        let name = elf.soname.as_deref();
+        elf.kind == Kind::Shared && name.is_some_and(|name| self.table.why_library(name).is_none())
+    }
+
+    /// What depends on the CPU in a file: the `twin` as it would run, beside the `original`.
+    fn examine(&self, twin: &[u8], original: &Result<Vec<u8>, String>) -> Option<String> {
+        let original = match original {
+            Ok(original) => original,
+            Err(why) => return Some(why.clone()),
+        };
+        let build = |file, arch| Build { file, arch };
+        let findings = examine(build(twin, self.host), build(original, self.target));
+        findings.first().map(ToString::to_string)
+    }
+}
+
+/// Whether libm chooses fused multiplications on this machine, as it is compiled with for other CPUs.
+fn has_fused_libm() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    return true;
+}
+
+/// The content of a file of the root.
+fn whole(mut file: &File) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(LARGEST_TOLD).read_to_end(&mut bytes));
+    match read {
+        Ok(size) if (size as u64) < LARGEST_TOLD => Ok(bytes),
+        Ok(_) => Err("it is too large to be read".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -1,8 +1,17 @@
-//! The packages that repositories have for the host's architecture. Pure: no I/O.
+//! The packages that repositories list for both architectures, and which of the host's is the twin of one of the
+//! target's. Pure: no I/O.
+//!
+//! A twin comes from the repository that the target's package came from: any other one would be a stranger whose
+//! programs run in place of that package's. Repositories can copy each other's lists, so several may be possible
+//! origins. Then all of them must have the same twin.
 
 use std::collections::HashMap;
 
-/// Name and full version of a package, which together identify a build.
+use kiln_records::arch::Arch;
+
+use super::{format::Format, version::is_newer};
+
+/// Name and full version of a package.
 pub(super) type Id = (String, String);
 
 /// A package of a repository, as its index describes it.
@@ -17,27 +26,240 @@ pub(super) struct Offer {
     pub(super) is_signed: bool,
 }
 
-/// All available packages.
+/// A line of a repository's list. Its offer is `None` when the package cannot be fetched and checked by it.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub(super) id: Id,
+    pub(super) offer: Option<Offer>,
+}
+
+/// Why a package of the target has no twin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lack {
+    /// Its repository does not have the same version for the host, or it could not be fetched and checked.
+    Missing,
+    /// Its repository is not known.
+    Stranger,
+    /// It may have come from several repositories, whose packages for the host differ.
+    Ambiguous,
+}
+
+impl Lack {
+    /// The reason, as the log has it.
+    pub(super) fn why(self, host: Arch) -> String {
+        match self {
+            Self::Missing => format!("emulated, since {host} has no equal package"),
+            Self::Stranger => "emulated, since it is not known which repository they came from".to_owned(),
+            Self::Ambiguous => format!("emulated, since repositories that have them differ in those for {host}"),
+        }
+    }
+
+    /// The reason for one package.
+    pub(super) fn why_of_one(self, host: Arch) -> String {
+        match self {
+            Self::Missing => format!("{host} has no equal package"),
+            Self::Stranger => "it is not known which repository it came from".to_owned(),
+            Self::Ambiguous => format!("repositories that have it differ in that for {host}"),
+        }
+    }
+}
+
+/// One repository: what is published, and signed if at all, as one.
 #[derive(Debug, Default)]
-pub(super) struct Index(HashMap<Id, Offer>);
+pub(super) struct Repository {
+    host: HashMap<Id, Offer>,
+    /// The versions of each package of the target, with their archives.
+    target: HashMap<String, Vec<(String, Option<Archive>)>>,
+}
+
+/// SHA-256 and size of a package's file.
+type Archive = (String, u64);
+
+/// All repositories of the recipe or the image.
+#[derive(Debug)]
+pub(super) struct Index {
+    format: Format,
+    repositories: Vec<Repository>,
+}
+
+impl Repository {
+    /// Adds a package for the host. For a name and version that is known already, the earlier one counts.
+    pub(super) fn add_for_host(&mut self, Listed { id, offer }: Listed) {
+        if let Some(offer) = offer {
+            self.host.entry(id).or_insert(offer);
+        }
+    }
+
+    /// Adds a package for the target.
+    pub(super) fn add_for_target(&mut self, Listed { id, offer }: Listed) {
+        let (name, version) = id;
+        let file = offer.map(|offer| (offer.sha256, offer.size));
+        self.target.entry(name).or_default().push((version, file));
+    }
+
+    /// The files that it lists for a package of the target.
+    fn files(&self, (name, version): &Id) -> impl Iterator<Item = Option<&Archive>> {
+        let versions = self.target.get(name).into_iter().flatten();
+        versions.filter_map(move |(listed, file)| (listed == version).then_some(file.as_ref()))
+    }
+
+    /// Whether it lists a newer version of a package of the target.
+    fn has_newer(&self, format: Format, (name, version): &Id) -> bool {
+        let mut versions = self.target.get(name).into_iter().flatten();
+        versions.any(|(listed, _)| is_newer(format, listed, version))
+    }
+}
 
 impl Index {
-    /// Adds a package. For a name and version that is known already, the earlier one counts.
-    pub(super) fn add(&mut self, id: Id, offer: Offer) {
-        self.0.entry(id).or_insert(offer);
+    pub(super) const fn new(format: Format, repositories: Vec<Repository>) -> Self {
+        Self { format, repositories }
     }
 
-    /// The package of exactly this version.
-    pub(super) fn get(&self, id: &Id) -> Option<&Offer> {
-        self.0.get(id)
+    /// The twin of a package of the target whose archive has this SHA-256.
+    ///
+    /// Without an archive, the package may have come from any repository that lists its version. One that lists newer
+    /// ones only may have had it earlier, so that its origin is not known.
+    ///
+    /// # Errors
+    ///
+    /// There is none, and why.
+    pub(super) fn twin(&self, id: &Id, archive: Option<&str>) -> Result<&Offer, Lack> {
+        let mut twin = None;
+        for repository in &self.repositories {
+            // A listed file without a usable digest may be any.
+            let is_origin = |file: Option<&Archive>| match (archive, file) {
+                (Some(archive), Some((sha256, _))) => archive == sha256,
+                _ => true,
+            };
+            if repository.files(id).any(is_origin) {
+                let offer = repository.host.get(id);
+                match twin {
+                    None => twin = Some(offer),
+                    Some(known) if known.map(|known| &known.sha256) == offer.map(|offer| &offer.sha256) => {}
+                    Some(_) => return Err(Lack::Ambiguous),
+                }
+            } else if archive.is_none() && repository.has_newer(self.format, id) {
+                return Err(Lack::Stranger);
+            }
+        }
+        twin.ok_or(Lack::Stranger)?.ok_or(Lack::Missing)
     }
 
+    /// Whether an archive of the target of this size is not complete yet.
+    pub(super) fn is_arriving(&self, id: &Id, size: u64) -> bool {
+        let mut sizes = self.repositories.iter().flat_map(|repository| repository.files(id));
+        let mut is_longer = false;
+        !sizes.any(|file| {
+            is_longer |= file.is_some_and(|(_, whole)| size < *whole);
+            file.is_some_and(|(_, whole)| size == *whole)
+        }) && is_longer
+    }
+
+    /// Whether no repository has anything for the host.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.repositories.iter().all(|repository| repository.host.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(version: &str, sha256: &str) -> Listed {
+        let offer = Offer {
+            address: format!("http://h/{sha256}"),
+            sha256: sha256.to_owned(),
+            size: 100,
+            is_signed: false,
+        };
+        Listed {
+            id: sed(version),
+            offer: Some(offer),
+        }
     }
 
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    fn sed(version: &str) -> Id {
+        ("sed".to_owned(), version.to_owned())
+    }
+
+    /// A repository with builds of sed for the target and the host: versions and digests.
+    fn repository(target: &[(&str, &str)], host: &[(&str, &str)]) -> Repository {
+        let mut made = Repository::default();
+        for (version, sha256) in target {
+            made.add_for_target(listed(version, sha256));
+        }
+        for (version, sha256) in host {
+            made.add_for_host(listed(version, sha256));
+        }
+        made
+    }
+
+    fn twin(repositories: Vec<Repository>, version: &str, archive: Option<&str>) -> Result<String, Lack> {
+        let index = Index::new(Format::Deb, repositories);
+        let found = index.twin(&sed(version), archive);
+        found.map(|offer| offer.sha256.clone())
+    }
+
+    /// The repository that the packages came from.
+    fn honest() -> Repository {
+        repository(&[("4.9-1", "target")], &[("4.9-1", "host")])
+    }
+
+    #[test]
+    fn a_twin_comes_from_no_other_repository() {
+        for evil in [
+            // The host's package only, then with a build of its own for the target.
+            repository(&[], &[("4.9-1", "evil")]),
+            repository(&[("4.9-1", "own")], &[("4.9-1", "evil")]),
+        ] {
+            assert_eq!(twin(vec![evil, honest()], "4.9-1", Some("target")).unwrap(), "host");
+        }
+        // One that copies the list for the target: it may be the origin.
+        let evil = || repository(&[("4.9-1", "target")], &[("4.9-1", "evil")]);
+        let found = |honest| twin(vec![evil(), honest, evil()], "4.9-1", Some("target"));
+        assert_eq!(found(honest()), Err(Lack::Ambiguous));
+        assert_eq!(found(repository(&[("4.9-1", "target")], &[])), Err(Lack::Ambiguous));
+        // A digest of another kind may be of any file.
+        let mut other = Repository::default();
+        let (id, offer) = (sed("4.9-1"), None);
+        other.add_for_target(Listed { id, offer });
+        assert_eq!(found(other), Err(Lack::Ambiguous));
+    }
+
+    #[test]
+    fn mirrors_of_one_repository_have_the_same_twin() {
+        assert_eq!(twin(vec![honest(), honest()], "4.9-1", Some("target")).unwrap(), "host");
+    }
+
+    #[test]
+    fn a_package_of_unknown_origin_has_no_twin() {
+        assert_eq!(twin(vec![honest()], "4.9-1", Some("local")), Err(Lack::Stranger));
+        assert_eq!(twin(vec![honest()], "4.9-2", None), Err(Lack::Stranger));
+        assert_eq!(twin(vec![], "4.9-1", None), Err(Lack::Stranger));
+        let missing = repository(&[("4.9-1", "target")], &[("4.9-2", "host")]);
+        assert_eq!(twin(vec![missing], "4.9-1", Some("target")), Err(Lack::Missing));
+    }
+
+    #[test]
+    fn without_an_archive_all_that_may_have_had_the_package_count() {
+        let evil = || repository(&[("4.9-1", "own")], &[("4.9-1", "evil")]);
+        let with = |other| twin(vec![evil(), other], "4.9-1", None);
+        assert_eq!(with(honest()), Err(Lack::Ambiguous));
+        // The origin has gone on, and does not list the installed version any more.
+        assert_eq!(
+            with(repository(&[("4.9-2", "t")], &[("4.9-2", "h")])),
+            Err(Lack::Stranger)
+        );
+        // An older version says nothing: a distribution and its updates.
+        let older = repository(&[("4.8-3", "t")], &[("4.8-3", "h")]);
+        assert_eq!(twin(vec![older, honest()], "4.9-1", None).unwrap(), "host");
+    }
+
+    #[test]
+    fn an_archive_is_waited_for_until_it_has_its_listed_size() {
+        let index = Index::new(Format::Rpm, vec![honest()]);
+        assert!(index.is_arriving(&sed("4.9-1"), 99));
+        assert!(!index.is_arriving(&sed("4.9-1"), 100) && !index.is_arriving(&sed("4.9-1"), 101));
+        assert!(!index.is_arriving(&sed("4.9-2"), 99));
     }
 }

@@ -9,7 +9,11 @@
 //!   answers.so        loaded into every twin: answers for the target where the kernel would answer for the host
 //!   target            the facts about the target that answers.so needs
 //!   cpuinfo           the content of /proc/cpuinfo under the emulator
+//!   looks             how often the agent has compared the root with its packages: a 64-bit counter, native byte order
 //!   counts            two 64-bit counters, native byte order: execs of twins, execs under the emulator; mounted writable
+//!   given-up          the commands whose twins gave up, eight bytes each; mounted writable
+//!   emulated          the commands whose twins gave up before, and that start over at once; may be missing
+//!   writers           a line for each start and each changed file of a twin, if that is wanted; mounted writable
 //! ```
 //!
 //! `kiln-exec` shares this file, so it needs only `core`.
@@ -33,6 +37,21 @@ pub const TARGET: &str = "/.kiln/target";
 pub const CPUINFO: &str = "/.kiln/cpuinfo";
 /// The counters.
 pub const COUNTS: &str = "/.kiln/counts";
+/// How often the agent has compared the root with its packages, as an unsigned 64-bit number in native byte order. A file
+/// that has no twin after the second look from now on will have none.
+pub const LOOKS: &str = "/.kiln/looks";
+/// The content of [`LOOKS`] while nothing looks.
+pub const NO_LOOKS: u64 = u64::MAX;
+/// The commands whose twins could neither go on nor start over, as numbers of eight bytes that only `answers.so` makes.
+pub const COMMANDS_GIVEN_UP: &str = "/.kiln/given-up";
+/// The commands that start over under the emulator at once: such numbers from an earlier root.
+pub const COMMANDS_EMULATED: &str = "/.kiln/emulated";
+/// The record of who changed which file. A line has the words `start`, process and program, or `change`, process,
+/// program and path, with tabs between them.
+pub const WRITERS: &str = "/.kiln/writers";
 /// Set to `off`, this makes a program and its children run under the emulator; set to `now`, a program whose twin is
 /// still on trial, instead of waiting for the trial.
 pub const SWITCH: &str = "KILN_TWINS";
+/// The number of the signal (`SIGTRAP`) by which a twin ends that can neither go on nor start over, so that it is not taken
+/// for one that failed.
+pub const GIVEN_UP: i32 = 5;

@@ -23,14 +23,18 @@ use std::{
 };
 
 use kiln_records::{
-    Execs, Failure, TwinLevel,
+    Account, Code, Execs, FailedTwin, Failure, TwinLevel,
     arch::Arch,
     protocol::{Emulator, JobDescription, Work},
+    twins::no_twins_between,
 };
 use reqwest::Client;
 use tokio::runtime::Handle;
 
-use self::{download::Sharing, request::Request};
+use self::{
+    download::Sharing,
+    request::{Ended, Request},
+};
 use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
 use crate::twins::table::Table;
 
@@ -42,6 +46,7 @@ pub mod counts;
 mod deb;
 mod download;
 mod elf;
+pub mod examine;
 mod facts;
 mod format;
 mod gather;
@@ -51,6 +56,7 @@ mod installed;
 pub mod join;
 pub mod key;
 pub mod layout;
+mod ledger;
 mod mount;
 mod packages;
 mod pairs;
@@ -68,6 +74,7 @@ mod sync;
 pub mod table;
 pub mod truth;
 mod unchanged;
+mod version;
 pub mod world;
 
 /// The path in the sandbox of the library that answers for the target.
@@ -100,20 +107,33 @@ struct Settings {
     dir: PathBuf,
     /// The library that answers for the target.
     answers: PathBuf,
+    /// The file with the commands whose twins gave up, which those of this root are added to.
+    given_up: PathBuf,
+    /// The place for the record of writers at the end, if one is wanted.
+    writers: Option<PathBuf>,
+    /// Pairs that failed in earlier jobs.
+    failed: Vec<FailedTwin>,
 }
+
+/// How often programs of the root were started as twins and under the emulator, if the root was ever entered.
+type Counted = Option<(u64, u64)>;
 
 /// Twins that are being made.
 #[derive(Debug)]
 pub struct Twins {
     requests: Sender<Request>,
     dir: PathBuf,
+    target: Arch,
+    events: Events,
+    channel: Channel,
 }
 
 impl Twins {
     /// Starts the twins of a job, if it may have some. A job that cannot have them continues without, and its log has
     /// the reason.
     ///
-    /// `channel` and `http` are for packages that jobs share.
+    /// `channel` and `http` are for packages that jobs share. `writers` is the place for the record of the files that
+    /// twins change, if one is wanted.
     ///
     /// # Panics
     ///
@@ -124,8 +144,13 @@ impl Twins {
         events: &Events,
         channel: &Channel,
         http: &Client,
+        writers: Option<PathBuf>,
     ) -> Option<Self> {
         if job.emulator.is_none() || job.twins == TwinLevel::Off {
+            return None;
+        }
+        let host = Arch::host();
+        if no_twins_between(job.arch, host).is_some() {
             return None;
         }
         let settings = Settings {
@@ -135,17 +160,20 @@ impl Twins {
                 Work::Customize(_) => Origin::Image,
             },
             target: job.arch,
-            host: Arch::host(),
+            host,
             level: job.twins,
             dir: outputs.twins(),
             answers: PathBuf::from(ANSWERS),
+            given_up: outputs.given_up(),
+            writers,
+            failed: job.failed_twins.clone(),
         };
         let sharing = Sharing {
             channel: channel.clone(),
             http: http.clone(),
             runtime: Handle::current(),
         };
-        let started = Self::start(settings, events.clone(), sharing);
+        let started = Self::start(settings, events.clone(), sharing, channel.clone());
         let say = |failure: &Failure| events.say_soon(&format!("no native twins: {}", failure.detail));
         started.inspect_err(say).ok()
     }
@@ -155,46 +183,77 @@ impl Twins {
     /// # Errors
     ///
     /// The sandbox does not allow it. The root can then be built or changed without twins.
-    fn start(settings: Settings, events: Events, sharing: Sharing) -> Result<Self, Failure> {
+    fn start(settings: Settings, events: Events, sharing: Sharing, channel: Channel) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::io("cannot make native twins", &error);
         if settings.dir.exists() {
             fs_err::remove_dir_all(&settings.dir).map_err(failed)?;
         }
         fs_err::create_dir_all(&settings.dir).map_err(failed)?;
-        let dir = settings.dir.clone();
-        let keeper = sync::Keeper::new(settings, Table::built_in()?, events, sharing);
+        if settings.origin == Origin::Recipe {
+            apt::forget().map_err(failed)?;
+        }
+        let (dir, target) = (settings.dir.clone(), settings.target);
+        let keeper = sync::Keeper::new(settings, Table::built_in()?, events.clone(), sharing);
         let (requests, queue) = mpsc::channel();
         stand_in::listen(requests.clone()).map_err(failed)?;
         thread::spawn(move || keeper.run(&queue));
-        Ok(Self { requests, dir })
+        Ok(Self {
+            requests,
+            dir,
+            target,
+            events,
+            channel,
+        })
     }
 
-    /// Ends the twins, if there are any, and removes them from the root. Returns how often programs ran as twins or
-    /// emulated, if the machine cannot run them itself, where `programs` ran under the `emulator`; and a failure when
-    /// twins could not be removed from the root.
+    /// Ends the twins, if there are any, removes them from the root, and tells the server how each program was run.
+    /// Returns how often programs ran as twins or emulated, if the machine cannot run them itself, where `programs` ran
+    /// under the `emulator`; and the `outcome` of the work, or a failure when twins could not be removed from the root.
+    /// Where a twin's death is the failure, that names the twin.
     pub async fn end(
         twins: Option<Self>,
         programs: Programs,
         emulator: Option<&Emulator>,
+        outcome: Result<(), Failure>,
     ) -> (Option<Execs>, Result<(), Failure>) {
-        let counted = match twins {
-            Some(twins) => blocking(move || twins.finish()).await,
-            None => Ok(None),
+        let Some(twins) = twins else {
+            return (emulator.map(|_| programs.execs(None)), outcome);
         };
+        let (target, events, channel) = (twins.target, twins.events.clone(), twins.channel.clone());
+        let (account, counted) = match blocking(move || Ok(twins.finish())).await {
+            Ok(ended) => ended,
+            Err(failure) => (None, Err(failure)),
+        };
+        let dead = programs.dead_twin().zip(account.as_ref());
+        let pair = dead.and_then(|(path, account)| account.pair_of(path, target));
+        if let Some(account) = account
+            && let Err(failure) = channel.keep_account(&account).await
+        {
+            let text = format!("warning: why each program was run as it was is not recorded: {failure}");
+            events.say(text).await;
+        }
         let execs = emulator.map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
-        (execs, counted.map(drop))
+        let outcome = outcome.map_err(|failure| match failure.code {
+            Code::EmulatorFault => Failure {
+                twin: pair.map(Box::new),
+                ..failure
+            },
+            _ => failure,
+        });
+        (execs, outcome.and(counted.map(drop)))
     }
 
-    /// Returns how often programs of the root were started as twins and under the emulator, if the root was ever
-    /// entered.
-    fn finish(self) -> Result<Option<(u64, u64)>, Failure> {
+    /// Returns how each program was run, and how often.
+    fn finish(self) -> (Option<Account>, Result<Counted, Failure>) {
         let failed = |error: io::Error| Failure::io("cannot remove the native twins from the root", &error);
         let (reply, ended) = mpsc::channel();
         // A crashed thread drops both ends, and may have left the mount point behind.
         let _ = self.requests.send(Request::End { reply });
-        let crashed = |_| Err(io::Error::other("their maker has crashed"));
-        let counts = ended.recv().unwrap_or_else(crashed).map_err(failed)?;
-        fs_err::remove_dir_all(&self.dir).map_err(failed)?;
-        Ok(counts)
+        let (account, counted) = match ended.recv() {
+            Ok(Ended { account, counted }) => (Some(account), counted),
+            Err(_) => (None, Err(io::Error::other("their maker has crashed"))),
+        };
+        let removed = counted.and_then(|counts| fs_err::remove_dir_all(&self.dir).map(|()| counts));
+        (account, removed.map_err(failed))
     }
 }

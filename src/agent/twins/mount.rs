@@ -20,6 +20,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
+use super::shelf::below_mount;
 use crate::{root::quietly, twins::layout};
 
 /// The name of the mount point in the root.
@@ -29,7 +30,17 @@ fn name() -> &'static str {
 
 /// The name of the counters in the directory of twins.
 pub(super) fn counts() -> &'static str {
-    layout::COUNTS.trim_start_matches(layout::MOUNT).trim_start_matches('/')
+    below_mount(layout::COUNTS)
+}
+
+/// The name of the record of writers there.
+pub(super) fn writers() -> &'static str {
+    below_mount(layout::WRITERS)
+}
+
+/// The name of the list of commands whose twins gave up there.
+pub(super) fn given_up() -> &'static str {
+    below_mount(layout::COMMANDS_GIVEN_UP)
 }
 
 /// The mount point in a root. It was created for this, and is empty.
@@ -68,7 +79,7 @@ impl MountPoint {
 }
 
 /// Gives this process and its children a mount namespace with the directory of twins in `root`: read-only except for
-/// the counters.
+/// the counters, the commands given up, and the record of writers if there is one.
 ///
 /// # Errors
 ///
@@ -83,8 +94,13 @@ pub(super) fn enter(root: &Path, world: &Path) -> io::Result<()> {
     mount(Some(world), &by_fd(&place), none, MsFlags::MS_BIND, none)?;
     // A descriptor of the new mount; the earlier descriptor refers to the directory below it.
     let mounted = open_at(&root, name(), OFlag::O_DIRECTORY)?;
-    let counts = open_at(&mounted, counts(), OFlag::empty())?;
-    mount(Some(&by_fd(&counts)), &by_fd(&counts), none, MsFlags::MS_BIND, none)?;
+    for name in [counts(), given_up(), writers()] {
+        match open_at(&mounted, name, OFlag::empty()) {
+            Ok(file) => mount(Some(&by_fd(&file)), &by_fd(&file), none, MsFlags::MS_BIND, none)?,
+            Err(error) if name == writers() && error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
     let read_only = safe | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(none, &by_fd(&mounted), none, read_only, none)?;
     Ok(())

@@ -21,13 +21,16 @@ use super::{
     download::Downloads,
     facts::{Facts, Sum},
     format::Format,
-    index::{Id, Index},
+    index::{Id, Index, Lack},
     installed::{self, State},
     side_by_side::side_by_side,
     source::Source,
     unchanged::may_be_program,
 };
-use crate::twins::{root::Root, table::Table};
+use crate::{
+    digest,
+    twins::{root::Root, table::Table},
+};
 
 /// The number of packages unpacked at the same time.
 const UNPACKERS: usize = 2;
@@ -41,6 +44,8 @@ pub(super) struct Package {
     /// Its archive, until its programs that will be tried as twins have been [announced](Packages::announce); `None`
     /// if it has none.
     archive: Option<File>,
+    /// SHA-256 of its archive, if that was seen.
+    sha256: Option<String>,
     /// Its state in the root at the last comparison.
     compared: Option<State>,
     /// Its files that were passed on to the directory of twins.
@@ -54,7 +59,7 @@ pub(super) enum Host {
     Unknown,
     /// It is not needed.
     None,
-    /// No repository has exactly this version.
+    /// There is no package that would certainly be its twin.
     Missing,
     /// It is unpacked in this directory.
     At(PathBuf),
@@ -88,22 +93,23 @@ impl Packages {
         }
     }
 
-    /// Looks for new packages of the target. `table` decides which of their programs will be tried as twins.
-    pub(super) fn look(&mut self, table: &Table) {
+    /// Looks for new packages of the target in the `index`. `table` decides which of their programs will be tried as
+    /// twins.
+    pub(super) fn look(&mut self, index: &Index, table: &Table) {
         let (sandboxs, roots, depth) = self.format.archives();
         for (top, dirs) in [(Path::new("/"), sandboxs), (&self.root.clone(), roots)] {
             for dir in dirs {
                 // These directories come and go.
                 let top = open(top, DIR, Mode::empty());
                 if let Ok(dir) = top.map_err(io::Error::from).and_then(|top| open_dir(&top, dir)) {
-                    let _ = self.look_at(&dir, depth, table);
+                    let _ = self.look_at(&dir, depth, index, table);
                 }
             }
         }
     }
 
     /// Examines a directory, and its subdirectories down to `depth`.
-    fn look_at(&mut self, dir: &OwnedFd, depth: usize, table: &Table) -> io::Result<()> {
+    fn look_at(&mut self, dir: &OwnedFd, depth: usize, index: &Index, table: &Table) -> io::Result<()> {
         let ending = self.format.ending(self.target);
         let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
         let opened = Root::open(&path)?;
@@ -112,7 +118,7 @@ impl Packages {
             let name = entry.file_name();
             if depth > 0 && entry.file_type()?.is_dir() {
                 if let Ok(dir) = open_dir(dir, &name) {
-                    let _ = self.look_at(&dir, depth - 1, table);
+                    let _ = self.look_at(&dir, depth - 1, index, table);
                 }
                 continue;
             }
@@ -121,19 +127,26 @@ impl Packages {
             }
             let file = opened.file(Path::new(&name)).ok().flatten();
             // An unreadable archive is examined again later.
-            let Some((file, _)) = file else { continue };
+            let Some((file, status)) = file else { continue };
             let Ok(facts) = self.format.facts(file.try_clone()?) else {
                 continue;
             };
+            // Nor can an archive be told from others before all of it is there.
+            let id = (facts.name.clone(), facts.version.clone());
+            if index.is_arriving(&id, status.len()) {
+                continue;
+            }
+            let (_, sha256) = digest::sha256_of(&PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())))?;
             self.seen.insert(name);
-            self.know(facts, Some(file), table);
+            self.know(facts, Some((file, sha256)), table);
         }
         Ok(())
     }
 
     /// Records a package, if it is of the target's architecture. `table` decides which of its programs will be tried
-    /// as twins. With its `archive`, these are announced, and so before the package is in the root.
-    pub(super) fn know(&mut self, facts: Facts, archive: Option<File>, table: &Table) {
+    /// as twins. With its `archive`, these are announced, and so before the package is in the root. The archive comes
+    /// with its SHA-256.
+    pub(super) fn know(&mut self, facts: Facts, archive: Option<(File, String)>, table: &Table) {
         if facts.arch != self.format.arch(self.target) {
             return;
         }
@@ -141,10 +154,12 @@ impl Packages {
         sums.retain(|sum| may_be_program(&sum.path));
         let is_tried = sums.iter().any(|sum| table.probes(&sum.path).next().is_some());
         let id = (facts.name, facts.version);
+        let (archive, sha256) = archive.unzip();
         self.known.entry(id).or_insert(Package {
             host: if sums.is_empty() { Host::None } else { Host::Unknown },
             sums,
             archive: archive.filter(|_| is_tried),
+            sha256,
             compared: None,
             paired: Vec::new(),
         });
@@ -156,7 +171,7 @@ impl Packages {
     }
 
     /// Fetches and unpacks the counterparts of up to `most` new packages. Returns how many it got, and the packages
-    /// without a counterpart.
+    /// without a counterpart, with the reason.
     ///
     /// # Errors
     ///
@@ -167,19 +182,27 @@ impl Packages {
         index: &Index,
         downloads: &mut Downloads,
         most: usize,
-    ) -> io::Result<(usize, Vec<Id>)> {
-        let new = |(id, package): (&Id, &Package)| (package.host == Host::Unknown).then(|| id.clone());
-        let wanted: Vec<Id> = self.known.iter().filter_map(new).take(most).collect();
+    ) -> io::Result<(usize, Vec<(Id, Lack)>)> {
+        let new = |(_, package): &(&Id, &Package)| package.host == Host::Unknown;
+        let wanted = self.known.iter().filter(new).take(most);
+        let twin = |(id, package): (&Id, &Package)| (id.clone(), index.twin(id, package.sha256.as_deref()));
+        let wanted: Vec<_> = wanted.map(twin).collect();
         if wanted.is_empty() {
             return Ok((0, Vec::new()));
         }
         // Whether these are in the root has yet to be checked.
         self.database = None;
-        let files = downloads.get(index, &source.trust(), &wanted)?;
-        let wanted: Vec<_> = wanted.into_iter().zip(files).collect();
-        let unpacked = side_by_side(wanted, UNPACKERS, |(id, file)| self.unpack(id, file.as_ref()?));
+        let offers: Vec<_> = wanted.iter().filter_map(|(_, twin)| twin.ok()).collect();
+        let mut files = downloads.get(&source.trust(), &offers)?.into_iter();
+        let wanted = wanted.into_iter().map(|(id, twin)| {
+            let file = twin.and_then(|_| files.next().flatten().ok_or(Lack::Missing));
+            (id, file)
+        });
+        let unpacked = side_by_side(wanted.collect(), UNPACKERS, |(id, file)| {
+            self.unpack(id, file.as_ref().ok()?)
+        });
         let (mut count, mut without) = (0, Vec::new());
-        for ((id, _), host) in unpacked {
+        for ((id, file), host) in unpacked {
             let Some(package) = self.known.get_mut(&id) else {
                 continue;
             };
@@ -188,7 +211,7 @@ impl Packages {
                 count += 1;
             } else {
                 package.host = Host::Missing;
-                without.push(id);
+                without.push((id, file.err().unwrap_or(Lack::Missing)));
             }
         }
         Ok((count, without))

@@ -5,14 +5,13 @@ use std::{
     io::{self, BufRead},
 };
 
-use kiln_records::arch::Arch;
 use quick_xml::{
     Reader, XmlVersion,
     events::{BytesStart, Event},
 };
 use reqwest::Url;
 
-use super::index::{Id, Index, Offer};
+use super::index::{Listed, Offer};
 
 /// A package as an index describes it.
 #[derive(Debug, Default)]
@@ -27,18 +26,17 @@ struct Described {
     base: Option<Url>,
 }
 
-/// Adds the packages for `host` of the repository at `address` to `index`. `is_signed` says whether each must be
-/// signed.
+/// Hands the packages of the repository at `address` to `take`, each with its architecture. `is_signed` says whether
+/// each must be signed.
 ///
 /// # Errors
 ///
 /// The text is not such a list.
 pub(super) fn read(
     text: impl BufRead,
-    host: Arch,
     address: &Url,
     is_signed: bool,
-    index: &mut Index,
+    mut take: impl FnMut(&str, Listed),
 ) -> io::Result<()> {
     let broken = |error: &dyn Display| io::Error::other(format!("a repository's index is broken: {error}"));
     let mut reader = Reader::from_reader(text);
@@ -66,10 +64,10 @@ pub(super) fn read(
                     (3, b"name") => package.name = std::mem::take(&mut text),
                     (3, b"arch") => package.arch = std::mem::take(&mut text),
                     (3, b"checksum") if package.sha256.is_empty() => package.sha256 = std::mem::take(&mut text),
-                    (2, _) if package.arch == host.name() => {
-                        if let Some((id, offer)) = std::mem::take(&mut package).offer(address, is_signed) {
-                            index.add(id, offer);
-                        }
+                    (2, _) => {
+                        let described = std::mem::take(&mut package);
+                        let arch = described.arch.clone();
+                        take(&arch, described.listed(address, is_signed));
                     }
                     _ => {}
                 }
@@ -103,8 +101,15 @@ impl Described {
         }
     }
 
-    /// The package as an offer of a repository. `None` when its description is incomplete.
-    fn offer(self, repository: &Url, is_signed: bool) -> Option<(Id, Offer)> {
+    /// The package as a line of a repository's list.
+    fn listed(mut self, repository: &Url, is_signed: bool) -> Listed {
+        let id = (std::mem::take(&mut self.name), std::mem::take(&mut self.version));
+        let offer = self.offer(repository, is_signed);
+        Listed { id, offer }
+    }
+
+    /// `None` when its description is incomplete, or has a digest of another kind.
+    fn offer(self, repository: &Url, is_signed: bool) -> Option<Offer> {
         let is_digest = self.sha256.len() == 64 && self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
         let address = within(self.base.as_ref().unwrap_or(repository), &self.location?)?;
         let offer = Offer {
@@ -113,7 +118,7 @@ impl Described {
             size: self.size?,
             is_signed,
         };
-        is_digest.then_some(((self.name, self.version), offer))
+        is_digest.then_some(offer)
     }
 }
 
@@ -147,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_of_the_host_are_read() {
+    fn packages_are_read() {
         let address = Url::parse("http://h/repo/?token=1").unwrap();
         let packages = [
             package("bash", "x86_64", "href=\"Packages/b/bash-5.2-1.x86_64.rpm\""),
@@ -160,26 +165,37 @@ mod tests {
             "<?xml version=\"1.0\"?>\n<metadata packages=\"4\">{}</metadata>",
             packages.concat()
         );
-        let mut index = Index::default();
-        read(text.as_bytes(), Arch::X86_64, &address, true, &mut index).unwrap();
-        assert_eq!(index.len(), 2);
-        let id = |name: &str| (name.to_owned(), "0:5.2-1".to_owned());
+        let mut found = Vec::new();
+        let take = |arch: &str, listed: Listed| found.push((arch.to_owned(), listed.id, listed.offer));
+        read(text.as_bytes(), &address, true, take).unwrap();
+        let names: Vec<_> = found
+            .iter()
+            .map(|(arch, (name, _), offer)| (&**arch, &**name, offer.is_some()))
+            .collect();
+        let expected = [
+            ("x86_64", "bash", true),
+            ("x86_64", "elsewhere", true),
+            ("aarch64", "foreign", true),
+            ("x86_64", "outside", false),
+            ("x86_64", "odd", false),
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(found[0].1.1, "0:5.2-1");
         let bash = Offer {
             address: "http://h/repo/Packages/b/bash-5.2-1.x86_64.rpm?token=1".to_owned(),
             sha256: SHA256.to_owned(),
             size: 668_582,
             is_signed: true,
         };
-        assert_eq!(index.get(&id("bash")), Some(&bash));
-        assert_eq!(index.get(&id("elsewhere")).unwrap().address, "http://other/a.rpm");
+        assert_eq!(found[0].2, Some(bash));
+        assert_eq!(found[1].2.as_ref().unwrap().address, "http://other/a.rpm");
     }
 
     #[test]
     fn what_breaks_off_is_no_list() {
         let address = Url::parse("http://h/").unwrap();
-        let mut index = Index::default();
         for text in ["<metadata><package>", "<metadata></package>", "<metadata"] {
-            read(text.as_bytes(), Arch::X86_64, &address, false, &mut index).unwrap_err();
+            read(text.as_bytes(), &address, false, |_, _| {}).unwrap_err();
         }
     }
 }

@@ -2,6 +2,10 @@
 
 use std::{io, path::PathBuf, sync::mpsc::Sender};
 
+use kiln_records::Account;
+
+use super::Counted;
+
 /// A request to the thread.
 #[derive(Debug)]
 pub(super) enum Request {
@@ -14,7 +18,14 @@ pub(super) enum Request {
         reply: Sender<Option<PathBuf>>,
     },
     /// The root is built. The reply confirms that no part of the twins is left in it.
-    End {
-        reply: Sender<io::Result<Option<(u64, u64)>>>,
-    },
+    End { reply: Sender<Ended> },
+}
+
+/// What twins were, once they are removed from the root.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// How each program was run, and why.
+    pub(super) account: Account,
+    /// How often.
+    pub(super) counted: io::Result<Counted>,
 }

@@ -1,5 +1,5 @@
-//! Asks the rpm repositories of the recipe or the image for packages of the host's architecture. Runs zypper and rpm,
-//! and touches its own directories.
+//! Asks the rpm repositories of the recipe or the image for their packages, for the target and for the host. Runs
+//! zypper and rpm, and touches its own directories.
 //!
 //! zypper handles trust, whichever package manager the repositories are for: it fetches the indexes, checks their
 //! digests and, where required, their signatures. It works on its own directories and knows of no installed package,
@@ -16,7 +16,12 @@ use fs_err::File;
 use kiln_records::{arch::Arch, compression::Compression};
 use reqwest::Url;
 
-use super::{image, index::Index, primary, stand_in};
+use super::{
+    format::Format,
+    image,
+    index::{self, Index},
+    primary, stand_in,
+};
 use crate::twins::root::Root;
 
 /// The directories of kiwi's repositories and of its package manager's indexes, for each package manager that it
@@ -47,18 +52,21 @@ type Logins<'a> = &'a dyn Fn(&OsStr) -> Option<String>;
 /// A repository.
 #[derive(Debug, PartialEq, Eq)]
 struct Repository {
-    /// Address of the host's packages, with login.
-    address: Url,
+    /// Address of the target's packages, with login.
+    target: Url,
+    /// Address of the host's packages; `None` when that is unknown.
+    host: Option<Url>,
     /// Whether its index must be signed.
     checks_index: bool,
     /// Whether each of its packages must be signed.
     checks_packages: bool,
 }
 
-/// zypper for the host's architecture.
+/// zypper for both architectures.
 #[derive(Debug)]
 pub(super) struct Zypper {
     dir: PathBuf,
+    target: Arch,
     host: Arch,
     repositories: Vec<Repository>,
 }
@@ -71,17 +79,21 @@ pub(super) fn ready() -> Option<&'static Path> {
 }
 
 impl Zypper {
-    /// Sets up zypper for `host` below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of
-    /// `target`.
+    /// Sets up zypper below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of `target`.
+    ///
+    /// # Errors
+    ///
+    /// The place of a repository is unknown, so that it may be the origin of any package.
     pub(super) fn of_recipe(dir: PathBuf, kiwi: &Path, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
         let mut repositories = Vec::new();
         let logins = |name: &OsStr| fs_err::read_to_string(Path::new(CREDENTIALS).join(name)).ok();
         for entry in fs_err::read_dir(kiwi)? {
             let text = fs_err::read_to_string(entry?.path())?;
-            let found = sections(&text).filter_map(|section| repository(&section, target, host, &logins));
-            repositories.extend(found);
+            for section in sections(&text) {
+                repositories.extend(repository(&section, target, host, &logins)?);
+            }
         }
-        Self::new(dir, host, repositories, |_| {
+        Self::new(dir, target, host, repositories, |_| {
             let mut query = Command::new("rpm");
             query.arg("--root").arg(root).arg("--query");
             query.stdin(Stdio::null()).stderr(Stdio::null());
@@ -89,11 +101,11 @@ impl Zypper {
         })
     }
 
-    /// Sets up zypper for `host` below `dir`, with the repositories of the image in `root`, which is for `target`.
+    /// Sets up zypper below `dir`, with the repositories of the image in `root`, which is for `target`.
     ///
     /// # Errors
     ///
-    /// The image has no repositories.
+    /// The image has no repositories, or the place of one is unknown.
     pub(super) fn of_image(dir: PathBuf, root: &Root, target: Arch, host: Arch) -> io::Result<Self> {
         let text = |path: &Path| root.text(path, LONGEST);
         let logins = |name: &OsStr| text(&Path::new(CREDENTIALS_OF_IMAGE).join(name));
@@ -107,38 +119,40 @@ impl Zypper {
                 if let Some(release) = &release {
                     text = text.replace("${releasever}", release).replace("$releasever", release);
                 }
-                let enabled = sections(&text).filter(|section| !is_off(section));
-                repositories.extend(enabled.filter_map(|section| repository(&section, target, host, &logins)));
+                for section in sections(&text).filter(|section| !is_off(section)) {
+                    repositories.extend(repository(&section, target, host, &logins)?);
+                }
             }
         }
         if repositories.is_empty() {
-            return Err(io::Error::other(
-                "the image names no repositories that have packages for it",
-            ));
+            return Err(io::Error::other("the image names no repositories"));
         }
-        Self::new(dir, host, repositories, |dir| image::query_rpm(root, dir))
+        Self::new(dir, target, host, repositories, |dir| image::query_rpm(root, dir))
     }
 
     /// Uses the keys that the command `rpm --query` finds. The command is made only if keys are needed, since it may
     /// copy a database into the directory that it is given.
     fn new(
         dir: PathBuf,
+        target: Arch,
         host: Arch,
         repositories: Vec<Repository>,
         query: impl FnOnce(&Path) -> io::Result<Command>,
     ) -> io::Result<Self> {
         fs_err::create_dir_all(dir.join("repos"))?;
         for (number, repository) in repositories.iter().enumerate() {
-            let text = format!(
-                "[{number}]\nname={number}\nenabled=1\ntype=rpm-md\nautorefresh=1\ngpgcheck=0\npkg_gpgcheck=0\nrepo_gpgcheck={}\nbaseurl={}\n",
-                u8::from(repository.checks_index),
-                repository.address
-            );
-            fs_err::write(dir.join(format!("repos/{number}.repo")), text)?;
+            let checks = u8::from(repository.checks_index);
+            for (arch, address) in repository.addresses(target, host) {
+                let text = format!(
+                    "[{number}-{arch}]\nname={number}-{arch}\nenabled=1\ntype=rpm-md\nautorefresh=1\ngpgcheck=0\npkg_gpgcheck=0\nrepo_gpgcheck={checks}\nbaseurl={address}\n"
+                );
+                fs_err::write(dir.join(format!("repos/{number}-{arch}.repo")), text)?;
+            }
         }
         fs_err::write(dir.join("zypp.conf"), format!("[main]\narch = {}\n", host.name()))?;
         let zypper = Self {
             dir,
+            target,
             host,
             repositories,
         };
@@ -195,33 +209,64 @@ impl Zypper {
     ///
     /// # Errors
     ///
-    /// An index cannot be read.
+    /// An index cannot be read, or there is none for the target: that repository may be the origin of any package.
     pub(super) fn index(&self) -> io::Result<Index> {
-        let mut index = Index::default();
+        let mut read = Vec::new();
         for (number, repository) in self.repositories.iter().enumerate() {
-            let dir = self.dir.join(format!("raw/{number}/repodata"));
-            // A repository without packages for the host has no index there.
-            let Ok(entries) = fs_err::read_dir(dir) else { continue };
-            for entry in entries {
-                let entry = entry?;
-                if entry.file_name().to_string_lossy().contains("primary.xml") {
-                    let mut packed = BufReader::new(File::open(entry.path())?);
-                    let compression = Compression::detect(packed.fill_buf()?);
-                    let text: Box<dyn Read> = match compression {
-                        Some(compression) => compression.reader(packed)?,
-                        None => Box::new(packed),
-                    };
-                    let Repository {
-                        address,
-                        checks_packages,
-                        ..
-                    } = repository;
-                    primary::read(BufReader::new(text), self.host, address, *checks_packages, &mut index)?;
-                }
+            let mut made = index::Repository::default();
+            for (arch, address) in repository.addresses(self.target, self.host) {
+                let dir = self.dir.join(format!("raw/{number}-{arch}/repodata"));
+                let Some(list) = list_in(&dir)? else {
+                    // A repository without packages for the host has no index there.
+                    if arch == self.host {
+                        continue;
+                    }
+                    let place = address.host_str().unwrap_or(address.path());
+                    return Err(io::Error::other(format!(
+                        "the repository at {place} could not be read, and any package may have come from it"
+                    )));
+                };
+                let has_both = repository.host.as_ref() == Some(&repository.target);
+                primary::read(list, address, repository.checks_packages, |of, listed| {
+                    if of == self.host.name() && (arch == self.host || has_both) {
+                        made.add_for_host(listed);
+                    } else if of == self.target.name() && arch == self.target {
+                        made.add_for_target(listed);
+                    }
+                })?;
             }
+            read.push(made);
         }
-        Ok(index)
+        Ok(Index::new(Format::Rpm, read))
     }
+}
+
+impl Repository {
+    /// The addresses of its indexes: one for each architecture, or one for both.
+    fn addresses(&self, target: Arch, host: Arch) -> impl Iterator<Item = (Arch, &Url)> {
+        let hosts = self.host.as_ref().filter(|address| **address != self.target);
+        std::iter::once((target, &self.target)).chain(hosts.map(|address| (host, address)))
+    }
+}
+
+/// The list of packages in a directory of a repository's metadata, if there is one.
+fn list_in(dir: &Path) -> io::Result<Option<BufReader<Box<dyn Read>>>> {
+    let Ok(entries) = fs_err::read_dir(dir) else {
+        return Ok(None);
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().contains("primary.xml") {
+            let mut packed = BufReader::new(File::open(entry.path())?);
+            let compression = Compression::detect(packed.fill_buf()?);
+            let text: Box<dyn Read> = match compression {
+                Some(compression) => compression.reader(packed)?,
+                None => Box::new(packed),
+            };
+            return Ok(Some(BufReader::new(text)));
+        }
+    }
+    Ok(None)
 }
 
 /// The sections of an INI file, each with its settings.
@@ -251,25 +296,44 @@ fn version(text: &str) -> Option<String> {
     Some(line.trim().trim_matches('"').to_owned())
 }
 
-/// The repository of a section. `None` when the place of its packages for the host is unknown.
-fn repository(section: &[(&str, &str)], target: Arch, host: Arch, logins: Logins<'_>) -> Option<Repository> {
+/// The repository of a section. `None` for a section that is not about one.
+///
+/// # Errors
+///
+/// The place of its packages for the target is unknown.
+fn repository(
+    section: &[(&str, &str)],
+    target: Arch,
+    host: Arch,
+    logins: Logins<'_>,
+) -> io::Result<Option<Repository>> {
     let setting = |name| setting(section, name);
     let is_on = |value: Option<&str>| value.is_some_and(|value| ["1", "yes", "true", "on"].contains(&value));
-    let address = address(setting("baseurl")?, target, host, logins)?;
-    Some(Repository {
-        address,
+    let places = ["baseurl", "mirrorlist", "metalink"];
+    let Some(place) = places.into_iter().find_map(setting) else {
+        return Ok(None);
+    };
+    let of = |arch| address(setting("baseurl")?, target, arch, logins);
+    let targets = of(target).ok_or_else(|| {
+        io::Error::other(format!(
+            "the address of the repository {place} is not a plain one, and any package may have come from it"
+        ))
+    })?;
+    Ok(Some(Repository {
+        target: targets,
+        host: of(host).filter(|address| ["http", "https"].contains(&address.scheme())),
         checks_index: is_on(setting("repo_gpgcheck")),
         // zypper's name for it, and dnf's, which means something else to zypper.
         checks_packages: is_on(setting("pkg_gpgcheck").or_else(|| setting("gpgcheck"))),
-    })
+    }))
 }
 
-/// The address of the host's packages for that of the target's: with the host's architecture where the target's is a
-/// word of it, and otherwise unchanged. With its login, if it has one.
+/// The address of the packages for `host`, which may be the target itself, for that of the target's: with the host's
+/// architecture where the target's is a word of it, and otherwise unchanged. With its login, if it has one.
 fn address(baseurl: &str, target: Arch, host: Arch, logins: Logins<'_>) -> Option<Url> {
     let baseurl = baseurl.replace("$basearch", host.name()).replace("$arch", host.name());
     let mut address = Url::parse(&baseurl).ok()?;
-    if !["http", "https"].contains(&address.scheme()) || baseurl.contains('$') {
+    if !["http", "https", "dir", "file"].contains(&address.scheme()) || baseurl.contains('$') {
         return None;
     }
     address.set_path(&for_other_arch(address.path(), target.name(), host.name()));
@@ -334,7 +398,7 @@ mod tests {
             ("https://h/$basearch", Some("https://h/x86_64")),
             ("https://aarch64.example/x", Some("https://aarch64.example/x")),
             ("https://h/$releasever/", None),
-            ("dir:///repo", None),
+            ("plugin:/repo", None),
         ] {
             assert_eq!(hosts(targets).as_deref(), expected, "{targets}");
         }
@@ -343,10 +407,10 @@ mod tests {
     #[test]
     fn checks_are_those_that_kiwi_asked_for() {
         let text = "[a]\nname = a\nbaseurl = http://h/a\nrepo_gpgcheck = 1\ngpgcheck = 1\npkg_gpgcheck = 0\n\n\
-                    [b]\nbaseurl=http://h/b\ngpgcheck=1\n[c]\nmetalink=http://h/c\n";
+                    [b]\nbaseurl=http://h/b\ngpgcheck=1\n[main]\nkeepcache=1\n";
         let found: Vec<_> = sections(text)
-            .filter_map(|section| repository(&section, Arch::Aarch64, Arch::X86_64, &|_| None))
-            .map(|found| (String::from(found.address), found.checks_index, found.checks_packages))
+            .filter_map(|section| repository(&section, Arch::Aarch64, Arch::X86_64, &|_| None).unwrap())
+            .map(|found| (String::from(found.target), found.checks_index, found.checks_packages))
             .collect();
         let expected = [("http://h/a", true, false), ("http://h/b", false, true)];
         assert_eq!(
@@ -354,6 +418,47 @@ mod tests {
             expected.map(|(address, index, packages)| (address.to_owned(), index, packages))
         );
     }
+
+    #[test]
+    fn a_repository_that_cannot_be_read_may_be_the_origin_of_any_package() {
+        let of = |text| repository(&sections(text).next().unwrap(), Arch::Aarch64, Arch::X86_64, &|_| None);
+        for text in [
+            "metalink=http://h/c",
+            "[c]\nmirrorlist=http://h/c\n",
+            "baseurl=http://h/$x/",
+            "baseurl=x",
+        ] {
+            of(text).unwrap_err();
+        }
+        // Packages for the host cannot be fetched from a directory, but those for the target are listed there.
+        let local = of("baseurl=dir:///repo").unwrap().unwrap();
+        assert_eq!((local.target.as_str(), local.host), ("dir:///repo", None));
+
+        let dir = tempfile::tempdir().unwrap();
+        let repository = of("baseurl=http://h/aarch64").unwrap().unwrap();
+        let new = || {
+            Zypper::new(
+                dir.path().into(),
+                Arch::Aarch64,
+                Arch::X86_64,
+                vec![],
+                |_| unreachable!(),
+            )
+        };
+        let zypper = Zypper {
+            repositories: vec![repository],
+            ..new().unwrap()
+        };
+        assert!(zypper.index().unwrap_err().to_string().contains("the repository at h "));
+        fs_err::create_dir_all(dir.path().join("raw/0-aarch64/repodata")).unwrap();
+        fs_err::write(
+            dir.path().join("raw/0-aarch64/repodata/primary.xml"),
+            "<metadata></metadata>",
+        )
+        .unwrap();
+        assert!(zypper.index().unwrap().is_empty());
+    }
+
     #[test]
     fn an_image_names_its_repositories() {
         let dir = tempfile::tempdir().unwrap();
@@ -380,8 +485,10 @@ mod tests {
             .unwrap()
             .repositories
             .into_iter()
-            .map(|one| String::from(one.address))
+            .map(|one| (String::from(one.target), one.host.map(String::from)))
             .collect();
-        assert_eq!(found, ["https://u:p@h/15.6/x86_64"]);
+        let expected = ["https://u:p@h/15.6/aarch64", "https://u:p@h/15.6/x86_64"].map(str::to_owned);
+        let [target, host] = expected;
+        assert_eq!(found, [(target, Some(host))]);
     }
 }

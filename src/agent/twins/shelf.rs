@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::choice::Id;
+use super::{choice::Id, layout};
 
 /// A directory that is mounted into the root, and another on the same file system that is not.
 #[derive(Debug)]
@@ -88,6 +88,11 @@ impl Shelf {
     fn kept(&self, id: Id) -> PathBuf {
         self.store.join(id.to_string())
     }
+}
+
+/// A path of the layout, as a name in the mounted directory.
+pub fn below_mount(path: &str) -> &str {
+    path.trim_start_matches(layout::MOUNT).trim_matches('/')
 }
 
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {

@@ -38,7 +38,7 @@ impl Source {
     fn of_recipe(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
         let Settings { root, target, host, .. } = settings;
         if apt::is_ready() {
-            return Apt::of_recipe(dir.join("apt"), *host).map(Self::Apt).map(Some);
+            return Apt::of_recipe(dir.join("apt"), *target, *host).map(Self::Apt).map(Some);
         }
         let Some(kiwi) = rpm_md::ready() else { return Ok(None) };
         let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, *target, *host)?;
@@ -49,7 +49,7 @@ impl Source {
         let Settings { root, target, host, .. } = settings;
         let opened = Root::open(root)?;
         match image::format(&opened) {
-            Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, *host).map(Self::Apt),
+            Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, *target, *host).map(Self::Apt),
             Some(Format::Rpm) => Zypper::of_image(dir.join("zypper"), &opened, *target, *host).map(Self::Zypper),
             None => Err(io::Error::other("the image has no database of Debian packages or rpms")),
         }
@@ -75,13 +75,20 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// The repositories have nothing for the host.
+    /// The repositories have nothing for the host, or one of them could not be read: it may be the origin of any
+    /// package.
     pub(super) fn index(&self, errors: Option<&str>) -> io::Result<Index> {
         let first = || errors.and_then(|errors| errors.lines().find(|line| !line.is_empty()));
-        let index = match self {
-            // Some of several repositories may exist for the target only, or be unreachable.
-            Self::Apt(apt) => apt.index()?,
-            Self::Zypper(zypper) => zypper.index()?,
+        let index = match (self, errors) {
+            (Self::Apt(_), Some(_)) => {
+                let why = first().unwrap_or("apt-get does not say why");
+                return Err(io::Error::other(format!(
+                    "a repository could not be read, and any package may have come from it: {why}"
+                )));
+            }
+            (Self::Apt(apt), None) => apt.index()?,
+            // Some of several repositories may exist for the target only.
+            (Self::Zypper(zypper), _) => zypper.index()?,
         };
         if index.is_empty() {
             let why = first().unwrap_or("the repositories have no packages for it");
@@ -94,11 +101,11 @@ impl Source {
     pub(super) fn trust(&self) -> Trust {
         match self {
             Self::Apt(apt) => Trust {
-                logins: Some(apt.logins()),
+                logins: apt.logins(),
                 keys: None,
             },
             Self::Zypper(zypper) => Trust {
-                logins: None,
+                logins: String::new(),
                 keys: Some(zypper.keys()),
             },
         }

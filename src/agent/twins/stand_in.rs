@@ -154,6 +154,8 @@ fn ask(root: &Path, wait: bool) -> io::Result<Option<PathBuf>> {
 ///
 /// The sandbox's files cannot be changed.
 pub(super) fn listen(requests: Sender<Request>) -> io::Result<()> {
+    // The root may be made more than once; who listened before it has no twins any more.
+    let _ = fs_err::remove_file(SOCKET);
     let listener = UnixListener::bind(SOCKET)?;
     for (_, path) in PROGRAMS {
         let real = format!("{path}{REAL}");

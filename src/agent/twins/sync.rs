@@ -8,7 +8,8 @@
 //! process that enters the root does not wait for all of them.
 
 use std::{
-    io::{self, Read},
+    collections::{BTreeMap, HashMap},
+    io::{self, Read, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Child,
@@ -21,19 +22,19 @@ use super::{
     compare::compare,
     download::{Downloads, Sharing},
     image,
-    index::Index,
+    index::{Index, Lack},
     mount::{self, MountPoint},
     packages::Packages,
     probe::{ASKERS, Place},
-    request::Request,
+    request::{Ended, Request},
     source::Source,
 };
-use kiln_records::Failure;
+use kiln_records::{Account, Failure};
 
 use crate::{
     events::Events,
     twins::{
-        counts,
+        counts, layout,
         table::Table,
         world::{self, Census, Trial, World},
     },
@@ -41,6 +42,9 @@ use crate::{
 
 /// Pause between checks.
 const PAUSE: Duration = Duration::from_millis(300);
+
+/// The most bytes that are kept of a list of commands.
+const MOST_GIVEN_UP: u64 = 4096;
 
 /// The number of an image's packages fetched at a time.
 const BATCH: usize = 16;
@@ -83,6 +87,8 @@ struct Open {
     world: World,
     mount_point: MountPoint,
     has_cpuinfo: bool,
+    /// How often the root was compared with its packages.
+    looks: u64,
     /// Programs whose trial is due. Trials take long under the emulator, and more packages arrive meanwhile.
     trials: Vec<Trial>,
 }
@@ -93,10 +99,12 @@ struct Tally {
     packages: usize,
     /// Number of these that other jobs had fetched.
     shared: usize,
-    /// Packages that the host's repositories lack.
-    without: Vec<String>,
+    /// Packages without twins, by the reason.
+    without: BTreeMap<Lack, Vec<String>>,
     /// Programs without a twin, with the reason.
     refused: Vec<String>,
+    /// Why no more twins are made, if that is so.
+    ended: Option<String>,
     busy: Duration,
 }
 
@@ -167,12 +175,20 @@ impl Keeper {
         let dir = dir.join("world");
         let failed = |error: io::Error| Failure::io("cannot prepare the root for them", &error);
         fs_err::create_dir(&dir).map_err(failed)?;
-        let world = World::open(&dir, root, answers, *host, *target, self.table.clone(), *level)?;
+        let mut world = World::open(&dir, root, answers, *host, *target, self.table.clone(), *level)?;
+        world.distrust(self.settings.failed.clone());
+        if self.settings.given_up.exists() {
+            world.emulate(&fs_err::read(&self.settings.given_up).map_err(failed)?)?;
+        }
+        if self.settings.writers.is_some() {
+            world.record_writers()?;
+        }
         let mount_point = MountPoint::make(root).map_err(failed)?;
         Ok(Open {
             world,
             mount_point,
             has_cpuinfo: false,
+            looks: 0,
             trials: Vec::new(),
         })
     }
@@ -197,7 +213,7 @@ impl Keeper {
             downloads,
             packages,
         } = &mut **ready;
-        packages.look(&self.table);
+        packages.look(index, &self.table);
         let most = match self.settings.origin {
             Origin::Recipe => usize::MAX,
             Origin::Image => BATCH,
@@ -205,8 +221,10 @@ impl Keeper {
         let (count, without) = packages.fetch(source, index, downloads, most)?;
         self.tally.packages += count;
         self.tally.shared = downloads.shared;
-        let shown = without.into_iter().map(|(name, version)| format!("{name} {version}"));
-        self.tally.without.extend(shown);
+        for ((name, version), lack) in without {
+            let all = self.tally.without.entry(lack).or_default();
+            all.push(format!("{name} {version}"));
+        }
         let Some(open) = &mut self.open else { return Ok(()) };
         if !wait {
             for (package, keys) in packages.announce(&self.table) {
@@ -217,6 +235,7 @@ impl Keeper {
         if !offers.is_empty() {
             self.offer(&offers)?;
         }
+        self.note_look()?;
         self.try_programs(wait)
     }
 
@@ -253,6 +272,13 @@ impl Keeper {
             }));
         }
         Ok(())
+    }
+
+    /// Lets go on the twins that wait for this look.
+    fn note_look(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        open.looks += 1;
+        open.world.put_looks(open.looks).map_err(io::Error::other)
     }
 
     fn offer(&mut self, offers: &[world::Package]) -> io::Result<()> {
@@ -310,15 +336,50 @@ impl Keeper {
         if let Some(open) = &mut self.open {
             open.trials.clear();
             // Processes that wait for them then run under the emulator.
-            if let Err(failure) = open.world.settle_all() {
+            let settled = open
+                .world
+                .put_looks(layout::NO_LOOKS)
+                .and_then(|()| open.world.settle_all());
+            if let Err(failure) = settled {
                 self.events.say_blocking(&failure.detail);
             }
         }
         self.events
             .say_blocking(&format!("no native twins from here on: {why}"));
+        self.tally.ended.get_or_insert_with(|| why.to_owned());
     }
 
-    fn end(self) -> io::Result<Option<(u64, u64)>> {
+    /// Removes the twins from the root. Returns what they were, even if that fails.
+    fn end(self) -> Ended {
+        let account = self.account();
+        let counts = account.counts();
+        self.events.say_blocking(&format!(
+            "programs and modules of packages: {counts}; `kiln jobs explain` has the reasons"
+        ));
+        Ended {
+            account,
+            counted: self.close(),
+        }
+    }
+
+    fn account(&self) -> Account {
+        let Tally { without, ended, .. } = &self.tally;
+        let host = self.settings.host;
+        let lacks: HashMap<&str, Lack> = without
+            .iter()
+            .flat_map(|(lack, packages)| packages.iter().map(|package| (package.as_str(), *lack)))
+            .collect();
+        let lack = |name: &str, version: &str| {
+            let lack = lacks.get(format!("{name} {version}").as_str())?;
+            Some(lack.why_of_one(host))
+        };
+        match &self.open {
+            Some(open) => open.world.account(lack, ended.clone()),
+            None => Account::of(host, Vec::new(), ended.clone()),
+        }
+    }
+
+    fn close(self) -> io::Result<Option<(u64, u64)>> {
         match self.lists {
             Lists::Coming(_, mut update) => {
                 let _ = update.kill();
@@ -342,38 +403,51 @@ impl Keeper {
             without,
             refused,
             busy,
+            ..
         } = &self.tally;
         let host = self.settings.host;
         self.events.say_blocking(&format!(
             "native twins: {programs} programs, {modules} modules and {libraries} libraries of {packages} packages, {shared} of them from other jobs, made in {:.1} s",
             busy.as_secs_f64()
         ));
-        let held = world
-            .held_back()
-            .map(|(program, module)| format!("{program} ({module})"));
-        for (what, names) in [
-            (format!("emulated, since {host} has no equal package"), without.clone()),
+        let doubtful = world.doubtful().map(|(program, why)| format!("{program} ({why})"));
+        let without = without.iter().map(|(lack, names)| (lack.why(host), names.clone()));
+        for (what, names) in without.chain([
             ("emulated, since their twins are refused".to_owned(), refused.clone()),
             (
-                "emulated, since a module of theirs has no twin".to_owned(),
-                held.collect(),
+                "emulated, since a library of theirs depends on the CPU".to_owned(),
+                doubtful.collect(),
             ),
             (
-                "emulated, since it needs these, which no repository has".to_owned(),
+                format!("emulated, since they need these libraries, which {host} lacks or which are refused"),
                 world.missing().map(str::to_owned).collect(),
             ),
-            (
-                format!("{host} has no such library"),
-                world.missing().map(str::to_owned).collect(),
-            ),
-        ] {
+        ]) {
             if !names.is_empty() {
                 self.events.say_blocking(&format!("{what}: {}", names.join(", ")));
             }
         }
         mount_point.remove()?;
+        if let Some(to) = &self.settings.writers {
+            fs_err::rename(world.mounted().join(mount::writers()), to)?;
+        }
+        keep_given_up(&world.mounted().join(mount::given_up()), &self.settings.given_up)?;
         counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
+}
+
+/// Adds the commands whose twins gave up to those of the roots before. Programs of the root have written the list, so it
+/// can be of any size.
+fn keep_given_up(list: &Path, to: &Path) -> io::Result<()> {
+    let mut commands = Vec::new();
+    fs_err::File::open(list)?
+        .take(MOST_GIVEN_UP)
+        .read_to_end(&mut commands)?;
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let mut file = fs_err::OpenOptions::new().append(true).create(true).open(to)?;
+    file.write_all(&commands)
 }
 
 /// Whether two paths refer to the same directory, even through different mounts.

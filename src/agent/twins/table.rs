@@ -13,6 +13,8 @@ const TABLE: &str = include_str!("../../../qemu/twins.toml");
 pub struct Table {
     #[serde(rename = "rule")]
     rules: Vec<Rule>,
+    #[serde(rename = "library")]
+    libraries: Vec<Library>,
     #[serde(rename = "probe")]
     probes: Vec<Probe>,
 }
@@ -24,6 +26,12 @@ struct Rule {
     /// `None` means never.
     from: From,
     why: String,
+    /// Whether a program must be free of [findings](super::examine).
+    #[serde(default)]
+    examined: bool,
+    /// Functions in which `long double` does not matter.
+    #[serde(default)]
+    long_double: Vec<String>,
     #[serde(default)]
     programs: Vec<String>,
     #[serde(default)]
@@ -37,6 +45,17 @@ enum From {
     Tools,
     Shell,
     Full,
+}
+
+/// Libraries whose findings do not matter.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Library {
+    why: String,
+    names: Vec<String>,
+    /// Functions in which `long double` does not matter.
+    #[serde(default)]
+    long_double: Vec<String>,
 }
 
 /// Questions that a twin must answer like the emulated program.
@@ -69,6 +88,34 @@ impl Table {
         }
     }
 
+    /// Whether the program at `path` of `package`, and the libraries that it needs, must be free of
+    /// [findings](super::examine): no rule names it.
+    pub fn is_examined(&self, path: &str, package: &str) -> bool {
+        self.rule(path, package).is_none_or(|rule| rule.examined)
+    }
+
+    /// Why findings in the library of this name (`DT_SONAME`) do not matter. `None` if they do.
+    pub fn why_library(&self, name: &str) -> Option<&str> {
+        self.library(name).map(|library| library.why.as_str())
+    }
+
+    /// The exported functions in which the program or module at `path` of `package` may compute with `long double`. `None`
+    /// if it may everywhere, or if it is no entry.
+    pub fn long_double(&self, path: &str, package: &str) -> Option<&[String]> {
+        let rule = self.rule(path, package).filter(|rule| !rule.examined)?;
+        limited(&rule.long_double)
+    }
+
+    /// As [`Self::long_double`], for the library of this name (`DT_SONAME`).
+    pub fn long_double_of_library(&self, name: &str) -> Option<&[String]> {
+        limited(&self.library(name)?.long_double)
+    }
+
+    fn library(&self, name: &str) -> Option<&Library> {
+        let knows = |library: &&Library| library.names.iter().any(|pattern| matches(pattern, name));
+        self.libraries.iter().find(knows)
+    }
+
     /// The reason for the table's decision about `path`. `None` when no rule matches, which means never.
     pub fn why(&self, path: &str, package: &str) -> Option<&str> {
         self.rule(path, package).map(|rule| rule.why.as_str())
@@ -93,6 +140,11 @@ impl Table {
             is_among(name, path, &rule.programs) || rule.packages.iter().any(|pattern| matches(pattern, package))
         })
     }
+}
+
+/// Functions, unless they are all (`*`).
+fn limited(functions: &[String]) -> Option<&[String]> {
+    (!functions.iter().any(|name| name == "*")).then_some(functions)
 }
 
 fn base_name(path: &str) -> &str {
@@ -159,9 +211,58 @@ mod tests {
             ("/usr/bin/qemu-x86_64", "qemu-user"),
             ("/bin/busybox", "busybox"),
             ("/usr/bin/systemd-detect-virt", "systemd"),
+            ("/usr/bin/systemd-tmpfiles", "systemd"),
+            ("/usr/bin/sort", "coreutils"),
+            ("/usr/bin/od", "coreutils"),
+            ("/usr/sbin/mke2fs", "e2fsprogs"),
         ] {
             assert_eq!(level(path, package), None, "{path}");
         }
+    }
+
+    #[test]
+    fn what_nobody_has_looked_at_is_examined() {
+        let table = Table::built_in().unwrap();
+        for (path, package, examined) in [
+            ("/usr/bin/dot", "graphviz", true),
+            ("/usr/bin/convert-im6.q16", "imagemagick", true),
+            ("/usr/bin/sqlite3", "sqlite3", true),
+            ("/usr/bin/new-tool", "made-tomorrow", true),
+            ("/usr/bin/bash", "bash", false),
+            ("/usr/bin/dpkg-deb", "dpkg", false),
+            ("/usr/lib/apt/methods/http", "apt", false),
+            (
+                "/usr/lib/python3/dist-packages/numpy/core/_simd.so",
+                "python3-numpy",
+                true,
+            ),
+            (
+                "/usr/lib/aarch64-linux-gnu/perl-base/auto/POSIX/POSIX.so",
+                "perl-base",
+                false,
+            ),
+        ] {
+            assert_eq!(table.is_examined(path, package), examined, "{path}");
+        }
+        for (name, examined) in [
+            ("libc.so.6", false),
+            ("libcrypto.so.3", false),
+            ("libpam.so.0", true),
+            ("libnew.so.1", true),
+        ] {
+            assert_eq!(table.why_library(name).is_none(), examined, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_entries_trap_and_only_where_they_may_not_compute() {
+        let table = Table::built_in().unwrap();
+        let functions = |path| table.long_double(path, "package").map(<[String]>::len);
+        assert_eq!(functions("/usr/bin/bash"), Some(0));
+        assert_eq!(functions("/usr/bin/perl"), Some(1));
+        assert_eq!(functions("/usr/bin/new-tool"), None);
+        assert_eq!(table.long_double_of_library("libc.so.6"), None);
+        assert_eq!(table.long_double_of_library("libblkid.so.1"), Some([].as_slice()));
     }
 
     #[test]
@@ -182,7 +283,12 @@ mod tests {
             (last.from, last.programs.as_slice()),
             (From::Full, ["*".to_owned()].as_slice())
         );
+        assert!(last.examined);
+        for library in &table.libraries {
+            assert!(library.why.len() > 20 && !library.names.is_empty(), "{library:?}");
+        }
         for rule in others {
+            assert!(!rule.examined, "{rule:?}");
             assert!(
                 rule.why.len() > 20 && !(rule.programs.is_empty() && rule.packages.is_empty()),
                 "{rule:?}"

@@ -5,7 +5,7 @@
 //! programs that start meanwhile see either all of a file or nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     path::{Path, PathBuf},
 };
@@ -14,13 +14,15 @@ use super::{
     choice::{Choice, Id, Item},
     elf::Kind,
     gather::{Found, Gatherer},
-    layout, pairs,
+    layout,
+    ledger::{Ledger, State},
+    pairs,
     root::Root,
-    shelf::Shelf,
+    shelf::{Shelf, below_mount},
     table::Table,
     truth,
 };
-use kiln_records::{Code, Failure, TwinLevel, arch::Arch};
+use kiln_records::{Account, Code, FailedTwin, Failure, TwinLevel, arch::Arch, twins::no_twins_between};
 
 mod trials;
 
@@ -73,13 +75,12 @@ pub struct World {
     shown: Choice,
     /// Tables of character sets and other data below `lib/`, with their packages.
     data: BTreeMap<String, String>,
-    /// Modules without a native build, by package.
-    orphans: HashMap<String, BTreeSet<String>>,
     /// Keys of programs to be tried once they are in the root, by package.
     expected: HashMap<String, Vec<String>>,
     /// Libraries that are no longer needed. They are removed with the next change, so that programs that are being
     /// started still find them.
     stale: Vec<String>,
+    ledger: Ledger,
     next: Id,
 }
 
@@ -102,9 +103,8 @@ impl World {
         table: Table,
         level: TwinLevel,
     ) -> Result<Self, Failure> {
-        if host.is_big_endian() || target.is_big_endian() {
-            let detail = format!("{host} and {target} have different byte orders");
-            return Err(Failure::new(Code::NoTwins, detail));
+        if let Some(why) = no_twins_between(target, host) {
+            return Err(Failure::new(Code::NoTwins, why));
         }
         let io = |error: io::Error| Failure::io("cannot make the directory of twins", &error);
         let shelf = Shelf::new(dir).map_err(io)?;
@@ -112,11 +112,13 @@ impl World {
             shelf.make_dir(name).map_err(io)?;
         }
         let (answers, facts) = (fs_err::read(answers).map_err(io)?, truth::facts(host, target));
-        let files: [(&str, &[u8], u32); 3] = [
+        let files: [(&str, &[u8], u32); 5] = [
             (layout::ANSWERS, &answers, 0o644),
             (layout::TARGET, facts.as_bytes(), 0o644),
+            (layout::LOOKS, &layout::NO_LOOKS.to_ne_bytes(), 0o644),
             // Programs of every user count.
             (layout::COUNTS, &[0; 16], 0o666),
+            (layout::COMMANDS_GIVEN_UP, &[], 0o666),
         ];
         for (name, bytes, mode) in files {
             shelf.publish_bytes(below_mount(name), bytes, mode).map_err(io)?;
@@ -135,9 +137,9 @@ impl World {
             items: BTreeMap::new(),
             shown: Choice::default(),
             data: BTreeMap::new(),
-            orphans: HashMap::new(),
             expected: HashMap::new(),
             stale: Vec::new(),
+            ledger: Ledger::default(),
             next: 0,
         })
     }
@@ -147,10 +149,38 @@ impl World {
         self.shelf.mounted()
     }
 
+    /// Publishes an empty record of writers, which twins then fill.
+    pub fn record_writers(&self) -> Result<(), Failure> {
+        // Programs of every user write it.
+        let written = self.shelf.publish_bytes(below_mount(layout::WRITERS), &[], 0o666);
+        written.map_err(|error| Failure::io("cannot make the record of writers", &error))
+    }
+
+    /// Publishes the commands that start over under the emulator at once.
+    pub fn emulate(&self, commands: &[u8]) -> Result<(), Failure> {
+        let written = self
+            .shelf
+            .publish_bytes(below_mount(layout::COMMANDS_EMULATED), commands, 0o644);
+        written.map_err(|error| Failure::io("cannot list the commands for the emulator", &error))
+    }
+
     /// Publishes the text that programs read in place of the host's `/proc/cpuinfo`.
     pub fn put_cpuinfo(&self, text: &[u8]) -> Result<(), Failure> {
         let written = self.shelf.publish_bytes(below_mount(layout::CPUINFO), text, 0o644);
         written.map_err(|error| Failure::io("cannot write the target's cpuinfo", &error))
+    }
+
+    /// Publishes how often the root was compared with its packages. Twins that load a module without a twin wait for the
+    /// second look after it.
+    ///
+    /// # Errors
+    ///
+    /// The directory of twins cannot be written.
+    pub fn put_looks(&self, count: u64) -> Result<(), Failure> {
+        let written = self
+            .shelf
+            .publish_bytes(below_mount(layout::LOOKS), &count.to_ne_bytes(), 0o644);
+        written.map_err(|error| Failure::io("cannot count looks at the root", &error))
     }
 
     /// Adds packages, or more files of packages that were added before. A package replaces an earlier version of
@@ -172,12 +202,9 @@ impl World {
         Ok(added)
     }
 
-    /// Adds a package, or more files of one, that has no build for the host in its version. Nothing of it is
-    /// published, and interpreters with modules in it stay emulated.
-    pub fn add_emulated(&mut self, package: &str, files: &[PathBuf]) -> Result<(), Failure> {
-        let modules = self.gatherer.modules(files).collect::<Vec<_>>();
-        self.orphans.entry(package.to_owned()).or_default().extend(modules);
-        self.publish(&mut Vec::new())
+    /// Notes a package, or more files of one, that has no build for the host in its version. Nothing of it is published.
+    pub fn note_emulated(&mut self, package: &str, version: &str, files: &[PathBuf]) {
+        self.ledger.note_emulated(package, version, files);
     }
 
     /// Removes a package that is no longer in the root, with every twin that needs its libraries.
@@ -204,26 +231,37 @@ impl World {
         self.shown.missing.iter().map(String::as_str)
     }
 
-    /// Interpreters that stay emulated, each with a module that has no twin.
-    pub fn held_back(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.shown
-            .held
-            .iter()
-            .map(|(path, module)| (path.as_str(), module.as_str()))
+    /// Programs and modules that stay emulated because of a library, each with the reason.
+    pub fn doubtful(&self) -> impl Iterator<Item = (&str, &str)> {
+        let doubtful = self.shown.doubtful.iter();
+        doubtful.map(|(path, why)| (path.as_str(), why.as_str()))
+    }
+
+    /// Gives these pairs no twins: they failed in earlier jobs. Before the first package is added.
+    pub fn distrust(&mut self, failed: Vec<FailedTwin>) {
+        self.ledger.distrust(failed);
+    }
+
+    /// An account of how each program and module of the packages runs now, and why. `lack` says why a package, of this
+    /// name and version, has no twin; `ended`, why no more twins were made.
+    pub fn account(&self, lack: impl Fn(&str, &str) -> Option<String>, ended: Option<String>) -> Account {
+        let state = State {
+            items: &self.items,
+            shown: &self.shown,
+            gatherer: &self.gatherer,
+        };
+        self.ledger.account(&state, lack, ended)
     }
 
     fn add_one(&mut self, package: &Package, refused: &mut Vec<Refused>) -> io::Result<()> {
-        let found = self.gatherer.gather(package, refused)?;
+        let mut found = self.gatherer.gather(package, refused)?;
         let version = self.versions.insert(package.name.clone(), package.version.clone());
         if version.is_some_and(|version| version != package.version) {
             let data = found.data.iter().map(|(name, _)| name.as_str()).collect();
             self.forget(&package.name, &data)?;
             self.versions.insert(package.name.clone(), package.version.clone());
         }
-        // A file whose native build arrived later is no longer an orphan.
-        let orphans = self.orphans.entry(package.name.clone()).or_default();
-        orphans.retain(|path| !found.items.iter().any(|found| found.item.paths.contains(path)));
-        orphans.extend(found.orphans);
+        self.ledger.note(package, &mut found.items, refused, self.gatherer.host);
         let known = self.origins_of(&package.name);
         for Found { mut item, content } in found.items {
             if let Some(id) = known.get(&item.origin)
@@ -270,7 +308,7 @@ impl World {
     /// Removes a package, except for the data that is about to be replaced.
     fn forget(&mut self, package: &str, replaced: &HashSet<&str>) -> io::Result<()> {
         self.versions.remove(package);
-        self.orphans.remove(package);
+        self.ledger.forget(package);
         let items: Vec<Id> = self.origins_of(package).into_values().collect();
         for id in items {
             self.items.remove(&id);
@@ -285,8 +323,7 @@ impl World {
 
     /// Updates the directory to the files that can run now.
     fn publish(&mut self, trials: &mut Vec<Trial>) -> Result<(), Failure> {
-        let orphans = self.orphans.values().flatten().map(String::as_str);
-        let wanted = Choice::among(&self.items, orphans, self.loader);
+        let wanted = Choice::among(&self.items, self.loader);
         let show = self.show(&wanted);
         show.map_err(|error| Failure::io("cannot publish twins", &error))?;
         for (key, id) in &wanted.trial {
@@ -342,10 +379,6 @@ impl World {
         self.stale.extend(gone.cloned());
         Ok(())
     }
-}
-
-fn below_mount(path: &str) -> &str {
-    path.trim_start_matches(layout::MOUNT).trim_matches('/')
 }
 
 fn in_dir(dir: &str, name: &str) -> String {

@@ -6,6 +6,7 @@ pub mod oidc;
 pub mod policy;
 mod principal;
 pub mod token;
+mod trust;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -14,22 +15,25 @@ use std::{
 
 use axum::{
     extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use kiln_records::{Moment, Role};
 
-pub use self::principal::{Principal, PrincipalKind};
-use self::{oidc::Oidc, policy::Need, token::TokenText};
+use self::{oidc::Oidc, policy::Need, token::TokenText, trust::Named};
+pub use self::{
+    principal::{Principal, PrincipalKind},
+    trust::Trust,
+};
 use super::{
+    connections::CameBy,
     problem::Problem,
     rate::{Key, Rate, too_often},
     request_log::Caller,
 };
 use crate::{
     config::LimitSettings,
-    settings::is_loopback,
     store::{SharedStore, StoreError},
 };
 
@@ -40,6 +44,8 @@ pub struct Auth(Arc<Gate>);
 #[derive(Debug)]
 struct Gate {
     door: Door,
+    /// The names that the server answers to, beside its addresses.
+    hosts: Vec<String>,
     requests: Rate,
     failed_logins: Rate,
 }
@@ -68,24 +74,30 @@ enum Refusal {
     Store(StoreError),
     /// The request names another host.
     NotHere,
+    /// The request names a host that this listener does not answer to.
+    NotThere,
+    /// The listener does not serve the caller's network.
+    Stranger,
     /// The token is valid but gives no role.
     NoRole(Key),
 }
 
 impl Auth {
-    /// Admits every caller. For servers that only their own host can reach.
-    pub fn open(limits: &LimitSettings) -> Self {
-        Self::new(Door::Open, limits)
+    /// Admits every caller that asks for this host or one of `hosts`. For servers that only their own host can reach.
+    pub fn open(hosts: Vec<String>, limits: &LimitSettings) -> Self {
+        Self::new(Door::Open, hosts, limits)
     }
 
-    /// Admits callers with a token: one of `tokens`, or one of the issuer.
-    pub fn guarded(tokens: SharedStore, oidc: Option<Arc<Oidc>>, limits: &LimitSettings) -> Self {
-        Self::new(Door::Guarded { tokens, oidc }, limits)
+    /// Admits callers with a token: one of `tokens`, or one of the issuer. Callers of a listener with a [`Trust`] need
+    /// none if they ask for an address or one of `hosts`.
+    pub fn guarded(tokens: SharedStore, oidc: Option<Arc<Oidc>>, hosts: Vec<String>, limits: &LimitSettings) -> Self {
+        Self::new(Door::Guarded { tokens, oidc }, hosts, limits)
     }
 
-    fn new(door: Door, limits: &LimitSettings) -> Self {
+    fn new(door: Door, hosts: Vec<String>, limits: &LimitSettings) -> Self {
         Self(Arc::new(Gate {
             door,
+            hosts,
             requests: Rate::of_requests(limits),
             failed_logins: Rate::of_failed_logins(limits),
         }))
@@ -95,19 +107,17 @@ impl Auth {
 /// The middleware: identifies the caller, checks the rights, and counts the request.
 pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     let gate = &*auth.0;
-    let peer = request
-        .extensions()
-        .get::<ConnectInfo<SocketAddr>>()
-        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |info| info.0.ip());
+    let peer = peer(&request);
     let need = policy::need(request.method(), request.uri().path());
-    let (principal, key) = match identify(gate, need, request.uri(), request.headers()).await {
+    let (principal, key) = match identify(gate, need, &Asked::by(peer, &request)).await {
         Ok(None) => (None, Key::peer(peer)),
         Ok(Some(principal)) => {
+            CameBy::admitted(request.extensions());
             if let Some(caller) = request.extensions().get::<Caller>() {
                 caller.is(&principal.name);
             }
             let key = match &principal.kind {
-                PrincipalKind::Local => Key::peer(peer),
+                PrincipalKind::Local | PrincipalKind::Network => Key::peer(peer),
                 PrincipalKind::Token(id) => Key::Token(*id),
                 PrincipalKind::Subject(subject) => Key::Subject(subject.clone()),
             };
@@ -115,9 +125,10 @@ pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request,
         }
         Err(refusal) => return refuse(gate, peer, refusal),
     };
-    if let Err(wait) = gate.requests.count(key) {
+    if let Err(wait) = gate.requests.count(key.clone()) {
         return too_often("There are too many requests.", wait);
     }
+    request.extensions_mut().insert(key);
     match (principal, need) {
         (Some(principal), Need::Role(needed)) if principal.role < needed => forbidden(&principal, needed),
         (principal, _) => {
@@ -129,10 +140,62 @@ pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request,
     }
 }
 
+/// The parts of a request that tell its caller.
+#[derive(Debug)]
+struct Asked<'a> {
+    peer: IpAddr,
+    headers: &'a HeaderMap,
+    named: Named<'a>,
+    /// The rule of the listener, if its callers need no token.
+    trust: Option<&'a Trust>,
+}
+
+impl<'a> Asked<'a> {
+    fn by(peer: IpAddr, request: &'a Request) -> Self {
+        Self {
+            peer,
+            headers: request.headers(),
+            named: Named::by(request.uri(), request.headers()),
+            trust: request.extensions().get::<Arc<Trust>>().map(AsRef::as_ref),
+        }
+    }
+}
+
+/// The middleware before the agents' routes, which check tokens by themselves: counts the wrong ones.
+pub(super) async fn count_wrong_tokens(State(auth): State<Auth>, request: Request, next: Next) -> Response {
+    let peer = peer(&request);
+    let response = next.run(request).await;
+    if response.status() != StatusCode::UNAUTHORIZED {
+        return response;
+    }
+    let gate = &*auth.0;
+    let counted = gate.requests.count(Key::peer(peer));
+    match counted.and_then(|()| gate.failed_logins.count(Key::peer(peer))) {
+        Ok(()) => response,
+        Err(wait) => too_often("There were too many wrong tokens from your address.", wait),
+    }
+}
+
+fn peer(request: &Request) -> IpAddr {
+    let connection = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    connection.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |info| info.0.ip())
+}
+
 /// The caller; none where no authentication is needed.
-async fn identify(gate: &Gate, need: Need, uri: &Uri, headers: &HeaderMap) -> Result<Option<Principal>, Refusal> {
+async fn identify(gate: &Gate, need: Need, asked: &Asked<'_>) -> Result<Option<Principal>, Refusal> {
+    let Asked { headers, named, .. } = *asked;
+    if let Some(trust) = asked.trust {
+        let has_token = headers.contains_key(header::AUTHORIZATION);
+        match &gate.door {
+            _ if !trust.covers(asked.peer) => return Err(Refusal::Stranger),
+            // A token says more about its holder than the network does. Without authentication there are no tokens.
+            Door::Guarded { .. } if has_token => {}
+            _ if named.is_address_or(&gate.hosts) => return Ok(Some(Principal::of_network(trust.role))),
+            _ => return Err(Refusal::NotThere),
+        }
+    }
     let (tokens, oidc) = match &gate.door {
-        Door::Open if is_asked_here(uri, headers) => return Ok(Some(Principal::local())),
+        Door::Open if named.is_here(&gate.hosts) => return Ok(Some(Principal::local())),
         Door::Open => return Err(Refusal::NotHere),
         Door::Guarded { .. } if need == Need::Nothing => return Ok(None),
         Door::Guarded { tokens, oidc } => (tokens, oidc),
@@ -145,25 +208,6 @@ async fn identify(gate: &Gate, need: Need, uri: &Uri, headers: &HeaderMap) -> Re
         Some(oidc) if text.bytes().filter(|byte| *byte == b'.').count() == 2 => oidc.principal(text).await.map(Some),
         _ => Err(Refusal::Wrong("The token is not valid.")),
     }
-}
-
-/// Whether the request names this very host. A hostile web page that points its own domain at Kiln's address does not,
-/// and must not enter through the browser of its reader.
-fn is_asked_here(uri: &Uri, headers: &HeaderMap) -> bool {
-    let named = headers.get(header::HOST).map(HeaderValue::to_str);
-    let authority = match (uri.authority(), &named) {
-        (Some(authority), _) => authority.as_str(),
-        (None, Some(Ok(named))) => named,
-        // Browsers always send it.
-        (None, None) => return true,
-        (None, Some(Err(_))) => return false,
-    };
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|c| c.is_ascii_digit()) => host,
-        _ => authority,
-    };
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_loopback)
 }
 
 /// The token of a request.
@@ -225,7 +269,17 @@ fn refuse(gate: &Gate, peer: IpAddr, refusal: Refusal) -> Response {
         }
         Refusal::Store(error) => return Problem::from(error).into_response(),
         Refusal::NotHere => {
-            let detail = "Authentication is off, so requests have to name this host: localhost, or a loopback address.";
+            let detail = "Authentication is off, so requests have to name this host: localhost, a loopback address, or a \
+                          name in [server] hosts.";
+            return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
+        }
+        Refusal::NotThere => {
+            let detail = "Requests without a token have to name this host: by an address, or a name in [server] hosts.";
+            return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
+        }
+        Refusal::Stranger => {
+            tracing::info!(%peer, "request refused: the address is in no network of [trusted_listener]");
+            let detail = "This address of the server is for other networks: use the one for callers with tokens.";
             return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
         }
         Refusal::NoRole(_) => {

@@ -18,6 +18,8 @@ pub struct Principal {
 pub enum PrincipalKind {
     /// None: authentication is off, and only this host can call.
     Local,
+    /// The network that the request came from.
+    Network,
     /// One of Kiln's own tokens.
     Token(TokenId),
     /// The issuer, under this `sub`.
@@ -31,6 +33,15 @@ impl Principal {
             name: "local".to_owned(),
             role: Role::Admin,
             kind: PrincipalKind::Local,
+        }
+    }
+
+    /// The caller without a token at a listener that needs none.
+    pub(super) fn of_network(role: Role) -> Self {
+        Self {
+            name: "trusted-network".to_owned(),
+            role,
+            kind: PrincipalKind::Network,
         }
     }
 }

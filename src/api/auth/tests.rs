@@ -40,7 +40,7 @@ impl Guarded {
             .route("/v3/images", delete(|| async { "every image is gone" }))
             .route("/v3/images/{id}", delete(|| async { "one image is gone" }))
             .route("/v3/remote-build-nodes/{xname}", any(|| async { "a node is gone" }));
-        let auth = Auth::guarded(Arc::new(store), None, &settings);
+        let auth = Auth::guarded(Arc::new(store), None, Vec::new(), &settings);
         Self {
             app: serve::app(router, None, auth, Limits::from(&settings)),
             token,

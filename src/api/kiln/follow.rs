@@ -159,9 +159,9 @@ impl Following {
         self.news.mark_unchanged();
         // The state is read before the lines: once a job has ended, all of its lines are stored.
         let (progress, ended) = self.look().await?.unwrap_or((json!({ "state": "deleted" }), true));
-        let rows = self.api.store.log_page(self.job, self.after, PAGE).await?;
-        let is_all = rows.len() < PAGE as usize;
-        for row in rows {
+        let page = self.api.store.log_page(self.job, self.after, PAGE).await?;
+        let is_all = !page.more;
+        for row in page.rows {
             self.after = Some(row.seq);
             let line = ShownLine::from(row);
             self.ready

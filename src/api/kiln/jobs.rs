@@ -3,9 +3,9 @@
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use kiln_records::{
-    Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, Verdict,
+    Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, TwinPair, Verdict,
     protocol::SandboxFacts,
-    run::{How, StepTime},
+    run::{How, PassedOver, StepTime, TwinsFallback},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -51,14 +51,24 @@ pub(in crate::api) struct JobProgress {
     progress: Option<StepProgress>,
     /// `native` or `emulated`.
     how: &'static str,
-    /// The tools that may run as native twins; null for a native job.
+    /// The tools that may run as native twins, as was asked for; null for a native job.
     twins: Option<TwinLevel>,
+    /// The same for this attempt: `off` after one that failed with native twins.
+    twins_in_force: Option<TwinLevel>,
+    /// Whether its twins are verified: step `verify` makes the root once more without them, and compares.
+    verify_twins: bool,
+    /// The job whose twins this one verifies, without an image of its own; null for all others.
+    verifies: Option<Uuid>,
+    /// The attempt that failed with native twins, after which the job is tried without; null if none did.
+    twins_fallback: Option<JobFallback>,
     /// The place of the run: `local`, or another place of the server; null until it is chosen.
     place: Option<String>,
     /// The driver of its sandbox: `namespace`, `microvm`, `docker`, `kata`.
     driver: &'static str,
     /// The isolation of its sandbox: `namespace`, `container`, `vm`.
     isolation: &'static str,
+    /// Suitable places that would not have been worse, and why they could not be had when the place was chosen.
+    passed_over: Vec<PassedOver>,
     /// Facts about the sandbox, which the agent inside determined before the recipe ran anything.
     sandbox: Option<SandboxFacts>,
     /// The number of this attempt, from 1.
@@ -159,6 +169,17 @@ impl From<&Shell> for JobShell {
     }
 }
 
+/// An attempt of a job that failed with native twins.
+#[derive(Debug, Serialize, ToSchema)]
+struct JobFallback {
+    /// The number of the attempt, from 1.
+    attempt: u32,
+    /// Its failure, which names the program where that is known.
+    error: JobError,
+    /// The pair of programs whose native twin died, if one did. Once the job has succeeded without twins, no job uses it.
+    twin: Option<TwinPair>,
+}
+
 /// The failure of a job.
 #[derive(Debug, Serialize, ToSchema)]
 struct JobError {
@@ -172,6 +193,24 @@ struct JobError {
     /// The step that failed.
     #[schema(value_type = Option<String>)]
     step: Option<Step>,
+}
+
+impl From<Failure> for JobError {
+    fn from(failure: Failure) -> Self {
+        let Failure {
+            code,
+            detail,
+            hint,
+            step,
+            twin: _,
+        } = failure;
+        Self {
+            code,
+            detail,
+            hint,
+            step,
+        }
+    }
 }
 
 body! {
@@ -207,6 +246,7 @@ impl JobProgress {
         let (position, reason) = waiting.unzip();
         let progress = orchestrator.and_then(|orchestrator| orchestrator.progress(job.id));
         let needs = run.plan.needs;
+        let is_emulated = run.plan.how == How::Emulated;
         let because = || (!run.plan.why.is_empty()).then(|| run.plan.why.clone());
         Self {
             id: job.id.0,
@@ -216,10 +256,22 @@ impl JobProgress {
             step: run.step,
             progress: progress.map(|(done, total)| StepProgress { done, total }),
             how: run.plan.how.name(),
-            twins: (run.plan.how == How::Emulated).then_some(run.plan.twins),
+            twins: is_emulated.then_some(run.plan.twins),
+            twins_in_force: is_emulated.then(|| run.twins_in_force()),
+            verify_twins: run.plan.verify_twins,
+            verifies: run.plan.verifies.map(Uuid::from),
+            twins_fallback: run
+                .twins_fallback
+                .clone()
+                .map(|TwinsFallback { attempt, failure }| JobFallback {
+                    attempt,
+                    twin: failure.twin.as_deref().cloned(),
+                    error: failure.into(),
+                }),
             place: run.plan.place.clone(),
             driver: run.plan.driver.name(),
             isolation: run.plan.driver.isolation(),
+            passed_over: run.plan.passed_over.clone(),
             sandbox: run.found.clone(),
             attempt: run.attempt,
             needs: JobNeeds {
@@ -236,19 +288,7 @@ impl JobProgress {
             shell: run.shell.as_ref().map(JobShell::from),
             execs: run.execs.clone(),
             steps: run.steps.clone(),
-            error: run.failure().cloned().map(
-                |Failure {
-                     code,
-                     detail,
-                     hint,
-                     step,
-                 }| JobError {
-                    code,
-                    detail,
-                    hint,
-                    step,
-                },
-            ),
+            error: run.failure().cloned().map(JobError::from),
             image: job.resultant_image_id.map(Uuid::from),
             log: run.log.clone(),
             created: job.created,
@@ -338,7 +378,7 @@ async fn judge(api: &Api, text: &str, verdict: Verdict) -> Result<Json<JobProgre
 }
 
 /// The job, if it exists and Kiln carries it out.
-async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
+pub(super) async fn carried_out(api: &Api, job: JobId) -> Result<StoredRun> {
     if let Some(stored) = api.store.get_run(job).await? {
         return Ok(stored);
     }

@@ -20,7 +20,7 @@ use crate::{
         problem::{Problem, Result},
         v3,
     },
-    store::{self, StoreError},
+    store::{self, LogRows, StoreError},
 };
 
 /// Lines of a page by default.
@@ -85,7 +85,7 @@ pub(super) struct PlaceParameter {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "documentation; limit() reads it")]
 struct LimitParameter {
-    /// The maximum number of lines; for JSON only.
+    /// The maximum number of lines; for JSON only. A page of long lines has fewer.
     #[param(nullable = false, minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<u32>,
 }
@@ -112,9 +112,7 @@ pub(super) async fn get(
     if wants_text(&headers) {
         return whole(&api, job, after).await;
     }
-    let mut rows = api.store.log_page(job, after, limit + 1).await?;
-    let more = rows.len() > limit as usize;
-    rows.truncate(limit as usize);
+    let LogRows { rows, more } = api.store.log_page(job, after, limit).await?;
     Ok(Json(LogPage {
         next: rows.last().map(|row| row.seq).or(after),
         lines: rows.into_iter().map(ShownLine::from).collect(),
@@ -146,8 +144,8 @@ async fn whole(api: &Api, job: JobId, after: Option<u64>) -> Result<Response> {
 
 /// Some lines as text, and the number of the last one if there may be more.
 async fn text_page(api: &Api, job: JobId, after: Option<u64>) -> store::Result<(String, Option<u64>)> {
-    let rows = api.store.log_page(job, after, PAGE).await?;
-    let last = rows.last().map(|row| row.seq).filter(|_| rows.len() == PAGE as usize);
+    let LogRows { rows, more } = api.store.log_page(job, after, PAGE).await?;
+    let last = rows.last().map(|row| row.seq).filter(|_| more);
     let mut text = String::new();
     for row in rows {
         text.push_str(&row.line.text);

@@ -4,6 +4,7 @@ mod customize;
 mod follow;
 mod jobs;
 mod logs;
+mod programs;
 mod schedule_fields;
 mod schedule_requests;
 mod schedules;
@@ -18,6 +19,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(logs::get))
         .routes(routes!(follow::get))
         .routes(routes!(jobs::get))
+        .routes(routes!(programs::get))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(jobs::complete))

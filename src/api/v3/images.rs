@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use kiln_records::{Image, ImageId, Link, Moment, arch::Arch};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::{
     ToSchema,
     openapi::{ObjectBuilder, RefOr, Schema},
@@ -103,20 +103,20 @@ impl Field for Tags {
             Ok(text) => {
                 tags.insert(key, text);
             }
+            // As IMS nests them: a mapping has keys and values.
             Err(error) => {
-                errors.insert(name.to_owned(), error);
+                errors.insert(name.to_owned(), json!({ "value": error }));
             }
         };
         match members.get("key") {
             Some(key) => {
                 let empty = Value::String(String::new());
-                let key =
-                    text(key).map_err(|error| Value::Object([("key".to_owned(), error)].into_iter().collect()))?;
+                let key = text(key).map_err(|error| json!({ "key": { "value": error } }))?;
                 take(key, "value", members.get("value").unwrap_or(&empty));
             }
             None => {
                 for (key, value) in members {
-                    text(&Value::String(key.clone()))?;
+                    text(&Value::String(key.clone())).map_err(|error| json!({ key.as_str(): { "key": error } }))?;
                     take(key.clone(), key, value);
                 }
             }

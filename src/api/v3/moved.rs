@@ -86,6 +86,11 @@ async fn copy_back(api: &Api, path: &str) -> Result<Link> {
     let gone = || Problem::unprocessable(format_args!("{path} cannot be found in S3."));
     let (bucket, key) = bucket_and_key(path).ok_or_else(gone)?;
     let to = key.strip_prefix(PREFIX).ok_or_else(gone)?;
+    if !api.artifacts.is_own(bucket) {
+        return Err(Problem::unprocessable(format_args!(
+            "{path} cannot be restored: only objects in this server's own buckets are moved."
+        )));
+    }
     match api.artifacts.copy(bucket, key, to).await? {
         Copied::As(etag) => Ok(Link::s3(bucket, to, &etag)),
         Copied::Missing => Err(gone()),

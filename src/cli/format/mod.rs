@@ -56,7 +56,7 @@ mod tests {
 
     /// Texts with another meaning in YAML, or with control characters for a terminal.
     const AWKWARD: &str = r#"[{"id":"123","t":"2026-11-20T13:53:42.680608","yes":"yes","n":null,"e":"","tilde":"~",
-        "num":"1e5","hex":"0x12","oct":"0o7","on":"on","esc":"\u001b[31m\u009b\u202e","nl":"a\nb","q":"a \"b\" 'c' \\","hash":"a #b","colon":"a: b",
+        "num":"1e5","hex":"0x12","oct":"0o7","on":"on","esc":"\u001b[31m\u009b\u202e\u200b\ufeff\udb40\udc41","nl":"a\nb","q":"a \"b\" 'c' \\","hash":"a #b","colon":"a: b",
         "dash":"- x","brace":"{x}","sp":" x ","null":"null","empty":{},"none":[],"list":["a",1,true],
         "link":{"path":"s3://b/k","etag":"","type":"s3"},
         "deep":[{"a":{"b":[{"c":1}]}},{"key":"A","value":"x"}]}]"#;

@@ -142,7 +142,12 @@ fn string(text: &mut String, value: &str) {
             '\r' => text.push_str("\\r"),
             '\t' => text.push_str("\\t"),
             hidden if is_invisible(hidden) => {
-                let _ = write!(text, "\\u{:04X}", u32::from(hidden));
+                let number = u32::from(hidden);
+                let _ = if number > 0xffff {
+                    write!(text, "\\U{number:08X}")
+                } else {
+                    write!(text, "\\u{number:04X}")
+                };
             }
             plain => text.push(plain),
         }

@@ -1,8 +1,13 @@
 //! Entries of `binfmt_misc`: read from `qemu/binfmt.toml`, and registered with the sandbox's own instance, which this
 //! mounts. Never touches the host's instance.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read},
+    path::Path,
+};
 
+use flate2::read::GzDecoder;
 use kiln_records::{Code, Failure, arch::Arch, protocol::BinfmtEntry};
 use nix::{
     errno::Errno,
@@ -77,7 +82,7 @@ pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
         MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
         None::<&str>,
     )
-    .map_err(mount_failure)?;
+    .map_err(|errno| mount_failure(errno, &built_with()))?;
     let register = Path::new(MOUNT_POINT).join("register");
     match fs_err::write(&register, entry.registration()) {
         Ok(()) => Ok(()),
@@ -93,15 +98,36 @@ pub fn register(entry: &BinfmtEntry) -> Result<(), Failure> {
     }
 }
 
-fn mount_failure(errno: Errno) -> Failure {
+/// How this kernel was built, if it says so.
+fn built_with() -> String {
+    let mut text = String::new();
+    if let Ok(file) = fs_err::File::open("/proc/config.gz") {
+        // A kernel that does not say it to the end says nothing.
+        let _ = GzDecoder::new(file).read_to_string(&mut text);
+    }
+    text
+}
+
+fn mount_failure(errno: Errno, built_with: &str) -> Failure {
+    let is = |how: &str| {
+        built_with
+            .lines()
+            .any(|line| line == format!("CONFIG_BINFMT_MISC={how}"))
+    };
     let failure = Failure::new(
         Code::BinfmtUnavailable,
         format!("cannot mount binfmt_misc inside the sandbox: {errno}"),
     );
     match errno {
-        Errno::ENODEV => {
-            failure.hint("the kernel has no binfmt_misc loaded; run `modprobe binfmt_misc` on the host once")
-        }
+        Errno::ENODEV if is("m") || built_with.is_empty() => failure.hint(
+            "the kernel has not loaded the module binfmt_misc: run `modprobe binfmt_misc` on the host once; in a machine \
+             of Kata, whose guest has modprobe, set `kernel_modules = [\"binfmt_misc\"]` in [agent.kata] of its \
+             configuration",
+        ),
+        Errno::ENODEV => failure.hint(
+            "this kernel was built without binfmt_misc: use another one, or build that of Kata's guest with \
+             kata/kernel.conf",
+        ),
         Errno::EPERM | Errno::EINVAL => {
             failure.hint("a private binfmt_misc needs Linux 6.7 or newer and a security module that allows the mount")
         }
@@ -127,6 +153,14 @@ mod tests {
             assert_eq!(read, arch.elf_machine(), "{arch}");
             assert!(entry.flags.contains('F') && entry.flags.contains('C'), "{arch}");
         }
+    }
+
+    #[test]
+    fn a_kernel_without_binfmt_misc_is_told_from_one_that_has_not_loaded_it() {
+        let hint = |built_with: &str| mount_failure(Errno::ENODEV, built_with).hint.unwrap();
+        assert!(hint("CONFIG_BINFMT_MISC=m\n").contains("kernel_modules"));
+        assert!(hint("").contains("kernel_modules"));
+        assert!(hint("# CONFIG_BINFMT_MISC is not set\n").contains("kernel.conf"));
     }
 
     #[test]

@@ -157,11 +157,12 @@ impl Meter {
     pub fn read(&mut self, counters: &Counters) -> Usage {
         let (disk, inodes) = self.gauge.read();
         self.most = Usage {
-            memory_peak: counters.memory_peak(),
-            cpu: counters.cpu(),
+            // What cannot be read now is at least what it was.
+            memory_peak: counters.memory_peak().unwrap_or(self.most.memory_peak),
+            cpu: counters.cpu().unwrap_or(self.most.cpu),
             disk: disk.max(self.most.disk),
             inodes: inodes.max(self.most.inodes),
-            oom_kills: counters.oom_kills(),
+            oom_kills: counters.oom_kills().unwrap_or(self.most.oom_kills),
         };
         self.most
     }

@@ -9,18 +9,25 @@ use nix::{
     sys::{prctl, signal::Signal},
 };
 
+pub use confine::{Scope, confine};
 pub use counters::Counters;
 pub use idmap::IdMap;
 pub use meter::{DiskGauge, Meter, Usage};
+pub use remove::{empty, remove_tree};
+pub use userns::make as make_user_namespace;
 pub use walk::Walker;
 
+mod confine;
 mod counters;
+pub mod filter;
 mod idmap;
 pub mod kernel;
 mod meter;
 pub mod mounts;
 pub mod order;
 pub mod process1;
+mod remove;
+mod userns;
 mod walk;
 
 /// Has this process killed when its parent dies. Must be repeated after each change of user, which clears it.

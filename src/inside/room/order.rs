@@ -1,6 +1,8 @@
 //! The messages between a driver and the first process of a container: JSON lines on standard input and output. They
 //! are never arguments, environment or labels, which other users of the host can read. Pure: no I/O.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use kiln_records::{Failure, protocol::AgentFacts};
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,8 @@ pub struct Order {
     pub allow: Vec<IpNet>,
     /// Networks that may not be reached.
     pub deny: Vec<IpNet>,
+    /// The name servers of the sandbox; none: the engine's own, which only a container on its host's kernel can reach.
+    pub resolvers: Vec<IpAddr>,
     /// Bytes and inodes of disk space, if the container itself makes a file system of that size.
     pub disk: Option<(u64, u64)>,
 }
@@ -87,6 +91,8 @@ pub struct Probe {
     pub cpu: String,
     /// Why no sandbox can be made on this kernel, if so.
     pub refused: Option<Failure>,
+    /// The name servers that the engine gives to containers outside its own networks: those of its host.
+    pub resolvers: Vec<IpAddr>,
     /// Free bytes on the disk that holds containers.
     pub disk_free: u64,
     /// Total bytes of that disk.

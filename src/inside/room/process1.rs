@@ -11,12 +11,15 @@ use std::{
 use kiln_records::{Code, Failure, protocol::AgentFacts};
 use nix::{
     errno::Errno,
-    fcntl::OFlag,
+    fcntl::{FcntlArg, OFlag, fcntl},
     sys::wait::{WaitStatus, waitpid},
     unistd::{Pid, pipe2},
 };
 
-use super::mounts::{AGENT, JOBLESS_LAYERS};
+use super::{
+    mounts::{AGENT, JOBLESS_LAYERS},
+    remove_tree,
+};
 
 /// The agent, with its facts on standard input and this process's outputs.
 ///
@@ -42,24 +45,25 @@ const ENVIRONMENT: [(&str, &str); 4] = [
     ("TERM", "dumb"),
 ];
 
-/// The agent's standard input: the facts, which fit into a pipe.
+/// The agent's standard input: the facts, in a pipe that holds all of them, since nobody reads yet. Authorities may be
+/// larger than a usual pipe.
 fn standard_input(facts: &AgentFacts) -> std::io::Result<OwnedFd> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
     let mut text = serde_json::to_string(facts)?;
     text.push('\n');
+    let needed = i32::try_from(text.len()).map_err(|_| ErrorKind::FileTooLarge)?;
+    if needed > fcntl(&writer, FcntlArg::F_GETPIPE_SZ)? {
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(needed))?;
+    }
     std::fs::File::from(writer).write_all(text.as_bytes())?;
     Ok(reader)
 }
 
 /// Removes the layers that an earlier sandbox left in the disk space, but not the job's own files.
 pub fn clear_layers(disk: &Path) -> std::io::Result<()> {
-    for layer in JOBLESS_LAYERS {
-        let path = disk.join(layer);
-        if path.exists() {
-            fs_err::remove_dir_all(path)?;
-        }
-    }
-    Ok(())
+    JOBLESS_LAYERS
+        .iter()
+        .try_for_each(|layer| remove_tree(&disk.join(layer)))
 }
 
 /// Makes a copy of a program that every user may run but only its owner may read, whose id does not exist inside. The
@@ -89,5 +93,30 @@ pub fn run_and_reap(mut command: Command) -> Result<i32, Failure> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Failure::new(Code::SandboxLost, format!("lost {program}: {errno}"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use kiln_records::JobId;
+
+    use super::*;
+
+    #[test]
+    fn facts_with_every_authority_of_a_host_do_not_wait_for_a_reader() {
+        let facts = AgentFacts {
+            gateway: None,
+            ca_bundle: Some("x".repeat(300_000)),
+            server: "https://kiln:9000".to_owned(),
+            job: JobId::new(),
+            token: "token".to_owned(),
+            doors: Vec::new(),
+        };
+        let mut text = String::new();
+        let reader = standard_input(&facts).unwrap();
+        std::fs::File::from(reader).read_to_string(&mut text).unwrap();
+        assert_eq!(serde_json::from_str::<AgentFacts>(&text).unwrap(), facts);
     }
 }

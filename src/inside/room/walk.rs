@@ -3,12 +3,10 @@
 
 use std::{
     collections::HashSet,
+    ffi::{CStr, CString},
     io::{Read, Write},
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::{fs::MetadataExt, net::UnixStream},
-    },
-    path::{Path, PathBuf},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -25,6 +23,8 @@ use nix::{
     },
     unistd::{ForkResult, Gid, Pid, Uid, fork, setgroups, setresgid, setresuid},
 };
+
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, fstat, openat, statat};
 
 use super::{die_with_parent, idmap::IdMap};
 
@@ -113,10 +113,9 @@ fn walk_for_ever(dir: &OwnedFd, mut results: UnixStream) -> std::io::Result<()> 
     // The change of user cleared the setting (prctl(2)). If the supervisor died in between, writing the next result
     // fails.
     die_with_parent();
-    let path = PathBuf::from(format!("/proc/self/fd/{}/.", dir.as_raw_fd()));
     loop {
         let begun = Instant::now();
-        let (bytes, inodes) = add_up(&path);
+        let (bytes, inodes) = add_up(dir)?;
         let mut result = [0; RESULT];
         result[..8].copy_from_slice(&bytes.to_ne_bytes());
         result[8..].copy_from_slice(&inodes.to_ne_bytes());
@@ -125,25 +124,103 @@ fn walk_for_ever(dir: &OwnedFd, mut results: UnixStream) -> std::io::Result<()> 
     }
 }
 
-/// Bytes on disk and inodes below a directory. Files that vanish meanwhile do not count.
-fn add_up(dir: &Path) -> (u64, u64) {
-    let (mut bytes, mut inodes) = (0, 0);
-    let mut linked = HashSet::new();
-    let mut dirs = vec![dir.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs_err::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() {
-                dirs.push(entry.path());
-            } else if metadata.nlink() > 1 && !linked.insert(metadata.ino()) {
+/// Bytes on disk and inodes below a directory, however deep. Files that vanish meanwhile do not count.
+///
+/// Only one directory is open at a time, and none is reached by a path: a path has at most 4096 bytes.
+fn add_up(top: &OwnedFd) -> std::io::Result<(u64, u64)> {
+    let mut sum = Sum::default();
+    let mut at = enter(top, c".")?;
+    let mut way = vec![sum.add(&at, c".")?];
+    while let Some(level) = way.last_mut() {
+        if let Some(name) = level.dirs.pop() {
+            // It may have vanished, or become a link.
+            if let Ok(inside) = enter(&at, &name)
+                && let Ok(level) = sum.add(&inside, &name)
+            {
+                way.push(level);
+                at = inside;
+            }
+            continue;
+        }
+        way.pop();
+        let Some(parent) = way.last() else { break };
+        at = match enter(&at, c"..") {
+            Ok(above) if id_of(&above).is_ok_and(|id| id == parent.id) => above,
+            // The directory was moved meanwhile.
+            _ => walk_down(top, &mut way)?,
+        };
+    }
+    Ok((sum.bytes, sum.inodes))
+}
+
+/// A directory on the way from the top to the current one.
+struct Level {
+    name: CString,
+    id: (u64, u64),
+    /// Its directories that are still to be visited.
+    dirs: Vec<CString>,
+}
+
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+    inodes: u64,
+    /// Files with several names that are counted already.
+    linked: HashSet<u64>,
+}
+
+impl Sum {
+    /// Adds the entries of a directory.
+    fn add(&mut self, dir: &OwnedFd, name: &CStr) -> std::io::Result<Level> {
+        let mut dirs = Vec::new();
+        for entry in Dir::read_from(dir)?.flatten() {
+            let name = entry.file_name();
+            let Ok(stat) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            if [c".", c".."].contains(&name) {
+                continue;
+            }
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                dirs.push(name.to_owned());
+            } else if stat.st_nlink > 1 && !self.linked.insert(stat.st_ino) {
                 continue;
             }
             // These blocks have 512 bytes, whatever the file system's size is (stat(2)).
-            bytes += metadata.blocks() * 512;
-            inodes += 1;
+            self.bytes += stat.st_blocks.cast_unsigned() * 512;
+            self.inodes += 1;
         }
+        Ok(Level {
+            name: name.to_owned(),
+            id: id_of(dir)?,
+            dirs,
+        })
     }
-    (bytes, inodes)
+}
+
+fn enter(dir: &OwnedFd, name: &CStr) -> Result<OwnedFd, rustix::io::Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir, name, flags, rustix::fs::Mode::empty())
+}
+
+/// Device and inode.
+fn id_of(dir: &OwnedFd) -> Result<(u64, u64), rustix::io::Errno> {
+    fstat(dir).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Opens the last directory of a way, which is cut where it leads elsewhere by now.
+fn walk_down(top: &OwnedFd, way: &mut Vec<Level>) -> std::io::Result<OwnedFd> {
+    let mut at = enter(top, c".")?;
+    let mut known = 1;
+    for level in way.iter().skip(1) {
+        match enter(&at, &level.name) {
+            Ok(next) if id_of(&next).is_ok_and(|id| id == level.id) => at = next,
+            _ => break,
+        }
+        known += 1;
+    }
+    way.truncate(known);
+    Ok(at)
 }
 
 #[cfg(test)]
@@ -151,6 +228,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+    use crate::room::remove::{remove_tree, tests::nest};
 
     #[test]
     fn files_are_counted_once_and_links_are_not_followed() {
@@ -162,8 +240,52 @@ mod tests {
         file.sync_all().unwrap();
         fs_err::hard_link(below.join("file"), below.join("again")).unwrap();
         fs_err::os::unix::fs::symlink("/usr", below.join("link")).unwrap();
-        let (bytes, inodes) = add_up(dir.path());
+        let (bytes, inodes) = measure(dir.path());
         assert_eq!(inodes, 3);
         assert!((1 << 20..(1 << 20) + 65_536).contains(&bytes), "{bytes}");
+    }
+
+    fn enter_path(dir: &Path) -> OwnedFd {
+        std::fs::File::from(fs_err::File::open(dir).unwrap()).into()
+    }
+
+    /// The result of one walk.
+    fn measure(dir: &Path) -> (u64, u64) {
+        add_up(&enter_path(dir)).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_too_deep_to_be_counted() {
+        const DEPTH: usize = 10_000;
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs_err::create_dir_all(tree.join("beside/more")).unwrap();
+        let last = nest(&tree, DEPTH);
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let file = openat(&last, c"file", flags, rustix::fs::Mode::RUSR).unwrap();
+        File::from(file).write_all(&vec![1; 1 << 20]).unwrap();
+        let (bytes, inodes) = measure(&tree);
+        assert_eq!(inodes, DEPTH as u64 + 3);
+        assert!(bytes >= 1 << 20, "{bytes}");
+        remove_tree(&tree).unwrap();
+    }
+
+    #[test]
+    fn a_walk_goes_on_where_it_can_when_its_directory_is_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::create_dir_all(dir.path().join("a/b/c")).unwrap();
+        fs_err::create_dir_all(dir.path().join("elsewhere")).unwrap();
+        let top = enter_path(dir.path());
+        let mut sum = Sum::default();
+        let mut at = enter(&top, c".").unwrap();
+        let mut way = vec![sum.add(&at, c".").unwrap()];
+        for name in [c"a", c"b", c"c"] {
+            at = enter(&at, name).unwrap();
+            way.push(sum.add(&at, name).unwrap());
+        }
+        fs_err::rename(dir.path().join("a/b"), dir.path().join("elsewhere/b")).unwrap();
+        let known = walk_down(&top, &mut way).unwrap();
+        assert_eq!(way.len(), 2);
+        assert_eq!(id_of(&known).unwrap(), way[1].id);
     }
 }

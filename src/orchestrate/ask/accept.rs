@@ -20,6 +20,7 @@ const HISTORY: u32 = 5;
 
 /// The parts of a new job beside its record.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct NewRun {
     /// The archive of the recipe that the job starts from, `s3://bucket/key`; empty for a customize job.
     pub recipe: String,
@@ -41,6 +42,8 @@ pub struct NewRun {
     pub own_kernel: bool,
     /// Which tools may run as native twins, as the request or else the recipe says; `None` means this server's setting.
     pub twins: Option<TwinLevel>,
+    /// Whether its twins are verified.
+    pub verify_twins: bool,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
     /// failure.
     pub kernel_required: bool,
@@ -67,6 +70,8 @@ impl Orchestrator {
             .iter()
             // A build that was cut short has not used all that it needs.
             .filter(|past| past.run.failure().is_none() && past.job.arch == job.arch)
+            // To verify takes the space of two roots.
+            .filter(|past| past.run.plan.verify_twins == new.verify_twins)
             .filter_map(|past| past.run.used)
             .collect();
         let mut run = Run::new(Plan {
@@ -75,12 +80,15 @@ impl Orchestrator {
             own_kernel: new.own_kernel,
             how: How::Native,
             why: String::new(),
+            passed_over: Vec::new(),
             needs: needs(new.asked, &history, &self.capacity, limits),
             recipe: new.recipe,
             values: new.values,
             template_mode: new.template_mode,
             squashfs: new.squashfs,
             twins: new.twins.unwrap_or(self.emulation.twins),
+            verify_twins: new.verify_twins,
+            verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),
                 initrd: job.initrd_file_name.clone(),

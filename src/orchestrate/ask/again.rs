@@ -11,6 +11,23 @@ use crate::{
     store::StoredRun,
 };
 
+/// The record of a new job like another one.
+pub(in crate::orchestrate) fn record_like(job: &Job, id: JobId) -> Job {
+    let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
+    Job {
+        id,
+        created: Moment::now(),
+        status: JobStatus::Creating,
+        resultant_image_id: None,
+        kubernetes_job: renamed(&job.kubernetes_job),
+        kubernetes_service: renamed(&job.kubernetes_service),
+        kubernetes_configmap: renamed(&job.kubernetes_configmap),
+        kubernetes_pvc: renamed(&job.kubernetes_pvc),
+        kubernetes_secret: job.kubernetes_secret.as_deref().map(renamed),
+        ..job.clone()
+    }
+}
+
 impl Orchestrator {
     /// Repeats a job that has ended, as a new job; starts from a given step if the files of the old sandbox still
     /// exist.
@@ -52,19 +69,7 @@ impl Orchestrator {
             self.artifacts.copy_changes(id, &mut image.changes).await?;
         }
         new.owner = self.runner.map(|_| self.id);
-        let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
-        let mut record = Job {
-            id,
-            created: Moment::now(),
-            status: JobStatus::Creating,
-            resultant_image_id: None,
-            kubernetes_job: renamed(&job.kubernetes_job),
-            kubernetes_service: renamed(&job.kubernetes_service),
-            kubernetes_configmap: renamed(&job.kubernetes_configmap),
-            kubernetes_pvc: renamed(&job.kubernetes_pvc),
-            kubernetes_secret: job.kubernetes_secret.as_deref().map(renamed),
-            ..job.clone()
-        };
+        let mut record = record_like(job, id);
         if from.is_some() {
             // The files go to one job only.
             let taken = self
@@ -106,7 +111,7 @@ impl Orchestrator {
             return Err(Refusal::FilesGone);
         }
         let reached = run.steps.last().map(|last| last.step);
-        let steps = Step::of(run.plan.job_type());
+        let steps = run.plan.steps();
         let skips = |last: Step| steps.iter().any(|between| *between > last && *between < from);
         if !steps.contains(&from) || reached.is_none_or(skips) {
             return Err(Refusal::NotReached { from, reached });

@@ -78,6 +78,7 @@ impl Asker {
             keep: build.keep,
             own_kernel: build.own_kernel,
             twins: new.options.twins,
+            verify_twins: new.options.verify_twins.unwrap_or_default(),
             kernel_required: new.options.kernel_file_name.is_some(),
             asked: Asked {
                 disk: build.disk,

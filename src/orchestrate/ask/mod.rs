@@ -18,9 +18,9 @@ use kiln_records::{Change, ChangeKind, Failure, Job, JobId, JobType, PublicKeyId
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-pub(super) use self::accept::NewRun;
 pub use self::archive::ArchiveJob;
 pub use self::refusal::{Referred, Refusal};
+pub(super) use self::{accept::NewRun, again::record_like};
 use super::orchestrator::Orchestrator;
 use crate::{
     artifacts::ArtifactStore,

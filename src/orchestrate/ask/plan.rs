@@ -58,6 +58,7 @@ impl Asker {
             shell: keys.and_then(|keys| shell(new, keys)),
             own_kernel,
             twins: options.twins.or(start.twins),
+            verify_twins: options.verify_twins.unwrap_or_default(),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {
                 disk: options.build_env_size.map(gib),

@@ -3,7 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::{s3_proxy::proxy, *};
-use kiln_records::{ArtifactKind, Upload, UploadedArtifact, artifact::Digesting, run::RunUpload};
+use kiln_records::{
+    ArtifactKind, TwinPair, Upload, UploadedArtifact,
+    artifact::Digesting,
+    run::{RunUpload, TwinsFallback},
+};
 
 /// Brings a job to its end: everything is in S3 except its log and its manifest.
 async fn finished(site: &Site, server: &Server) -> JobId {
@@ -92,4 +96,73 @@ async fn what_waiting_does_not_mend_ends_a_finished_job_at_once() {
         panic!("{:?}", site.state(job).await);
     };
     assert_eq!(failure.code, Code::ArtifactMismatch);
+}
+
+#[tokio::test]
+async fn the_log_beside_an_image_goes_with_the_image_also_when_its_job_went_before() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let job = finished(&site, &server).await;
+    let image = site.store.get_run(job).await.unwrap().unwrap().run.image;
+    server.orchestrator.commit_once().await.unwrap();
+    site.store.delete_job(job).await.unwrap();
+    server.orchestrator.settle_once().await.unwrap();
+    let left = site
+        .artifacts
+        .list(site.artifacts.images_bucket(), &format!("{image}/"))
+        .await
+        .unwrap();
+    let left: Vec<_> = left.into_iter().map(|object| object.key).collect();
+    assert!(left.iter().any(|key| key.ends_with("build.log.zst")), "{left:?}");
+
+    Collection::<Image>::purge(&*site.store, Side::Live, Some(image), false)
+        .await
+        .unwrap();
+    let mut doomed = site.store.doomed(10).await.unwrap();
+    doomed.retain(|object| object.own && site.artifacts.own_place(&object.path).is_some());
+    for key in left {
+        let path = format!("s3://{}/{key}", site.artifacts.images_bucket());
+        assert!(doomed.iter().any(|object| object.path == path), "{path} stays for ever");
+    }
+}
+
+#[tokio::test]
+async fn a_twin_is_blamed_only_if_the_job_succeeds_without_it() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let failed = async |target: Arch| {
+        let job = finished(&site, &server).await;
+        let pair = TwinPair {
+            package: "bash".to_owned(),
+            version: "5.2".to_owned(),
+            path: "/usr/bin/bash".to_owned(),
+            target,
+            host: Arch::Riscv64,
+        };
+        let failure = Failure {
+            twin: Some(Box::new(pair.clone())),
+            ..Failure::new(Code::EmulatorFault, "it died")
+        };
+        let falls_back = server.orchestrator.change(job, |run, _| {
+            run.twins_fallback = Some(TwinsFallback {
+                attempt: 1,
+                failure: failure.clone(),
+            });
+            Ok(())
+        });
+        falls_back.await.unwrap().unwrap().unwrap();
+        (job, pair)
+    };
+    let arch = site.store.get_job(failed(Arch::S390x).await.0).await.unwrap().unwrap();
+    let (job, pair) = failed(arch.record.arch).await;
+    assert_eq!(site.store.failed_twins(None).await.unwrap(), []);
+    server.orchestrator.commit_once().await.unwrap();
+    assert_eq!(site.state(job).await, State::Success);
+    // What names another architecture was not in this job.
+    let known = site.store.failed_twins(None).await.unwrap();
+    assert_eq!(known.len(), 1, "{known:?}");
+    assert_eq!(
+        (known[0].job, &known[0].pair, known[0].code),
+        (job, &pair, Code::EmulatorFault)
+    );
 }

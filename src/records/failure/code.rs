@@ -6,6 +6,27 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{row::Chance, table::Code};
 
+/// The part of the infrastructure whose failure ended an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The host or engine on which the job ran.
+    Place,
+    /// S3 or the database.
+    Storage,
+    /// Nothing that was at fault itself: a process of Kiln, a virtual machine or an engine ended, or was killed.
+    Killed,
+}
+
+impl fmt::Display for Blame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Place => "the place failed",
+            Self::Storage => "the storage failed",
+            Self::Killed => "something was killed",
+        })
+    }
+}
+
 impl Code {
     /// The code with this name.
     pub fn named(name: &str) -> Option<Self> {
@@ -15,13 +36,29 @@ impl Code {
     /// Whether it may pass while the caller waits: agents are told to retry later, a finished job waits for its image,
     /// a client that follows a job reconnects.
     pub const fn is_passing(self) -> bool {
-        matches!(self.chance(), Chance::Passing)
+        use Chance::{PassingKilled, PassingPlace, PassingStorage};
+        matches!(self.chance(), PassingPlace | PassingStorage | PassingKilled)
     }
 
     /// Whether the cause lies in the infrastructure and not in the request, so that another attempt may succeed. This
     /// includes all failures that may pass.
     pub const fn is_of_the_place(self) -> bool {
-        matches!(self.chance(), Chance::OfThePlace | Chance::Passing)
+        self.blame().is_some()
+    }
+
+    /// What failed in the infrastructure; `None` if the cause lies in the request.
+    pub const fn blame(self) -> Option<Blame> {
+        match self.chance() {
+            Chance::Lasting | Chance::OfTwins => None,
+            Chance::OfThePlace | Chance::PassingPlace => Some(Blame::Place),
+            Chance::OfStorage | Chance::PassingStorage => Some(Blame::Storage),
+            Chance::Killed | Chance::PassingKilled => Some(Blame::Killed),
+        }
+    }
+
+    /// Whether the cause may be that programs of the image ran as native twins, if some did.
+    pub const fn may_be_of_twins(self) -> bool {
+        matches!(self.chance(), Chance::OfTwins)
     }
 }
 
@@ -103,6 +140,36 @@ mod tests {
             // A failure of Kiln's own infrastructure is not the client's fault, unless the request came too late.
             let of_objects = matches!(code, Code::S3Missing | Code::StoreConflict);
             assert!(!code.is_of_the_place() || code.status() >= 500 || of_objects, "{code}");
+        }
+    }
+
+    #[test]
+    fn full_disks_clocks_and_users_are_no_reason_to_do_without_twins() {
+        for code in [
+            Code::Cancelled,
+            Code::DiskFull,
+            Code::OutOfMemory,
+            Code::Silent,
+            Code::WallLimit,
+            Code::ToolKilled,
+            Code::ToolMissing,
+            Code::ShellFailed,
+            Code::ShellTimeout,
+            Code::Interrupted,
+            Code::Io,
+            Code::Unknown,
+        ] {
+            assert!(!code.may_be_of_twins(), "{code}");
+        }
+        for code in [
+            Code::BuildFailed,
+            Code::ScriptFailed,
+            Code::ScriptletFailed,
+            Code::ChangeFailed,
+            Code::EmulatorFault,
+            Code::TwinsDiffer,
+        ] {
+            assert!(code.may_be_of_twins() && code.blame().is_none(), "{code}");
         }
     }
 

@@ -39,7 +39,8 @@ code. **Again** is Kiln's own reaction:
 | Again | |
 |---|---|
 | waits | the failure may pass: agents retry later, a finished job waits up to 15 minutes for its image, a schedule up to an hour, and `--follow` reconnects; otherwise as below |
-| retries | the cause is in the infrastructure: a running job is retried (`attempts` in `[watch]`) |
+| retries | the cause is in the infrastructure: a running job is retried. An attempt counts for what failed: the place or the storage (`attempts` in `[watch]` each), or neither, when something was killed (`interruptions`) |
+| without twins | programs of the image failed: if some ran as native twins, the job is tried once more by plain emulation ([emulation.md](emulation.md#when-a-build-with-twins-fails)); otherwise as below |
 | – | none: the failure lasts until its cause is removed |
 ";
 
@@ -53,8 +54,9 @@ fn page() -> String {
         text.push_str("| Code | When | What to do | Status | Exit | Again |\n|---|---|---|---|---|---|\n");
         for Row { code, when, advice } in group.rows {
             let again = match code.chance() {
-                Chance::Passing => "waits",
-                Chance::OfThePlace => "retries",
+                Chance::PassingPlace | Chance::PassingStorage | Chance::PassingKilled => "waits",
+                Chance::OfThePlace | Chance::OfStorage | Chance::Killed => "retries",
+                Chance::OfTwins => "without twins",
                 Chance::Lasting => "–",
             };
             let (status, exit) = (code.status(), code.exit());

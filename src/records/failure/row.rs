@@ -1,15 +1,26 @@
 //! Declares the form of the table of failures: what each row says, and the macro that makes [`Code`](super::Code) of it.
 //! Pure: no I/O.
 
-/// Whether a repetition may succeed later.
+/// Whether a repetition may succeed later, and what failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chance {
     /// Only after the owner of the cause has repaired it.
     Lasting,
-    /// The cause lies in the infrastructure and not in the request: another attempt of the job may succeed.
+    /// The same, unless native twins ran: programs of the image failed, or what they said is the cause. Another attempt
+    /// without twins may succeed.
+    OfTwins,
+    /// Another attempt of the job may succeed; what failed is the place.
     OfThePlace,
-    /// The cause lies in the infrastructure, and may pass while the caller waits.
-    Passing,
+    /// The same; what failed is the storage.
+    OfStorage,
+    /// The same; something was killed.
+    Killed,
+    /// It may pass while the caller waits, and another attempt may succeed; what failed is the place.
+    PassingPlace,
+    /// The same; what failed is the storage.
+    PassingStorage,
+    /// The same; something was killed.
+    PassingKilled,
 }
 
 /// The exit code of a command that fails with it.

@@ -30,10 +30,10 @@ codes! {
     RecipeBomb = "recipe_bomb", 422, Failed, Lasting,
         "the archive unpacks to more than 4 GiB, 200 000 entries, or 200 times its own size (beyond 64 MiB)",
         "leave generated files out";
-    RecipeMismatch = "recipe_mismatch", 502, Failed, OfThePlace,
+    RecipeMismatch = "recipe_mismatch", 502, Failed, OfStorage,
         "the recipe in S3 differs from the uploaded one",
         "build again; if it fails again, look for another writer to the recipes bucket";
-    RecipeUnreachable = "recipe_unreachable", 502, Failed, OfThePlace,
+    RecipeUnreachable = "recipe_unreachable", 502, Failed, OfStorage,
         "the sandbox could not fetch the recipe from S3 in five attempts",
         "check `s3.public_endpoint`: sandboxes use that address";
     UnknownRecipeType = "unknown_recipe_type", 422, Failed, Lasting,
@@ -61,40 +61,45 @@ codes! {
         "correct it at the given line; all values are text";
 
     ["Building", ""]
-    RepoUnreachable = "repo_unreachable", 500, Failed, Lasting,
+    RepoUnreachable = "repo_unreachable", 500, Failed, OfTwins,
         "a repository does not answer within `--repos-timeout` (500 s), refuses requests for a minute, or its name \
          cannot be resolved",
         "check the addresses in `config.xml`; the cause lists each with its answer";
-    RepoSignature = "repo_signature", 500, Failed, Lasting,
+    RepoSignature = "repo_signature", 500, Failed, OfTwins,
         "a repository is not signed, or signed with an untrusted key",
         "name the key: `<signing key=\"file:///usr/share/keyrings/…\"/>`";
-    RepoInconsistent = "repo_inconsistent", 500, Failed, Lasting,
+    RepoInconsistent = "repo_inconsistent", 500, Failed, OfTwins,
         "a repository's files do not match its index: it is being published, or a cache is stale",
         "build again";
-    PackageNotFound = "package_not_found", 500, Failed, Lasting,
+    PackageNotFound = "package_not_found", 500, Failed, OfTwins,
         "no repository has the package for this architecture",
         "check the name; the message is from the package manager";
-    UnmetDependency = "unmet_dependency", 500, Failed, Lasting,
+    UnmetDependency = "unmet_dependency", 500, Failed, OfTwins,
         "a package depends on another that no repository of the recipe has",
         "add the repository, or remove the package; the message is from the package manager";
-    ScriptletFailed = "scriptlet_failed", 500, Failed, Lasting,
+    ScriptletFailed = "scriptlet_failed", 500, Failed, OfTwins,
         "a script of a package failed",
         "its output precedes that line in the log";
-    ScriptFailed = "script_failed", 500, Failed, Lasting,
+    ScriptFailed = "script_failed", 500, Failed, OfTwins,
         "`config.sh` or another script of the recipe failed",
         "its output precedes that line in the log";
-    EmulatorFault = "emulator_fault", 500, Failed, Lasting,
-        "qemu or a program under it was killed by SIGSEGV, SIGILL, SIGBUS, SIGABRT, SIGTRAP, SIGFPE or SIGSYS, even if \
-         the script continued; for native programs only the script's exit status counts",
+    EmulatorFault = "emulator_fault", 500, Failed, OfTwins,
+        "qemu, a program under it or the native twin of one was killed by SIGSEGV, SIGILL, SIGBUS, SIGABRT, SIGTRAP, \
+         SIGFPE or SIGSYS, even if the script continued; in native builds only the script's exit status counts",
         "the message names the program and the signal, and the log has a line `emulator fault:` for each. Build \
          natively or without that program to find out whether qemu is at fault";
-    ExecFormat = "exec_format", 500, Failed, Lasting,
+    ExecFormat = "exec_format", 500, Failed, OfTwins,
         "a program of a foreign architecture was started in the image",
         "find the package or script that installed it";
-    InitrdFailed = "initrd_failed", 500, Failed, Lasting,
+    InitrdFailed = "initrd_failed", 500, Failed, OfTwins,
         "dracut could not make the initrd",
         "check its configuration and modules in the recipe; the message is from dracut";
-    BuildFailed = "build_failed", 500, Failed, Lasting,
+    TwinsDiffer = "twins_differ", 500, Failed, OfTwins,
+        "the job verifies its twins (`--verify-twins`), and the root that they helped to make is not the one that plain \
+         emulation makes, or plain emulation cannot make one",
+        "the message has the first differences and the log all. The job is tried again without twins, so its image is \
+         right; please report the program";
+    BuildFailed = "build_failed", 500, Failed, OfTwins,
         "kiwi failed for another reason",
         "the message is kiwi's last error; the log has everything before it";
     OutOfMemory = "out_of_memory", 500, Failed, Lasting,
@@ -106,6 +111,9 @@ codes! {
     ToolMissing = "tool_missing", 500, Failed, Lasting,
         "a program of the toolbox cannot be started",
         "remove the toolbox and run `kiln toolbox build`; if it fails again, the toolbox's definition lacks a package";
+    ToolKilled = "tool_killed", 500, Failed, Killed,
+        "a program of the toolbox that makes the image was killed, and not by the kernel for lack of memory; retried",
+        "see the kernel log, and what else on the host ends processes";
     NothingToResume = "nothing_to_resume", 409, Failed, Lasting,
         "a job cannot resume from a step, because the results of earlier steps are missing",
         "start it from the beginning";
@@ -131,16 +139,16 @@ codes! {
     NoCapacity = "no_capacity", 500, Failed, Lasting,
         "a job asks for more memory or disk than the whole host has for jobs",
         "request less, or see `[capacity]`";
-    ImageUnreachable = "image_unreachable", 502, Failed, OfThePlace,
+    ImageUnreachable = "image_unreachable", 502, Failed, OfStorage,
         "the root file system of the image to change cannot be read from S3; retried",
         "check the endpoint";
     ImageCorrupt = "image_corrupt", 422, Failed, Lasting,
         "the root file system does not match the image's manifest, or is not a squashfs that can be unpacked",
         "build the image again; the message is from unsquashfs";
-    ChangeUnreachable = "change_unreachable", 502, Failed, OfThePlace,
+    ChangeUnreachable = "change_unreachable", 502, Failed, OfStorage,
         "a script or playbook of the job cannot be read from S3, or differs from the uploaded one",
         "start the job again";
-    ChangeFailed = "change_failed", 500, Failed, Lasting,
+    ChangeFailed = "change_failed", 500, Failed, OfTwins,
         "a command, script or playbook of `kiln customize` failed",
         "its output precedes that line in the log";
     BadPublicKey = "bad_public_key", 422, Failed, Lasting,
@@ -158,7 +166,7 @@ codes! {
     ShellTimeout = "shell_timeout", 500, Failed, Lasting,
         "a shell was not used for twelve hours, or was open for seven days (`idle`, `longest` in `[shell]`)",
         "`kiln jobs complete` keeps the changes";
-    HeartbeatLost = "heartbeat_lost", 500, Failed, OfThePlace,
+    HeartbeatLost = "heartbeat_lost", 500, Failed, Killed,
         "the agent was silent for a minute (`heartbeat` in `[watch]`); retried",
         "check whether the host is overloaded";
     Silent = "silent", 500, Failed, Lasting,
@@ -211,7 +219,7 @@ codes! {
     SandboxStart = "sandbox_start", 500, Failed, OfThePlace,
         "another step of starting a sandbox failed, or a program could not be started there",
         "the message names the call or the program";
-    SandboxLost = "sandbox_lost", 500, Failed, OfThePlace,
+    SandboxLost = "sandbox_lost", 500, Failed, Killed,
         "the agent or the supervisor ended without giving a reason",
         "it was killed: see the kernel log";
     SandboxExists = "sandbox_exists", 409, Failed, Lasting,
@@ -227,7 +235,7 @@ codes! {
         "a job cannot resume with the disk space of another: it is gone, was not unmounted by its virtual machine, or \
          is of the other kind (with or without a machine); or a Kata machine cannot make its disk space",
         "start the job from the beginning; a guest kernel needs loop devices and ext4";
-    EngineGone = "engine_gone", 503, Failed, Passing,
+    EngineGone = "engine_gone", 503, Failed, PassingKilled,
         "a container engine does not answer, or cannot be reached through SSH",
         "check that it is running (`docker version`), and its address. Jobs wait for it";
     EngineRefused = "engine_refused", 500, Failed, Lasting,
@@ -244,10 +252,15 @@ codes! {
         "the next attempt restores it";
     RuntimeUnknown = "runtime_unknown", 500, Failed, Lasting,
         "a container engine does not have the configured runtime",
-        "`docker info` lists them; docs/docker.md and kata/README.md show the lines of `daemon.json`";
+        "`docker info` lists them; kata/docker-daemon.json has the lines for `daemon.json`, as kata/README.md shows";
     ToolboxImage = "toolbox_image", 500, Failed, Lasting,
         "the toolbox cannot be packed for a container engine",
         "the message gives the reason; `tar` and `awk` must be installed";
+    AgentUnreachable = "agent_unreachable", 500, Failed, OfThePlace,
+        "the agent of a sandbox has not reached the server at all; the message has the cause, such as that of TLS; \
+         retried",
+        "`agent_url` in `[server]` must lead from there to this server, and its certificate must name that host and be \
+         issued by an authority in `agent_ca_bundle`. The server tries the address when it starts, and says so in its log";
     NoServerUrl = "no_server_url", 500, Failed, Lasting,
         "a sandbox on another host or in a Kata machine cannot reach the server",
         "set `agent_url` in `[server]`";
@@ -258,13 +271,13 @@ codes! {
         "slirp4netns is not installed or cannot set up the network of a sandbox, or a host in `[network]` has no \
          address",
         "install `slirp4netns`; the user that Kiln runs as must be able to open `/dev/net/tun`";
-    NetworkLost = "network_lost", 500, Failed, OfThePlace,
+    NetworkLost = "network_lost", 500, Failed, Killed,
         "slirp4netns ended while a sandbox ran",
         "it was killed: see the kernel log";
     NoDoor = "no_door", 500, Failed, Lasting,
         "Kiln cannot listen on a port that it relays for sandboxes",
         "the message names it";
-    VmLost = "vm_lost", 500, Failed, OfThePlace,
+    VmLost = "vm_lost", 500, Failed, Killed,
         "a virtual machine ended before its agent did",
         "the message ends with the last output of its kernel and of QEMU; `oom_kills` above 0 means that the host \
          killed QEMU because it ran out of memory";
@@ -304,7 +317,7 @@ codes! {
     AgentNotStatic = "agent_not_static", 500, Failed, Lasting,
         "`kiln-agent` is not statically linked",
         "`make build` builds a static one; `cargo build` does not";
-    NotLookedAt = "not_looked_at", 503, Failed, Passing,
+    NotLookedAt = "not_looked_at", 503, Failed, PassingPlace,
         "a place has not been checked yet",
         "nothing: jobs wait for the check";
     ProgramMissing = "program_missing", 500, Failed, OfThePlace,
@@ -370,10 +383,10 @@ codes! {
         "look for another writer to the data directory";
 
     ["Artifacts and S3", ""]
-    S3Unreachable = "s3_unreachable", 502, Failed, Passing,
+    S3Unreachable = "s3_unreachable", 502, Failed, PassingStorage,
         "the connection cannot be made, or broke, or the certificate is not trusted",
         "check `s3.endpoint`; put a private authority into `s3.ca_bundle`";
-    S3Timeout = "s3_timeout", 504, Failed, Passing,
+    S3Timeout = "s3_timeout", 504, Failed, PassingStorage,
         "S3 does not answer in time",
         "check whether the service is overloaded, then try again";
     S3Denied = "s3_denied", 502, Failed, Lasting,
@@ -388,13 +401,13 @@ codes! {
     S3Full = "s3_full", 507, Failed, Lasting,
         "the service, or the disk of the embedded one, has no free space",
         "free some space, or raise the quota";
-    S3Missing = "s3_missing", 409, Failed, OfThePlace,
+    S3Missing = "s3_missing", 409, Failed, OfStorage,
         "an object or an upload does not exist any more",
         "look for another user that deletes in the bucket";
-    S3Unavailable = "s3_unavailable", 503, Failed, Passing,
+    S3Unavailable = "s3_unavailable", 503, Failed, PassingStorage,
         "S3 is temporarily unavailable: status 408, 429, 500, 502 to 504, or a code such as `SlowDown`",
         "check the service, then try again";
-    S3Error = "s3_error", 502, Failed, OfThePlace,
+    S3Error = "s3_error", 502, Failed, OfStorage,
         "S3 refused for another reason, which waiting does not resolve",
         "the message is from S3";
     S3Settings = "s3_settings", 500, Failed, Lasting,
@@ -409,13 +422,13 @@ codes! {
     S3EmbeddedAddress = "s3_embedded_address", 500, Failed, Lasting,
         "the address of the embedded service is in use, or is not a loopback address",
         "use another port, or 0";
-    UploadFailed = "upload_failed", 502, Failed, OfThePlace,
+    UploadFailed = "upload_failed", 502, Failed, OfStorage,
         "S3 refused a part six times, or permanently",
         "check that the sandbox reaches `s3.public_endpoint`";
     UploadInvalid = "upload_invalid", 400, Failed, Lasting,
         "the sent parts do not match the announced ones",
         "a defect of Kiln: report it, with the log";
-    ArtifactMismatch = "artifact_mismatch", 502, Failed, OfThePlace,
+    ArtifactMismatch = "artifact_mismatch", 502, Failed, OfStorage,
         "an object in S3 differs from the sent one, or changed before the manifest was written",
         "build again; if it fails again, look for another writer, and check the disks of S3";
     ManifestInvalid = "manifest_invalid", 422, Failed, Lasting,
@@ -471,19 +484,19 @@ codes! {
     NotFound = "not_found", 404, Refused, Lasting,
         "the record does not exist, or the server lacks the function",
         "`… list`; uploads need a Kiln server";
-    ServerError = "server_error", 500, Refused, Passing,
+    ServerError = "server_error", 500, Refused, PassingKilled,
         "the server, or a service that it uses, failed",
         "see the log of the server";
     ServerAddress = "server_address", 400, Refused, Lasting,
         "the address is invalid, or contains a user name or password",
         "`https://kiln.example.org`";
-    ServerUnreachable = "server_unreachable", 502, Failed, Passing,
+    ServerUnreachable = "server_unreachable", 502, Failed, PassingKilled,
         "the server does not answer, or its certificate is not trusted",
         "check that it is running; `--ca-file` adds a private authority";
-    ServerTimeout = "server_timeout", 504, Failed, Passing,
+    ServerTimeout = "server_timeout", 504, Failed, PassingKilled,
         "the server did not answer in time",
         "check whether the request took effect before repeating it";
-    ServerLost = "server_lost", 502, Failed, Passing,
+    ServerLost = "server_lost", 502, Failed, PassingKilled,
         "the server of a command or of a job stopped answering",
         "check whether a request took effect before repeating it; jobs are retried";
     JobFailed = "job_failed", 500, Failed, Lasting,
@@ -547,18 +560,18 @@ codes! {
 
     ["Moving from and to IMS", ""]
     NotImsData = "not_ims_data", 500, Failed, Lasting,
-        "the directory contains no file of an IMS",
-        "name a copy of the service's `/var/ims/data`";
+        "the path contains no file of an IMS",
+        "name a copy of the service's `/var/ims/data`, or what CSM's `export_ims_data.py` wrote";
     TransferIncomplete = "transfer_incomplete", 500, Failed, Lasting,
         "some records were left out; each is named with the reason, and all others were transferred",
         "correct the file and repeat: existing records stay unchanged";
-    StoreUnavailable = "store_unavailable", 503, Failed, Passing,
+    StoreUnavailable = "store_unavailable", 503, Failed, PassingStorage,
         "the database does not answer, or its disk is full",
-        "repair the database, then repeat";
+        "repair the database, or delete jobs and images if the disk of Kiln's data directory is full; then repeat";
     StoreDamaged = "store_damaged", 500, Failed, Lasting,
         "a row of the database cannot be read",
         "repair the database, then repeat";
-    StoreConflict = "store_conflict", 409, Failed, OfThePlace,
+    StoreConflict = "store_conflict", 409, Failed, OfStorage,
         "a record was changed by another server or request at the same time",
         "read it again, and repeat the change if it is still needed";
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription};
-use crate::{ArtifactKind, Digests, Failure, Verdict};
+use crate::{Account, ArtifactKind, Digests, Failure, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
@@ -33,6 +33,8 @@ pub enum Call {
     },
     /// Asks which of these packages other jobs have shared. Answered by [`Answer::Packages`], in the same order.
     FindPackages(Packages),
+    /// Reports how programs of the root were run, and why. Answered by [`Answer::Done`].
+    KeepAccount(Account),
     /// Asks to open a line for logins to the shell. Answered by [`Answer::Line`]; then the connection becomes the line.
     OpenLine,
     /// Reports that the job is over for the agent. Answered by [`Answer::Done`]; then the agent exits.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Execs, Step};
+use crate::{Execs, LogStream, Step};
 
 /// One event in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -94,4 +94,14 @@ pub enum Stream {
     Stdout,
     /// A tool's standard error.
     Stderr,
+}
+
+impl From<Stream> for LogStream {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Agent => LogStream::Agent,
+            Stream::Stdout => LogStream::Stdout,
+            Stream::Stderr => LogStream::Stderr,
+        }
+    }
 }

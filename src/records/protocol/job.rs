@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangeKind, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
+use crate::{ChangeKind, FailedTwin, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
 
 /// Everything that an agent needs to know about its job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -23,6 +23,12 @@ pub struct JobDescription {
     pub emulator: Option<Emulator>,
     /// Which tools of a foreign image may run as native twins.
     pub twins: TwinLevel,
+    /// Whether a root that twins helped to make is also made without them, and compared.
+    pub verify_twins: bool,
+    /// Whether the job does nothing else, and makes no image.
+    pub only_verifies: bool,
+    /// Pairs that failed in earlier jobs, of the architecture of the image.
+    pub failed_twins: Vec<FailedTwin>,
     /// Options for the squashfs of the root.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.
@@ -36,6 +42,20 @@ pub struct JobDescription {
     pub from: Option<Step>,
     /// How long to wait for a server, or S3, that does not answer, in seconds.
     pub patience_s: u64,
+    /// The size that the log of this attempt may have, in bytes, counted by [`size_of`](crate::log::size_of). The server
+    /// keeps no line beyond it.
+    pub log_bytes: u64,
+}
+
+impl JobDescription {
+    /// The steps of the job, in order.
+    pub const fn steps(&self) -> &'static [Step] {
+        match &self.work {
+            Work::Create(_) if self.only_verifies => Step::VERIFICATION,
+            Work::Create(_) if self.verify_twins => Step::VERIFIED,
+            work => Step::of(work.job_type()),
+        }
+    }
 }
 
 /// The starting point of a job.

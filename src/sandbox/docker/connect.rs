@@ -1,9 +1,10 @@
 //! Connects to an engine over a socket, TLS or SSH. Every request opens a connection of its own, so that a restarted
 //! engine is found again; only the tunnel over SSH is kept open.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bollard::{API_DEFAULT_VERSION, Docker};
+use futures::future::BoxFuture;
 use kiln_records::Failure;
 use tokio::sync::Mutex;
 
@@ -13,8 +14,39 @@ use super::{
     tunnel::Tunnel,
 };
 
-/// Seconds until an engine must have begun to answer. The longest request is the upload of a toolbox.
-const TIMEOUT_S: u64 = 600;
+/// Seconds until an engine must have begun to answer. The longest of these requests starts a virtual machine.
+const TIMEOUT_S: u64 = 120;
+
+/// The same for a request that sends an engine a large file.
+const LOAD: Duration = Duration::from_mins(10);
+
+/// The most time of all trials of an engine: two kernels are tried, one after the other.
+pub(super) const PROBING: Duration = Duration::from_mins(5);
+
+/// A client for a request that sends a large file.
+pub(super) fn patient(engine: &Docker) -> Docker {
+    engine.clone().with_timeout(LOAD)
+}
+
+/// Does some work with an engine in this time at most, whatever it waits for: the body of an answer, a lock, a tunnel.
+///
+/// # Errors
+///
+/// `engine_gone` when the time is over; the work stops where it is. Or else the work's own failure.
+pub(super) fn within<'a, T: 'a>(
+    limit: Duration,
+    what: &'a str,
+    work: impl Future<Output = Result<T, Failure>> + Send + 'a,
+) -> BoxFuture<'a, Result<T, Failure>> {
+    let work = tokio::time::timeout(limit, work);
+    let late = move |_| {
+        gone(format!(
+            "the container engine took more than {} s to {what}",
+            limit.as_secs()
+        ))
+    };
+    Box::pin(async move { work.await.map_err(late)? })
+}
 
 /// An engine and the way to it.
 #[derive(Debug)]
@@ -95,5 +127,18 @@ impl Engine {
             .await
             .map_err(|error| failure(&what, &error))?;
         Ok(Open { client, tunnel })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_engine_that_hangs_is_not_waited_for() {
+        let hangs = std::future::pending::<Result<(), Failure>>();
+        let failure = within(Duration::from_millis(1), "look", hangs).await.unwrap_err();
+        assert_eq!(failure.code, kiln_records::Code::EngineGone);
+        assert_eq!(within(Duration::from_secs(30), "look", async { Ok(7) }).await, Ok(7));
     }
 }

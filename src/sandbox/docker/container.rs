@@ -3,7 +3,10 @@
 use std::{collections::HashMap, path::PathBuf};
 
 use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType};
-use kiln_inside::room::order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME};
+use kiln_inside::room::{
+    filter,
+    order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME},
+};
 use kiln_records::JobId;
 
 use crate::sandbox::{Kernel, Limits};
@@ -148,10 +151,7 @@ fn capabilities(sets_routes: bool) -> Vec<String> {
 }
 
 fn security_of_shared(of_engine: &[String]) -> Vec<String> {
-    let mut options = vec![
-        "no-new-privileges".to_owned(),
-        format!("seccomp={}", include_str!("seccomp.json")),
-    ];
+    let mut options = vec!["no-new-privileges".to_owned(), format!("seccomp={}", filter::PROFILE)];
     options.extend(of_engine.iter().cloned());
     options
 }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_seccomp_profile_lets_nobody_reach_the_kernels_own_things() {
-        let profile: serde_json::Value = serde_json::from_str(include_str!("seccomp.json")).unwrap();
+        let profile: serde_json::Value = serde_json::from_str(filter::PROFILE).unwrap();
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         let rules = profile["syscalls"].as_array().unwrap();
         let names = |action: &str| -> Vec<&str> {

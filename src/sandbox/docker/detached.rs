@@ -20,7 +20,8 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::{
     DockerDriver, INSTALLATION, JOB, WARNING, Wanted, body,
-    fault::{failure, is_conflict, is_missing},
+    connect::{PROBING, within},
+    fault::{failure, in_short, is_conflict, is_missing},
     inspect, said,
 };
 use crate::sandbox::{
@@ -39,17 +40,82 @@ const STOP_S: i32 = 10;
 /// How long an engine may take to end a container for good.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The most time of each kind of work. A start may load the toolbox, and boot a machine.
+const ASKING: Duration = Duration::from_secs(30);
+const STARTING: Duration = Duration::from_mins(15);
+const ENDING: Duration = Duration::from_mins(3);
+
+/// The most memory of a virtual machine beside that of its job: of its kernel, QEMU and virtiofsd (kata/README.md).
+const BESIDE_MACHINE: u64 = 1 << 30;
+
 /// Pause between checks whether the container is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[async_trait]
 impl Driver for DockerDriver {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
-        let engine = self.client().await?;
-        self.make(&engine, sandbox).await
+        let start = async { Box::pin(self.make(&self.client().await?, sandbox)).await };
+        within(STARTING, "start a sandbox", start).await
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
+        within(ASKING, "show a sandbox", self.state_of(job)).await
+    }
+
+    async fn last_words(&self, job: JobId) -> Result<Vec<String>, Failure> {
+        let read = async { said::last_words(&self.client().await?, &self.name_of(job)).await };
+        within(ASKING, "show the output of a sandbox", read).await
+    }
+
+    async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
+        within(ASKING, "show a sandbox", self.usage_of(job)).await
+    }
+
+    async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
+        within(ENDING, "remove a sandbox", self.remove(job, scratch)).await
+    }
+
+    async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+        within(ASKING, "list the sandboxes", self.all()).await
+    }
+
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        within(PROBING, "show its capacity", self.measure()).await
+    }
+
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        match kernel {
+            Kernel::Shared => DriverKind::Docker,
+            Kernel::Own => DriverKind::Kata,
+        }
+    }
+
+    fn is_meant_for(&self, kernel: Kernel) -> bool {
+        kernel == Kernel::Shared || self.settings.vm_runtime.is_some()
+    }
+
+    fn memory_beside(&self, kernel: Kernel) -> u64 {
+        match kernel {
+            Kernel::Shared => 0,
+            Kernel::Own => BESIDE_MACHINE,
+        }
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        Box::pin(self.offers()).await.arch
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        Box::pin(self.offers()).await.shared_kernel
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        Box::pin(self.offers()).await.own_kernel
+    }
+}
+
+impl DockerDriver {
+    async fn state_of(&self, job: JobId) -> Result<SandboxState, Failure> {
         let engine = self.client().await?;
         let name = self.name_of(job);
         let Some(found) = inspect(&engine, &name).await? else {
@@ -67,7 +133,7 @@ impl Driver for DockerDriver {
         Ok(SandboxState::Ended(evidence(&found, &state, end, last_words)))
     }
 
-    async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
+    async fn usage_of(&self, job: JobId) -> Result<Usage, Failure> {
         let engine = self.client().await?;
         let name = self.name_of(job);
         if inspect(&engine, &name).await?.is_none() {
@@ -79,7 +145,7 @@ impl Driver for DockerDriver {
         })
     }
 
-    async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
+    async fn remove(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
         let engine = self.client().await?;
         if scratch == Scratch::Keep && self.keep(&engine, job).await? {
             return Ok(());
@@ -89,6 +155,7 @@ impl Driver for DockerDriver {
         for container in &containers {
             self.remove_container(&engine, container.id.as_deref().unwrap_or_default())
                 .await?;
+            self.leave_doors(container).await?;
         }
         // An interrupted start may have left a volume without a container.
         volumes.extend(
@@ -109,7 +176,7 @@ impl Driver for DockerDriver {
         Ok(())
     }
 
-    async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+    async fn all(&self) -> Result<Vec<(JobId, bool)>, Failure> {
         let engine = self.client().await?;
         let mut jobs = BTreeMap::new();
         for container in self.containers(&engine, None).await? {
@@ -130,17 +197,27 @@ impl Driver for DockerDriver {
         Ok(jobs.into_iter().collect())
     }
 
-    async fn capacity(&self) -> Result<Capacity, Failure> {
+    async fn measure(&self) -> Result<Capacity, Failure> {
         let engine = self.client().await?;
         let info = engine
             .info()
             .await
             .map_err(|error| failure("cannot ask the container engine", &error))?;
         let disk = self.probe_disk(&engine).await?;
-        let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0);
+        let number = |number: Option<i64>, what: &str| {
+            let number = number
+                .and_then(|number| u64::try_from(number).ok())
+                .filter(|number| *number > 0);
+            number.ok_or_else(|| {
+                Failure::new(
+                    Code::EngineRefused,
+                    format!("the container engine does not say how {what} its host has"),
+                )
+            })
+        };
         Ok(Capacity {
-            cpus: u32::try_from(number(info.ncpu)).unwrap_or(1).max(1),
-            memory: number(info.mem_total),
+            cpus: u32::try_from(number(info.ncpu, "many CPUs")?).unwrap_or(u32::MAX),
+            memory: number(info.mem_total, "much memory")?,
             disk_free: disk.disk_free,
             disk_total: disk.disk_total,
             inodes_free: disk.inodes_free,
@@ -148,27 +225,6 @@ impl Driver for DockerDriver {
         })
     }
 
-    fn kind(&self, kernel: Kernel) -> DriverKind {
-        match kernel {
-            Kernel::Shared => DriverKind::Docker,
-            Kernel::Own => DriverKind::Kata,
-        }
-    }
-
-    async fn arch(&self) -> Result<Arch, Failure> {
-        self.offers().await.arch
-    }
-
-    async fn shared_kernel(&self) -> Result<(), Failure> {
-        self.offers().await.shared_kernel
-    }
-
-    async fn own_kernel(&self) -> Result<Machine, Failure> {
-        self.offers().await.own_kernel
-    }
-}
-
-impl DockerDriver {
     /// Kiln's containers, of one job or all.
     pub(super) async fn containers(
         &self,
@@ -350,7 +406,7 @@ fn evidence(
     let code = i32::try_from(state.exit_code.unwrap_or(1)).unwrap_or(1);
     let lost = || {
         let why = match state.error.as_deref() {
-            Some(error) if !error.is_empty() => format!(": {error}"),
+            Some(error) if !error.is_empty() => format!(": {}", in_short(error)),
             _ if state.status == Some(ContainerStateStatusEnum::CREATED) => ": it was never started".to_owned(),
             _ => format!(", with code {code}"),
         };

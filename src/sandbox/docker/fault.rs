@@ -1,4 +1,4 @@
-//! Turns errors of engines into failures with advice. Pure: no I/O.
+//! Turns errors of engines into failures with advice. Writes only to the log.
 
 use bollard::errors::Error;
 use kiln_records::{Code, Failure};
@@ -22,7 +22,7 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
         return gone(format!("{what}: {}", chain(error)));
     };
     let said = message.to_lowercase();
-    let detail = format!("{what}: {}", message.trim());
+    let detail = format!("{what}: {}", in_short(message));
     if said.contains("no such image") {
         Failure::new(Code::ImageMissing, detail).hint("it was just removed; the next attempt restores it")
     } else if said.contains("unknown runtime") || said.contains("invalid runtime name") {
@@ -34,10 +34,34 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
     }
 }
 
+/// What an engine or its runtime said, on one line. Kata's Rust runtime says each error with all of its causes and a
+/// backtrace: the last cause is what went wrong. The whole text goes to the log.
+pub(super) fn in_short(message: &str) -> String {
+    // Errors within errors come with their line breaks escaped.
+    let text = message.replace("\\n", "\n");
+    let causes = text
+        .to_lowercase()
+        .find("stack backtrace:")
+        .map_or(&text[..], |at| &text[..at]);
+    let mut lines = causes.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    // `Caused by:`, then one cause on a line, with a number if there are several.
+    let last = lines.next_back().filter(|line| !line.starts_with("Caused by"));
+    let Some(last) = last else {
+        return first.to_owned();
+    };
+    tracing::warn!("the container engine said: {}", message.trim());
+    let cause = match last.split_once(": ") {
+        Some((number, cause)) if number.chars().all(|c| c.is_ascii_digit()) => cause,
+        _ => last,
+    };
+    format!("{first}: {cause}")
+}
+
 /// The failure for a configured runtime that the engine does not have.
 pub(super) fn runtime_unknown(detail: impl std::fmt::Display) -> Failure {
     Failure::new(Code::RuntimeUnknown, detail)
-        .hint("name the runtime in the engine's daemon.json and reload that; docs/docker.md shows the lines")
+        .hint("add the lines of kata/docker-daemon.json to the engine's daemon.json, and reload the engine")
 }
 
 /// The failure for an engine that does not answer.
@@ -77,5 +101,19 @@ mod tests {
             assert_eq!(found.code, code, "{found}");
         }
         assert_eq!(failure("cannot", &Error::RequestTimeoutError).code, Code::EngineGone);
+    }
+
+    #[test]
+    fn of_a_backtrace_the_last_cause_is_said() {
+        let message = "failed to create shim task: Others(\"failed to handle message try init runtime instance\\n\\n\
+            Caused by:\\n    0: init runtime handler\\n    1: start vm\\n    2: No such file or directory (os error 2)\\n\\n\
+            Stack backtrace:\\n   0: <unknown>\\n   1: <unknown>\\n\"): unknown";
+        let expected = "failed to create shim task: Others(\"failed to handle message try init runtime instance: No such \
+            file or directory (os error 2)";
+        assert_eq!(in_short(message), expected);
+        assert_eq!(in_short(&message.replace("\\n", "\n")), expected);
+        let one = "cannot start\n\nCaused by:\n    the guest does not answer";
+        assert_eq!(in_short(one), "cannot start: the guest does not answer");
+        assert_eq!(in_short("No such image: x:1\n"), "No such image: x:1");
     }
 }

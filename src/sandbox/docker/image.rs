@@ -13,7 +13,10 @@ use kiln_records::{Code, Failure};
 use tokio::net::unix::pipe;
 use tokio_util::io::ReaderStream;
 
-use super::fault::{failure, is_missing};
+use super::{
+    connect::patient,
+    fault::{failure, is_missing},
+};
 use crate::sandbox::{namespace::NamespaceDriver, toolbox::Toolbox};
 
 /// The image's repository; its tag is the toolbox's digest.
@@ -74,7 +77,11 @@ pub(super) async fn ensure(
 
     let body = body_try_stream(ReaderStream::with_capacity(reader, 1 << 20));
     let options = CreateImageOptionsBuilder::default().from_src("-").build();
-    let taken_in: Result<Vec<_>, _> = engine.create_image(Some(options), Some(body), None).try_collect().await;
+    let patient = patient(engine);
+    let taken_in: Result<Vec<_>, _> = patient
+        .create_image(Some(options), Some(body), None)
+        .try_collect()
+        .await;
     let report = tar.wait().await?;
     if let Some(failure) = report.failure {
         return Err(failure);

@@ -5,6 +5,7 @@
 //!  image kiln-toolbox:<digest>       the toolbox in /tree, loaded once
 //!  container kiln-<us>-<job>         the agent as entrance (`agent::container`), which makes the sandbox inside
 //!  volume kiln-<us>-<id>             the agent and the disk space; passed on to another container if that is kept
+//!  container kiln-<us>-probe-<id>    a trial of the engine, for seconds; swept when it is older than any trial lasts
 //!  network kiln                      a bridge on which sandboxes cannot reach each other
 //! ```
 //!
@@ -27,6 +28,7 @@ use bollard::{
         UploadToContainerOptionsBuilder,
     },
 };
+use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, sync::Mutex};
 use uuid::Uuid;
@@ -76,6 +78,8 @@ pub struct DockerSettings {
     pub packer: NamespaceDriver,
     /// The engine's runtime that gives each container a virtual machine, if it has one.
     pub vm_runtime: Option<String>,
+    /// The name servers of virtual machines; if empty, those of the engine's host.
+    pub dns: Vec<IpAddr>,
 }
 
 /// Makes sandboxes in containers of one engine.
@@ -118,6 +122,16 @@ impl DockerDriver {
         Ok(client)
     }
 
+    /// Removes a container's doors on another host.
+    async fn leave_doors(&self, container: &bollard::models::ContainerSummary) -> Result<(), Failure> {
+        let doors = container.labels.as_ref().and_then(|labels| labels.get(DOORS_HERE));
+        if let (Some(doors), Some(tunnel)) = (doors, self.engine.open().await?.tunnel) {
+            let doors = Path::new(doors);
+            tunnel.leave_doors(doors, &self.doors_there(doors)).await?;
+        }
+        Ok(())
+    }
+
     /// The place of a directory's doors on another host.
     fn doors_there(&self, doors: &Path) -> PathBuf {
         let digest = hex::encode(Sha256::digest(doors.as_os_str().as_encoded_bytes()));
@@ -154,7 +168,8 @@ impl DockerDriver {
             Network::Host => ("host", Vec::new()),
         };
         let server = facts.gateway;
-        let order = order(sandbox, facts, ids, network::neighbours(own, server));
+        let resolvers = self.resolvers(sandbox.kernel).await;
+        let order = order(sandbox, facts, ids, network::neighbours(own, server), resolvers);
         let image = {
             let _one = self.taking_in.lock().await;
             image::ensure(engine, &self.settings.packer, &sandbox.toolbox, ids).await?
@@ -197,7 +212,7 @@ impl DockerDriver {
         }
         let archive = programs::archive(&entrance, &sandbox.agent)?;
         let options = UploadToContainerOptionsBuilder::default().path(VOLUME).build();
-        engine
+        connect::patient(engine)
             .upload_to_container(&name, Some(options), bollard::body_full(archive.into()))
             .await
             .map_err(|error| failure("cannot copy the agent into the sandbox", &error))?;
@@ -223,6 +238,15 @@ impl DockerDriver {
         }
     }
 
+    /// The name servers that are asked from the sandbox's network: by a virtual machine itself, and for a container by
+    /// the engine's resolver in that network.
+    async fn resolvers(&self, kernel: Kernel) -> Vec<IpAddr> {
+        if kernel == Kernel::Own && !self.settings.dns.is_empty() {
+            return self.settings.dns.clone();
+        }
+        Box::pin(self.offers()).await.resolvers
+    }
+
     /// The agent's facts about its server, and the directory with the server's sockets on the engine's host.
     async fn way_to_the_server(&self, sandbox: &SandboxSpec) -> Result<(AgentFacts, Option<PathBuf>), Failure> {
         let mut facts = sandbox.facts.clone();
@@ -242,6 +266,7 @@ impl DockerDriver {
             let url = sandbox.server_url.clone().ok_or_else(no_server_url)?;
             facts.gateway = Some(address_of(&url).await?);
             facts.server = url;
+            facts.ca_bundle.clone_from(&sandbox.server_ca_bundle);
         }
         Ok((facts, doors))
     }
@@ -325,18 +350,35 @@ async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Fa
 }
 
 /// The order for the first process.
-fn order(sandbox: &SandboxSpec, facts: AgentFacts, ids: Option<IdMap>, neighbours: Vec<ipnet::IpNet>) -> Order {
-    let (allow, mut deny) = match &sandbox.network {
+fn order(
+    sandbox: &SandboxSpec,
+    facts: AgentFacts,
+    ids: Option<IdMap>,
+    neighbours: Vec<IpNet>,
+    resolvers: Vec<IpAddr>,
+) -> Order {
+    let (mut allow, mut deny) = match &sandbox.network {
         Network::Isolated(reach) => (reach.allow.clone(), reach.deny.clone()),
         Network::Host => (Vec::new(), Vec::new()),
     };
     deny.extend(neighbours);
+    if !allow.is_empty() {
+        // What every sandbox of this kind needs. A denied network stays denied.
+        allow.extend(
+            facts
+                .gateway
+                .into_iter()
+                .chain(resolvers.iter().copied())
+                .map(IpNet::from),
+        );
+    }
     let disk = sandbox.limits.disk.filter(|_| ids.is_none());
     Order {
         facts,
         ids,
         allow,
         deny,
+        resolvers: if ids.is_none() { resolvers } else { Vec::new() },
         disk: disk.map(|disk| (disk.bytes, disk.inodes)),
     }
 }

@@ -2,6 +2,8 @@
 //! there. Talks to the engine only.
 
 use std::{
+    collections::HashMap,
+    net::IpAddr,
     path::Path,
     time::{Duration, Instant},
 };
@@ -9,7 +11,7 @@ use std::{
 use bollard::{
     Docker, body_full,
     models::SystemInfo,
-    query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
+    query_parameters::{CreateImageOptionsBuilder, ListContainersOptionsBuilder, TagImageOptionsBuilder},
 };
 use futures::TryStreamExt;
 use kiln_inside::room::order::{PROBE, Probe};
@@ -19,7 +21,8 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::{
-    DockerDriver, IDS, Wanted,
+    DockerDriver, IDS, INSTALLATION, Wanted,
+    connect::{PROBING, within},
     detached::run_to_the_end,
     fault::{failure, is_missing},
     no_vm_runtime, programs, said,
@@ -34,6 +37,13 @@ const BAD_FOR: Duration = Duration::from_secs(30);
 
 /// How long a disk measurement is valid.
 const DISK_FOR: Duration = Duration::from_secs(20);
+
+/// The label of a trial's container.
+pub(super) const TRIAL: &str = "kiln.trial";
+
+/// A trial's container that is this old was left by a process that was interrupted, in whatever installation: no trial
+/// lasts that long.
+const LEFT: Duration = Duration::from_mins(10);
 
 /// The image's repository; its tag is the digest of the program in it.
 const REPOSITORY: &str = "kiln-probe";
@@ -51,6 +61,20 @@ pub(super) struct Offers {
     pub(super) arch: Result<Arch, Failure>,
     pub(super) shared_kernel: Result<(), Failure>,
     pub(super) own_kernel: Result<Machine, Failure>,
+    /// The name servers of the engine's host.
+    pub(super) resolvers: Vec<IpAddr>,
+}
+
+impl Offers {
+    /// Nothing, for this reason.
+    fn nothing(arch: Result<Arch, Failure>, why: &Failure) -> Self {
+        Self {
+            arch,
+            shared_kernel: Err(why.clone()),
+            own_kernel: Err(why.clone()),
+            resolvers: Vec::new(),
+        }
+    }
 }
 
 impl DockerDriver {
@@ -64,11 +88,8 @@ impl DockerDriver {
                 return offers.clone();
             }
         }
-        let offers = self.try_out().await.unwrap_or_else(|failure| Offers {
-            arch: Err(failure.clone()),
-            shared_kernel: Err(failure.clone()),
-            own_kernel: Err(failure),
-        });
+        let tried = within(PROBING, "run a trial container", self.try_out()).await;
+        let offers = tried.unwrap_or_else(|failure| Offers::nothing(Err(failure.clone()), &failure));
         *known = Some((Instant::now(), offers.clone()));
         offers
     }
@@ -83,14 +104,9 @@ impl DockerDriver {
         let entrance = match self.settings.agents.of(arch) {
             Ok(entrance) => entrance,
             // The CPU is known all the same.
-            Err(failure) => {
-                return Ok(Offers {
-                    arch: Ok(arch),
-                    shared_kernel: Err(failure.clone()),
-                    own_kernel: Err(failure),
-                });
-            }
+            Err(failure) => return Ok(Offers::nothing(Ok(arch), &failure)),
         };
+        self.sweep_trials(LEFT).await?;
         let shared = self.probe(&engine, &entrance, Kernel::Shared, None).await;
         let own_kernel = match self.settings.vm_runtime.as_deref() {
             None => Err(no_vm_runtime()),
@@ -101,6 +117,9 @@ impl DockerDriver {
         };
         Ok(Offers {
             arch: Ok(arch),
+            resolvers: shared
+                .as_ref()
+                .map_or_else(|_| Vec::new(), |found| found.resolvers.clone()),
             shared_kernel: shared.and_then(|found| found.refused.map_or(Ok(()), Err)),
             own_kernel,
         })
@@ -122,6 +141,37 @@ impl DockerDriver {
         Ok(probe)
     }
 
+    /// Removes the containers of trials that are older than this on the engine's clock.
+    ///
+    /// # Errors
+    ///
+    /// `engine_gone`, or another error of the engine.
+    pub async fn sweep_trials(&self, oldest: Duration) -> Result<(), Failure> {
+        let engine = self.client().await?;
+        let filters = HashMap::from([("label", vec![TRIAL.to_owned()])]);
+        let options = ListContainersOptionsBuilder::default()
+            .all(true)
+            .filters(&filters)
+            .build();
+        let failed = |error| failure("cannot list trial containers", &error);
+        let info = engine.info().await.map_err(failed)?;
+        let now = info.system_time.and_then(|time| time.parse::<jiff::Timestamp>().ok());
+        for trial in engine.list_containers(Some(options)).await.map_err(failed)? {
+            let age = now.zip(trial.created).map(|(now, made)| now.as_second() - made);
+            if age.is_some_and(|age| age > oldest.as_secs().cast_signed()) {
+                // One that cannot be removed does not keep jobs from the engine.
+                let id = trial.id.as_deref().unwrap_or_default();
+                if let Err(failure) = self.remove_container(&engine, id).await {
+                    tracing::warn!(
+                        container = id,
+                        "a trial container that was left cannot be removed: {failure}"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the tiny container.
     async fn probe(
         &self,
@@ -141,7 +191,9 @@ impl DockerDriver {
         let wanted = Wanted {
             job,
             // Without a job label: lists of sandboxes leave it out.
-            labels: [(super::INSTALLATION.to_owned(), self.settings.installation.clone())].into(),
+            labels: [INSTALLATION, TRIAL]
+                .map(|label| (label.to_owned(), self.settings.installation.clone()))
+                .into(),
             image: &image,
             kernel,
             runtime,
@@ -163,8 +215,9 @@ impl DockerDriver {
             Ok(_) => said::last_line(engine, &name).await,
             Err(failure) => Err(failure.clone()),
         };
-        self.remove_container(engine, &name).await?;
+        let removed = self.remove_container(engine, &name).await;
         let line = found?;
+        removed?;
         serde_json::from_str(&line.unwrap_or_default()).map_err(|_| {
             let code = ran.unwrap_or_default();
             Failure::new(
@@ -247,6 +300,7 @@ mod tests {
             kernel: kernel.to_owned(),
             cpu: cpu.to_owned(),
             refused: None,
+            resolvers: Vec::new(),
             disk_free: 0,
             disk_total: 0,
             inodes_free: 0,

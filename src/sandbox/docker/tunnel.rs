@@ -103,6 +103,30 @@ impl Tunnel {
         Ok(())
     }
 
+    /// Ends what [`Tunnel::carry_doors`] began, and removes the directory on the other host.
+    ///
+    /// # Errors
+    ///
+    /// `no_door` when the directory cannot be removed.
+    pub(super) async fn leave_doors(&self, doors: &Path, there: &Path) -> Result<(), Failure> {
+        let mut carried = self.carried.lock().await;
+        let left: Vec<_> = carried
+            .iter()
+            .filter(|door| door.parent() == Some(doors))
+            .cloned()
+            .collect();
+        for door in left {
+            let remote = unix(&there.join(door.file_name().unwrap_or_default()));
+            // A forward that has ended is what is wanted.
+            let _ = (self
+                .session
+                .close_port_forward(ForwardType::Remote, remote, unix(&door)))
+            .await;
+            carried.remove(&door);
+        }
+        self.run("rm -rf \"$1\"", &[&there.to_string_lossy()]).await
+    }
+
     /// Runs a shell script on the other host.
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<(), Failure> {
         let mut command = self.session.command("sh");

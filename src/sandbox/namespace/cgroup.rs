@@ -4,6 +4,7 @@
 //! Without that right (an ordinary user without delegation) a sandbox runs without limits, and the log says so.
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -66,11 +67,11 @@ fn plan_v1(mount: &Path, name: &str, limits: &Limits) -> Plan {
     plan
 }
 
-/// Kiln's own group on version 2; an ordinary user may have rights delegated below it.
-fn own_v2_group(mount: &Path) -> Option<PathBuf> {
-    let text = fs_err::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some(mount.join(path.trim_start_matches('/')))
+/// Kiln's own group on version 2; an ordinary user may have rights delegated below it. `None` on version 1.
+fn own_v2_group(mount: &Path) -> std::io::Result<Option<PathBuf>> {
+    let text = fs_err::read_to_string("/proc/self/cgroup")?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"));
+    Ok(path.map(|path| mount.join(path.trim_start_matches('/'))))
 }
 
 impl Cgroup {
@@ -81,8 +82,10 @@ impl Cgroup {
     /// `cgroup_unavailable` with the reason; nothing is left behind.
     pub(super) fn create(name: &str, limits: &Limits) -> Result<Self, Failure> {
         let mount = Path::new(MOUNT);
-        let plan = if mount.join("cgroup.controllers").exists() {
-            let own = own_v2_group(mount).unwrap_or_else(|| mount.to_owned());
+        let unseen = |error: std::io::Error| Failure::new(Code::CgroupUnavailable, format!("no limits: {error}"));
+        let is_v2 = mount.join("cgroup.controllers").try_exists().map_err(unseen)?;
+        let plan = if is_v2 {
+            let own = own_v2_group(mount).map_err(unseen)?.unwrap_or_else(|| mount.to_owned());
             plan_v2(&own, &format!("kiln-{name}"), limits)
         } else {
             plan_v1(mount, name, limits)
@@ -130,48 +133,44 @@ impl Cgroup {
 }
 
 /// The counters of a sandbox's groups, read by another process than its supervisor.
-pub(super) fn counters_by_name(name: &str) -> Counters {
-    let dirs = parents().into_iter();
-    Counters::of(
-        dirs.map(|(parent, prefix)| parent.join(format!("{prefix}{name}")))
-            .collect(),
-    )
+pub(super) fn counters_by_name(name: &str) -> Result<Counters, Failure> {
+    Ok(Counters::of(groups_of(name)?))
 }
 
 /// Removes the groups of a sandbox whose supervisor died. Blocks for a moment while its processes end.
-pub(super) fn remove_by_name(name: &str) {
-    for (parent, prefix) in parents() {
-        remove_group(&parent.join(format!("{prefix}{name}")));
-    }
+pub(super) fn remove_by_name(name: &str) -> Result<(), Failure> {
+    groups_of(name)?.iter().for_each(|dir| remove_group(dir));
+    Ok(())
 }
 
 /// Kills every process in the groups of a sandbox.
-pub(super) fn kill_by_name(name: &str) {
-    for (parent, prefix) in parents() {
-        let dir = parent.join(format!("{prefix}{name}"));
+pub(super) fn kill_by_name(name: &str) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::io("cannot kill what is left of a sandbox", &error);
+    for dir in groups_of(name)? {
         // Version 2 has a file for this. If neither file exists, there is no group.
-        if dir.join("cgroup.kill").exists() {
+        if dir.join("cgroup.kill").try_exists().map_err(failed)? {
             let _ = fs_err::write(dir.join("cgroup.kill"), "1");
             continue;
         }
-        let pids = fs_err::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let pids = match fs_err::read_to_string(dir.join("cgroup.procs")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            pids => pids.map_err(failed)?,
+        };
         for pid in pids.lines().filter_map(|line| line.parse().ok()) {
             // An error means that the process has just ended.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
+    Ok(())
 }
 
-/// The parents of sandboxes' groups, on either version, and the prefixes of their names.
-fn parents() -> Vec<(PathBuf, &'static str)> {
+/// The groups that a sandbox may have, on either version.
+fn groups_of(name: &str) -> Result<Vec<PathBuf>, Failure> {
     let mount = Path::new(MOUNT);
-    let controllers = ["pids", "memory", "cpuacct", "cpu"];
-    let mut parents: Vec<_> = controllers
-        .iter()
-        .map(|name| (mount.join(name).join("kiln"), ""))
-        .collect();
-    parents.extend(own_v2_group(mount).map(|own| (own, "kiln-")));
-    parents
+    let own = own_v2_group(mount).map_err(|error| Failure::io("cannot find a sandbox's control groups", &error))?;
+    let controllers = ["pids", "memory", "cpuacct", "cpu"].iter();
+    let v1 = controllers.map(|controller| mount.join(controller).join("kiln").join(name));
+    Ok(v1.chain(own.map(|own| own.join(format!("kiln-{name}")))).collect())
 }
 
 /// Makes a group, and its parent that all sandboxes share. Outside the control group file system it would be a plain
@@ -182,7 +181,7 @@ fn make_group(dir: &Path) -> std::io::Result<()> {
         return fs_err::create_dir_all(dir);
     }
     let detail = format!("the controller of {} is not mounted", dir.display());
-    Err(std::io::Error::new(std::io::ErrorKind::NotFound, detail))
+    Err(std::io::Error::new(ErrorKind::NotFound, detail))
 }
 
 /// A group is busy until its last process has been reaped, by the host's init if a supervisor was killed. A group that
@@ -191,7 +190,7 @@ fn remove_group(dir: &Path) {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
         match fs_err::remove_dir(dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             _ => return,

@@ -18,7 +18,8 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-use crate::sandbox::{DiskLimit, Kernel};
+use super::child::dies_with_us;
+use crate::sandbox::DiskLimit;
 
 /// The size of an ext4 inode on disk.
 const INODE_BYTES: u64 = 256;
@@ -41,32 +42,28 @@ pub(super) enum For {
     Machine,
 }
 
-/// The label of a machine's file system.
-const MACHINES_LABEL: &[u8; 16] = b"kiln-machine\0\0\0\0";
-
 /// Makes a file system of this size in `file`.
 ///
 /// # Errors
 ///
 /// `sandbox_disk` with the reason.
 pub(super) fn make(file: &Path, size: DiskLimit, whose: For) -> Result<(), Failure> {
-    let (uid, gid, label) = match whose {
-        For::Sandbox(ids) => (ids.uid_base, ids.gid_base, ""),
-        For::Machine => (0, 0, std::str::from_utf8(MACHINES_LABEL).unwrap_or_default()),
+    let (uid, gid) = match whose {
+        For::Sandbox(ids) => (ids.uid_base, ids.gid_base),
+        For::Machine => (0, 0),
     };
     let failed = |error: std::io::Error| refused(&error);
     let bytes = size.bytes + size.bytes / BOOKS + size.inodes * INODE_BYTES + LEAST;
     fs_err::File::create(file)
         .and_then(|disk| disk.set_len(bytes))
         .map_err(failed)?;
-    let output = Command::new("mkfs.ext4")
+    let output = dies_with_us(&mut Command::new("mkfs.ext4"))
         .args(["-q", "-F", "-m", "0"])
         .args(["-b", &BLOCK_BYTES.to_string(), "-I", &INODE_BYTES.to_string()])
         // Nothing in a sandbox survives a crash of the machine, so there is no journal. The tables stay holes until
         // they are used.
         .args(["-O", "^has_journal,^resize_inode", "-N", &size.inodes.to_string()])
         .args(["-E", &format!("lazy_itable_init=1,nodiscard,root_owner={uid}:{gid}")])
-        .args(["-L", label.trim_end_matches('\0')])
         .arg(file)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -78,33 +75,26 @@ pub(super) fn make(file: &Path, size: DiskLimit, whose: For) -> Result<(), Failu
     Err(refused(String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Checks that a sandbox of this kind can continue with the disk space in `file`: that of the other kind has other
-/// owners, and that of a machine that did not unmount it may lack the last writes.
+/// Checks that the machine of the disk in `file` has unmounted it; otherwise it may lack the last writes. The machine
+/// may have written this itself: it is the same job's machine that believes it.
 ///
 /// # Errors
 ///
 /// `no_scratch` with the reason.
-pub(super) fn can_go_on(file: &Path, kernel: Kernel) -> Result<(), Failure> {
-    // Offsets in `struct ext4_super_block`: its own, and those of `s_state` and `s_volume_name` in it.
-    const SUPERBLOCK: u64 = 1024;
-    const STATE: std::ops::Range<usize> = 0x3a..0x3c;
-    const LABEL: std::ops::Range<usize> = 0x78..0x88;
+pub(super) fn is_unmounted(file: &Path) -> Result<(), Failure> {
+    // Offset of `s_state` in the file system, whose `struct ext4_super_block` is at 1024.
+    const STATE: u64 = 1024 + 0x3a;
     const CLEAN: u16 = 1;
-    let mut head = [0; LABEL.end];
+    let mut state = [0; 2];
     fs_err::File::open(file)
-        .and_then(|disk| std::os::unix::fs::FileExt::read_exact_at(disk.file(), &mut head, SUPERBLOCK))
-        .map_err(|error| Failure::io("cannot read a sandbox's disk space", &error))?;
-    let is_machines = head[LABEL] == *MACHINES_LABEL;
-    let is_clean = u16::from_le_bytes([head[STATE.start], head[STATE.start + 1]]) & CLEAN != 0;
-    let why = match (kernel, is_machines) {
-        (Kernel::Own, false) => "it belongs to a sandbox without a virtual machine",
-        (Kernel::Shared, true) => "it belongs to a virtual machine",
-        (Kernel::Own, true) if !is_clean => "its virtual machine ended without unmounting it",
-        _ => return Ok(()),
-    };
+        .and_then(|disk| std::os::unix::fs::FileExt::read_exact_at(disk.file(), &mut state, STATE))
+        .map_err(|error| Failure::io("cannot read a machine's disk", &error))?;
+    if u16::from_le_bytes(state) & CLEAN != 0 {
+        return Ok(());
+    }
     Err(Failure::new(
         Code::NoScratch,
-        format!("cannot resume with the disk space: {why}"),
+        "cannot resume with the disk space: its virtual machine ended without unmounting it",
     ))
 }
 

@@ -34,12 +34,20 @@ impl Driver for NamespaceDriver {
         let plan = self.plan(sandbox).await?;
         if let Some(from) = sandbox.scratch_from {
             self.move_scratch(from, &files)?;
-            if files.disk().exists() {
-                disk::can_go_on(&files.disk(), sandbox.kernel)?;
-            } else if sandbox.kernel == Kernel::Own {
-                return Err(no_scratch(from, "a virtual machine cannot resume with a directory"));
+            let own = files.disk(sandbox.kernel);
+            match (files.some_disk()?, sandbox.kernel) {
+                (Some(disk), Kernel::Own) if disk == own => disk::is_unmounted(&disk)?,
+                (Some(disk), Kernel::Shared) if disk == own => {}
+                (Some(_), Kernel::Own) => {
+                    return Err(no_scratch(from, "it belongs to a sandbox without a virtual machine"));
+                }
+                (Some(_), Kernel::Shared) => return Err(no_scratch(from, "it belongs to a virtual machine")),
+                (None, Kernel::Own) => {
+                    return Err(no_scratch(from, "a virtual machine cannot resume with a directory"));
+                }
+                (None, Kernel::Shared) => {}
             }
-        } else if files.is_anything() {
+        } else if files.is_anything()? {
             return Err(exists(sandbox.job));
         }
         let lock = files.try_lock()?.ok_or_else(|| exists(sandbox.job))?;
@@ -75,13 +83,13 @@ impl Driver for NamespaceDriver {
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
         let files = self.files(job);
         // The order matters: the report is written before the lock is released.
-        if files.is_alive() {
+        if files.is_alive()? {
             return Ok(SandboxState::Running);
         }
-        if !files.stderr().exists() {
+        if !files::is_there(&files.stderr())? {
             return Ok(SandboxState::Absent);
         }
-        let report = files.report().unwrap_or_else(|| {
+        let report = files.report()?.unwrap_or_else(|| {
             let detail = "the sandbox ended without a report";
             Report::of_failure(Failure::new(Code::SandboxLost, detail).hint("it was killed; see the kernel log"))
         });
@@ -94,14 +102,20 @@ impl Driver for NamespaceDriver {
         }))
     }
 
+    async fn last_words(&self, job: JobId) -> Result<Vec<String>, Failure> {
+        Ok(self.files(job).last_words())
+    }
+
     async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
         let files = self.files(job);
-        if let Some(report) = files.report() {
+        if let Some(report) = files.report()? {
             return Ok(report.usage);
         }
-        let mut usage = files.usage().unwrap_or_default();
+        let mut usage = files.usage()?.unwrap_or_default();
         // The note is up to a second old, and a build that lost a process may fail at once.
-        let kills = cgroup::counters_by_name(&job.to_string()).oom_kills();
+        let kills = cgroup::counters_by_name(&job.to_string())?
+            .oom_kills()
+            .map_err(|error| Failure::io("cannot see whether a process was killed for lack of memory", &error))?;
         usage.oom_kills = usage.oom_kills.max(kills);
         Ok(usage)
     }
@@ -109,9 +123,11 @@ impl Driver for NamespaceDriver {
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
         let files = self.files(job);
         end(job, &files).await?;
-        let keep = scratch == Scratch::Keep && (files.keep().exists() || keep_scratch(&files)?);
+        let keep = scratch == Scratch::Keep && (files.is_kept()? || keep_scratch(&files)?);
         if !keep {
-            files::remove_file(&files.disk())?;
+            for kernel in [Kernel::Shared, Kernel::Own] {
+                files::remove_file(&files.disk(kernel))?;
+            }
             self.empty(files.dir()).await?;
         }
         remove_groups(job).await?;
@@ -131,17 +147,17 @@ impl Driver for NamespaceDriver {
             .collect();
         jobs.sort_unstable();
         jobs.dedup();
-        jobs.retain(|job| {
-            let files = self.files(*job);
+        let mut listed = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let files = self.files(job);
             // Without its other notes, a free lock is the last trace of a sandbox; a held one is that of a task.
-            let is_trace = files.is_of_job() || (files.lock_path().exists() && !files.is_alive());
-            is_trace && !files.is_in_use()
-        });
-        let is_kept = |job: &JobId| {
-            let files = self.files(*job);
-            files.keep().exists() && !files.stderr().exists()
-        };
-        Ok(jobs.iter().map(|job| (*job, is_kept(job))).collect())
+            let is_trace = files.is_of_job()? || (files::is_there(&files.lock_path())? && !files.is_alive()?);
+            if is_trace && !files.is_in_use()? {
+                let only_scratch = files.is_kept()? && !files::is_there(&files.stderr())?;
+                listed.push((job, only_scratch));
+            }
+        }
+        Ok(listed)
     }
 
     async fn capacity(&self) -> Result<Capacity, Failure> {
@@ -149,7 +165,7 @@ impl Driver for NamespaceDriver {
         Ok(Capacity {
             cpus: std::thread::available_parallelism()
                 .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
-            memory: host::memory().unwrap_or(0),
+            memory: host::memory().map_err(|error| Failure::io("cannot see how much memory this host has", &error))?,
             disk_free: disk.blocks_available() * disk.fragment_size(),
             disk_total: disk.blocks() * disk.fragment_size(),
             inodes_free: disk.files_available(),
@@ -218,7 +234,7 @@ impl NamespaceDriver {
 
     /// Removes a directory and its content.
     async fn empty(&self, dir: &Path) -> Result<(), Failure> {
-        if dir.exists() {
+        if files::is_there(dir)? {
             self.remove_dir(dir).await?;
         }
         Ok(())
@@ -229,21 +245,22 @@ impl NamespaceDriver {
         let failed = |error: std::io::Error| Failure::io("cannot resume with a sandbox's disk space", &error);
         let from_files = self.files(from);
         if from_files.dir() != to.dir() {
-            if from_files.is_alive() {
+            if from_files.is_alive()? {
                 return Err(exists(from));
             }
             // The mark moves last: it means that there is something to move.
             for (old, new) in [
                 (from_files.dir().to_owned(), to.dir().to_owned()),
-                (from_files.disk(), to.disk()),
+                (from_files.disk(Kernel::Shared), to.disk(Kernel::Shared)),
+                (from_files.disk(Kernel::Own), to.disk(Kernel::Own)),
                 (from_files.keep(), to.keep()),
             ] {
-                if from_files.keep().exists() && old.exists() {
+                if from_files.is_kept()? && files::is_there(&old)? {
                     fs_err::rename(old, new).map_err(failed)?;
                 }
             }
         }
-        if to.keep().exists() && to.dir().exists() && !to.stderr().exists() {
+        if to.is_kept()? && files::is_there(to.dir())? && !files::is_there(&to.stderr())? {
             return Ok(());
         }
         Err(no_scratch(from, "it is gone"))
@@ -262,17 +279,14 @@ pub(super) fn resolv_conf(network: &Network) -> String {
 /// Marks the disk space as kept, if it exists and was written during this boot; the last writes of an earlier boot may
 /// be lost. Returns whether it is kept.
 fn keep_scratch(files: &Files) -> Result<bool, Failure> {
-    let there = files.disk().exists() || files.dir().join("scratch").exists();
-    if !there || !files.is_of_this_boot() {
+    let disk = files.some_disk()?;
+    let there = disk.is_some() || files::is_there(&files.dir().join("scratch"))?;
+    if !there || !files.is_of_this_boot()? {
         return Ok(false);
     }
     // A sandbox's writes are not synced. From now on they must survive a crash of the machine.
     let failed = |error: std::io::Error| Failure::io("cannot keep a sandbox's disk space", &error);
-    let synced = if files.disk().exists() {
-        files.disk()
-    } else {
-        files.dir().to_owned()
-    };
+    let synced = disk.unwrap_or_else(|| files.dir().to_owned());
     let handle = fs_err::File::open(synced).map_err(failed)?;
     nix::unistd::syncfs(&handle).map_err(|errno| failed(errno.into()))?;
     fs_err::write(files.keep(), "").map_err(failed)?;
@@ -281,17 +295,17 @@ fn keep_scratch(files: &Files) -> Result<bool, Failure> {
 
 /// Ends every process of a sandbox.
 async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
-    if has_ended(files, Duration::ZERO).await {
+    if has_ended(files, Duration::ZERO).await? {
         return Ok(());
     }
     // If there is no room for the file, the supervisor is killed below.
     let asked = fs_err::write(files.stop(), "");
-    if asked.is_ok() && has_ended(files, PATIENCE).await {
+    if asked.is_ok() && has_ended(files, PATIENCE).await? {
         return Ok(());
     }
-    files.kill_supervisor();
-    cgroup::kill_by_name(&job.to_string());
-    if has_ended(files, PATIENCE).await {
+    files.kill_supervisor()?;
+    cgroup::kill_by_name(&job.to_string())?;
+    if has_ended(files, PATIENCE).await? {
         return Ok(());
     }
     let detail = format!("the sandbox in {} does not end", files.dir().display());
@@ -299,15 +313,15 @@ async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
 }
 
 /// Waits until no process holds the sandbox's lock. Returns whether it was released in time.
-async fn has_ended(files: &Files, patience: Duration) -> bool {
+async fn has_ended(files: &Files, patience: Duration) -> Result<bool, Failure> {
     let until = Instant::now() + patience;
-    while files.is_alive() {
+    while files.is_alive()? {
         if Instant::now() >= until {
-            return false;
+            return Ok(false);
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    true
+    Ok(true)
 }
 
 fn no_scratch(from: JobId, why: &str) -> Failure {

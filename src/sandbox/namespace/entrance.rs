@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
 };
 
 use kiln_inside::{
@@ -14,7 +14,7 @@ use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
-    sched::{CloneFlags, unshare},
+    sched::{CloneFlags, setns, unshare},
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Gid, Uid, fork, pipe2, setgroups, setresgid, setresuid},
 };
@@ -24,10 +24,17 @@ use super::{
     plan::{Plan, Task},
 };
 
-/// Makes the namespaces, becomes root of them, starts pid 1 and passes on how it ended.
-pub(super) fn enter(plan: &Plan, mut supervisor: UnixStream, outlets: Outlets) -> Result<i32, Failure> {
+/// Enters the user namespace, makes the others, becomes root of them, starts pid 1 and passes on how it ended.
+pub(super) fn enter(
+    plan: &Plan,
+    user_namespace: &OwnedFd,
+    mut supervisor: UnixStream,
+    outlets: Outlets,
+) -> Result<i32, Failure> {
+    setns(user_namespace, CloneFlags::CLONE_NEWUSER).map_err(user_namespace_failure)?;
+    // Not earlier: the change of namespace may clear the setting.
     die_with_parent();
-    let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
+    let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
     if matches!(plan.task, Task::RunAgent(_) | Task::TryMachine(_)) {
         flags |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     }

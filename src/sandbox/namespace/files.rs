@@ -1,9 +1,12 @@
 //! The files of a sandbox, side by side in the driver's directory, and the rules for using them. Touches these files,
 //! and kills supervisors.
 //!
+//! A file that cannot be looked at, for want of a descriptor perhaps, is an error: it is neither there nor gone.
+//!
 //! ```text
 //! JOB/         the disk space, or where it is mounted
-//! JOB.disk     the disk space as one file, when it has a size
+//! JOB.disk     the disk space as one file, when it has a size; only this kernel has written its structures
+//! JOB.raw      the disk of a virtual machine, which may have written anything into it: no kernel but a machine's mounts it
 //! JOB.agent    the agent, which the sandbox can run but not read; or a machine's initrd with the agent in it
 //! JOB.kvm      /dev/kvm for a machine
 //! JOB.lock     held while the supervisor or a process that it forked lives; identifies the supervisor
@@ -15,6 +18,7 @@
 //! ```
 
 use std::{
+    fs::TryLockError,
     io::{ErrorKind, Read, Seek, Write},
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -23,13 +27,14 @@ use std::{
 
 use kiln_records::{Failure, JobId};
 use nix::{
+    errno::Errno,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::plan::Report;
-use crate::sandbox::Usage;
+use crate::sandbox::{Kernel, Usage};
 
 /// The files of one sandbox.
 #[derive(Debug, Clone)]
@@ -75,8 +80,23 @@ impl Files {
         self.with("lock")
     }
 
-    pub(super) fn disk(&self) -> PathBuf {
-        self.with("disk")
+    /// The disk space of a sandbox on this kernel, or of a machine. Its name says who could write to it, since its
+    /// content cannot.
+    pub(super) fn disk(&self, kernel: Kernel) -> PathBuf {
+        match kernel {
+            Kernel::Shared => self.with("disk"),
+            Kernel::Own => self.with("raw"),
+        }
+    }
+
+    /// The disk space of either kind, if it is a file.
+    pub(super) fn some_disk(&self) -> Result<Option<PathBuf>, Failure> {
+        for disk in [Kernel::Shared, Kernel::Own].map(|kernel| self.disk(kernel)) {
+            if is_there(&disk)? {
+                return Ok(Some(disk));
+            }
+        }
+        Ok(None)
     }
 
     /// The copy of the agent that the sandbox runs. Its name is no longer needed once the sandbox has opened it.
@@ -98,8 +118,8 @@ impl Files {
     }
 
     /// Whether a live sandbox has to end, also because its files were removed: such a sandbox could never be asked to.
-    pub(super) fn is_to_end(&self) -> bool {
-        self.stop().exists() || !self.lock_path().exists()
+    pub(super) fn is_to_end(&self) -> Result<bool, Failure> {
+        Ok(is_there(&self.stop())? || !is_there(&self.lock_path())?)
     }
 
     pub(super) fn keep(&self) -> PathBuf {
@@ -107,24 +127,38 @@ impl Files {
     }
 
     /// Whether this is, or was, the sandbox of a job.
-    pub(super) fn is_of_job(&self) -> bool {
-        self.stderr().exists() || self.keep().exists()
+    pub(super) fn is_of_job(&self) -> Result<bool, Failure> {
+        Ok(is_there(&self.stderr())? || self.is_kept()?)
+    }
+
+    /// Whether the disk space is kept although the sandbox is gone, or going.
+    pub(super) fn is_kept(&self) -> Result<bool, Failure> {
+        is_there(&self.keep())
     }
 
     /// Whether the sandbox is alive, and the process that started it too: that one ends it.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.is_alive() && read_json::<Supervisor>(&self.lock_path()).is_some_and(|them| them.attached)
+    pub(super) fn is_in_use(&self) -> Result<bool, Failure> {
+        Ok(self.is_alive()? && self.supervisor()?.is_some_and(|them| them.attached))
     }
 
     /// Whether any file of the sandbox exists.
-    pub(super) fn is_anything(&self) -> bool {
-        self.is_of_job() || self.dir.exists() || self.disk().exists() || self.lock_path().exists()
+    pub(super) fn is_anything(&self) -> Result<bool, Failure> {
+        Ok(self.is_of_job()? || is_there(&self.dir)? || self.some_disk()?.is_some() || is_there(&self.lock_path())?)
     }
 
     /// Whether a supervisor holds the lock.
-    pub(super) fn is_alive(&self) -> bool {
+    pub(super) fn is_alive(&self) -> Result<bool, Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot see whether a sandbox is alive", &error);
+        let lock = match fs_err::File::open(self.lock_path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            lock => lock.map_err(failed)?,
+        };
         // A shared lock, since other processes may check at the same moment.
-        fs_err::File::open(self.lock_path()).is_ok_and(|lock| lock.file().try_lock_shared().is_err())
+        match lock.file().try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
     }
 
     /// Takes the lock, waiting for its holder.
@@ -133,7 +167,7 @@ impl Files {
         loop {
             let lock = self.open_lock().map_err(failed)?;
             lock.file().lock().map_err(failed)?;
-            if self.is_current(&lock) {
+            if self.is_current(&lock).map_err(failed)? {
                 return Ok(lock);
             }
         }
@@ -146,8 +180,10 @@ impl Files {
         let failed = |error: std::io::Error| Failure::io("cannot lock the sandbox", &error);
         for _ in 0..TRIES {
             let lock = self.open_lock().map_err(failed)?;
-            if lock.file().try_lock().is_ok() && self.is_current(&lock) {
-                return Ok(Some(lock));
+            match lock.file().try_lock() {
+                Ok(()) if self.is_current(&lock).map_err(failed)? => return Ok(Some(lock)),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                _ => {}
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -164,10 +200,12 @@ impl Files {
     }
 
     /// Whether the locked file still has its name: the lock file is removed together with its sandbox.
-    fn is_current(&self, lock: &fs_err::File) -> bool {
+    fn is_current(&self, lock: &fs_err::File) -> std::io::Result<bool> {
         use std::os::unix::fs::MetadataExt;
-        let named = fs_err::metadata(self.lock_path());
-        matches!((lock.metadata(), named), (Ok(ours), Ok(named)) if ours.ino() == named.ino())
+        match fs_err::metadata(self.lock_path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            named => Ok(lock.metadata()?.ino() == named?.ino()),
+        }
     }
 
     /// Records in the lock file that this process is the supervisor.
@@ -175,7 +213,7 @@ impl Files {
         let pid = std::process::id().cast_signed();
         let me = Supervisor {
             pid,
-            started: start_time(pid)?,
+            started: start_time(pid)?.ok_or(ErrorKind::NotFound)?,
             boot: boot_id()?,
             attached,
         };
@@ -184,21 +222,31 @@ impl Files {
         lock.write_all(serde_json::to_string(&me)?.as_bytes())
     }
 
+    /// The supervisor that signed the lock, if one did.
+    fn supervisor(&self) -> Result<Option<Supervisor>, Failure> {
+        read_json(&self.lock_path())
+    }
+
     /// Kills the supervisor, and with it the whole sandbox.
-    pub(super) fn kill_supervisor(&self) {
-        if let Some(them) = read_json::<Supervisor>(&self.lock_path())
-            && boot_id().is_ok_and(|boot| boot == them.boot)
-            && start_time(them.pid).is_ok_and(|started| started == them.started)
+    pub(super) fn kill_supervisor(&self) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot find a sandbox's supervisor", &error);
+        if let Some(them) = self.supervisor()?
+            && boot_id().map_err(failed)? == them.boot
+            && start_time(them.pid).map_err(failed)? == Some(them.started)
         {
             // An error means that it has just ended.
             let _ = kill(Pid::from_raw(them.pid), Signal::SIGKILL);
         }
+        Ok(())
     }
 
     /// Whether the sandbox ran during this boot. Unsynced writes of an earlier boot may be lost.
-    pub(super) fn is_of_this_boot(&self) -> bool {
-        let signed = read_json::<Supervisor>(&self.lock_path());
-        signed.is_some_and(|them| boot_id().is_ok_and(|boot| boot == them.boot))
+    pub(super) fn is_of_this_boot(&self) -> Result<bool, Failure> {
+        let Some(them) = self.supervisor()? else {
+            return Ok(false);
+        };
+        let boot = boot_id().map_err(|error| Failure::io("cannot tell this boot from others", &error))?;
+        Ok(boot == them.boot)
     }
 
     /// Reserves the space for the report.
@@ -224,7 +272,7 @@ impl Files {
     }
 
     /// The report, if the sandbox has ended.
-    pub(super) fn report(&self) -> Option<Report> {
+    pub(super) fn report(&self) -> Result<Option<Report>, Failure> {
         read_json(&self.with("report"))
     }
 
@@ -236,7 +284,7 @@ impl Files {
     }
 
     /// The usage recorded last.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub(super) fn usage(&self) -> Result<Option<Usage>, Failure> {
         read_json(&self.with("usage"))
     }
 
@@ -287,8 +335,21 @@ pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs_err::read(path).ok()?).ok()
+/// Whether a file of a sandbox exists.
+pub(super) fn is_there(path: &Path) -> Result<bool, Failure> {
+    path.try_exists().map_err(|error| {
+        let what = format!("cannot see whether {} exists", path.display());
+        Failure::io(what, &error)
+    })
+}
+
+/// A note of a sandbox. One that does not exist, or that was cut off when its writer was killed, says nothing.
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
+    match fs_err::read(path) {
+        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::io("cannot read a note of a sandbox", &error)),
+    }
 }
 
 fn boot_id() -> std::io::Result<String> {
@@ -297,13 +358,21 @@ fn boot_id() -> std::io::Result<String> {
         .to_owned())
 }
 
-/// The start time of a process: field 22 of `/proc/PID/stat`. Field 2, the name, is in parentheses and may contain
-/// anything.
-fn start_time(pid: i32) -> std::io::Result<u64> {
-    let stat = fs_err::read_to_string(format!("/proc/{pid}/stat"))?;
+/// The start time of a process, if there is one: field 22 of `/proc/PID/stat`. Field 2, the name, is in parentheses and
+/// may contain anything.
+fn start_time(pid: i32) -> std::io::Result<Option<u64>> {
+    let stat = match fs_err::read_to_string(format!("/proc/{pid}/stat")) {
+        // The process may end between the opening and the reading.
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32) => {
+            return Ok(None);
+        }
+        stat => stat?,
+    };
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = after_name.split_whitespace().nth(19).and_then(|text| text.parse().ok());
-    field.ok_or_else(|| std::io::Error::from(ErrorKind::InvalidData))
+    field
+        .map(Some)
+        .ok_or_else(|| std::io::Error::from(ErrorKind::InvalidData))
 }
 
 #[cfg(test)]
@@ -333,15 +402,15 @@ mod tests {
             .unwrap();
             fs_err::write(files.lock_path(), text).unwrap();
         };
-        let (started, boot) = (start_time(pid).unwrap(), boot_id().unwrap());
+        let (started, boot) = (start_time(pid).unwrap().unwrap(), boot_id().unwrap());
         sign(started - 1, &boot);
-        files.kill_supervisor();
+        files.kill_supervisor().unwrap();
         sign(started, "another");
-        files.kill_supervisor();
+        files.kill_supervisor().unwrap();
         std::thread::sleep(Duration::from_millis(50));
         assert!(bystander.try_wait().unwrap().is_none(), "it was killed");
         sign(started, &boot);
-        files.kill_supervisor();
+        files.kill_supervisor().unwrap();
         assert!(!bystander.wait().unwrap().success());
     }
 
@@ -349,14 +418,24 @@ mod tests {
     fn a_report_is_read_as_it_was_written() {
         let (_dir, files) = files();
         files.reserve_report().unwrap();
-        assert!(files.report().is_none());
+        assert!(files.report().unwrap().is_none());
         let report = Report {
             exit_code: 7,
             failure: Some(Failure::new(Code::NoNetwork, "x".repeat(2 * REPORT_ROOM))),
             ..Report::default()
         };
         files.write_report(&report).unwrap();
-        let read = files.report().unwrap();
+        let read = files.report().unwrap().unwrap();
         assert_eq!((read.exit_code, read.failure), (7, report.failure));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_gone() {
+        let (dir, files) = files();
+        assert!(!files.is_alive().unwrap() && files.report().unwrap().is_none());
+        // A name that is longer than any file system allows stands for a table of descriptors that is full.
+        let hidden = Files::of(&dir.path().join("x".repeat(5000)));
+        assert!(hidden.is_alive().is_err() && hidden.is_of_job().is_err() && hidden.is_to_end().is_err());
+        assert!(hidden.report().is_err() && hidden.usage().is_err() && hidden.kill_supervisor().is_err());
     }
 }

@@ -10,6 +10,7 @@ use std::{
 use kiln_inside::{
     emulation::binfmt,
     room::{
+        Scope, confine, empty,
         kernel::{Kernel, Linux},
         mounts::{Sources, companions, furnish},
         process1::{self, clear_layers, run_and_reap, unreadable_copy},
@@ -95,6 +96,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
     umask(Mode::from_bits_truncate(0o022));
     if let (Some(machine), Some(opened), Some(control)) = (plan.machine(), &opened.machine, &outlets.control) {
         let command = machine::prepare(&mut Linux, plan, machine, opened, control, outlets.stderr)?;
+        confine(Scope::AllCalls)?;
         rights::drop_all()?;
         return run_and_reap(command);
     }
@@ -120,6 +122,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
             if let Some(stderr) = outlets.stderr {
                 command.stderr(Stdio::from(stderr));
             }
+            confine(Scope::AllCalls)?;
             rights::drop_network()?;
             run_and_reap(command)
         }
@@ -134,6 +137,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
                 .env_clear()
                 .envs(env.iter().cloned());
             command.current_dir(HOST_COMMAND_DIR).stdin(Stdio::null());
+            confine(Scope::AllCalls)?;
             run_and_reap(command)
         }
         (Task::Empty, _) => empty(&link_to(&opened.dir))
@@ -155,17 +159,4 @@ fn show_only_work_dir(dir: &OwnedFd) -> Result<(), Failure> {
     kernel.mkdir(work)?;
     kernel.mount(&link_to(dir).display().to_string(), work, "", MsFlags::MS_BIND, "")?;
     kernel.mount("proc", Path::new("/proc"), "proc", safe | MsFlags::MS_NOEXEC, "")
-}
-
-/// Removes everything below `dir`.
-fn empty(dir: &Path) -> std::io::Result<()> {
-    for entry in fs_err::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() && !path.is_symlink() {
-            fs_err::remove_dir_all(&path)?;
-        } else {
-            fs_err::remove_file(&path)?;
-        }
-    }
-    Ok(())
 }

@@ -28,9 +28,12 @@ use super::{
     plan::Plan,
     relays,
 };
-use crate::sandbox::microvm::{
-    Accelerator, VmSpec, initrd,
-    qemu::{self, Wires},
+use crate::sandbox::{
+    Kernel as Whose,
+    microvm::{
+        Accelerator, VmSpec, initrd,
+        qemu::{self, Wires},
+    },
 };
 
 /// Where the root is assembled; see `mounts`.
@@ -78,7 +81,10 @@ pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachin
         Accelerator::Tcg => None,
     };
     let disks = match &machine.toolbox {
-        Some(toolbox) => Some((open(toolbox, OFlag::O_RDONLY)?, open(&files.disk(), OFlag::O_RDWR)?)),
+        Some(toolbox) => Some((
+            open(toolbox, OFlag::O_RDONLY)?,
+            open(&files.disk(Whose::Own), OFlag::O_RDWR)?,
+        )),
         None => None,
     };
     let doors = plan.agent().map(|agent| open(&agent.doors, OFlag::O_PATH));

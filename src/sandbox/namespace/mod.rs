@@ -33,6 +33,7 @@ pub use kiln_inside::room::{
 };
 
 mod cgroup;
+mod child;
 mod disk;
 mod driver;
 mod entrance;
@@ -69,7 +70,7 @@ pub struct NamespaceDriver {
 
 async fn remove_groups(job: JobId) -> Result<(), Failure> {
     let removed = tokio::task::spawn_blocking(move || cgroup::remove_by_name(&job.to_string())).await;
-    removed.map_err(|error| Failure::new(Code::SandboxLost, error))
+    removed.map_err(|error| Failure::new(Code::SandboxLost, error))?
 }
 
 impl NamespaceDriver {
@@ -113,13 +114,14 @@ impl NamespaceDriver {
     }
 
     /// The files that a job's sandbox left: a directory, or one file with a file system.
-    pub fn kept_at(&self, job: JobId) -> PathBuf {
-        let disk = Files::of(&self.dir_of(job)).disk();
-        if disk.exists() {
-            disk
-        } else {
-            self.dir_of(job).join("scratch")
-        }
+    ///
+    /// # Errors
+    ///
+    /// When the directory of sandboxes cannot be looked at.
+    pub fn kept_at(&self, job: JobId) -> Result<PathBuf, Failure> {
+        let dir = self.dir_of(job);
+        let disk = Files::of(&dir).some_disk()?;
+        Ok(disk.unwrap_or_else(|| dir.join("scratch")))
     }
 
     /// Runs a host program as root of its own user namespace, with `dir` at [`HOST_COMMAND_DIR`]. Every line of its
@@ -186,7 +188,7 @@ impl NamespaceDriver {
 
     /// Removes a directory whose files belong to ids of a sandbox.
     pub async fn remove_dir(&self, dir: &Path) -> Result<(), Failure> {
-        if dir.exists() {
+        if files::is_there(dir)? {
             let plan = Plan {
                 ids: self.ids,
                 dir: dir.to_owned(),

@@ -3,10 +3,7 @@
 
 use std::{
     io::Read,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::process::CommandExt,
-    },
+    os::fd::{AsFd, AsRawFd},
     process::{Child, Command, Stdio},
 };
 
@@ -14,9 +11,10 @@ use kiln_records::{Code, Failure};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{prctl, signal::Signal},
-    unistd::{Pid, getppid, pipe2},
+    unistd::{Pid, pipe2},
 };
+
+use super::child::dies_with_us;
 
 /// The program's name.
 const SLIRP: &str = "slirp4netns";
@@ -46,7 +44,6 @@ impl Slirp {
         let failed = |error: std::io::Error| Failure::new(Code::NoNetwork, format!("cannot start {SLIRP}: {error}"));
         let (ready_out, ready_in) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
         fcntl(&ready_in, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| failed(errno.into()))?;
-        let supervisor = nix::unistd::getpid();
         let mut command = Command::new(SLIRP);
         command
             .args([
@@ -61,19 +58,7 @@ impl Slirp {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // SAFETY: between fork and exec only system calls are made.
-        #[expect(unsafe_code, reason = "nothing else runs in the child before the program")]
-        unsafe {
-            command.pre_exec(move || {
-                prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // The supervisor may have died before the call.
-                if getppid() == supervisor {
-                    Ok(())
-                } else {
-                    Err(std::io::ErrorKind::BrokenPipe.into())
-                }
-            });
-        }
+        dies_with_us(&mut command);
         let child = command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 failed(error).hint("install the package `slirp4netns`: sandboxes reach the network through it")

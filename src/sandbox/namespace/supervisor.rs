@@ -19,7 +19,7 @@ use std::{
     path::Path,
 };
 
-use kiln_inside::room::{DiskGauge, Meter, Walker, report_failure};
+use kiln_inside::room::{DiskGauge, Meter, Walker, make_user_namespace, report_failure};
 use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
@@ -37,7 +37,7 @@ use super::{
     cgroup::Cgroup,
     disk::{self, For},
     entrance::enter,
-    files::{Files, remove_file},
+    files::{Files, is_there, remove_file},
     guest::Guest,
     init::Outlets,
     network::Slirp,
@@ -45,7 +45,7 @@ use super::{
     watch::Watch,
     words::Words,
 };
-use crate::sandbox::{DiskLimit, Limits, microvm::Accelerator};
+use crate::sandbox::{DiskLimit, Kernel, Limits, microvm::Accelerator};
 
 /// The hidden subcommand `sandbox-supervisor`. Returns the process's exit code.
 pub fn main() -> i32 {
@@ -154,13 +154,14 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot start the sandbox", &error))?;
     let (words, stderr) = words_of(plan)?.unzip();
     let (guest, control) = guest_of(plan)?.unzip();
+    let namespace = make_user_namespace(plan.ids)?;
 
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
     let entrance = match unsafe { fork() }.map_err(system)? {
         ForkResult::Child => {
             drop((ours, failure_out, words, guest));
-            let code = enter(plan, theirs, Outlets { stderr, control }).unwrap_or_else(|failure| {
+            let code = enter(plan, &namespace, theirs, Outlets { stderr, control }).unwrap_or_else(|failure| {
                 report_failure(&failure_in, &failure);
                 1
             });
@@ -169,7 +170,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         }
         ForkResult::Parent { child } => child,
     };
-    drop((theirs, failure_in, stderr, control));
+    drop((namespace, theirs, failure_in, stderr, control));
 
     let started = hand_over(&mut ours, plan, entrance, &cgroup);
     if started.is_err() {
@@ -200,7 +201,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
     report.failure = serde_json::from_str(&said).ok().or(refused).or(lost);
-    report.oom_kills = cgroup.counters().oom_kills();
+    report.oom_kills = report.usage.oom_kills;
     if let Some(machine) = machine {
         report.exit_code = machine.exit_code;
         report.oom_kills += machine.oom_kills;
@@ -219,18 +220,19 @@ fn host_limits(agent: &AgentTask) -> Limits {
 
 /// Makes disk space of the requested size where possible, and returns how to measure it.
 fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<DiskGauge, Failure> {
-    let file = Files::of(&plan.dir).disk();
+    let files = Files::of(&plan.dir);
     if let Some(machine) = &agent.machine {
         if machine.accelerator == Accelerator::Tcg {
             report.warn(Accelerator::SLOW.to_owned());
         }
-        return machines_disk(plan, agent, &file);
+        return machines_disk(plan, agent, &files.disk(Kernel::Own));
     }
+    let file = files.disk(Kernel::Shared);
     let Some(size) = agent.limits.disk else {
         return Ok(DiskGauge::None);
     };
     // Disk space left by an earlier sandbox is continued in its own form.
-    let (has_file, has_layers) = (file.exists(), plan.dir.join("scratch").exists());
+    let (has_file, has_layers) = (is_there(&file)?, is_there(&plan.dir.join("scratch"))?);
     if !has_layers && (has_file || !agent.in_directory) {
         let made = if has_file {
             Ok(())
@@ -254,7 +256,7 @@ fn disk_space(plan: &Plan, agent: &AgentTask, report: &mut Report) -> Result<Dis
 fn machines_disk(plan: &Plan, agent: &AgentTask, file: &Path) -> Result<DiskGauge, Failure> {
     /// ext4's own default.
     const BYTES_PER_INODE: u64 = 16 * 1024;
-    let is_new = !file.exists();
+    let is_new = !is_there(file)?;
     if is_new {
         let free = || -> Result<DiskLimit, Failure> {
             let stat = statvfs(&plan.dir).map_err(|errno| Failure::io("cannot measure the disk", &errno.into()))?;
@@ -288,14 +290,13 @@ fn words_of(plan: &Plan) -> Result<Option<(Words, OwnedFd)>, Failure> {
     Ok(Some((words, writer)))
 }
 
-/// Gives the entrance its ids, limits and network, once it is in its namespaces.
+/// Gives the entrance its limits and network, once it is in its namespaces.
 fn hand_over(socket: &mut UnixStream, plan: &Plan, entrance: Pid, cgroup: &Cgroup) -> Result<Option<Slirp>, Failure> {
     let mut ready = [0];
     // No byte: the entrance could not make its namespaces, and the failure pipe has the reason.
     if socket.read_exact(&mut ready).is_err() {
         return Ok(None);
     }
-    plan.ids.apply(entrance)?;
     cgroup.admit(entrance)?;
     let slirp = plan.reach().is_some().then(|| Slirp::start(entrance)).transpose()?;
     socket

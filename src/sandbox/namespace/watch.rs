@@ -58,7 +58,9 @@ impl Watch<'_> {
                 let _ = files.write_usage(&usage);
             }
             lost = self.slirp.as_mut().and_then(Slirp::is_lost);
-            if kiln_left || lost.is_some() || self.files.as_ref().is_some_and(Files::is_to_end) {
+            // A request that cannot be looked for is found at the next look.
+            let asked = (self.files.as_ref()).is_some_and(|files| files.is_to_end().unwrap_or(false));
+            if kiln_left || lost.is_some() || asked {
                 killed = true;
                 let _ = kill(entrance, Signal::SIGKILL);
             }

@@ -133,6 +133,19 @@ impl PostgresStore {
         Ok(statement.build().execute(&self.pool).await?.rows_affected())
     }
 
+    /// As [`Self::write`]: the disk is the database server's business.
+    async fn write_from_reserve<T, W>(&self, lock: Lock, work: W) -> Result<T>
+    where
+        W: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T>>,
+    {
+        self.write(lock, work).await
+    }
+
+    /// As [`Self::write_one`].
+    async fn write_one_from_reserve(&self, statement: sqlx::QueryBuilder<Postgres>) -> Result<u64> {
+        self.write_one(statement).await
+    }
+
     /// Connections for reading.
     fn readers(&self) -> &Readers {
         &self.readers

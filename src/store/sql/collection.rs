@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     Statement, ThisStore,
-    objects::{doom, forget_refs, forget_some_refs, refer},
+    objects::{bequeath, doom, forget_refs, forget_some_refs, refer},
     page::{page, page_text},
     rows::read_stored,
     statements::{Chosen, condition, insert, push_end_of_list, select_stored, update},
@@ -28,7 +28,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
                 Box::pin(async move {
                     let done = db.execute(statement.build()).await;
                     done.map_err(|error| conflict(error, &record))?;
-                    refer(db, R::NAME, id.into(), &objects).await
+                    refer::<R>(db, R::NAME, id, &objects).await
                 })
             })
             .await;
@@ -64,7 +64,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
                 if done.map_err(|error| conflict(error, &record))?.rows_affected() == 0 {
                     return Err(StoreError::Stale);
                 }
-                refer(db, R::NAME, record.id().into(), &objects).await
+                refer::<R>(db, R::NAME, record.id(), &objects).await
             })
         })
         .await
@@ -72,7 +72,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
 
     async fn forget_objects(&self, id: R::Id, objects: &[String]) -> Result<()> {
         let objects = objects.to_owned();
-        self.write(Lock::Alone, move |db| {
+        self.write_from_reserve(Lock::Alone, move |db| {
             Box::pin(async move { forget_some_refs(db, R::NAME, id.into(), &objects).await })
         })
         .await
@@ -90,7 +90,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
             push_whole_list(&mut statement, R::NAME);
             Lock::Alone
         };
-        self.write(lock, |db| {
+        self.write_from_reserve(lock, |db| {
             Box::pin(async move { Ok(db.execute(statement.build()).await?.rows_affected()) })
         })
         .await
@@ -124,10 +124,11 @@ impl<R: TwoSided> Collection<R> for ThisStore {
         let chosen = chosen::<R>(side, id);
         // Exclusive, so that no record comes to refer to an object between the check and the doom, and the chosen set
         // stays the same from one statement to the next.
-        self.write(Lock::Alone, move |db| {
+        self.write_from_reserve(Lock::Alone, move |db| {
             Box::pin(async move {
                 if !keep_objects {
                     db.execute(doom(chosen).build()).await?;
+                    db.execute(bequeath(chosen).build()).await?;
                 }
                 db.execute(forget_refs(chosen).build()).await?;
                 let mut statement = Statement::new(format!("DELETE FROM {}", R::NAME));

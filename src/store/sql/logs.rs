@@ -6,25 +6,32 @@
 use std::borrow::Cow;
 
 use async_trait::async_trait;
+use bytesize::ByteSize;
 use jiff::Timestamp;
-use kiln_records::{JobId, LogLine, LogRow, LogStream, Moment, Step};
+use kiln_records::{JobId, LogLine, LogRow, LogStream, Moment, Step, log};
 use sqlx::{Executor, Row as _};
 
 use super::{Connection, Row, Statement, ThisStore, runs::parsed};
-use crate::store::{Appended, JobLogs, Lock, Pulse, Result, StoreError};
+use crate::store::{Appended, JobLogs, Lock, LogRows, Pulse, Result, StoreError};
 
 /// The most lines in one statement: databases take no more than some ten thousand values.
 const CHUNK: usize = 1000;
+
+/// A page ends with the line that makes it as large as this, in bytes.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// The lines of the first part of a page. The size of these decides how many are read next.
+const FIRST_LINES: u32 = 200;
 
 #[async_trait]
 impl JobLogs for ThisStore {
     async fn append(
         &self,
-        job: JobId,
-        attempt: u32,
+        (job, attempt): (JobId, u32),
         first: u64,
         said: &[Option<LogLine>],
         progressed: bool,
+        limit: u64,
         now: Moment,
     ) -> Result<Appended> {
         let said = said.to_owned();
@@ -39,11 +46,25 @@ impl JobLogs for ThisStore {
                 };
                 let kept = usize::try_from(kept).unwrap_or(usize::MAX);
                 let fresh = said.get(kept..).unwrap_or_default();
-                let lines: Vec<_> = fresh.iter().flatten().collect();
+                let mut room = Room {
+                    bytes: number(&row, 2)?,
+                    end: number(&row, 3)?.saturating_add(log::share(limit, number(&row, 3)?)),
+                    refused: number(&row, 4)?,
+                };
+                let was_full = room.refused > 0;
+                let mut lines: Vec<_> = fresh.iter().flatten().filter(|line| room.takes(line)).collect();
+                let full = LogLine::of_server(format!(
+                    "the log of this try is full: it has {}, and its further lines are not kept; `log_bytes` in \
+                     [watch] allows more",
+                    ByteSize(log::share(limit, number(&row, 3)?))
+                ));
+                if room.refused > 0 && !was_full {
+                    lines.push(&full);
+                }
                 add(db, job, seq, &lines, now).await?;
                 if !fresh.is_empty() || progressed {
                     let progressed = progressed.then_some(now);
-                    db.execute(advance(job, lines.len(), fresh.len(), progressed).build())
+                    db.execute(advance(job, lines.len(), fresh.len(), &room, progressed).build())
                         .await?;
                 }
                 Ok(Appended::Next(expected + fresh.len() as u64))
@@ -65,12 +86,33 @@ impl JobLogs for ThisStore {
         .await
     }
 
-    async fn log_page(&self, job: JobId, after: Option<u64>, limit: u32) -> Result<Vec<LogRow>> {
-        let Some(mut statement) = page(job, after, limit) else {
-            return Ok(Vec::new());
-        };
-        let rows = self.readers().fetch_all(statement.build()).await?;
-        rows.iter().map(read).collect()
+    async fn log_page(&self, job: JobId, after: Option<u64>, limit: u32) -> Result<LogRows> {
+        let mut rows: Vec<LogRow> = Vec::new();
+        let (mut bytes, mut some) = (0, FIRST_LINES);
+        loop {
+            let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+            let wanted = some.min(limit.saturating_sub(count));
+            let after = rows.last().map(|row| row.seq).or(after);
+            // One line more shows whether there is one.
+            let Some(mut statement) = page(job, after, wanted.saturating_add(1)) else {
+                return Ok(LogRows { rows, more: false });
+            };
+            let found = self.readers().fetch_all(statement.build()).await?;
+            let all = usize::try_from(wanted).unwrap_or(usize::MAX);
+            let more = found.len() > all;
+            for row in found.iter().take(all) {
+                let row = read(row)?;
+                bytes += row.line.text.len();
+                rows.push(row);
+            }
+            if !more || wanted == 0 || bytes >= PAGE_BYTES {
+                return Ok(LogRows { rows, more });
+            }
+            let mean = bytes / rows.len().max(1) + 1;
+            some = u32::try_from((PAGE_BYTES - bytes) / mean + 1)
+                .unwrap_or(u32::MAX)
+                .max(FIRST_LINES);
+        }
     }
 
     async fn log_length(&self, job: JobId) -> Result<u64> {
@@ -81,7 +123,8 @@ impl JobLogs for ThisStore {
     }
 
     async fn pulse(&self, job: JobId) -> Result<Option<Pulse>> {
-        let mut statement = Statement::new("SELECT attempt, heard, progressed FROM job_pulses WHERE job = ");
+        let mut statement =
+            Statement::new("SELECT attempt, heard, progressed, bytes, bytes_before FROM job_pulses WHERE job = ");
         statement.push_bind(job.to_string()).push(" AND attempt >= 0");
         let row = self.readers().fetch_optional(statement.build()).await?;
         let read = |row: Row| {
@@ -89,13 +132,15 @@ impl JobLogs for ThisStore {
                 attempt: u32::try_from(number(&row, 0)?).map_err(|_| damaged("attempt"))?,
                 heard: Moment::from_micros(row.try_get(1)?),
                 progressed: Moment::from_micros(row.try_get(2)?),
+                log_bytes: number(&row, 3)?,
+                log_bytes_before: number(&row, 4)?,
             })
         };
         row.map(read).transpose()
     }
 
     async fn drop_log(&self, job: JobId, limit: u32) -> Result<bool> {
-        self.write(Lock::Shared, move |db| {
+        self.write_from_reserve(Lock::Shared, move |db| {
             Box::pin(async move {
                 db.execute(make_room(job, 0).build()).await?;
                 if db.execute(remove(job, limit).build()).await?.rows_affected() >= u64::from(limit)
@@ -122,8 +167,33 @@ impl JobLogs for ThisStore {
     }
 }
 
-/// Records that an agent was heard. Returns the numbers of the log's next line and of the agent's next event. No row
-/// means that a later attempt was heard.
+/// How much of an attempt's log there is, and may be.
+pub(super) struct Room {
+    /// The size of the job's log, in bytes.
+    pub(super) bytes: u64,
+    /// The size that it may have.
+    pub(super) end: u64,
+    /// The number of lines that were too many.
+    pub(super) refused: u64,
+}
+
+impl Room {
+    /// Whether there is room for a line. After the first one without, there is none for any: a log with holes would
+    /// mislead.
+    fn takes(&mut self, line: &LogLine) -> bool {
+        let bytes = self.bytes.saturating_add(log::size_of(&line.text));
+        if self.refused > 0 || bytes > self.end {
+            self.refused += 1;
+            return false;
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
+/// Records that an agent was heard. Returns the numbers of the log's next line and of the agent's next event, the size
+/// of the log and of earlier attempts' part of it, and the number of lines that were refused. No row means that a later
+/// attempt was heard.
 pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
     let mut statement =
         Statement::new("INSERT INTO job_pulses (job, next, attempt, agent_next, heard, progressed) VALUES (");
@@ -137,17 +207,26 @@ pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
         ") ON CONFLICT (job) DO UPDATE SET attempt = excluded.attempt, heard = excluded.heard, \
          agent_next = CASE WHEN job_pulses.attempt < excluded.attempt THEN 0 ELSE job_pulses.agent_next END, \
          progressed = CASE WHEN job_pulses.attempt < excluded.attempt THEN excluded.progressed \
-         ELSE job_pulses.progressed END \
-         WHERE job_pulses.attempt <= excluded.attempt RETURNING next, agent_next",
+         ELSE job_pulses.progressed END, \
+         bytes_before = CASE WHEN job_pulses.attempt < excluded.attempt THEN job_pulses.bytes \
+         ELSE job_pulses.bytes_before END, \
+         refused = CASE WHEN job_pulses.attempt < excluded.attempt THEN 0 ELSE job_pulses.refused END \
+         WHERE job_pulses.attempt <= excluded.attempt RETURNING next, agent_next, bytes, bytes_before, refused",
     );
     statement
 }
 
-/// Counts lines and an agent's events, and records progress of the job.
-pub(super) fn advance(job: JobId, lines: usize, events: usize, progressed: Option<Moment>) -> Statement {
+/// Counts lines and an agent's events, and records the size of the log and progress of the job.
+pub(super) fn advance(job: JobId, lines: usize, events: usize, room: &Room, progressed: Option<Moment>) -> Statement {
     let mut statement = Statement::new(format!(
         "UPDATE job_pulses SET next = next + {lines}, agent_next = agent_next + {events}"
     ));
+    statement
+        .push(", bytes = ")
+        .push_bind(i64::try_from(room.bytes).unwrap_or(i64::MAX));
+    statement
+        .push(", refused = ")
+        .push_bind(i64::try_from(room.refused).unwrap_or(i64::MAX));
     if let Some(now) = progressed {
         statement.push(", progressed = ").push_bind(now.micros());
     }

@@ -4,6 +4,7 @@
 
 mod collection;
 mod conditions;
+mod failed_twins;
 mod jobs;
 mod logs;
 mod nodes;
@@ -20,7 +21,7 @@ mod tokens;
 use async_trait::async_trait;
 
 use super::{Db, Readers, ThisStore};
-use crate::store::{Moment, Result, Store};
+use crate::store::{Doomed, Moment, Result, Store};
 
 type Statement = sqlx::QueryBuilder<Db>;
 type Row = <Db as sqlx::Database>::Row;
@@ -32,7 +33,7 @@ impl Store for ThisStore {
         objects::doomed(self.readers(), 1).await.map(|_| ())
     }
 
-    async fn doomed(&self, limit: u32) -> Result<Vec<String>> {
+    async fn doomed(&self, limit: u32) -> Result<Vec<Doomed>> {
         objects::doomed(self.readers(), limit).await
     }
 

@@ -44,7 +44,7 @@ impl RemoteBuildNodes for ThisStore {
         if let Some(xname) = xname {
             statement.push(" WHERE xname = ").push_bind(xname.to_owned());
         }
-        self.write(Lock::Alone, |db| {
+        self.write_from_reserve(Lock::Alone, |db| {
             Box::pin(async move { Ok(db.execute(statement.build()).await?.rows_affected()) })
         })
         .await

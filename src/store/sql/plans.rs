@@ -12,7 +12,7 @@ use super::{
     Statement,
     conditions::Conditions,
     logs,
-    objects::{doom, doomed_among, forget_refs, oldest_doomed},
+    objects::{bequeath, doom, doomed_among, forget_refs, oldest_doomed},
     page,
     statements::{Chosen, insert, select_stored, update},
 };
@@ -55,6 +55,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         }
         add("insert", &insert(image, Some(side), Vec::new()), false);
         add("doom", &doom(one), false);
+        add("bequeath", &bequeath(one), false);
         add("forget references", &forget_refs(one), false);
     }
     add("replace", &update(image, Vec::new(), 1), false);
@@ -89,7 +90,17 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     add("hear", &logs::hear(job.id, 1, Moment::from_micros(1)), false);
     add(
         "advance",
-        &logs::advance(job.id, 1, 2, Some(Moment::from_micros(1))),
+        &logs::advance(
+            job.id,
+            1,
+            2,
+            &logs::Room {
+                bytes: 0,
+                end: 0,
+                refused: 0,
+            },
+            Some(Moment::from_micros(1)),
+        ),
         false,
     );
     add("make room", &logs::make_room(job.id, 1), false);

@@ -52,7 +52,11 @@ impl Runs for ThisStore {
     }
 
     async fn replace_run(&self, job: &Job, run: &Run, revision: i64) -> Result<()> {
-        match self.write_one(update(job, columns(run)?, revision)).await? {
+        // The end of a job frees its disk.
+        match self
+            .write_one_from_reserve(update(job, columns(run)?, revision))
+            .await?
+        {
             0 => Err(StoreError::Stale),
             _ => Ok(()),
         }
@@ -67,7 +71,7 @@ impl Runs for ThisStore {
     async fn forget_deleted_run(&self, id: JobId) -> Result<()> {
         let mut statement = Statement::new("DELETE FROM deleted_jobs WHERE id = ");
         statement.push_bind(id.to_string());
-        self.write_one(statement).await.map(|_| ())
+        self.write_one_from_reserve(statement).await.map(|_| ())
     }
 
     async fn note_server(&self, id: ServerId, now: Moment) -> Result<()> {
@@ -80,7 +84,7 @@ impl Runs for ThisStore {
     async fn forget_server(&self, id: ServerId) -> Result<()> {
         let mut statement = Statement::new("DELETE FROM servers WHERE id = ");
         statement.push_bind(id.to_string());
-        self.write_one(statement).await.map(|_| ())
+        self.write_one_from_reserve(statement).await.map(|_| ())
     }
 
     async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>> {
@@ -101,7 +105,7 @@ pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, fil
     conditions.and_job(filter);
     delete.push(" RETURNING id, revision, position, record, run");
     store
-        .write(lock, move |db| {
+        .write_from_reserve(lock, move |db| {
             Box::pin(async move {
                 let rows = db.fetch_all(delete.build()).await?;
                 for chunk in rows.chunks(ROWS_AT_ONCE) {

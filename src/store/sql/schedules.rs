@@ -63,7 +63,7 @@ impl Schedules for ThisStore {
         schedule.push_bind(id.to_string());
         let mut ticks = Statement::new("DELETE FROM schedule_ticks WHERE schedule = ");
         ticks.push_bind(id.to_string());
-        self.write(Lock::Shared, move |db| {
+        self.write_from_reserve(Lock::Shared, move |db| {
             Box::pin(async move {
                 // The schedule first: a transaction that adds ticks to it holds its row, so this one waits.
                 let was_there = db.execute(schedule.build()).await?.rows_affected() > 0;

@@ -34,6 +34,6 @@ impl Tokens for ThisStore {
     async fn delete_token(&self, id: TokenId) -> Result<bool> {
         let mut statement = Statement::new("DELETE FROM tokens WHERE id = ");
         statement.push_bind(id.to_string());
-        Ok(self.write_one(statement).await? > 0)
+        Ok(self.write_one_from_reserve(statement).await? > 0)
     }
 }

@@ -12,6 +12,7 @@ mod writer;
 use std::{fmt, path::Path, time::Duration};
 
 use futures::future::BoxFuture;
+use kiln_reserve::Reserve;
 use sqlx::{
     ConnectOptions, Sqlite, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
@@ -37,6 +38,7 @@ const LATEST: &str = "max";
 /// Records in an SQLite file.
 pub struct SqliteStore {
     file: file::DatabaseFile,
+    reserve: Reserve,
     writer: writer::Writer,
     readers: Readers,
 }
@@ -67,11 +69,32 @@ impl SqliteStore {
         drop(lock);
         let readers = Readers::open(&options.clone().pragma("query_only", "ON")).await?;
         let writer = writer::Writer::start(connection, options);
-        Ok(Self { file, writer, readers })
+        let reserve = Reserve::of(file.path());
+        Ok(Self {
+            file,
+            reserve,
+            writer,
+            readers,
+        })
     }
 
-    /// Runs `work` in one transaction. There is one writer, so every transaction is exclusive.
-    async fn write<T, W>(&self, _: Lock, work: W) -> Result<T>
+    /// Runs `work` in one transaction, unless the rest of the disk is kept for others. There is one writer, so every
+    /// transaction is exclusive.
+    async fn write<T, W>(&self, lock: Lock, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        match self.reserve.room() {
+            // A closed database has no log, and says itself that it is closed.
+            Err(error) if !self.writer.is_closed() => Err(self.file.fault(error)),
+            _ => self.write_from_reserve(lock, work).await,
+        }
+    }
+
+    /// Runs `work` in one transaction, for which blocks of the disk are kept: it removes records, or ends what uses the
+    /// disk.
+    async fn write_from_reserve<T, W>(&self, _: Lock, work: W) -> Result<T>
     where
         T: Send + 'static,
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
@@ -80,10 +103,13 @@ impl SqliteStore {
     }
 
     /// Runs one statement that writes. Returns the number of changed rows.
-    async fn write_one(&self, mut statement: sqlx::QueryBuilder<Sqlite>) -> Result<u64> {
-        self.writer
-            .write(|db| Box::pin(async move { Ok(statement.build().execute(db).await?.rows_affected()) }))
-            .await
+    async fn write_one(&self, statement: sqlx::QueryBuilder<Sqlite>) -> Result<u64> {
+        self.write(Lock::Shared, |db| execute(db, statement)).await
+    }
+
+    /// As [`Self::write_one`], with the blocks that are kept. Returns the number of changed rows.
+    async fn write_one_from_reserve(&self, statement: sqlx::QueryBuilder<Sqlite>) -> Result<u64> {
+        self.write_from_reserve(Lock::Shared, |db| execute(db, statement)).await
     }
 
     /// Connections for reading.
@@ -96,6 +122,10 @@ impl SqliteStore {
         self.writer.close().await;
         self.readers.close().await;
     }
+}
+
+fn execute(db: &mut SqliteConnection, mut statement: sqlx::QueryBuilder<Sqlite>) -> BoxFuture<'_, Result<u64>> {
+    Box::pin(async move { Ok(statement.build().execute(db).await?.rows_affected()) })
 }
 
 impl fmt::Debug for SqliteStore {

@@ -53,6 +53,11 @@ impl Writer {
         answer.await.map_err(|_| closed())?
     }
 
+    /// Whether the connection is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+
     /// Finishes earlier writes and closes the connection.
     pub(super) async fn close(&self) {
         let (caller, closed) = oneshot::channel();
@@ -127,6 +132,8 @@ impl Task {
                 None => break,
             }
         }
+        // From now on the writer is known to be closed, also while the connection is not yet.
+        self.messages.close();
         if let Err(error) = self.connection.close().await {
             tracing::warn!(%error, "the database was not closed properly");
         }

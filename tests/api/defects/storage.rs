@@ -93,9 +93,10 @@ async fn image_of(api: &Server, artifacts: Value) -> Value {
 #[tokio::test]
 async fn w05_an_artifact_without_md5_comes_back_and_goes_like_the_others() {
     let api = Server::shared();
-    let (rootfs, kernel) = (api.object(IMAGES, "r", b"r").await, api.object(IMAGES, "k", b"k").await);
+    let image = api.image(json!({"link": null})).await;
+    let (rootfs, kernel) = (api.own_object(&image, "r").await, api.own_object(&image, "k").await);
     let bare = json!({"type": "application/vnd.cray.image.kernel", "link": {"path": kernel, "type": "s3"}});
-    let image = image_of(&api, json!([artifact(ROOTFS, &rootfs), bare])).await;
+    let image = api.linked(&image, json!([artifact(ROOTFS, &rootfs), bare])).await;
     let path = format!("/v3/images/{}", id_of(&image));
     let gone = format!("/v3/deleted/images/{}", id_of(&image));
     api.delete(&path).await.done();
@@ -110,9 +111,14 @@ async fn w05_an_artifact_without_md5_comes_back_and_goes_like_the_others() {
 #[tokio::test]
 async fn w05_a_shared_artifact_survives_the_deletion_and_purge_of_one_image() {
     let api = Server::shared();
-    let shared = api.object(IMAGES, "rootfs", b"shared").await;
-    let own = api.object(IMAGES, "kernel", b"own").await;
-    let first = image_of(&api, json!([artifact(ROOTFS, &shared), artifact("x/kernel", &own)])).await;
+    let first = api.image(json!({"link": null})).await;
+    let (shared, own) = (
+        api.own_object(&first, "rootfs").await,
+        api.own_object(&first, "kernel").await,
+    );
+    let first = api
+        .linked(&first, json!([artifact(ROOTFS, &shared), artifact("x/kernel", &own)]))
+        .await;
     let second = image_of(&api, json!([artifact(ROOTFS, &shared)])).await;
     // A recipe may name the same object, too.
     let link = json!({"path": shared, "type": "s3"});
@@ -371,7 +377,7 @@ async fn w10_start_up_never_fails_on_data() {
         ("UPDATE images SET record = json_remove(record, '$.name')", false),
         ("UPDATE images SET record = '{'", false),
         (
-            "DELETE FROM object_refs; INSERT INTO doomed_objects VALUES ('nonsense', 1)",
+            "DELETE FROM object_refs; INSERT INTO doomed_objects VALUES ('nonsense', 1, 1)",
             true,
         ),
     ] {

@@ -45,21 +45,53 @@ impl Server {
 
     /// Makes a recipe with an archive, with these members replacing the usual ones.
     pub async fn recipe(&self, members: Value) -> Value {
-        let path = self.object(RECIPES, "recipe", b"an archive").await;
-        let mut body = json!({
-            "name": unique("recipe"), "recipe_type": "kiwi-ng", "linux_distribution": "sles15",
-            "link": {"path": path, "type": "s3"},
-        });
+        let mut body =
+            json!({"name": unique("recipe"), "recipe_type": "kiwi-ng", "linux_distribution": "sles15", "link": null});
         merge(&mut body, &members);
-        self.make("/v3/recipes", body).await
+        let recipe = self.make("/v3/recipes", body).await;
+        if members.get("link").is_some() {
+            return recipe;
+        }
+        let key = format!("recipes/{}/recipe.tar.gz", id_of(&recipe));
+        self.put(RECIPES, &key, "an archive").await;
+        let link = json!({"path": format!("s3://{RECIPES}/{key}"), "type": "s3"});
+        self.link("recipes", &recipe, &link).await
     }
 
     /// Makes an image with a root file system and a kernel, with these members replacing the usual ones.
     pub async fn image(&self, members: Value) -> Value {
-        let link = self.manifest().await;
-        let mut body = json!({"name": unique("image"), "link": link});
+        let mut body = json!({"name": unique("image"), "link": null});
         merge(&mut body, &members);
-        self.make("/v3/images", body).await
+        let image = self.make("/v3/images", body).await;
+        if members.get("link").is_some() {
+            return image;
+        }
+        let mut artifacts = Vec::new();
+        for (name, kind) in [("rootfs", ROOTFS), ("kernel", "application/vnd.cray.image.kernel")] {
+            artifacts.push(artifact(kind, &self.own_object(&image, name).await));
+        }
+        self.linked(&image, json!(artifacts)).await
+    }
+
+    /// Makes an object where the objects of an image lie. Returns its path.
+    pub async fn own_object(&self, image: &Value, name: &str) -> String {
+        let key = format!("{}/{name}", id_of(image));
+        self.put(IMAGES, &key, name).await;
+        format!("s3://{IMAGES}/{key}")
+    }
+
+    /// Gives an image a manifest with these artifacts. Returns the image.
+    pub async fn linked(&self, image: &Value, artifacts: Value) -> Value {
+        let manifest = json!({"version": "1.0", "created": "2026-01-01 00:00:00.000000", "artifacts": artifacts});
+        let key = format!("{}/manifest.json", id_of(image));
+        let etag = self.put(IMAGES, &key, manifest.to_string()).await;
+        let link = json!({"path": format!("s3://{IMAGES}/{key}"), "etag": etag, "type": "s3"});
+        self.link("images", image, &link).await
+    }
+
+    async fn link(&self, kind: &str, record: &Value, link: &Value) -> Value {
+        let path = format!("/v3/{kind}/{}", id_of(record));
+        self.patch(&path, json!({ "link": link })).await.is(200).json()
     }
 
     /// Makes a manifest with a root file system and a kernel, all in S3. Returns the link to it.

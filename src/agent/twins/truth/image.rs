@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 
 /// A section that is mapped when the program runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(in crate::twins) struct Part {
     /// Address at which it is mapped.
     pub address: u64,
     /// Its range in the file.
@@ -26,7 +26,7 @@ pub(super) struct Part {
 
 /// The relevant parts of a file.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(in crate::twins) struct Image {
     /// Constants.
     pub constants: Vec<Part>,
     /// Code.

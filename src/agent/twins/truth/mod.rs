@@ -16,10 +16,14 @@ mod moves;
 mod references;
 mod rules;
 mod strings;
+pub mod traps;
 
 use kiln_records::arch::Arch;
 
-use {image::Image, rules::Answer, strings::Names};
+use rules::Answer;
+use strings::Names;
+
+pub(super) use image::{Image, Part};
 
 /// Why a program cannot be made to answer like its emulated original. It then has no twin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +67,10 @@ pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target:
             Answer::Converters => strings::move_gconv(twin, &image)?,
             // These are x86_64 instructions.
             Answer::Operands | Answer::CpuLevel if host != Arch::X86_64 => 0,
+            // libapt-pkg is C++: its compiler knew the length of the name, which may be far away from the text.
+            Answer::Operands if host.debian().len() != target.debian().len() => {
+                return Err(Untold::new("the name of the architecture has another length"));
+            }
             Answer::Operands => instructions::change_name(twin, &image, host, target)?,
             Answer::CpuLevel => instructions::hide_cpu_level(twin, &image),
         };

@@ -59,6 +59,7 @@ impl World {
 
     /// Removes a program for good.
     pub fn refuse(&mut self, key: &str) -> Result<(), Failure> {
+        self.ledger.note_difference(key);
         self.judge(key, Verdict::Refused)
     }
 

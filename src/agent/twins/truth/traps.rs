@@ -1,0 +1,121 @@
+//! Lets a twin trap where it would compute with `long double`, whose format differs. Works on bytes in memory: no I/O.
+//!
+//! On x86_64 the format has instructions of its own, those of the 8087. Each of them is overwritten by `ud2`, on which
+//! the CPU raises `SIGILL`; `answers.so` then starts the program over under the emulator, or ends it. So a twin that is
+//! used in spite of such code cannot give a result that depends on it.
+
+use std::ops::Range;
+
+use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
+use object::{
+    LittleEndian,
+    elf::{FileHeader64, SHT_DYNSYM},
+    read::elf::{ElfFile, FileHeader, Sym},
+};
+
+use super::{Image, Untold};
+
+/// The instruction that is defined to be undefined.
+const UD2: [u8; 2] = [0x0f, 0x0b];
+
+/// Overwrites the instructions of `twin`, an x86_64 file, that compute with `long double` outside of the exported
+/// functions named in `except`. Returns their number.
+///
+/// # Errors
+///
+/// The file cannot be read. It is then unchanged.
+pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
+    let image = Image::read(twin)?;
+    let except = addresses(twin, except)?;
+    let mut traps = Vec::new();
+    for part in &image.code {
+        let mut decoder = Decoder::with_ip(64, &twin[part.bytes.clone()], part.address, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            let at = part.bytes.start + decoder.position();
+            decoder.decode_out(&mut instruction);
+            let is_excepted = || except.iter().any(|function| function.contains(&instruction.ip()));
+            if computes(instruction.code()) && !is_excepted() {
+                traps.push(at..at + instruction.len());
+            }
+        }
+    }
+    for trap in &traps {
+        let place = twin[trap.clone()].first_chunk_mut();
+        *place.ok_or_else(|| Untold::new("an instruction for long double is too short"))? = UD2;
+    }
+    Ok(traps.len())
+}
+
+/// Whether an instruction works on numbers of the 8087. Others only read or set its modes, as interpreters do at their
+/// start.
+fn computes(code: Code) -> bool {
+    let sets_modes = [
+        Mnemonic::Fldcw,
+        Mnemonic::Fnstcw,
+        Mnemonic::Fstcw,
+        Mnemonic::Fnstsw,
+        Mnemonic::Fstsw,
+        Mnemonic::Fninit,
+        Mnemonic::Finit,
+        Mnemonic::Fnclex,
+        Mnemonic::Fclex,
+        Mnemonic::Fnstenv,
+        Mnemonic::Fstenv,
+        Mnemonic::Fldenv,
+    ];
+    code.cpuid_features().contains(&CpuidFeature::FPU) && !sets_modes.contains(&code.mnemonic())
+}
+
+/// The addresses of exported functions.
+fn addresses(twin: &[u8], names: &[String]) -> Result<Vec<Range<u64>>, Untold> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let broken = |error: object::read::Error| Untold::new(format!("not a whole ELF file: {error}"));
+    let elf = ElfFile::<FileHeader64<LittleEndian>>::parse(twin).map_err(broken)?;
+    let sections = elf.elf_header().sections(LittleEndian, twin).map_err(broken)?;
+    let symbols = sections.symbols(LittleEndian, twin, SHT_DYNSYM).map_err(broken)?;
+    let mut found = Vec::new();
+    for symbol in symbols.iter().filter(|symbol| !symbol.is_undefined(LittleEndian)) {
+        let name = symbol.name(LittleEndian, symbols.strings()).map_err(broken)?;
+        if names.iter().any(|wanted| wanted.as_bytes() == name) {
+            let begin = symbol.st_value(LittleEndian);
+            found.push(begin..begin.saturating_add(symbol.st_size(LittleEndian)));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_of_the_8087_trap() {
+        for (bytes, expected) in [
+            // fld tbyte ptr [rsp+16]; fstp tbyte ptr [rsp]; faddp
+            ([0xdb, 0x6c, 0x24, 0x10].as_slice(), true),
+            (&[0xdb, 0x3c, 0x24], true),
+            (&[0xde, 0xc1], true),
+            // fnstcw [rsp]; fldcw [rsp]; addsd xmm0, xmm1
+            (&[0xd9, 0x3c, 0x24], false),
+            (&[0xd9, 0x2c, 0x24], false),
+            (&[0xf2, 0x0f, 0x58, 0xc1], false),
+        ] {
+            let code = Decoder::new(64, bytes, DecoderOptions::NONE).decode().code();
+            assert_eq!(computes(code), expected, "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn every_instruction_for_long_double_is_found_again_as_a_trap() {
+        let mut file = fs_err::read(std::env::current_exe().unwrap()).unwrap();
+        let before = file.clone();
+        let count = set(&mut file, &[]).unwrap();
+        let changed = before.iter().zip(&file).filter(|(old, new)| old != new).count();
+        assert!(changed <= 2 * count);
+        // A trap can look like the beginning of a longer instruction to those that follow, but not like itself.
+        assert_eq!(set(&mut file, &[]).unwrap(), 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! Tests what a job is told of its place, and which place it waits for.
+
+use kiln_records::run::DriverKind;
+
+use super::*;
+use crate::orchestrate::{
+    place::Wish,
+    places::{Decision, Places},
+};
+
+#[tokio::test]
+async fn a_sandbox_has_a_stated_number_of_cpus_and_its_build_is_told_the_same() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let job = site.launched(&server).await;
+    let limits = server.place.sandboxes.lock().unwrap()[&job].0.limits;
+    // A container without a stated number gets a machine with one CPU from Kata.
+    assert_eq!(limits.cpus, Some(2));
+    let run = site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!(server.orchestrator.cpus_of(&run).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn an_agent_that_has_never_called_says_itself_why() {
+    let site = Site::new().await;
+    let watch = || WatchSettings {
+        heartbeat: Period::seconds(0),
+        attempts: 1,
+        interruptions: 1,
+        ..WatchSettings::default()
+    };
+    for (words, expected) in [
+        (
+            "kiln-agent: the server at https://kiln cannot be reached: UnknownIssuer (agent_unreachable)",
+            Code::AgentUnreachable,
+        ),
+        ("kiln-agent: something else (job_over)", Code::HeartbeatLost),
+        ("a program's own words", Code::HeartbeatLost),
+    ] {
+        let server = site.server(watch());
+        *server.place.words.lock().unwrap() = vec![words.to_owned(), "and more".to_owned()];
+        let job = site.launched(&server).await;
+        let State::Failed(failure) = site.state(job).await else {
+            panic!("{:?}", site.state(job).await);
+        };
+        assert_eq!(failure.code, expected, "{failure}");
+        if expected == Code::AgentUnreachable {
+            assert!(
+                failure.detail.contains("UnknownIssuer") && failure.hint.is_some(),
+                "{failure:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kind_of_sandbox_that_the_site_prefers_is_waited_for_until_it_is_known() {
+    let equipment = Arc::new(Equipment::new(Agents::beside("/none".into()), [toolbox(Arch::host())]));
+    let local = Place::new(Some(Arch::host()));
+    let places = Places::new(
+        local,
+        Arch::host(),
+        Vec::new(),
+        Box::new(|_| panic!("no nodes")),
+        equipment,
+    );
+    let wish = Wish {
+        arch: Arch::host(),
+        own_kernel: false,
+    };
+    let decide = |drivers: &[DriverKind]| {
+        let rule = IsolationSettings {
+            drivers: drivers.to_vec(),
+            ..IsolationSettings::default()
+        };
+        places.decide(wish, &rule, |_| 0)
+    };
+    let driver = |decision: Decision| match decision {
+        Decision::Placed(placement) => Some(placement.driver),
+        _ => None,
+    };
+    assert_eq!(driver(decide(&[])), Some(DriverKind::Namespace));
+    let preferred = [DriverKind::Microvm, DriverKind::Namespace];
+    assert!(matches!(decide(&preferred), Decision::Later(_)));
+    join_all(places.looks(&[])).await;
+    assert_eq!(driver(decide(&preferred)), Some(DriverKind::Microvm));
+    assert!(matches!(decide(&[DriverKind::Kata]), Decision::Refused(_)));
+}
