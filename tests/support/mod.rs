@@ -307,6 +307,8 @@ impl Kiln {
             .env("HOME", &self.data)
             // Tests of the default remove this.
             .env("KILN_ISOLATION", "namespace")
+            // A job that hangs ends with a cause before the limit of the whole suite.
+            .env("KILN__WATCH__SILENCE", "10m")
             .stdin(Stdio::null());
         command
     }
