@@ -43,9 +43,6 @@ const FAULTS: [Signal; 7] = [
     Signal::SIGSYS,
 ];
 
-/// The variable of a twin's process that names the program it stands for.
-const PROGRAM_VARIABLE: &str = "KILN_EXE=";
-
 /// Longer command lines are cut.
 const LONGEST_COMMAND: usize = 200;
 
@@ -88,13 +85,18 @@ pub enum Ran {
     TwinGivenUp,
 }
 
-/// Where native twins are, in the root of their processes.
+/// Two parts of a list of strings, each of which ends with a zero.
+pub type Parts<'a> = (&'a [u8], &'a [u8]);
+
+/// How the processes of native twins are recognised, and what they stand for.
 #[derive(Debug, Clone, Copy)]
-pub struct TwinPaths {
-    /// Their loader, which is the file of each such process.
+pub struct Twins {
+    /// Their loader in the root of such a process, which is its file.
     pub loader: &'static str,
-    /// What the path of each begins with.
-    pub programs: &'static str,
+    /// The program's name and its arguments, from the arguments of such a process.
+    pub words: fn(&[u8]) -> Option<Parts<'_>>,
+    /// The program's path and its variables, from the variables of such a process.
+    pub variables: fn(&[u8]) -> Parts<'_>,
     /// The number of the signal by which one ends itself.
     pub given_up: i32,
 }
@@ -105,7 +107,7 @@ pub struct TwinPaths {
 /// # Errors
 ///
 /// The program cannot be started.
-pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: TwinPaths) -> io::Result<i32> {
+pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: Twins) -> io::Result<i32> {
     let emulator = arguments.next().and_then(file_id);
     let command: Vec<CString> = arguments
         .map(|word| CString::new(word.into_vec()))
@@ -165,7 +167,7 @@ struct Watcher {
     reports: UnixStream,
     /// The emulator's file: device and inode.
     emulator: Option<(u64, u64)>,
-    twins: TwinPaths,
+    twins: Twins,
     /// Processes whose death was reported; every thread of a process ends separately.
     known: BTreeSet<i32>,
     /// Threads of multi-threaded processes. Every emulated process is one, since the emulator adds a thread of its
@@ -242,7 +244,7 @@ impl Watcher {
                 Some(signal) if signal as i32 == self.twins.given_up => Ran::TwinGivenUp,
                 _ => Ran::Twin,
             };
-            (ran, called_as_twin(self.twins.programs, &words, &variables))
+            (ran, called_as_twin(self.twins, &words, &variables))
         } else {
             return;
         };
@@ -298,22 +300,18 @@ fn called(words: &[u8]) -> (String, String) {
     (cut(&program), cut(&words.collect::<Vec<_>>().join(" ")))
 }
 
-/// The program of a twin's process and its command line, from the arguments and variables that `kiln-exec` gives the
-/// twins' loader: `--argv0 NAME`, other options, the twin, and the program's own arguments.
-fn called_as_twin(programs: &str, words: &[u8], variables: &[u8]) -> (String, String) {
-    let program = strings(variables).find_map(|variable| Some(variable.strip_prefix(PROGRAM_VARIABLE)?.to_owned()));
-    let mut words = strings(words).skip_while(|word| word != "--argv0").skip(1);
-    let name = words.next();
-    let arguments = words.skip_while(|word| !word.starts_with(programs)).skip(1);
-    let command: Vec<_> = name.into_iter().chain(arguments).collect();
-    (cut(&program.unwrap_or_default()), cut(&command.join(" ")))
+/// The program of a twin's process and its command line, from its arguments and variables.
+fn called_as_twin(twins: Twins, words: &[u8], variables: &[u8]) -> (String, String) {
+    let (program, _) = (twins.variables)(variables);
+    let (name, arguments) = (twins.words)(words).unwrap_or_default();
+    let command: Vec<_> = strings(name).chain(strings(arguments)).collect();
+    (cut(&strings(program).collect::<String>()), cut(&command.join(" ")))
 }
 
 /// The strings of a list in which each ends with a zero.
 fn strings(list: &[u8]) -> impl Iterator<Item = String> {
-    let list = list.strip_suffix(b"\0").unwrap_or(list);
-    list.split(|byte| *byte == 0)
-        .map(|text| String::from_utf8_lossy(text).into_owned())
+    list.split_inclusive(|byte| *byte == 0)
+        .map(|text| String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(text)).into_owned())
 }
 
 /// The text in one line of limited length.
@@ -375,6 +373,7 @@ fn event_message(pid: Pid) -> Option<libc::c_ulong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::twins::{call, layout};
 
     #[test]
     fn a_command_is_shown_as_it_was_typed() {
@@ -389,16 +388,21 @@ mod tests {
         ] {
             assert_eq!(called(words), (program.to_owned(), command.to_owned()));
         }
-        let twin = b"/.kiln/loader\0--argv0\0sh\0--inhibit-cache\0--library-path\0/.kiln/lib\0--preload\0\
-            /.kiln/answers.so\0/.kiln/bin/ab-1-2\0-c\0kill -SEGV $$\0";
+        let twins = Twins {
+            loader: "",
+            words: call::of_program,
+            variables: call::variables_of_program,
+            given_up: 0,
+        };
         let variables = b"KILN_EXE=/usr/bin/bash\0KILN_COMM=sh\0HOME=/\0";
         let named = ("/usr/bin/bash".to_owned(), "sh -c kill -SEGV $$".to_owned());
-        assert_eq!(called_as_twin("/.kiln/bin/", twin, variables), named);
+        for place in [layout::BIN, layout::TRIAL] {
+            let twin = [place, "ab-1-2"].concat();
+            let words = [&call::words("sh", &twin)[..], &["-c", "kill -SEGV $$", ""]].concat();
+            assert_eq!(called_as_twin(twins, words.join("\0").as_bytes(), variables), named);
+        }
         // A program may have written over them.
-        assert_eq!(
-            called_as_twin("/.kiln/bin/", b"other", b""),
-            (String::new(), String::new())
-        );
+        assert_eq!(called_as_twin(twins, b"other", b""), (String::new(), String::new()));
         let long = [&b"q\0/bin/echo\0echo\0"[..], "ä\n".repeat(300).as_bytes()].concat();
         let (_, command) = called(&long);
         assert!(command.len() <= LONGEST_COMMAND + '…'.len_utf8(), "{command}");

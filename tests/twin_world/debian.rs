@@ -8,7 +8,7 @@ use std::{
 };
 
 use kiln_agent::twins::{
-    key,
+    call, key, layout,
     table::Table,
     world::{Package, World},
 };
@@ -148,14 +148,13 @@ impl Debian {
     /// Runs the twin of `program` in the root, as the sandbox's `binfmt_misc` does.
     pub fn twin(&self, world: &World, program: &str, arguments: &[&str]) -> Output {
         let prepare = r#"
-            root=$0 world=$1 exe=$2 key=$3
-            shift 3
+            root=$0 world=$1
             mount --bind "$world" "$root/.kiln"
             mount -t proc proc "$root/proc"
             mount --rbind /dev "$root/dev"
-            exec env -i "KILN_EXE=$exe" "KILN_COMM=a name" PATH=/usr/sbin:/usr/bin SHELL=/bin/sh \
-                chroot "$root" /.kiln/loader --argv0 "$exe" --inhibit-cache --library-path /.kiln/lib \
-                --preload /.kiln/answers.so "/.kiln/bin/$key" "$@""#;
+            exec env -i "$2" "$3" PATH=/usr/sbin:/usr/bin SHELL=/bin/sh chroot "$root" "${@:4}""#;
+        let variables = [[call::EXE, program].concat(), [call::COMM, "a name"].concat()];
+        let twin = [layout::BIN, &self.key(program)].concat();
         Command::new("unshare")
             .args([
                 "--map-root-user",
@@ -163,12 +162,13 @@ impl Debian {
                 "--pid",
                 "--fork",
                 "--kill-child",
-                "sh",
+                "bash",
                 "-ec",
                 prepare,
             ])
-            .args([self.root().as_os_str(), world.mounted().as_os_str(), program.as_ref()])
-            .arg(self.key(program))
+            .args([self.root().as_os_str(), world.mounted().as_os_str()])
+            .args(variables)
+            .args(call::words(program, &twin))
             .args(arguments)
             .output()
             .unwrap()

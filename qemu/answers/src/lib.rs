@@ -17,6 +17,9 @@
 
 #![no_std]
 
+#[path = "../../../src/agent/twins/call.rs"]
+#[allow(dead_code, reason = "shared with Kiln")]
+mod call;
 mod changes;
 mod facts;
 #[path = "../../../src/agent/twins/key.rs"]

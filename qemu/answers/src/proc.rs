@@ -12,7 +12,7 @@ use rustix::{
     io::{DupFlags, FdFlags, dup3, fcntl_getfd, pread, write},
 };
 
-use crate::{changes, layout, start};
+use crate::{call, changes, layout};
 
 unsafe extern "C" {
     fn fileno(stream: *mut c_void) -> c_int;
@@ -80,19 +80,16 @@ fn instead_of(opened: BorrowedFd<'_>, status: &Stat) -> Option<OwnedFd> {
     if is("/proc/cpuinfo") {
         open(layout::CPUINFO, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
     } else if is("/proc/self/cmdline") {
-        copy(opened, without_loader)
+        copy(opened, call::of_program)
     } else if is("/proc/self/environ") {
-        copy(opened, |words| Some(without_own_variables(words)))
+        copy(opened, |list| Some((&[], call::variables_of_program(list).1)))
     } else {
         None
     }
 }
 
-/// Two parts of a list of words.
-type Parts<'a> = (&'a [u8], &'a [u8]);
-
 /// A list of words, of whose beginning only the parts are kept that a function returns.
-fn copy(kernels: BorrowedFd<'_>, kept: fn(&[u8]) -> Option<Parts<'_>>) -> Option<OwnedFd> {
+fn copy(kernels: BorrowedFd<'_>, kept: fn(&[u8]) -> Option<call::Parts<'_>>) -> Option<OwnedFd> {
     let mut bytes = [0; 4096];
     let mut at = 0;
     let mut read = |bytes: &mut [u8; 4096]| {
@@ -113,44 +110,6 @@ fn copy(kernels: BorrowedFd<'_>, kept: fn(&[u8]) -> Option<Parts<'_>>) -> Option
     }
     seek(&made, SeekFrom::Start(0)).ok()?;
     Some(made)
-}
-
-/// The first argument of the program and the others, from what `kiln-exec` passes to the loader: `--argv0 NAME`, other
-/// options, the twin, and these.
-fn without_loader(words: &[u8]) -> Option<Parts<'_>> {
-    const OPTION: &[u8] = b"--argv0\0";
-    let options = words
-        .strip_prefix(layout::LOADER.as_bytes())?
-        .strip_prefix(b"\0")?
-        .strip_prefix(OPTION)?;
-    let (name, mut rest) = next_word(options)?;
-    loop {
-        let (word, behind) = next_word(rest)?;
-        rest = behind;
-        if [layout::BIN, layout::TRIAL]
-            .iter()
-            .any(|dir| word.starts_with(dir.as_bytes()))
-        {
-            return Some((name, rest));
-        }
-    }
-}
-
-/// The variables that the process was started with, without those that [`start`] takes, which come first.
-fn without_own_variables(words: &[u8]) -> Parts<'_> {
-    let mut rest = words;
-    while let Some((word, behind)) = next_word(rest)
-        && [start::EXE, start::COMM].iter().any(|name| word.starts_with(name))
-    {
-        rest = behind;
-    }
-    (&[], rest)
-}
-
-/// A word with the zero byte behind it, and what follows.
-fn next_word(words: &[u8]) -> Option<Parts<'_>> {
-    let end = words.iter().position(|byte| *byte == 0)?;
-    words.split_at_checked(end + 1)
 }
 
 /// Writes all bytes to a file of this library's own, which is no change that the program has made.

@@ -5,11 +5,7 @@ use core::{
     ptr,
 };
 
-use crate::{facts, next, overrides, restart, traps, writers};
-
-/// Variables that `kiln-exec` puts before all others: the program's path, and the process's name.
-pub const EXE: &[u8] = b"KILN_EXE=";
-pub const COMM: &[u8] = b"KILN_COMM=";
+use crate::{call, facts, next, overrides, restart, traps, writers};
 
 type Constructor = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char);
 
@@ -50,7 +46,7 @@ unsafe fn take(variables: *mut *mut c_char) -> usize {
     // SAFETY: the list ends with a null pointer, at which the loop ends.
     while let Some(variable) = unsafe { text_at(variables, count) } {
         let bytes = variable.to_bytes();
-        if let Some(path) = bytes.strip_prefix(EXE) {
+        if let Some(path) = bytes.strip_prefix(call::EXE.as_bytes()) {
             facts::EXE.fill(|all| {
                 let room = all.get_mut(..path.len());
                 room.map_or(0, |room| {
@@ -58,7 +54,7 @@ unsafe fn take(variables: *mut *mut c_char) -> usize {
                     path.len()
                 })
             });
-        } else if let Some(name) = variable.to_bytes_with_nul().strip_prefix(COMM) {
+        } else if let Some(name) = variable.to_bytes_with_nul().strip_prefix(call::COMM.as_bytes()) {
             // A name that the kernel refuses is no reason to fail.
             let _ = CStr::from_bytes_with_nul(name).map(rustix::thread::set_name);
         } else {

@@ -12,6 +12,9 @@
 #![no_std]
 #![no_main]
 
+#[path = "../../../src/agent/twins/call.rs"]
+#[allow(dead_code, reason = "shared with Kiln")]
+mod call;
 mod counts;
 mod decide;
 mod kernel;

@@ -10,26 +10,30 @@ use rustix::{
 };
 
 use crate::{
+    call,
     decide::Choice,
     kernel::{self, LONGEST_NAME},
-    layout,
     stack::Stack,
     text,
 };
 
-const LOADER: &CStr = text::terminated(&text::with_end::<{ layout::LOADER.len() + 1 }>(layout::LOADER));
-const LIB: &CStr = text::terminated(&text::with_end::<{ layout::LIB.len() + 1 }>(layout::LIB));
-const ANSWERS: &CStr = text::terminated(&text::with_end::<{ layout::ANSWERS.len() + 1 }>(layout::ANSWERS));
+/// The words before the program's arguments, but for its name and the twin.
+const WORDS: [&str; 9] = call::words("", "");
 
-/// The loader's words before the program's arguments: its own name, its options with their values, and the twin.
-const LOADER_WORDS: usize = 9;
+/// A word in the kernel's form.
+macro_rules! word {
+    ($at:literal) => {{
+        const WORD: &CStr = text::terminated(&text::with_end::<{ WORDS[$at].len() + 1 }>(WORDS[$at]));
+        WORD
+    }};
+}
 
 /// Variables before the program's own, which the library of answers removes again: the program's file, and its
 /// process's name.
 const OWN_VARIABLES: usize = 2;
 
-const EXE: &[u8] = b"KILN_EXE=";
-const COMM: &[u8] = b"KILN_COMM=";
+const EXE: &[u8] = call::EXE.as_bytes();
+const COMM: &[u8] = call::COMM.as_bytes();
 
 /// `PATH_MAX`; a longer path can be neither opened nor read.
 const LONGEST_PATH: usize = 4096;
@@ -50,7 +54,7 @@ struct Strings {
 pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
     // The pointers to arguments and environment follow the strings; each list ends with a null pointer. The kernel's
     // memory is zeroed.
-    let words = LOADER_WORDS + choice.arguments.len() + 1 + OWN_VARIABLES + stack.environment.len() + 1;
+    let words = WORDS.len() + choice.arguments.len() + 1 + OWN_VARIABLES + stack.environment.len() + 1;
     let size = size_of::<Strings>().next_multiple_of(align_of::<*const u8>()) + words * size_of::<*const u8>();
     // SAFETY: new memory at an address of the kernel's choice.
     let Ok(memory) = (unsafe {
@@ -81,18 +85,11 @@ pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
         }
     };
 
-    for word in [LOADER, c"--argv0"] {
+    for word in [word!(0), word!(1)] {
         put(word.as_ptr().cast());
     }
     put(choice.name.as_ptr());
-    for word in [
-        c"--inhibit-cache",
-        c"--library-path",
-        LIB,
-        c"--preload",
-        ANSWERS,
-        choice.twin,
-    ] {
+    for word in [word!(3), word!(4), word!(5), word!(6), word!(7), choice.twin] {
         put(word.as_ptr().cast());
     }
     choice.arguments.iter().for_each(|argument| put(argument.as_ptr()));
@@ -101,12 +98,12 @@ pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
     put((&raw const strings.comm).cast());
     stack.environment.iter().for_each(|variable| put(variable.as_ptr()));
 
-    let environment = LOADER_WORDS + choice.arguments.len() + 1;
+    let environment = WORDS.len() + choice.arguments.len() + 1;
     if let Ok(flags) = fcntl_getfd(choice.program)
         && fcntl_setfd(choice.program, flags | FdFlags::CLOEXEC).is_ok()
     {
         // SAFETY: both lists end with a null pointer, and all strings with a zero.
-        unsafe { kernel::execve(LOADER, lists.as_ptr(), lists.as_ptr().add(environment)) };
+        unsafe { kernel::execve(word!(0), lists.as_ptr(), lists.as_ptr().add(environment)) };
         // The emulator reads the program through this descriptor.
         let _ = fcntl_setfd(choice.program, flags);
     }

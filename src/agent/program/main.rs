@@ -11,7 +11,7 @@ use std::{
 use kiln_agent::{
     container, guest, job,
     template::apart,
-    twins::{layout, probe, stand_in},
+    twins::{call, layout, probe, stand_in},
     watch,
 };
 use kiln_inside::room::order;
@@ -21,9 +21,10 @@ use kiln_records::{
 };
 
 /// What the watcher of programs is told about twins.
-const TWINS: watch::TwinPaths = watch::TwinPaths {
+const TWINS: watch::Twins = watch::Twins {
     loader: layout::LOADER,
-    programs: layout::BIN,
+    words: call::of_program,
+    variables: call::variables_of_program,
     given_up: layout::GIVEN_UP,
 };
 

@@ -40,6 +40,7 @@ use crate::twins::table::Table;
 
 mod apt;
 mod archive;
+pub mod call;
 mod choice;
 mod compare;
 pub mod counts;

@@ -13,7 +13,7 @@ use nix::unistd::{chdir, chroot, execve};
 
 use super::{mount, side_by_side::side_by_side};
 use crate::twins::{
-    layout,
+    call, layout,
     table::Table,
     world::{Trial, World},
 };
@@ -108,26 +108,16 @@ impl Place<'_> {
         // The same environment, in the same order, as from `kiln-exec`; children must not wait for trials, which wait
         // for them.
         let environment = [
-            &*format!("KILN_EXE={}", trial.path),
-            &*format!("KILN_COMM={name}"),
+            &*[call::EXE, &trial.path].concat(),
+            &*[call::COMM, name].concat(),
             &*format!("{}=now", layout::SWITCH),
         ];
         let twin = trial.twin.to_string_lossy();
-        let loader = [
-            layout::LOADER,
-            "--argv0",
-            &trial.path,
-            "--inhibit-cache",
-            "--library-path",
-            layout::LIB,
-            "--preload",
-            layout::ANSWERS,
-            &*twin,
-        ];
+        let call = call::words(&trial.path, &twin);
         for question in questions {
             let question: Vec<&str> = question.iter().map(String::as_str).collect();
             let emulated = self.emulated(&[&[&*trial.path], &*question].concat())?;
-            let native = self.run(&environment, &[&loader, &*question].concat())?;
+            let native = self.run(&environment, &[&call, &*question].concat())?;
             if emulated != native {
                 return Ok(false);
             }
