@@ -21,6 +21,7 @@ impl Configured {
     /// The output of a command, with these variables.
     fn says(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.kiln.command(args);
+        command.env_remove("KILN__WATCH__SILENCE");
         command.env("KILN_CONFIG", &self.file).envs(variables.iter().copied());
         let ran = support::run(command);
         let code = ran.code.unwrap_or(-1);
