@@ -3,13 +3,20 @@
 
 use std::{
     ffi::{CString, OsString},
-    io::{self, Read, pipe},
-    os::unix::{ffi::OsStringExt, process::ExitStatusExt},
+    io::{self, PipeReader, Read, pipe},
+    os::{
+        fd::AsFd,
+        unix::{ffi::OsStringExt, process::ExitStatusExt},
+    },
     path::Path,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
-use nix::unistd::{chdir, chroot, execve};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::{chdir, chroot, execve},
+};
 
 use super::{mount, side_by_side::side_by_side};
 use crate::twins::{
@@ -27,8 +34,11 @@ const END: &str = "--";
 /// Seconds for one question. An emulated interpreter needs one or two, on a busy machine ten.
 const PATIENCE: &str = "60";
 
+/// How long an answer is read. A process that the program left behind may hold the pipe open for ever.
+const READING: Duration = Duration::from_secs(65);
+
 /// The most bytes of an answer; the rest is cut.
-const LONGEST_ANSWER: u64 = 1 << 20;
+const LONGEST_ANSWER: usize = 1 << 20;
 
 /// The number of programs questioned at the same time.
 pub(super) const ASKERS: usize = 2;
@@ -67,6 +77,26 @@ struct Said {
     text: Vec<u8>,
 }
 
+/// What arrives until all writers are gone, the answer has its full length, or the time is over.
+fn read(mut pipe: &PipeReader, time: Duration) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + time;
+    let mut text = Vec::new();
+    while text.len() < LONGEST_ANSWER {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut waited = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut waited, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))? == 0 {
+            break;
+        }
+        let mut piece = [0; 4096];
+        match pipe.read(&mut piece)? {
+            0 => break,
+            length => text.extend_from_slice(piece.get(..length).unwrap_or_default()),
+        }
+    }
+    text.truncate(LONGEST_ANSWER);
+    Ok(text)
+}
+
 /// Where programs are questioned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
@@ -76,7 +106,7 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     fn run(self, environment: &[&str], command: &[&str]) -> io::Result<Said> {
-        let (mut reader, writer) = pipe()?;
+        let (reader, writer) = pipe()?;
         let mut timeout = Command::new("timeout");
         timeout.args(["--signal=KILL", PATIENCE]).arg(std::env::current_exe()?);
         timeout.arg(COMMAND).arg(self.root).arg(self.world);
@@ -85,8 +115,7 @@ impl Place<'_> {
         let mut child = timeout.spawn()?;
         // It holds the writing ends of the pipe.
         drop(timeout);
-        let mut text = Vec::new();
-        reader.by_ref().take(LONGEST_ANSWER).read_to_end(&mut text)?;
+        let text = read(&reader, READING)?;
         drop(reader);
         let status = child.wait()?.into_raw();
         Ok(Said { status, text })
@@ -141,5 +170,21 @@ impl Place<'_> {
             }
         }
         Ok(different)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_keeps_the_pipe_open_is_not_waited_for_for_ever() {
+        let (reader, mut writer) = pipe().unwrap();
+        writer.write_all(b"version 1").unwrap();
+        assert_eq!(read(&reader, Duration::from_millis(50)).unwrap(), b"version 1");
+        drop(writer);
+        assert_eq!(read(&reader, Duration::from_mins(1)).unwrap(), b"");
     }
 }
