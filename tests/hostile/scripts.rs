@@ -202,7 +202,7 @@ const FLOOD: &str = r"
 for p in /proc/[0-9]*; do
     case $(tr '\0' ' ' < $p/cmdline) in *kiwi-ng*) kiwi=$p ;; esac
 done
-yes 'a line of a flood that nobody reads, and that is as long as lines are' | head -c 104857600 > $kiwi/fd/1
+yes 'a line of a flood that nobody reads, and that is as long as lines are' | head -c 41943040 > $kiwi/fd/1
 echo 'the last line of the flood' > $kiwi/fd/1
 ";
 
