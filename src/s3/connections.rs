@@ -1,12 +1,6 @@
 //! Accepts connections, and limits their silence. Touches the given socket only.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use hyper::service::service_fn;
 use hyper_util::{
@@ -14,10 +8,11 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    time::{Instant, Sleep, sleep},
+    time::sleep,
 };
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -90,7 +85,7 @@ async fn serve(stream: TcpStream, front: Front, place: Arc<Place>, limits: Limit
             async move { front.answer(request, place).await }
         })
     };
-    let io = TokioIo::new(Hurried::new(stream, limits.stall));
+    let io = TokioIo::new(hurried(stream, limits.stall));
     let mut connection = std::pin::pin!(builder.serve_connection(io, answer));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -106,73 +101,10 @@ async fn serve(stream: TcpStream, front: Front, place: Arc<Place>, limits: Limit
 }
 
 /// A connection that breaks when its peer takes no byte for too long.
-#[derive(Debug)]
-struct Hurried<S> {
-    stream: S,
-    stall: Duration,
-    until: Pin<Box<Sleep>>,
-    stalled: bool,
-}
-
-impl<S> Hurried<S> {
-    fn new(stream: S, stall: Duration) -> Self {
-        Self {
-            stream,
-            stall,
-            until: Box::pin(sleep(stall)),
-            stalled: false,
-        }
-    }
-
-    /// Turns a write that is pending for too long into an error.
-    fn hurry<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = false;
-            return written;
-        }
-        if !self.stalled {
-            self.stalled = true;
-            self.until.as_mut().reset(Instant::now() + self.stall);
-        }
-        self.until
-            .as_mut()
-            .poll(cx)
-            .map(|()| Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Hurried<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Hurried<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.hurry(cx, written)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.hurry(cx, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+fn hurried<S: AsyncRead + AsyncWrite>(stream: S, stall: Duration) -> Pin<Box<TimeoutStream<S>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(stall));
+    Box::pin(stream)
 }
 
 #[cfg(test)]
@@ -247,8 +179,8 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_takes_no_more_bytes_is_not_waited_for() {
         let (ours, _theirs) = tokio::io::duplex(4);
-        let mut hurried = Hurried::new(ours, Duration::from_millis(20));
+        let mut hurried = hurried(ours, Duration::from_millis(20));
         let error = hurried.write_all(b"more than four").await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     }
 }
