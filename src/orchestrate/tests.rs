@@ -606,6 +606,9 @@ async fn every_line_about_a_job_has_its_id() {
         .with_env_filter("off,kiln=info")
         .with_writer(move || writer.clone())
         .finish();
+    // While there is only one subscriber, the thread that comes to a line first decides for all threads whether it is
+    // written, and that may be another test's.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _guard = tracing::subscriber::set_default(subscriber);
 
     let site = Site::new().await;

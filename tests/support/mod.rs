@@ -12,8 +12,9 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, LazyLock, Mutex},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -593,14 +594,51 @@ pub fn succeed(command: &mut Command) {
 
 /// Runs a command to its end.
 pub fn run(mut command: Command) -> Ran {
-    let begun = Instant::now();
-    let output = command.output().unwrap();
-    Ran {
-        code: output.status.code(),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        took: begun.elapsed(),
+    fn read(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).unwrap();
+            String::from_utf8_lossy(&all).into_owned()
+        })
     }
+    let begun = Instant::now();
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (stdout, stderr) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
+    let status = end_of(&mut child);
+    Ran {
+        code: status.code(),
+        took: begun.elapsed(),
+        stdout: all_of(stdout),
+        stderr: all_of(stderr),
+    }
+}
+
+/// Waits for the end of a command, as long as the limits of a job allow it to take.
+#[track_caller]
+fn end_of(child: &mut Child) -> ExitStatus {
+    let until = Instant::now() + Duration::from_mins(25);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > until {
+            let _ = child.kill();
+            panic!("the command did not end");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// All output of a command that has ended.
+#[track_caller]
+fn all_of(reader: JoinHandle<String>) -> String {
+    let is_read = eventually(PATIENCE, || reader.is_finished());
+    assert!(is_read, "a process that the command left behind holds its output");
+    reader.join().unwrap()
 }
 
 /// Runs a tool of the host. Returns its standard output.
@@ -628,7 +666,7 @@ pub struct Started {
     child: Child,
     begun: Instant,
     lines: Arc<Mutex<Vec<String>>>,
-    readers: Vec<std::thread::JoinHandle<String>>,
+    readers: Vec<JoinHandle<String>>,
 }
 
 impl Started {
@@ -715,11 +753,9 @@ impl Started {
 
     /// Waits for its end.
     pub fn end(mut self) -> Ran {
-        let status = self.child.wait().unwrap();
+        let status = end_of(&mut self.child);
         let took = self.begun.elapsed();
-        let mut outputs = std::mem::take(&mut self.readers)
-            .into_iter()
-            .map(|reader| reader.join().unwrap());
+        let mut outputs = std::mem::take(&mut self.readers).into_iter().map(all_of);
         Ran {
             code: status.code(),
             stdout: outputs.next().unwrap(),

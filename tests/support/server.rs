@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, Weak, mpsc},
     time::{Duration, Instant},
 };
 
@@ -31,8 +31,11 @@ mod things;
 #[allow(unused_imports, reason = "only some test programs use what these make")]
 pub use self::{answer::Answer, things::*};
 
-/// How long a server may take to start, and to stop.
+/// How long a server may take to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a server may take to start, on a busy machine.
+const STARTING: Duration = Duration::from_mins(3);
 
 /// A running server, with clients that belong to one test.
 pub struct Server {
@@ -92,22 +95,31 @@ impl Process {
         let mut child = command.spawn().unwrap();
 
         let mut said = BTreeMap::new();
-        let mut lines = BufReader::new(child.stdout.take().unwrap())
-            .lines()
-            .map_while(Result::ok);
-        let is_ready = lines.by_ref().any(|line| {
+        let (said_line, lines) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        // Goes on when nothing listens any more: the server must not meet a closed pipe.
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let _ = said_line.send(line);
+            }
+        });
+        let until = Instant::now() + STARTING;
+        let is_ready = loop {
+            let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) else {
+                break false;
+            };
+            if line == "ready" {
+                break true;
+            }
             let (name, value) = line.split_at(line.len().min(11));
             said.entry(name.trim().to_owned()).or_insert_with(|| value.to_owned());
-            line == "ready"
-        });
+        };
         if !is_ready {
             let _ = child.kill();
             let _ = child.wait();
             let log = fs_err::read_to_string(dir.path().join("log")).unwrap();
             panic!("kiln serve did not start: {said:?}\n{log}");
         }
-        // The output is not needed any more, but the server must not meet a closed pipe.
-        std::thread::spawn(move || lines.for_each(drop));
         let s3 = if let Some(file) = said.get("s3 keys") {
             let keys: Value = serde_json::from_slice(&fs_err::read(file).unwrap()).unwrap();
             let text = |name: &str| keys[name].as_str().unwrap().to_owned();
