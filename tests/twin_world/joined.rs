@@ -15,7 +15,7 @@ use crate::support::{self, no_emulation, no_namespaces};
 use crate::twin_world::debian::{Debian, target};
 
 /// Shell scripts, each of which asks for something that only the architecture tells.
-const QUESTIONS: [&str; 26] = [
+const QUESTIONS: [&str; 33] = [
     "uname -a; arch",
     "echo $MACHTYPE $HOSTTYPE $OSTYPE $BASH",
     "readlink /proc/self/exe; readlink /proc/$$/exe",
@@ -44,6 +44,14 @@ const QUESTIONS: [&str; 26] = [
     "python3 -c 'import math; print(math.erf(0.3), math.cbrt(3), (1.1 + 2j) ** 1.7)'",
     // Python sets up its standard input at its start, and differently so without buffers.
     "echo kept | (PYTHONUNBUFFERED=1 python3 -c 'import math; print(math.erf(0.3), input())')",
+    "perl -e 'print unpack(q(H*), pack(q(d), 9**9**9 / 9**9**9)), join q( ), sin(9**9**9), -sin(9**9**9)'",
+    "python3 -c 'import _struct; inf = float(\"inf\"); print(_struct.pack(\"d\", inf - inf).hex(), inf * 0, float(\"nan\") < 1)'",
+    // The signals of traps are the program's when they come from elsewhere.
+    "trap 'echo own' FPE ILL; trap -p; kill -FPE $$; kill -ILL $$; (trap - FPE; kill -FPE $BASHPID); echo $?",
+    "trap '' FPE; kill -FPE $$; echo alive",
+    "perl -e '$SIG{FPE} = $SIG{ILL} = sub { print qq(own @_ ) }; kill FPE => $$; kill ILL => $$; print 1e30 | 0'",
+    "perl -e '$SIG{ILL} = q(IGNORE); kill ILL => $$; print qq($SIG{ILL} ); $SIG{ILL} = q(DEFAULT); system q(kill -ILL $$); print $?'",
+    "perl -e '$| = 1; print q(before); kill FPE => $$; $SIG{FPE} = q(DEFAULT); kill FPE => $$; print q(not reached)'; echo $?",
     "dpkg --print-architecture; date -u -d @0; printf 'a\\344' | iconv -f LATIN1 -t UTF-16LE | od -c",
 ];
 
@@ -221,6 +229,10 @@ fn a_twin_that_would_compute_otherwise_ends_when_it_cannot_start_over() {
             "perl -MPOSIX -e '$| = 1; print qq(once\n); eval { POSIX::erf(1) }; exit 0'",
             "erf has other results",
         ),
+        (
+            "perl -e '$| = 1; print qq(once\n); eval { my $inf = 9**9**9; my $n = $inf - $inf }; exit 0'",
+            "0/0, and a number too large for its integer, have other results",
+        ),
     ] {
         let ran = ask(debian, mounted, &joined, "on", script);
         let said = String::from_utf8_lossy(&ran.stderr);
@@ -233,7 +245,7 @@ fn a_twin_that_would_compute_otherwise_ends_when_it_cannot_start_over() {
     }
     // What gives the same bits is computed natively.
     let before = counts(mounted);
-    let script = "exec perl -MPOSIX -e 'printf q(%.3f %g %s), 2.0005, 1e300 * 3, exp(1) ** sin(2)'";
+    let script = "exec perl -MPOSIX -e 'printf q(%.3f %g %s %s), 2.0005, 1e300 * 3, exp(1) ** sin(2), 9**9**9 > 1e308'";
     let ran = ask(debian, mounted, &joined, "on", script);
     assert!(ran.status.success(), "{:?}", String::from_utf8_lossy(&ran.stderr));
     assert_eq!(counts(mounted)[1], before[1]);

@@ -8,7 +8,7 @@
 //! | opening `/proc/self/cmdline` or `environ`, by whatever path | the same without what starts a twin |
 //! | `/proc/self/exe` | the program's own path, not the loader's |
 //! | `dlopen` of a module of the target | its twin; without one, the program is restarted under the emulator if it has changed and consumed nothing yet, else aborted |
-//! | computing with `long double`, and functions of libm with other results | restarted or aborted, as above |
+//! | computing with `long double`, results that are no numbers, and functions of libm with other results | restarted or aborted, as above |
 //! | opening a path with the host's multiarch name, which is compiled into the twin | the same path with the target's, if there is no such file |
 //!
 //! It is linked with nothing. The functions of the C library that it calls are looked up at load time, in whatever
@@ -33,6 +33,7 @@ mod overrides;
 mod paths;
 mod proc;
 mod restart;
+mod signals;
 mod start;
 mod text;
 mod traps;

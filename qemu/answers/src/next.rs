@@ -2,6 +2,7 @@
 
 use core::{
     ffi::{CStr, c_char, c_int, c_ulong, c_void},
+    mem::transmute,
     ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering},
 };
@@ -20,29 +21,54 @@ unsafe extern "C" {
     pub static mut environ: *mut *mut c_char;
     static stdin: *const Stream;
     pub fn abort() -> !;
-    fn raise(signal: c_int) -> c_int;
-    pub fn sigaction(signal: c_int, new: *const SigAction, old: *mut SigAction) -> c_int;
+    pub fn raise(signal: c_int) -> c_int;
     pub fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
 }
 
 /// `struct sigaction` of glibc on 64-bit machines.
 #[repr(C)]
 pub struct SigAction {
-    /// `None` stands for the default.
-    pub handler: Option<extern "C" fn(c_int, *mut c_void, *mut c_void)>,
+    /// The address of a function; 0 stands for the default, and 1 for nothing.
+    pub handler: usize,
     pub mask: [c_ulong; 1024 / 8 / size_of::<c_ulong>()],
     pub flags: c_int,
     pub restorer: *mut c_void,
 }
 
+impl SigAction {
+    pub const fn of(handler: usize, flags: c_int) -> Self {
+        Self {
+            handler,
+            mask: [0; 1024 / 8 / size_of::<c_ulong>()],
+            flags,
+            restorer: null_mut(),
+        }
+    }
+}
+
+pub static SIGACTION: Next = Next::new(c"sigaction");
+
+/// The C library's `sigaction`, which this library wraps.
+///
+/// # Safety
+///
+/// As for the C library's function.
+pub unsafe fn sigaction(signal: c_int, new: *const SigAction, old: *mut SigAction) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, *const SigAction, *mut SigAction) -> c_int;
+    let address = SIGACTION.address();
+    if address.is_null() {
+        set_errno(ENOSYS);
+        return -1;
+    }
+    // SAFETY: this is the C library's function of that name.
+    let next = unsafe { transmute::<*mut c_void, Function>(address) };
+    // SAFETY: guaranteed by the caller.
+    unsafe { next(signal, new, old) }
+}
+
 /// Ends the process by the signal that says that only the emulated program can go on.
 pub fn give_up() -> ! {
-    let action = SigAction {
-        handler: None,
-        mask: [0; 1024 / 8 / size_of::<c_ulong>()],
-        flags: 0,
-        restorer: null_mut(),
-    };
+    let action = SigAction::of(0, 0);
     // SAFETY: the structure is the C library's. A program that blocks the signal is aborted.
     unsafe {
         sigaction(layout::GIVEN_UP, &raw const action, null_mut());
