@@ -47,11 +47,11 @@ const QUESTIONS: [&str; 33] = [
     "perl -e 'print unpack(q(H*), pack(q(d), 9**9**9 / 9**9**9)), join q( ), sin(9**9**9), -sin(9**9**9)'",
     "python3 -c 'import _struct; inf = float(\"inf\"); print(_struct.pack(\"d\", inf - inf).hex(), inf * 0, float(\"nan\") < 1)'",
     // The signals of traps are the program's when they come from elsewhere.
-    "trap 'echo own' FPE ILL; trap -p; kill -FPE $$; kill -ILL $$; (trap - FPE; kill -FPE $BASHPID); echo $?",
+    "trap 'echo own' FPE ILL; trap -p; kill -FPE $$; kill -ILL $$; (trap - FPE; kill -FPE $BASHPID) 2>/dev/null; echo $?",
     "trap '' FPE; kill -FPE $$; echo alive",
     "perl -e '$SIG{FPE} = $SIG{ILL} = sub { print qq(own @_ ) }; kill FPE => $$; kill ILL => $$; print 1e30 | 0'",
-    "perl -e '$SIG{ILL} = q(IGNORE); kill ILL => $$; print qq($SIG{ILL} ); $SIG{ILL} = q(DEFAULT); system q(kill -ILL $$); print $?'",
-    "perl -e '$| = 1; print q(before); kill FPE => $$; $SIG{FPE} = q(DEFAULT); kill FPE => $$; print q(not reached)'; echo $?",
+    "perl -e '$SIG{ILL} = q(IGNORE); kill ILL => $$; print qq($SIG{ILL} ); $SIG{ILL} = q(DEFAULT); system q(exec 2>/dev/null; kill -ILL $$); print $?'",
+    "(perl -e '$| = 1; print q(before); kill FPE => $$; print q(not reached)'; echo $?) 2>/dev/null",
     "dpkg --print-architecture; date -u -d @0; printf 'a\\344' | iconv -f LATIN1 -t UTF-16LE | od -c",
 ];
 
