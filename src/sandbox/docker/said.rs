@@ -29,11 +29,26 @@ pub(super) async fn last_words(engine: &Docker, container: &str) -> Result<Vec<S
     Ok(lines)
 }
 
+/// The last lines of one of the two outputs. The engine counts the lines of both together, so a first answer may lack
+/// lines that a longer one has.
 async fn lines(engine: &Docker, container: &str, count: usize, is_stdout: bool) -> Result<Vec<String>, Failure> {
+    const TAILS: [&str; 3] = ["100", "5000", "all"];
+    let mut found = Vec::new();
+    for tail in TAILS {
+        found = lines_of(engine, container, tail, is_stdout).await?;
+        if found.len() >= count {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The lines of one output among the last ones of both.
+async fn lines_of(engine: &Docker, container: &str, tail: &str, is_stdout: bool) -> Result<Vec<String>, Failure> {
     let options = LogsOptionsBuilder::default()
         .stdout(is_stdout)
         .stderr(!is_stdout)
-        .tail(&count.to_string())
+        .tail(tail)
         .build();
     let mut frames = engine.logs(container, Some(options));
     // Frames are not lines: long lines come in pieces.
