@@ -204,6 +204,13 @@ pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
+/// Whether an address names this host.
+pub fn names_here(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_loopback)
+}
+
 /// A destination on the network: a network, or a host by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {

@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,7 @@ use reqwest::Url;
 
 use super::{AuthMode, Config, EngineUrl, Problem, S3Settings};
 use crate::{
-    settings::{Destination, Key, Section, is_loopback},
+    settings::{Destination, Key, Section, is_loopback, names_here},
     tls,
 };
 
@@ -383,13 +382,6 @@ impl Config {
             .find(|((s, k), _)| *s == section.name && *k == key.name);
         found.map(|(_, origin)| origin.to_string())
     }
-}
-
-/// Whether an address names this host.
-pub(crate) fn names_here(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(is_loopback)
 }
 
 /// Whether requests to an address are safe from being read or changed on the way.

@@ -19,7 +19,7 @@ use std::{
 use kiln_records::{Code, Failure};
 use serde::Deserialize;
 
-pub(crate) use self::check::{is_private, names_here};
+pub(crate) use self::check::is_private;
 pub use self::{
     check::Access,
     engine::{DEFAULT_SOCKET, EngineUrl},

@@ -37,7 +37,10 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
 /// Tests the engine of the configuration.
 async fn engine(config: &Config) -> Vec<Finding> {
     const WHAT: &str = "container engine";
-    let (url, driver) = match (&config.docker.engine, site::docker_driver(config, "doctor")) {
+    let (url, driver) = match (
+        &config.docker.engine,
+        site::docker_driver(config, |_| "doctor".to_owned()),
+    ) {
         (None, _) | (_, Ok(None)) => {
             let there = Path::new(DEFAULT_SOCKET).exists();
             let detail = if there {

@@ -28,8 +28,11 @@ impl Orchestrator {
     ///
     /// When the store cannot be read; the next pass starts afresh.
     pub async fn commit_once(&self) -> Result<(), Failure> {
+        if !self.holds_lease() {
+            return Ok(());
+        }
         for stored in self.store.open_runs().await? {
-            if stored.run.state != State::Committing || !self.is_mine(&stored.run).await? {
+            if stored.run.state != State::Committing || !self.is_mine(&stored.run) {
                 continue;
             }
             self.commit_or_fail(&stored).instrument(job_span(stored.job.id)).await?;

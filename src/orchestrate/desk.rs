@@ -26,6 +26,8 @@ use kiln_records::{
 use super::{
     agents::{AgentCalls, Line, Refusal},
     allowance,
+    launch::since_launch,
+    live::Live,
     orchestrator::Orchestrator,
     token,
     watch::out_of_memory,
@@ -120,9 +122,19 @@ impl Orchestrator {
     }
 
     fn heard(&self, stored: &StoredRun) {
-        if let Some(live) = self.state().live.get_mut(&stored.job.id) {
-            live.hear();
+        self.with_live(stored, Live::hear);
+    }
+
+    /// Notes something in what this process knows of a job, which another server may carry out.
+    fn with_live<T>(&self, stored: &StoredRun, note: impl FnOnce(&mut Live) -> T) -> T {
+        let attempt = stored.run.attempt;
+        let mut state = self.state();
+        let live = state.live.entry(stored.job.id);
+        let live = live.or_insert_with(|| Live::new(attempt, since_launch(&stored.run)));
+        if live.attempt != attempt {
+            *live = Live::new(attempt, since_launch(&stored.run));
         }
+        note(live)
     }
 
     /// Changes the job of a call by an arrow; a refused arrow means that the job is over for this agent.
@@ -280,7 +292,7 @@ impl Orchestrator {
             }
             lines.push(line(event, step));
         }
-        let progressed = self.note_news(job, &batch.events);
+        let progressed = self.with_live(stored, |live| note_news(live, &batch.events));
         let appended = self
             .store
             .append(
@@ -298,10 +310,8 @@ impl Orchestrator {
             Appended::OldAttempt => return Err(Refusal::Over),
         };
         self.feed.wake(job);
-        if changes
-            .iter()
-            .any(|change| matches!(change, Change::Shell(ShellNews::Opened { .. })))
-        {
+        let opens = |change: &Change| matches!(change, Change::Shell(ShellNews::Opened { .. }));
+        if self.carries_out(&stored.run) && changes.iter().any(opens) {
             // A user who reads that the shell is ready connects at once.
             self.open_port(stored).await?;
         }
@@ -326,25 +336,6 @@ impl Orchestrator {
             stop: false,
             verdict,
         }))
-    }
-
-    /// Reports news to the job's clocks. Returns whether any of it was progress.
-    fn note_news(&self, job: JobId, events: &[Event]) -> bool {
-        let mut state = self.state();
-        let Some(live) = state.live.get_mut(&job) else {
-            return false;
-        };
-        let before = live.progressed;
-        for event in events {
-            match &event.what {
-                What::StepStarted(_) | What::StepFinished { .. } => live.step(),
-                What::Progress { done, total } => live.advance(*done, *total),
-                What::Log { text, .. } => live.line(text),
-                What::Shell(ShellNews::Closed) => live.leave(),
-                What::Execs(_) | What::Sandbox(_) | What::Shell(_) => {}
-            }
-        }
-        live.progressed > before
     }
 
     async fn create_upload(&self, stored: &StoredRun, new: NewUpload) -> Result<Answer, Refusal> {
@@ -388,12 +379,8 @@ impl Orchestrator {
             .zip(sizes)
             .filter(|(url, _)| matches!(url, PackageUrl::Put { .. }));
         let bytes = missing.map(|(_, size)| size).sum();
-        let added = self
-            .state()
-            .live
-            .get_mut(&stored.job.id)
-            .map(|live| live.add_packages(bytes));
-        allowance::check_packages(added.unwrap_or(bytes), stored.run.plan.needs.disk_limit)?;
+        let added = self.with_live(stored, |live| live.add_packages(bytes));
+        allowance::check_packages(added, stored.run.plan.needs.disk_limit)?;
         Ok(Answer::Packages(PackageUrls { urls }))
     }
 
@@ -466,6 +453,21 @@ fn check_isolation(run: &Run, found: Option<&SandboxFacts>) -> Result<(), Failur
         format!("the job needs a virtual machine, and {detail}"),
     )
     .hint("look at what the container engine's runtime really is; `kiln doctor` tries it out"))
+}
+
+/// Reports news to the job's clocks. Returns whether any of it was progress.
+fn note_news(live: &mut Live, events: &[Event]) -> bool {
+    let before = live.progressed;
+    for event in events {
+        match &event.what {
+            What::StepStarted(_) | What::StepFinished { .. } => live.step(),
+            What::Progress { done, total } => live.advance(*done, *total),
+            What::Log { text, .. } => live.line(text),
+            What::Shell(ShellNews::Closed) => live.leave(),
+            What::Execs(_) | What::Sandbox(_) | What::Shell(_) => {}
+        }
+    }
+    live.progressed > before
 }
 
 enum Change {

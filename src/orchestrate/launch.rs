@@ -4,10 +4,13 @@
 //! A job gets its place in the database before anything is made for it, so a burst of jobs cannot take more than there
 //! is. A server that dies in between finds on its next pass what it had begun.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use kiln_records::{
-    Code, Failure, Job, JobId, Moment, Run,
+    Code, Failure, Job, JobId, Moment, Run, ServerId,
     arch::Arch,
     protocol::AgentFacts,
     run::{Kernel, LOCAL, Needs, Plan, Refused, State, Used},
@@ -18,14 +21,14 @@ use super::{
     admit::{Limits, Room, Verdict, admit},
     job_span,
     orchestrator::Orchestrator,
-    place::Wish,
+    place::{Placement, Wish},
     places::Decision,
     reach::reach,
     token,
 };
 use crate::{
     sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
-    store::{StoreError, StoredRun},
+    store::{PlaceLock, StoreError, StoredRun},
 };
 
 /// How long a sandbox may take to appear after a process that is now gone asked for its start.
@@ -38,6 +41,9 @@ impl Orchestrator {
     ///
     /// When the store or the place does not answer; the next pass starts afresh.
     pub async fn launch_once(self: &std::sync::Arc<Self>) -> Result<(), Failure> {
+        if !self.holds_lease() {
+            return Ok(());
+        }
         let open = self.store.open_runs().await?;
         for stored in &open {
             if stored.run.state == State::Launching && self.carries_out(&stored.run) {
@@ -62,7 +68,19 @@ impl Orchestrator {
         });
         let mut waiting = Vec::new();
         let mut queues: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        let mut taken: HashMap<JobId, Placement> = HashMap::new();
         for stored in ready {
+            if let Some(host) = self.host_elsewhere(&stored.run.plan) {
+                match self.instead_of(host, stored) {
+                    Some((placement, run)) => {
+                        let queue = queues.entry(placement.place.clone()).or_default();
+                        queue.push((stored.job.id, self.takes(&run)));
+                        taken.insert(stored.job.id, placement);
+                    }
+                    None => waiting.push((stored.job.id, self.turn_at(host))),
+                }
+                continue;
+            }
             let at = match self.equipment.of(Arch::host()) {
                 Err(lack) => Err(lack.to_string()),
                 Ok(_) => self.place_of(stored).instrument(job_span(stored.job.id)).await?,
@@ -79,29 +97,29 @@ impl Orchestrator {
             }
         }
         for (place, queue) in queues {
-            let room = match place.as_str() {
-                LOCAL => self.runners.room().await?,
-                // A place elsewhere may take long to answer, and a command seldom takes room there.
-                _ => None,
-            };
-            if place == LOCAL && room.is_none() {
-                let reason = "another kiln process is giving its jobs room on this host";
+            let is_shared = self.places.is_shared(&place);
+            let Some(_room) = self.room_at(&place, is_shared).await? else {
+                let reason = "another kiln process is giving its jobs room there";
                 waiting.extend(queue.iter().map(|(job, _)| (*job, reason.to_owned())));
                 continue;
-            }
+            };
             // Another process may have taken room since.
             let open = self.store.open_runs().await?;
             let held: Vec<_> = open
                 .iter()
-                // Other processes of this data directory use the same places.
-                .filter(|stored| stored.run.owner == Some(self.id))
+                // Other processes of this data directory use the same places, and other servers those that are shared.
+                .filter(|stored| is_shared || stored.run.owner == Some(self.id))
                 .filter(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(&place))
                 .map(|stored| (self.takes(&stored.run), self.used(stored)))
                 .collect();
             match self.admit_at(&place, &queue, &held).await {
                 Ok(verdicts) => {
                     for (job, verdict) in verdicts {
-                        let waits = self.carry_out(job, verdict, &open).instrument(job_span(job)).await?;
+                        let span = job_span(job);
+                        let waits = match taken.get(&job) {
+                            Some(placement) => self.take(job, placement, verdict, &open).instrument(span).await?,
+                            None => self.carry_out(job, verdict, &open).instrument(span).await?,
+                        };
                         waiting.extend(waits);
                     }
                 }
@@ -114,22 +132,90 @@ impl Orchestrator {
         Ok(())
     }
 
+    /// The other living server that has the place of a waiting job for itself.
+    fn host_elsewhere(&self, plan: &Plan) -> Option<ServerId> {
+        plan.host.filter(|host| *host != self.id && !self.leases.is_gone(*host))
+    }
+
+    /// A place of this server that is as good for a job as the one at `host` for which it waits: the job then runs where
+    /// there is room first.
+    fn instead_of(&self, host: ServerId, stored: &StoredRun) -> Option<(Placement, Run)> {
+        let (plan, wish) = (&stored.run.plan, wish(&stored.job, &stored.run.plan));
+        self.equipment.of(Arch::host()).ok()?;
+        let placement = self.places.decide_here(wish, &self.isolation)?;
+        let is_as_good = placement.how == plan.how && placement.driver.kernel() == plan.driver.kernel();
+        let mut run = stored.run.clone();
+        placement.note_in(&mut run).ok()?;
+        (is_as_good && placement.host != Some(host)).then_some((placement, run))
+    }
+
+    /// Takes a job from another server if there is room for it here.
+    async fn take(
+        self: &std::sync::Arc<Self>,
+        job: JobId,
+        placement: &Placement,
+        verdict: Verdict,
+        open: &[StoredRun],
+    ) -> Result<Option<(JobId, String)>, Failure> {
+        let host = open
+            .iter()
+            .find(|stored| stored.job.id == job)
+            .and_then(|stored| stored.run.plan.host);
+        if verdict == Verdict::Go {
+            let arrow = |run: &mut Run, now| {
+                if run.plan.host != host {
+                    return Err(Refused {
+                        from: "placed anew",
+                        arrow: "be taken",
+                    });
+                }
+                placement.note_in(run)?;
+                run.launch(self.id, now)
+            };
+            if let Some(Ok(stored)) = self.change(job, arrow).await? {
+                self.start_soon(&stored);
+            }
+            return Ok(None);
+        }
+        Ok(host.map(|host| (job, self.turn_at(host))))
+    }
+
+    /// Excludes the other processes from giving jobs room at a place, until the returned value is dropped. `None` when another
+    /// one does not let go in time.
+    async fn room_at(&self, place: &str, is_shared: bool) -> Result<Option<RoomGuard>, Failure> {
+        if is_shared {
+            return Ok(self
+                .store
+                .lock_place(place)
+                .await?
+                .map(|lock| RoomGuard::Shared { _lock: lock }));
+        }
+        if place == LOCAL {
+            return Ok(self.runners.room().await?.map(|lock| RoomGuard::OfHost { _lock: lock }));
+        }
+        // An engine of this host, where a command seldom takes room.
+        Ok(Some(RoomGuard::None))
+    }
+
     /// A waiting job, with its place; the place is decided anew if there is none or it is unusable now. `Ok(None)`: the
     /// job has just ended, since no place will ever do. `Err`: why there is no place yet.
     async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<Run>, String>, Failure> {
         let (job, plan) = (stored.job.id, &stored.run.plan);
-        if self.places.has(plan.place.as_deref(), plan.driver) && self.isolation.allows(plan.driver) {
+        if self.places.has(plan) && self.isolation.allows(plan.driver) {
             return Ok(Ok(Some(stored.run.clone())));
         }
         let _placing = self.placing.lock().await;
         Ok(match self.decide(&stored.job, plan).await? {
             Decision::Placed(placement) => {
                 let placed = self.change(job, |run, _| placement.note_in(run)).await?;
-                Ok(placed.and_then(Result::ok).map(|placed| placed.run))
+                match placement.host {
+                    Some(host) if host != self.id => Err(self.turn_at(host)),
+                    _ => Ok(placed.and_then(Result::ok).map(|placed| placed.run)),
+                }
             }
             Decision::Later(reason) => Err(reason),
             // It had a place, which may come back.
-            Decision::Refused(failure) if plan.place.is_some() => Err(failure.detail),
+            Decision::Refused(failure) if plan.place.is_some() || stored.run.attempt > 1 => Err(failure.detail),
             Decision::Refused(failure) => {
                 self.fail(job, stored.run.attempt, failure).await?;
                 Ok(None)
@@ -137,20 +223,25 @@ impl Orchestrator {
         })
     }
 
+    /// Why a job waits that another server launches.
+    fn turn_at(&self, host: ServerId) -> String {
+        let name = self.places.host_of(host).unwrap_or_else(|| host.to_string());
+        format!("it waits for its turn at {name}, whose server says what it waits for")
+    }
+
     /// Where a job would run now.
     pub(super) async fn decide(&self, job: &Job, plan: &Plan) -> Result<Decision, StoreError> {
-        let wish = Wish {
-            arch: job.arch,
-            own_kernel: plan.own_kernel,
-        };
+        let wish = wish(job, plan);
         let open = self.store.open_runs().await?;
-        let jobs_at = |name: &str| {
-            let there = open
-                .iter()
-                .filter(|stored| stored.run.plan.place.as_deref() == Some(name));
+        let jobs_at = |name: &str, host: Option<ServerId>| {
+            let there = open.iter().filter(|stored| {
+                let plan = &stored.run.plan;
+                plan.place.as_deref() == Some(name) && (plan.host == host || plan.host.is_none())
+            });
             u32::try_from(there.count()).unwrap_or(u32::MAX)
         };
-        let decision = self.places.decide(wish, &self.isolation, jobs_at);
+        let is_command = self.runner.is_some();
+        let decision = self.places.decide(wish, &self.isolation, is_command, jobs_at);
         if matches!(decision, Decision::Later(_)) {
             self.wake.places.notify_one();
         }
@@ -225,7 +316,7 @@ impl Orchestrator {
             let done = this.start(job, attempt).await;
             let done = match done {
                 Ok(()) => Ok(()),
-                Err(failure) => this.fail(job, attempt, failure).await,
+                Err(failure) => this.fail_own(job, attempt, failure).await,
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "a sandbox's start is not recorded");
@@ -239,7 +330,13 @@ impl Orchestrator {
     async fn start(&self, job: JobId, attempt: u32) -> Result<(), Failure> {
         // Read the row now that no other task here starts this job: the loop's copy may be older than the last start.
         let run = match self.store.get_run(job).await? {
-            Some(stored) if stored.run.state == State::Launching && stored.run.attempt == attempt => stored.run,
+            Some(stored)
+                if stored.run.state == State::Launching
+                    && stored.run.attempt == attempt
+                    && self.carries_out(&stored.run) =>
+            {
+                stored.run
+            }
             _ => return Ok(()),
         };
         let driver = self.driver_of(&run);
@@ -266,7 +363,7 @@ impl Orchestrator {
         let (secret, digest) = token::fresh();
         let noted = self
             .change(job, |run, _| {
-                if run.state != State::Launching {
+                if run.state != State::Launching || run.attempt != attempt || !self.carries_out(run) {
                     return Err(Refused {
                         from: run.state.name(),
                         arrow: "get a token",
@@ -322,12 +419,18 @@ impl Orchestrator {
             server_url: self.agent_address.as_ref().map(|address| address.url.clone()),
             server_ca_bundle,
             in_directory: plan.keep,
+            lease: self.lease(),
             scratch_from: stored.run.resumes().map(|resume| resume.job),
         };
         match driver.start(&spec).await {
             // A process that was killed meanwhile had begun it, or an earlier sandbox is not entirely gone. Only the
             // agent of this start knows the job's token, so the other sandbox is of no use.
             Err(failure) if failure.code == Code::SandboxExists => {
+                // Unless another server has taken the job: then that one's agent knows the token.
+                let now = self.store.get_run(job).await?;
+                if now.is_none_or(|now| now.run.token.as_ref() != Some(&digest)) {
+                    return Ok(());
+                }
                 tracing::info!("replacing a sandbox that another process began");
                 driver.destroy(job, Scratch::Remove).await?;
                 driver.start(&spec).await?;
@@ -344,6 +447,20 @@ impl Orchestrator {
         self.wake.watch.notify_one();
         Ok(())
     }
+}
+
+fn wish(job: &Job, plan: &Plan) -> Wish {
+    Wish {
+        arch: job.arch,
+        own_kernel: plan.own_kernel,
+    }
+}
+
+/// Held while jobs are given room at a place.
+enum RoomGuard {
+    OfHost { _lock: fs_err::File },
+    Shared { _lock: PlaceLock },
+    None,
 }
 
 /// Verifications take the capacity that is left: one at a time, when no other job waits. Returns the jobs that may go on,

@@ -62,6 +62,14 @@ impl Live {
         self.heard = Instant::now();
     }
 
+    /// Notes that nothing could be heard for so long.
+    pub(super) fn leave_out(&mut self, pause: Duration) {
+        let now = Instant::now();
+        for clock in [&mut self.heard, &mut self.progressed, &mut self.begun] {
+            *clock = (*clock + pause).min(now);
+        }
+    }
+
     /// Notes that a step began or ended.
     pub(super) fn step(&mut self) {
         self.progress = None;

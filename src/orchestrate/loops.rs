@@ -3,11 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::StreamExt;
 use kiln_records::Failure;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::orchestrator::Orchestrator;
+use super::{life::SHOW_EVERY, orchestrator::Orchestrator};
+use crate::store::News;
 
 /// How often each loop makes a pass when nothing wakes it.
 const EVERY: Duration = Duration::from_secs(1);
@@ -15,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How often the places are asked what they offer.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
 
-/// The interval for clearing away, which asks S3.
+/// The interval for clearing away, which asks S3 and all places.
 const CLEAR_EVERY: Duration = Duration::from_secs(10);
 
 /// The longest pause after a failed pass.
@@ -58,13 +60,44 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
             }
         }
     });
+    spawn!("life", SHOW_EVERY, life, live_once);
     spawn!("launch", EVERY, launch, launch_once);
     spawn!("watch", EVERY, watch, watch_once);
     spawn!("commit", EVERY, commit, commit_once);
     spawn!("shells", EVERY, shells, shells_once);
     spawn!("settle", CLEAR_EVERY, settle, settle_once);
+    spawn!("sweep", CLEAR_EVERY, sweep, sweep_once);
+    loops.spawn({
+        let this = Arc::clone(this);
+        async move { this.follow_news().await }
+    });
     stop.cancelled().await;
     loops.shutdown().await;
+}
+
+impl Orchestrator {
+    /// Wakes the readers that follow a job, and clears away, when another server has changed a job. Never ends.
+    async fn follow_news(&self) {
+        loop {
+            match self.store.news().await {
+                Ok(mut news) => loop {
+                    match news.next().await {
+                        Some(Ok(News { job, is_over })) => {
+                            self.feed.wake(job);
+                            if is_over {
+                                self.wake.settle.notify_one();
+                            }
+                        }
+                        Some(Err(error)) => tracing::warn!("changes of other servers are seen late: {error}"),
+                        None => break,
+                    }
+                },
+                Err(error) => tracing::warn!("changes of other servers are seen late: {error}"),
+            }
+            // The loops look by themselves meanwhile.
+            tokio::time::sleep(LONGEST_PAUSE).await;
+        }
+    }
 }
 
 /// Makes a pass, waits for the bell or for `every`, and makes another; after a failure, with growing pauses.

@@ -10,6 +10,9 @@
 //! twice or after a crash at any line. Calls from agents come in through `desk`. The states and arrows are in
 //! [`records::run`](kiln_records::run).
 //!
+//! Several servers may share the records. Each keeps a `lease` on its jobs; the jobs of a server that has lost it are taken
+//! over by the others.
+//!
 //! Each of them leaves alone the jobs of other processes: a command such as `kiln build` carries out its own jobs and no
 //! others, also beside a server. [`runner`] tells whether such a process still lives.
 
@@ -23,6 +26,8 @@ mod desk;
 mod equipment;
 mod job_doors;
 mod launch;
+mod lease;
+mod life;
 mod live;
 mod log_artifact;
 pub mod loops;
@@ -48,6 +53,7 @@ pub use self::{
     agent_address::AgentAddress,
     equipment::{Equipment, Lack},
     job_doors::{AgentSocket, JobDoors, make_root as make_doors_root},
+    life::lease_file,
     orchestrator::{Ended, Orchestrator, Parts},
     places::Places,
     shell_ports::ShellPlace,

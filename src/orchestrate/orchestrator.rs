@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Deref,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -17,6 +18,7 @@ use super::{
     agent_address::AgentAddress,
     equipment::Equipment,
     job_doors::JobDoors,
+    lease::Leases,
     live::Live,
     places::Places,
     runner::Runners,
@@ -66,6 +68,9 @@ pub struct Parts {
     pub capacity: CapacitySettings,
     /// When jobs are given up.
     pub watch: WatchSettings,
+    /// The file by which the sandboxes of a server on this host know that it holds its lease; `None` if no other server
+    /// can take their jobs.
+    pub lease_file: Option<PathBuf>,
     /// Wakes the readers that follow a job.
     pub feed: Arc<LogFeed>,
 }
@@ -78,6 +83,8 @@ pub struct Orchestrator {
     pub(super) wake: Wake,
     /// Ports that lead to sandboxes.
     pub(super) shells: Shells,
+    /// Which of the processes on this database are alive.
+    pub(super) leases: Leases,
     state: Mutex<InMemory>,
     /// Held while a job is given its place.
     pub(super) placing: tokio::sync::Mutex<()>,
@@ -94,11 +101,13 @@ impl Deref for Orchestrator {
 /// One bell for each loop.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
+    pub(super) life: Notify,
     pub(super) places: Notify,
     pub(super) launch: Notify,
     pub(super) watch: Notify,
     pub(super) commit: Notify,
     pub(super) settle: Notify,
+    pub(super) sweep: Notify,
     pub(super) shells: Notify,
 }
 
@@ -107,6 +116,8 @@ pub(super) struct Wake {
 pub(super) struct InMemory {
     /// This process's knowledge of running jobs, by its own clock.
     pub(super) live: HashMap<JobId, Live>,
+    /// When the jobs that are under way were last watched.
+    pub(super) watched: Option<Instant>,
     /// Why jobs wait, as of the last pass; in the order of the queue.
     pub(super) waiting: Vec<(JobId, String)>,
     /// The time since which the making of an image has been held up.
@@ -124,6 +135,7 @@ impl Orchestrator {
             parts,
             wake: Wake::default(),
             shells: Shells::default(),
+            leases: Leases::default(),
             state: Mutex::default(),
             placing: tokio::sync::Mutex::default(),
         }
@@ -135,11 +147,10 @@ impl Orchestrator {
         Ok(nodes.into_iter().map(|node| node.xname).collect())
     }
 
-    /// Shows other hosts that this process is alive, so that they leave its jobs alone.
+    /// Shows other processes that this one is alive, so that they leave its jobs alone.
     pub(super) async fn show_life(&self) -> Result<(), StoreError> {
-        self.store
-            .note_server(self.runner.unwrap_or(self.id), Moment::now())
-            .await
+        let id = self.runner.unwrap_or(self.id);
+        self.store.show_life(id, self.own_offers().as_deref()).await
     }
 
     /// Whether this process carries out a job that has been launched.
@@ -221,6 +232,21 @@ impl Orchestrator {
     /// The only place that ends a job without an image: for good, or for another try if the place was what failed, or
     /// native twins may have been. `attempt` is the one that failed; a job that is past it is left alone.
     pub(super) async fn fail(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
+        self.fail_if(job, attempt, failure, |_| true).await
+    }
+
+    /// As [`Self::fail`], if no other server has taken the job over meanwhile.
+    pub(super) async fn fail_own(&self, job: JobId, attempt: u32, failure: Failure) -> Result<(), StoreError> {
+        self.fail_if(job, attempt, failure, |run| self.carries_out(run)).await
+    }
+
+    async fn fail_if(
+        &self,
+        job: JobId,
+        attempt: u32,
+        failure: Failure,
+        is_ours: impl Fn(&Run) -> bool,
+    ) -> Result<(), StoreError> {
         // Its words may be those of a recipe.
         let failure = failure.shown();
         let blame = failure.code.blame().map(|blame| match blame {
@@ -230,7 +256,7 @@ impl Orchestrator {
         let rest = rest_after(attempt, self.watch.retry_pause.duration());
         let changed = self
             .change(job, |run, now| {
-                if run.attempt != attempt {
+                if run.attempt != attempt || !is_ours(run) {
                     return Err(Refused {
                         from: "in another try",
                         arrow: "fail",

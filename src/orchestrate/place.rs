@@ -15,11 +15,13 @@
 use std::cmp::Reverse;
 
 use kiln_records::{
-    Code, Failure, Run,
+    Code, Failure, Run, ServerId,
     arch::Arch,
     run::{DriverKind, How, Kernel, LOCAL, PassedOver, Refused},
     twins::no_twins_between,
 };
+
+use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{ForeignIsolation, IsolationSettings},
@@ -36,7 +38,7 @@ pub struct Wish {
 }
 
 /// The sandboxes that a place offers.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Offers {
     /// Its CPU.
     pub arch: Arch,
@@ -49,8 +51,10 @@ pub struct Offers {
 /// A place that a job may take.
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
-    /// Its name; [`LOCAL`] is this host.
+    /// Its name; [`LOCAL`] is a server's own host.
     pub name: &'a str,
+    /// The server that has it for itself, and the name of that server's host, which is empty for this one.
+    pub host: Option<(ServerId, &'a str)>,
     /// The driver of its sandboxes on its own kernel, and that of sandboxes with a kernel each.
     pub drivers: (DriverKind, DriverKind),
     /// Whether the site has configured it to make virtual machines.
@@ -61,11 +65,24 @@ pub struct Candidate<'a> {
     pub load: (u32, u32),
 }
 
+impl Candidate<'_> {
+    /// Its name, as this server says it.
+    fn shown_name(&self) -> String {
+        match self.host {
+            None | Some((_, "")) => self.name.to_owned(),
+            Some((_, host)) if self.name == LOCAL => host.to_owned(),
+            Some((_, host)) => format!("{} of {host}", self.name),
+        }
+    }
+}
+
 /// A decision, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The name of the place.
     pub place: String,
+    /// The server that has it for itself.
+    pub host: Option<ServerId>,
     /// The driver that makes the sandbox.
     pub driver: DriverKind,
     /// How the programs of the image's architecture run.
@@ -83,7 +100,7 @@ impl Placement {
     ///
     /// When the job no longer waits.
     pub fn note_in(&self, run: &mut Run) -> Result<(), Refused> {
-        run.place(&self.place, self.driver, self.how, &self.why)?;
+        run.place((&self.place, self.host), self.driver, self.how, &self.why)?;
         run.plan.passed_over.clone_from(&self.passed_over);
         Ok(())
     }
@@ -165,7 +182,7 @@ pub fn place(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> 
         // A place as good as the best is not worth waiting for.
         let is_unseen = lack.code == Code::NotLookedAt;
         (is_meant && (order.is_lt() || (order.is_eq() && !is_unseen))).then(|| PassedOver {
-            place: choice.candidate.name.to_owned(),
+            place: choice.candidate.shown_name(),
             driver: choice.driver(),
             code: lack.code,
             why: lack.detail.clone(),
@@ -174,6 +191,7 @@ pub fn place(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> 
     let how = how(wish, best.candidate);
     Ok(Placement {
         place: best.candidate.name.to_owned(),
+        host: best.candidate.host.map(|(host, _)| host),
         driver: best.driver(),
         how,
         why: why(wish, how, best),
@@ -212,8 +230,8 @@ fn reason(wish: Wish, candidate: &Candidate<'_>) -> Option<String> {
 
 fn why(wish: Wish, how: How, choice: &Choice<'_>) -> String {
     let Choice { candidate, kernel } = *choice;
-    let at = match candidate.name {
-        LOCAL => String::new(),
+    let at = match candidate.shown_name() {
+        name if name == LOCAL => String::new(),
         name => format!(" at {name}"),
     };
     let place = match choice.driver() {
@@ -312,6 +330,7 @@ mod tests {
     fn candidate<'a>(name: &'a str, offers: &'a Offers, jobs: u32) -> Candidate<'a> {
         Candidate {
             name,
+            host: None,
             drivers: (DriverKind::Namespace, DriverKind::Microvm),
             has_machines: true,
             offers,

@@ -14,13 +14,15 @@ use super::{
     place::{Candidate, Offers, Placement, Wish, place},
 };
 use kiln_records::{
-    Code, Failure,
+    Code, Failure, ServerId,
     arch::Arch,
-    run::{DriverKind, How, Kernel, LOCAL},
+    run::{DriverKind, How, Kernel, LOCAL, Plan},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     config::IsolationSettings,
+    host,
     sandbox::{Capacity, Driver},
 };
 
@@ -29,11 +31,15 @@ pub type NodeDriver = Box<dyn Fn(&str) -> Arc<dyn Driver> + Send + Sync>;
 
 /// All places of a server.
 pub struct Places {
+    /// The server.
+    own: ServerId,
     local: Arc<Place>,
     /// The other places, those of the configuration before those of the records.
     others: Mutex<Vec<Arc<Place>>>,
     node_driver: NodeDriver,
     equipment: Arc<Equipment>,
+    /// The other servers, each with the places of its own host.
+    elsewhere: Mutex<Vec<Elsewhere>>,
     /// Set once a job needs a virtual machine: the check takes seconds, and most servers never need it.
     machines_wanted: AtomicBool,
 }
@@ -51,7 +57,7 @@ struct Place {
 }
 
 /// The knowledge of a place as of the last look.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Seen {
     offers: Offers,
     cpus: Option<u32>,
@@ -60,6 +66,31 @@ struct Seen {
     /// Whether its offer has been checked: `kernels` for anything at all, `machines` for virtual machines too.
     kernels: bool,
     machines: bool,
+}
+
+/// Another server.
+#[derive(Debug, Clone, PartialEq)]
+struct Elsewhere {
+    server: ServerId,
+    /// What it says; none before it knows, or when it says it in words of another version.
+    says: Option<OwnHost>,
+}
+
+/// What a server tells the others of its host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct OwnHost {
+    name: String,
+    places: Vec<OwnPlace>,
+}
+
+/// A place that only its own server reaches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct OwnPlace {
+    name: String,
+    drivers: (DriverKind, DriverKind),
+    has_machines: bool,
+    #[serde(flatten)]
+    seen: Seen,
 }
 
 /// The decision on a job that needs a place.
@@ -74,8 +105,9 @@ pub enum Decision {
 }
 
 impl Places {
-    /// The host itself, which is of this architecture, and the other places of the configuration by their names.
+    /// The host of this server, which is of this architecture, and the other places of the configuration by their names.
     pub fn new(
+        own: ServerId,
         local: Arc<dyn Driver>,
         arch: Arch,
         others: Vec<(String, Arc<dyn Driver>)>,
@@ -94,10 +126,12 @@ impl Places {
             seen.kernels = true;
         }
         Self {
+            own,
             local: Arc::new(local),
             others: Mutex::new(others.map(Arc::new).collect()),
             node_driver,
             equipment,
+            elsewhere: Mutex::default(),
             machines_wanted: AtomicBool::new(false),
         }
     }
@@ -130,15 +164,19 @@ impl Places {
             .map_or_else(|| (self.node_driver)(name), |place| Arc::clone(&place.driver))
     }
 
-    /// Whether a place still makes such sandboxes, as far as is known.
-    pub fn has(&self, name: Option<&str>, driver: DriverKind) -> bool {
+    /// Whether the place of a plan is one of this server's, which still makes such sandboxes as far as is known.
+    pub fn has(&self, plan: &Plan) -> bool {
+        let driver = plan.driver;
+        let name = plan.place.as_deref();
         name.and_then(|name| self.place(name)).is_some_and(|place| {
+            // Earlier servers did not note whose place it is.
+            let is_own = place.is_shared() || plan.host.is_none_or(|host| host == self.own);
             let seen = place.seen();
             let offered = match driver.kernel() {
                 Kernel::Shared => seen.offers.shared_kernel.is_ok(),
                 Kernel::Own => seen.offers.own_kernel.is_ok(),
             };
-            offered && place.driver.kind(driver.kernel()) == driver
+            is_own && offered && place.driver.kind(driver.kernel()) == driver
         })
     }
 
@@ -154,20 +192,81 @@ impl Places {
             .collect()
     }
 
-    /// Decides for a job, given how many jobs each place already has.
-    pub fn decide(&self, wish: Wish, rule: &IsolationSettings, jobs_at: impl Fn(&str) -> u32) -> Decision {
+    /// Whether every server reaches the sandboxes of a place.
+    pub fn is_shared(&self, name: &str) -> bool {
+        self.place(name)
+            .map_or_else(|| (self.node_driver)(name).is_shared(), |place| place.is_shared())
+    }
+
+    /// What the other servers are told of this one's host, as JSON. A command tells of no place: it has no room for jobs
+    /// of others.
+    pub fn own_host(&self, is_command: bool) -> Option<String> {
+        let all = self.all().into_iter();
+        let own = all.filter(|place| !is_command && !place.is_shared());
+        let host = OwnHost {
+            name: host::name(),
+            places: own.map(|place| OwnPlace::of(&place)).collect(),
+        };
+        serde_json::to_string(&host).ok()
+    }
+
+    /// Notes the other servers that are alive, with what each says of its host. Returns whether that is news.
+    pub fn note_others(&self, servers: impl Iterator<Item = (ServerId, Option<String>)>) -> bool {
+        let others = servers.map(|(server, says)| Elsewhere {
+            server,
+            says: says.and_then(|says| serde_json::from_str(&says).ok()),
+        });
+        let others: Vec<_> = others.collect();
+        if !others.is_empty() {
+            // The others cannot ask this server to find out whether it has virtual machines.
+            self.machines_wanted.store(true, Ordering::Relaxed);
+        }
+        let mut known = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = *known != others;
+        *known = others;
+        is_news
+    }
+
+    fn elsewhere(&self) -> Vec<Elsewhere> {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The name of another server's host.
+    pub fn host_of(&self, server: ServerId) -> Option<String> {
+        let of = self.elsewhere().into_iter().find(|other| other.server == server)?;
+        Some(of.says?.name)
+    }
+
+    /// Decides for a job, given how many jobs each place already has. Servers know the places of each other; a command
+    /// decides among its own.
+    pub fn decide(
+        &self,
+        wish: Wish,
+        rule: &IsolationSettings,
+        is_command: bool,
+        jobs_at: impl Fn(&str, Option<ServerId>) -> u32,
+    ) -> Decision {
         let all = self.all();
-        let seen: Vec<Seen> = all.iter().map(|place| place.seen().clone()).collect();
-        let candidates: Vec<_> = all
+        let own: Vec<OwnPlace> = all.iter().map(|place| OwnPlace::of(place)).collect();
+        let others = if is_command { Vec::new() } else { self.elsewhere() };
+        let mut candidates: Vec<_> = all
             .iter()
-            .zip(&seen)
-            .map(|(place, seen)| Candidate {
-                name: &place.name,
-                drivers: (place.driver.kind(Kernel::Shared), place.driver.kind(Kernel::Own)),
-                has_machines: place.driver.is_meant_for(Kernel::Own),
-                offers: &seen.offers,
-                load: (jobs_at(&place.name), seen.cpus.unwrap_or(1)),
-            })
+            .zip(&own)
+            .map(|(place, own)| own.candidate((!place.is_shared()).then_some((self.own, "")), &jobs_at))
+            .collect();
+        for other in &others {
+            let Some(host) = &other.says else { continue };
+            let places = host.places.iter();
+            candidates.extend(places.map(|place| place.candidate(Some((other.server, &host.name)), &jobs_at)));
+        }
+        let seen: Vec<&Seen> = own
+            .iter()
+            .chain(
+                others
+                    .iter()
+                    .flat_map(|other| other.says.iter().flat_map(|host| &host.places)),
+            )
+            .map(|place| &place.seen)
             .collect();
         let decision = place(wish, rule, &candidates);
         let is_better_unseen = matches!(&decision, Ok(Placement { passed_over, .. })
@@ -178,20 +277,37 @@ impl Places {
         }
         // A place that is not known yet can be better than an emulated build, and better than none. A place that waits
         // for its toolbox is itself waited for only if it would build natively or there is no other.
-        let worth_waiting = |seen: &&Seen| seen.awaits.is_none() || seen.offers.arch == wish.arch || decision.is_err();
+        let worth_waiting = |seen: &&&Seen| seen.awaits.is_none() || seen.offers.arch == wish.arch || decision.is_err();
         let unseen = seen.iter().filter(|seen| !seen.kernels).find(worth_waiting);
         // Nothing boots a machine of a kind that the site does not want.
         let mut kinds = rule.drivers.iter().map(|driver| driver.kernel());
         let machines = rule.drivers.is_empty() || kinds.any(|kernel| kernel == Kernel::Own);
         let is_known = decision.is_ok() || !machines || seen.iter().all(|seen| seen.machines);
         if unseen.is_none() && is_known && !is_better_unseen {
-            return decided(decision);
+            return match others.iter().find(|other| other.says.is_none()) {
+                Some(other) if decision.is_err() => {
+                    Decision::Later(format!("the server {} does not say yet what it offers", other.server))
+                }
+                _ => decided(decision),
+            };
         }
         if machines {
             self.machines_wanted.store(true, Ordering::Relaxed);
         }
-        let reason = unseen.and_then(|seen| seen.awaits.clone());
+        let reason = unseen.copied().and_then(|seen| seen.awaits.clone());
         Decision::Later(reason.unwrap_or_else(|| "it is being found out what the places offer".to_owned()))
+    }
+
+    /// The best place of this server's own host, if one will do.
+    pub fn decide_here(&self, wish: Wish, rule: &IsolationSettings) -> Option<Placement> {
+        let all = self.all();
+        let own = all.iter().filter(|place| !place.is_shared());
+        let own: Vec<OwnPlace> = own.map(|place| OwnPlace::of(place)).collect();
+        let candidates: Vec<_> = own
+            .iter()
+            .map(|own| own.candidate(Some((self.own, "")), |_, _| 0))
+            .collect();
+        place(wish, rule, &candidates).ok()
     }
 
     /// Looks at all places again; `nodes` are the current remote build nodes. Each look is a separate future, since a
@@ -248,7 +364,40 @@ impl fmt::Debug for Places {
     }
 }
 
+impl OwnPlace {
+    fn of(place: &Place) -> Self {
+        Self {
+            name: place.name.clone(),
+            drivers: (place.driver.kind(Kernel::Shared), place.driver.kind(Kernel::Own)),
+            has_machines: place.driver.is_meant_for(Kernel::Own),
+            seen: place.seen().clone(),
+        }
+    }
+
+    fn candidate<'a>(
+        &'a self,
+        host: Option<(ServerId, &'a str)>,
+        jobs_at: impl Fn(&str, Option<ServerId>) -> u32,
+    ) -> Candidate<'a> {
+        Candidate {
+            name: &self.name,
+            host,
+            drivers: self.drivers,
+            has_machines: self.has_machines,
+            offers: &self.seen.offers,
+            load: (
+                jobs_at(&self.name, host.map(|(server, _)| server)),
+                self.seen.cpus.unwrap_or(1),
+            ),
+        }
+    }
+}
+
 impl Place {
+    fn is_shared(&self) -> bool {
+        self.driver.is_shared()
+    }
+
     fn unseen(name: String, driver: Arc<dyn Driver>, is_node: bool) -> Self {
         let unknown = || Failure::new(Code::NotLookedAt, "it has not been looked at yet");
         let seen = Seen {

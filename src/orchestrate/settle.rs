@@ -5,12 +5,12 @@
 use std::{collections::HashSet, time::Duration};
 
 use kiln_records::{
-    Code, Failure, JobId, Moment, Run,
-    run::{State, Used},
+    Code, Failure, JobId, Run,
+    run::{Refused, State, Used},
 };
 use tracing::Instrument;
 
-use super::{job_span, launch::since, log_artifact::packed_log, orchestrator::Orchestrator};
+use super::{job_span, launch::since, live::Live, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
     sandbox::{Driver, Evidence, SandboxState, Scratch},
     store::{StoreError, StoredRun},
@@ -19,35 +19,23 @@ use crate::{
 /// How long an agent that has reported its end may take to exit by itself.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// A server that has shown no sign of life for this long is considered gone for good.
-const SERVER_GONE: Duration = Duration::from_mins(5);
-
 /// How many lines of a deleted job's log are removed at a time, so that other writers get a turn in between.
 const LINES_AT_ONCE: u32 = 5000;
 
 impl Orchestrator {
-    /// Makes one pass over everything to clear away.
+    /// Makes one pass over all that is left of jobs that have ended, were deleted, or lost their process.
     ///
     /// # Errors
     ///
     /// The first failure, after everything else was tried; the next pass starts afresh.
     pub async fn settle_once(&self) -> Result<(), Failure> {
-        self.show_life().await?;
+        if !self.holds_lease() {
+            return Ok(());
+        }
         let mut outcome = Ok(());
-        let mut note = |done: Result<(), Failure>| {
-            if let Err(failure) = done {
-                tracing::warn!(
-                    code = failure.code.name(),
-                    hint = failure.hint,
-                    "something is not cleared away yet: {failure}"
-                );
-                if outcome.is_ok() {
-                    outcome = Err(failure);
-                }
-            }
-        };
+        let mut note = |done| note(&mut outcome, done);
         for stored in self.store.open_runs().await? {
-            let claim = self.claim(&stored.run).await?;
+            let claim = self.claim(&stored.run);
             if claim == Claim::Others {
                 continue;
             }
@@ -62,15 +50,30 @@ impl Orchestrator {
             span.in_scope(|| note(done));
         }
         for stored in self.store.deleted_runs().await? {
-            if self.is_mine(&stored.run).await? {
+            if self.is_mine(&stored.run) {
                 let span = job_span(stored.job.id);
                 let done = self.settle_deleted(&stored).instrument(span.clone()).await;
                 span.in_scope(|| note(done));
             }
         }
-        note(self.drop_logs().await);
-        note(self.sweep_sandboxes().await);
-        note(self.sweep_doors().await);
+        outcome
+    }
+
+    /// Makes one pass over all that no job needs any more, whoever left it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::settle_once`].
+    pub async fn sweep_once(&self) -> Result<(), Failure> {
+        if !self.holds_lease() {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        note(&mut outcome, self.drop_logs().await);
+        note(&mut outcome, self.sweep_sandboxes().await);
+        note(&mut outcome, self.sweep_doors().await);
+        let forgotten = self.store.forget_old_servers().await;
+        note(&mut outcome, forgotten.map_err(Into::into));
         outcome
     }
 
@@ -87,7 +90,7 @@ impl Orchestrator {
             .iter()
             .chain(&self.store.deleted_runs().await?)
         {
-            if self.is_mine(&stored.run).await? {
+            if self.is_mine(&stored.run) {
                 return Ok(true);
             }
         }
@@ -95,38 +98,41 @@ impl Orchestrator {
     }
 
     /// Whether this process is responsible for a job.
-    pub(super) async fn is_mine(&self, run: &Run) -> Result<bool, StoreError> {
-        Ok(self.claim(run).await? != Claim::Others)
+    pub(super) fn is_mine(&self, run: &Run) -> bool {
+        self.claim(run) != Claim::Others
     }
 
     /// Which process is responsible for a job. A process whose end is not shown is taken to be alive.
-    async fn claim(&self, run: &Run) -> Result<Claim, StoreError> {
+    fn claim(&self, run: &Run) -> Claim {
         let (owner, runner) = (run.owner, run.plan.runner);
         if runner == self.runner && owner.is_none_or(|owner| owner == self.id) {
-            return Ok(Claim::Ours);
+            return Claim::Ours;
         }
         let is_gone = match (owner, runner) {
             (Some(owner), Some(runner)) if owner == self.id => self.runners.is_gone(runner),
             // A command does the work of a server neither here nor for another host.
             _ if self.runner.is_some() => false,
-            (Some(owner), runner) => {
-                let alive = self.store.servers_since(Moment::now().minus(SERVER_GONE)).await?;
-                !alive.contains(&runner.unwrap_or(owner))
-            }
+            (Some(owner), runner) => self.leases.is_gone(runner.unwrap_or(owner)),
             (None, _) => false,
         };
-        Ok(if is_gone { Claim::Left } else { Claim::Others })
+        if is_gone { Claim::Left } else { Claim::Others }
     }
 
-    fn is_here(&self, run: &Run) -> bool {
-        run.owner == Some(self.id)
+    /// Whether this process reaches the sandbox of a job, or what it left.
+    fn reaches(&self, run: &Run) -> bool {
+        let place = run.plan.place.as_deref();
+        run.owner == Some(self.id) || place.is_some_and(|place| self.places.is_shared(place))
     }
 
-    /// Takes over a job whose process is gone: its sandbox may be gone too, and no other host can check.
+    /// Takes over a job whose process is gone. Its sandbox goes on if this process reaches it too. Otherwise the sandbox
+    /// stands still or is gone, and no other host can check which.
     async fn inherit(&self, stored: &StoredRun) -> Result<(), Failure> {
         if stored.run.state == State::Committing {
             // The commit loop takes it over.
             return Ok(());
+        }
+        if self.reaches(&stored.run) && stored.run.plan.runner.is_none() {
+            return self.adopt(stored).await;
         }
         let failure = if stored.run.plan.runner.is_some() {
             Failure::new(Code::Interrupted, "the command that ran the job was killed")
@@ -138,11 +144,37 @@ impl Orchestrator {
         Ok(self.fail(stored.job.id, stored.run.attempt, failure).await?)
     }
 
+    /// Carries out a job from now on that another server has launched.
+    async fn adopt(&self, stored: &StoredRun) -> Result<(), Failure> {
+        let (job, before) = (stored.job.id, stored.run.owner);
+        // By this process's own clock, it begins now: the other one's may be wrong.
+        let live = Live::new(stored.run.attempt, Duration::ZERO);
+        self.state().live.insert(job, live);
+        let adopted = self
+            .change(job, |run, _| {
+                if run.owner != before {
+                    return Err(Refused {
+                        from: "another server's",
+                        arrow: "be adopted",
+                    });
+                }
+                run.adopt(self.id)
+            })
+            .await?;
+        if let Some(Ok(_)) = adopted {
+            tracing::warn!("the server that ran the job is gone; this one goes on with it");
+            let text = "the server that ran the job is gone; another one goes on with it";
+            self.say(job, text.to_owned()).await;
+            self.wake.watch.notify_one();
+        }
+        Ok(())
+    }
+
     /// Clears away what a job that has ended leaves behind.
     async fn settle(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         let mut kept = false;
-        if self.is_here(run) {
+        if self.reaches(run) {
             self.let_exit(stored).await?;
             self.note_use(stored).await?;
             self.note_warning(stored).await?;
@@ -219,7 +251,7 @@ impl Orchestrator {
     /// Clears away what a deleted job leaves behind.
     async fn settle_deleted(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
-        if self.is_here(run) {
+        if self.reaches(run) {
             self.driver_of(run).destroy(job, Scratch::Remove).await?;
             self.doors.close(job)?;
         }
@@ -267,13 +299,13 @@ impl Orchestrator {
         Ok(())
     }
 
-    async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
+    pub(super) async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
         let listed = driver.list().await?;
         // Jobs are read after sandboxes: a job that arrived in between has its row by now.
         let open = self.store.open_runs().await?;
         let wanted: HashSet<JobId> = open
             .iter()
-            .filter(|stored| self.is_here(&stored.run) && is_at(&stored.run, place))
+            .filter(|stored| self.reaches(&stored.run) && is_at(&stored.run, place))
             .map(|stored| stored.job.id)
             .chain(open.iter().filter_map(|stored| Some(stored.run.resumes()?.job)))
             .collect();
@@ -302,7 +334,7 @@ impl Orchestrator {
     /// Removes what remains of a sandbox. The caller makes sure that it is not started meanwhile.
     async fn remove_unless_launched(&self, job: JobId, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
         let now = self.store.get_run(job).await?;
-        if now.is_some_and(|now| self.is_here(&now.run) && is_at(&now.run, place) && !now.run.settled) {
+        if now.is_some_and(|now| self.reaches(&now.run) && is_at(&now.run, place) && !now.run.settled) {
             return Ok(());
         }
         tracing::info!(place, "removing what a sandbox left");
@@ -325,6 +357,20 @@ impl Orchestrator {
         })
         .await?;
         Ok(false)
+    }
+}
+
+/// Reports a failure, and keeps the first one.
+fn note(outcome: &mut Result<(), Failure>, done: Result<(), Failure>) {
+    if let Err(failure) = done {
+        tracing::warn!(
+            code = failure.code.name(),
+            hint = failure.hint,
+            "something is not cleared away yet: {failure}"
+        );
+        if outcome.is_ok() {
+            *outcome = Err(failure);
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 use kiln_records::{
     Code, Execs, Failure, Image, Job, JobId, JobStatus, JobType, Moment, PublicKeyId, ServerId, Step, TwinLevel,
     arch::Arch,
-    protocol::{AgentFacts, Call, EventBatch},
+    protocol::{AgentFacts, Call, Event, EventBatch, Stream, What},
     run::{FailedAttempts, State},
 };
 use kiln_s3::EmbeddedS3;
@@ -42,12 +42,15 @@ mod places;
 mod runners;
 pub(super) mod s3_proxy;
 mod sample;
+mod servers;
 
 /// A place that keeps each sandbox's spec and state in memory.
 #[derive(Debug)]
 struct Place {
     /// `None` means that the place does not answer at all.
     arch: Option<Arch>,
+    /// Whether all servers reach it.
+    is_shared: bool,
     sandboxes: Mutex<BTreeMap<JobId, (SandboxSpec, SandboxState)>>,
     /// What every agent there says on its standard error.
     words: Mutex<Vec<String>>,
@@ -55,8 +58,13 @@ struct Place {
 
 impl Place {
     fn new(arch: Option<Arch>) -> Arc<Self> {
+        Self::shared(arch, false)
+    }
+
+    fn shared(arch: Option<Arch>, is_shared: bool) -> Arc<Self> {
         Arc::new(Self {
             arch,
+            is_shared,
             sandboxes: Mutex::default(),
             words: Mutex::default(),
         })
@@ -117,6 +125,10 @@ impl Driver for Place {
             inodes_free: 1 << 30,
             inodes_total: 1 << 30,
         })
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     fn memory_beside(&self, kernel: Kernel) -> u64 {
@@ -190,7 +202,7 @@ impl Site {
     }
 
     fn server_with(&self, watch: WatchSettings, equipment: Equipment, node: NodeDriver) -> Server {
-        self.process(ServerId::new(), None, watch, equipment, node)
+        self.process(ServerId::new(), None, watch, equipment, Arch::host(), node)
     }
 
     /// A command that carries out jobs of its own beside the server of a data directory.
@@ -202,6 +214,7 @@ impl Site {
             Some(runner),
             watch,
             equipment,
+            Arch::host(),
             Box::new(|name| panic!("there is no {name}")),
         )
     }
@@ -212,9 +225,10 @@ impl Site {
         runner: Option<&Runner>,
         watch: WatchSettings,
         equipment: Equipment,
+        arch: Arch,
         node: NodeDriver,
     ) -> Server {
-        let place = Place::new(Some(Arch::host()));
+        let place = Place::new(Some(arch));
         let equipment = Arc::new(equipment);
         let orchestrator = Orchestrator::new(Parts {
             id,
@@ -223,7 +237,7 @@ impl Site {
             host_network: runner.is_some(),
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
-            places: Places::new(place.clone(), Arch::host(), Vec::new(), node, Arc::clone(&equipment)),
+            places: Places::new(id, place.clone(), arch, Vec::new(), node, Arc::clone(&equipment)),
             equipment,
             doors: JobDoors::new(
                 self.dir.path().to_owned(),
@@ -245,6 +259,7 @@ impl Site {
             emulation: self.emulation.clone(),
             capacity: CapacitySettings::default(),
             watch,
+            lease_file: None,
             feed: Arc::default(),
         });
         Server {
@@ -562,15 +577,25 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
             ..WatchSettings::default()
         }),
     );
-    gone.orchestrator.settle_once().await.unwrap();
+    for server in [&gone, &other] {
+        server.orchestrator.live_once().await.unwrap();
+    }
     let job = site.launched(&gone).await;
-    other.orchestrator.settle_once().await.unwrap();
+    let settle_other = async || {
+        other.orchestrator.live_once().await.unwrap();
+        other.orchestrator.settle_once().await.unwrap();
+    };
+    settle_other().await;
+    // As long as it shows life, any time may pass.
+    gone.orchestrator.live_once().await.unwrap();
+    other.orchestrator.live_once().await.unwrap();
+    other.orchestrator.leases.let_pass(Duration::from_secs(20));
+    settle_other().await;
     assert_eq!(site.state(job).await, State::Launching);
 
-    // The server was last seen long ago.
-    let long_ago = Moment::from_micros(Moment::now().micros() - 3600 * 1_000_000);
-    site.store.note_server(gone.orchestrator.id, long_ago).await.unwrap();
-    other.orchestrator.settle_once().await.unwrap();
+    // The server has shown no life for long.
+    other.orchestrator.leases.let_pass(Duration::from_mins(1));
+    settle_other().await;
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!((run.state, run.attempt, run.owner), (State::Queued, 2, None));
     other.orchestrator.launch_once().await.unwrap();

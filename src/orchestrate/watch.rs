@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use kiln_records::{
-    Code, Failure, Step,
+    Code, Failure, JobId, Step,
     protocol::words,
     run::{How, LOCAL, State, Used},
 };
@@ -24,6 +24,9 @@ use crate::{
 /// How often a sandbox's usage is measured.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
+/// The longest time between two passes that counts for the clocks of jobs.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
 /// How long a launched job may have no sandbox.
 const NO_SANDBOX: Duration = Duration::from_secs(30);
 
@@ -34,7 +37,14 @@ impl Orchestrator {
     ///
     /// When the store cannot be read; the next pass starts afresh.
     pub async fn watch_once(&self) -> Result<(), Failure> {
+        if !self.holds_lease() {
+            return Ok(());
+        }
         let open = self.store.open_runs().await?;
+        self.leave_out_pause();
+        let is_open = |job: &JobId| open.iter().any(|stored| stored.job.id == *job);
+        // Of other servers' jobs, too, whose agents have called here.
+        self.state().live.retain(|job, _| is_open(job));
         let under_way = |stored: &&StoredRun| {
             self.carries_out(&stored.run) && matches!(stored.run.state, State::Launching | State::Running)
         };
@@ -45,7 +55,7 @@ impl Orchestrator {
             match self.what_is_wrong(stored).instrument(span.clone()).await {
                 Ok(None) => {}
                 Ok(Some(failure)) => {
-                    self.fail(stored.job.id, stored.run.attempt, failure)
+                    self.fail_own(stored.job.id, stored.run.attempt, failure)
                         .instrument(span)
                         .await?;
                 }
@@ -55,13 +65,26 @@ impl Orchestrator {
         outcome.and(self.guard_disk(&open).await)
     }
 
+    /// Moves the clocks of all jobs on by the time in which this process could not watch them: it was stopped, or the
+    /// database was away, and their agents could not be heard.
+    fn leave_out_pause(&self) {
+        let mut state = self.state();
+        let pause = state
+            .watched
+            .replace(Instant::now())
+            .map_or(Duration::ZERO, |last| last.elapsed());
+        if pause > LONGEST_PAUSE {
+            state.live.values_mut().for_each(|live| live.leave_out(pause));
+        }
+    }
+
     async fn what_is_wrong(&self, stored: &StoredRun) -> Result<Option<Failure>, Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         let at = |failure: Failure| match run.step {
             Some(step) => failure.at(step),
             None => failure,
         };
-        let clocks = self.clocks(stored);
+        let mut clocks = self.clocks(stored);
         if self.state().starting.contains(&job) {
             return Ok(None);
         }
@@ -73,6 +96,17 @@ impl Orchestrator {
         };
         // The user may take their time; the agent knows how long that may be.
         let waits = run.has_open_shell();
+        if clocks.failure(&self.watch, factor, waits).is_some()
+            && let Some(pulse) = self
+                .store
+                .pulse(job)
+                .await?
+                .filter(|pulse| pulse.attempt == run.attempt)
+        {
+            // Another server may have heard it.
+            clocks.unheard = clocks.unheard.min(pulse.unheard);
+            clocks.silent = clocks.silent.min(pulse.silent);
+        }
         let state = match self.driver_of(run).look(job).await {
             Ok(state) => state,
             // The agent may still be heard. If it is not, the job goes elsewhere.

@@ -145,6 +145,10 @@ pub struct Plan {
     /// The place of the run; none until the offers of the places are known.
     #[serde(default = "local")]
     pub place: Option<String>,
+    /// The server whose own host the place is on, or none if all servers reach it. Absent in plans of servers that knew
+    /// only their own places.
+    #[serde(default)]
+    pub host: Option<ServerId>,
     /// The kind of its sandbox there.
     #[serde(default)]
     pub driver: DriverKind,
@@ -428,10 +432,17 @@ impl Run {
         }
     }
 
-    /// Queued → Queued: sets the place, now or again.
-    pub fn place(&mut self, place: &str, driver: DriverKind, how: How, why: &str) -> Result<(), Refused> {
+    /// Queued → Queued: sets the place, and the server that has it for itself, now or again.
+    pub fn place(
+        &mut self,
+        (place, host): (&str, Option<ServerId>),
+        driver: DriverKind,
+        how: How,
+        why: &str,
+    ) -> Result<(), Refused> {
         self.only_from("be placed", |state| matches!(state, State::Queued))?;
-        (self.plan.place, self.plan.driver) = (Some(place.to_owned()), driver);
+        (self.plan.place, self.plan.host) = (Some(place.to_owned()), host);
+        self.plan.driver = driver;
         (self.plan.how, self.plan.why) = (how, why.to_owned());
         Ok(())
     }
@@ -443,6 +454,15 @@ impl Run {
         self.launched = Some(now);
         self.retry_at = None;
         self.state = State::Launching;
+        Ok(())
+    }
+
+    /// Launching, Running, Success, Failed: this server takes over a job whose sandbox it reaches too.
+    pub fn adopt(&mut self, owner: ServerId) -> Result<(), Refused> {
+        self.only_from("be adopted", |state| {
+            !matches!(state, State::Queued | State::Committing)
+        })?;
+        self.owner = Some(owner);
         Ok(())
     }
 
@@ -507,8 +527,11 @@ impl Run {
         self.state = State::Queued;
         self.attempt += 1;
         if self.plan.runner.is_none() {
-            // Any server may carry out the next attempt.
+            // Any server may carry out the next attempt, at a place of its own.
             self.owner = None;
+            if self.plan.host.take().is_some() {
+                self.plan.place = None;
+            }
         }
         (self.token, self.launched, self.step) = (None, None, None);
         (self.found, self.execs) = (None, None);
@@ -726,6 +749,7 @@ mod tests {
     fn run() -> Run {
         Run::new(Plan {
             place: local(),
+            host: None,
             driver: DriverKind::Namespace,
             own_kernel: false,
             how: How::Native,

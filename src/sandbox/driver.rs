@@ -16,7 +16,7 @@ use kiln_records::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::toolbox::Toolbox;
+use super::{lease::Lease, toolbox::Toolbox};
 pub use kiln_inside::room::Usage;
 
 /// Makes and ends sandboxes in one place.
@@ -52,6 +52,11 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Jobs that have a sandbox or remains of one, and whether only kept disk space remains. A sandbox that ends with
     /// the living process that started it is left out: it is that one's business.
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure>;
+
+    /// Whether servers on other hosts reach the same sandboxes.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// The driver's name when it makes sandboxes with this kernel.
     fn kind(&self, kernel: Kernel) -> DriverKind;
@@ -94,7 +99,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
 }
 
 /// The virtual machines that a driver can make.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// A short description, such as `QEMU 7.2 with KVM`.
     pub what: String,
@@ -130,6 +135,9 @@ pub struct SandboxSpec {
     /// Keep its files in a directory that can be read afterwards, rather than in one file with a size, where there is
     /// the choice.
     pub in_directory: bool,
+    /// Without this lease a sandbox on this host stands still; `None` if no other server can take its job. The sandboxes
+    /// of an engine have none.
+    pub lease: Option<Lease>,
     /// Continue with the disk space that this job's sandbox left; it is taken over.
     pub scratch_from: Option<JobId>,
 }

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod docker;
 pub mod doors;
 pub mod driver;
+pub mod lease;
 pub(crate) mod microvm;
 pub mod namespace;
 pub mod toolbox;

@@ -82,9 +82,10 @@ async fn automatic(config: &Config) -> Result<Chosen, Failure> {
             "since `drivers` in [isolation] names no other",
         ));
     }
+    let installation = server_id(&config.data_dir)?.to_string();
     if config.docker.vm_runtime.is_some()
         && config.isolation.allows(DriverKind::Kata)
-        && let Some(engine) = docker_driver(config, &server_id(&config.data_dir)?.to_string())?
+        && let Some(engine) = docker_driver(config, |_| installation)?
         && let Ok(machine) = engine.own_kernel().await
     {
         return Ok(Chosen::of(

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
-use kiln_records::{Failure, JobId, arch::Arch};
+use kiln_records::{Failure, JobId, ServerId, arch::Arch};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -20,7 +20,8 @@ use crate::{
     config::Config,
     host,
     orchestrate::{
-        AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, job_span, loops, make_doors_root,
+        AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, job_span, lease_file, loops,
+        make_doors_root,
         runner::{Runner, Runners, server_id},
     },
     sandbox::{agents::Agents, namespace::make_private_dir, toolbox::Toolbox},
@@ -41,7 +42,7 @@ pub(super) struct JobService {
 }
 
 impl JobService {
-    /// Makes the parts; nothing happens before [`JobService::run`]. With a `runner` they carry out only the jobs of this
+    /// Makes the parts; nothing happens before [`JobService::run`]. `site` is the id of all servers on the same records. With a `runner` they carry out only the jobs of this
     /// command, whose sandboxes end with it and share the host's network.
     ///
     /// # Errors
@@ -53,7 +54,7 @@ impl JobService {
         artifacts: ArtifactStore,
         s3_endpoint: Option<&str>,
         feed: Arc<LogFeed>,
-        runner: Option<&Runner>,
+        (site, runner): (ServerId, Option<&Runner>),
     ) -> Result<Self, Failure> {
         let hint = |failure: Failure| match failure.hint {
             Some(_) => failure,
@@ -72,7 +73,7 @@ impl JobService {
             None => (local, config.data_dir.join("agents")),
         };
         make_private_dir(&outer)?;
-        let places = places(config, local, &id.to_string(), Arc::clone(&equipment)).map_err(hint)?;
+        let places = places(config, local, (id, site), Arc::clone(&equipment)).map_err(hint)?;
         let mut ports = config.isolation.loopback_ports.clone();
         ports.extend(s3_endpoint.and_then(loopback_port));
         // A port that is named twice, or is that of S3, is one door.
@@ -81,6 +82,7 @@ impl JobService {
         let (sockets, agents_sockets) = mpsc::unbounded_channel();
         let descriptors = Descriptors::of_this_process();
         let doors = JobDoors::new(make_doors_root(&outer)?, ports, descriptors.relays(), sockets);
+        let is_shared = store.is_shared();
         let orchestrator = Orchestrator::new(Parts {
             id,
             runner: runner.map(Runner::id),
@@ -99,6 +101,8 @@ impl JobService {
             emulation: config.emulation.clone(),
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),
+            // The sandboxes of a command end with it.
+            lease_file: (is_shared && runner.is_none()).then(|| lease_file(&config.data_dir)),
             feed,
         });
         Ok(Self {

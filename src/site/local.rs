@@ -104,7 +104,7 @@ impl Local {
             artifacts.clone(),
             endpoint.as_deref(),
             Arc::clone(&feed),
-            Some(&runner),
+            (store.site_id().await?, Some(&runner)),
         );
         let (jobs, lack) = match jobs {
             Ok(jobs) => (Some(jobs), None),
@@ -297,7 +297,13 @@ impl Local {
                 Ok(())
             } else {
                 // No loop runs that could do it.
-                orchestrator.commit_once().await.and(orchestrator.settle_once().await)
+                async {
+                    orchestrator.live_once().await?;
+                    orchestrator.commit_once().await?;
+                    orchestrator.settle_once().await?;
+                    orchestrator.sweep_once().await
+                }
+                .await
             };
             // What cannot be cleared away now, since S3 is away perhaps, does not keep a command from its own work.
             if pass.is_err() || Instant::now() > until {

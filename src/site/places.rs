@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::sandboxes::{agent, docker_driver, node_login};
-use kiln_records::{Failure, arch::Arch};
+use kiln_records::{Failure, ServerId, arch::Arch};
 
 use crate::{
     config::Config,
@@ -20,7 +20,8 @@ use crate::{
 /// The place of the configured container engine.
 const ENGINE: &str = "docker";
 
-/// All places; `local` makes the sandboxes on this host. `installation` tells this server from others that use the same engines.
+/// All places; `local` makes the sandboxes on this host. The sandboxes on engines that other servers reach, too, belong to the
+/// site, which is all servers on one database; others belong to this server.
 ///
 /// # Errors
 ///
@@ -28,14 +29,13 @@ const ENGINE: &str = "docker";
 pub(super) fn places(
     config: &Config,
     local: NamespaceDriver,
-    installation: &str,
+    (server, site): (ServerId, ServerId),
     equipment: Arc<Equipment>,
 ) -> Result<Places, Failure> {
-    let engine =
-        docker_driver(config, installation)?.map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
+    let engine = docker_driver(config, |is_shared| if is_shared { site } else { server }.to_string())?
+        .map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
     let (login, socket) = (node_login(config), config.remote_build_nodes.engine_socket.clone());
     let (agents, packer) = (Agents::beside(agent()?), local.clone());
-    let installation = installation.to_owned();
     let node = move |name: &str| {
         let address = EngineAddress::Ssh {
             host: name.to_owned(),
@@ -44,7 +44,7 @@ pub(super) fn places(
         };
         let settings = DockerSettings {
             engine: address,
-            installation: installation.clone(),
+            installation: site.to_string(),
             agents: agents.clone(),
             packer: packer.clone(),
             vm_runtime: None,
@@ -53,6 +53,7 @@ pub(super) fn places(
         Arc::new(DockerDriver::new(settings)) as Arc<dyn Driver>
     };
     Ok(Places::new(
+        server,
         Arc::new(local),
         Arch::host(),
         engine.into_iter().collect(),

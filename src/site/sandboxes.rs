@@ -65,18 +65,24 @@ pub fn namespace_driver(config: &Config) -> Result<NamespaceDriver, Failure> {
     })
 }
 
-/// The container engine, if one is configured. `installation` tells this user of the engine from others.
+/// The container engine, if one is configured. `installation` tells this user of the engine from others, given whether other
+/// hosts reach the engine at the same address.
 ///
 /// # Errors
 ///
 /// `engine_address` when its address is invalid.
-pub fn docker_driver(config: &Config, installation: &str) -> Result<Option<DockerDriver>, Failure> {
+pub fn docker_driver(
+    config: &Config,
+    installation: impl FnOnce(bool) -> String,
+) -> Result<Option<DockerDriver>, Failure> {
     let Some(url) = &config.docker.engine else {
         return Ok(None);
     };
+    let engine = engine_address(config, url)?;
+    let installation = installation(engine.is_shared());
     Ok(Some(DockerDriver::new(DockerSettings {
-        engine: engine_address(config, url)?,
-        installation: installation.to_owned(),
+        engine,
+        installation,
         agents: Agents::beside(agent()?),
         packer: namespace_driver(config)?,
         vm_runtime: config.docker.vm_runtime.clone(),

@@ -123,6 +123,7 @@ impl Joined {
         let feed = Arc::new(LogFeed::default());
         let jobs = if config.jobs.run {
             let endpoint = seen_s3_endpoint(config, embedded.as_ref());
+            let site = store.site_id().await?;
             let (store, artifacts) = (Arc::clone(store), artifacts.clone());
             Some(JobService::new(
                 config,
@@ -130,7 +131,7 @@ impl Joined {
                 artifacts,
                 endpoint.as_deref(),
                 Arc::clone(&feed),
-                None,
+                (site, None),
             )?)
         } else {
             None

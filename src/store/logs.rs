@@ -1,5 +1,7 @@
 //! The trait for logs of jobs and the last signs of life of their agents. Pure: no I/O here.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use kiln_records::{JobId, LogLine, LogRow, Moment};
 
@@ -66,15 +68,15 @@ pub enum Appended {
     OldAttempt,
 }
 
-/// The last signs of life of a job's agent, by the server's clock.
+/// The last signs of life of a job's agent, by the database's clock, whichever server heard them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
     /// The agent's attempt.
     pub attempt: u32,
-    /// When the agent was last heard.
-    pub heard: Moment,
-    /// When the job last made progress; initially, when the agent was first heard.
-    pub progressed: Moment,
+    /// The time since the agent was last heard.
+    pub unheard: Duration,
+    /// The time since the job last made progress; initially, since the agent was first heard.
+    pub silent: Duration,
     /// The size of the log of all attempts, in bytes.
     pub log_bytes: u64,
     /// The size of the log of the attempts before this one, in bytes.

@@ -23,6 +23,7 @@ mod tables;
 use std::{fmt, path::Path, sync::Arc};
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use kiln_records::{
     Code, FailedTwin, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe,
     RecipeId, RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, arch::Arch, link::RECIPES,
@@ -66,6 +67,7 @@ pub trait Store:
     + Collection<PublicKey>
     + Jobs
     + Runs
+    + Servers
     + Schedules
     + JobLogs
     + FailedTwins
@@ -217,15 +219,69 @@ pub trait Runs: Send + Sync {
 
     /// Records that nothing of a deleted job is left.
     async fn forget_deleted_run(&self, id: JobId) -> Result<()>;
+}
 
-    /// Records that a server is alive.
-    async fn note_server(&self, id: ServerId, now: Moment) -> Result<()>;
+/// The processes that share the records: servers, and commands that carry out jobs of their own.
+#[async_trait]
+pub trait Servers: Send + Sync {
+    /// Whether servers on other hosts may use the store, too.
+    fn is_shared(&self) -> bool;
+
+    /// The id of all servers of this store together, made by the first call.
+    async fn site_id(&self) -> Result<ServerId>;
+
+    /// Records that a server is alive, and the places on its own host, as JSON, once it knows them.
+    async fn show_life(&self, id: ServerId, offers: Option<&str>) -> Result<()>;
+
+    /// All processes that have shown life and were not forgotten.
+    async fn servers(&self) -> Result<Vec<ServerRow>>;
+
+    /// Keeps the other servers from giving jobs room at a place that they share, until the lock is dropped. `None` when one
+    /// of them does not let go in time.
+    async fn lock_place(&self, place: &str) -> Result<Option<PlaceLock>>;
+
+    /// The changes of jobs from now on, by whichever server. Only a hint: changes may be missing while the database is away.
+    ///
+    /// Never ends; where no other server can use the store, it has no items.
+    async fn news(&self) -> Result<BoxStream<'static, Result<News>>>;
 
     /// Records that a server, or a command, has left nothing behind.
     async fn forget_server(&self, id: ServerId) -> Result<()>;
 
-    /// Servers that were alive at that moment or later.
-    async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>>;
+    /// Forgets the processes that have shown no life for a day.
+    async fn forget_old_servers(&self) -> Result<()>;
+}
+
+/// A change of a job that Kiln carries out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct News {
+    /// The job.
+    pub job: JobId,
+    /// Whether it has ended, or was deleted: something is to be cleared away.
+    pub is_over: bool,
+}
+
+/// Held by the server that gives jobs room at a place.
+pub struct PlaceLock {
+    /// The transaction that has the lock; none where no other server can use the store.
+    _transaction: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+impl fmt::Debug for PlaceLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PlaceLock")
+    }
+}
+
+/// A process that shares the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerRow {
+    /// The id of a server's data directory, or of a command.
+    pub id: ServerId,
+    /// Differs after each sign of life. To be compared with an earlier one of the same process only.
+    pub mark: i64,
+    /// The places on its host, as JSON, once it knows them.
+    pub offers: Option<String>,
 }
 
 /// Schedules, and the times at which they were due.

@@ -2,7 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use kiln::sandbox::{DiskLimit, Driver, SandboxState, namespace::NamespaceDriver};
+use kiln::sandbox::{
+    DiskLimit, Driver, SandboxSpec, SandboxState,
+    lease::{HELD, Lease, since_boot},
+    namespace::NamespaceDriver,
+};
 use kiln_records::JobId;
 use nix::{
     sys::signal::{Signal, kill},
@@ -70,16 +74,8 @@ impl Kind for Namespaces {
 pub fn leftovers(job: JobId) -> Vec<String> {
     let processes = processes_of(job).into_iter();
     let mut left: Vec<String> = processes.map(|(pid, name)| format!("process {pid} {name}")).collect();
-    let groups = ["pids", "memory", "cpuacct", "cpu"].map(|controller| {
-        let groups = Path::new("/sys/fs/cgroup").join(controller).join("kiln");
-        groups.join(job.to_string())
-    });
-    left.extend(
-        groups
-            .iter()
-            .filter(|group| group.exists())
-            .map(|group| group.display().to_string()),
-    );
+    let groups = support::cgroups_of(&job.to_string()).into_iter();
+    left.extend(groups.map(|group| group.display().to_string()));
     let loops = tool("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"]);
     left.extend(
         loops
@@ -153,6 +149,50 @@ async fn a_sandbox_is_destroyed_even_if_its_supervisor_hangs() {
     let place = Place::<Namespaces>::new().await;
     let job = place.start("").await;
     kill(supervisor_of(&place, job), Signal::SIGSTOP).unwrap();
+    place.destroy(job).await;
+}
+
+/// The host's control groups, without which a sandbox cannot stand still.
+fn no_groups() -> Option<String> {
+    support::not_root().or_else(|| {
+        let (one, two) = ("/sys/fs/cgroup/freezer", "/sys/fs/cgroup/cgroup.controllers");
+        let is_there = Path::new(one).exists() || Path::new(two).exists();
+        (!is_there).then(|| "the host has no control groups that make processes stand still".to_owned())
+    })
+}
+
+#[tokio::test]
+async fn a_sandbox_stands_still_as_long_as_its_server_shows_no_life() {
+    needs!(Namespaces::lack().or_else(no_groups));
+    let place = Place::<Namespaces>::new().await;
+    let lease = Lease(place.kiln.data().join("lease"));
+    let shows_life = |ago: Duration| fs_err::write(&lease.0, Lease::text(since_boot() - ago)).unwrap();
+    shows_life(Duration::ZERO);
+    let spec = SandboxSpec {
+        lease: Some(lease.clone()),
+        ..place.spec("n=0; while true; do n=$((n+1)); ring tick-$n; sleep 0.1; done")
+    };
+    let job = spec.job;
+    place.driver().start(&spec).await.unwrap();
+    place.wait_for(job, "tick-3").await;
+    let ticks = || {
+        let has_heard = |n: &u32| place.bell.has_heard(&job.to_string(), &format!("tick-{n}"));
+        (1..).take_while(has_heard).count()
+    };
+    // The file is that of a server whose lease has just ended.
+    shows_life(HELD);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let still = ticks();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(ticks(), still, "it did not stand still");
+    assert_eq!(place.driver().look(job).await.unwrap(), SandboxState::Running);
+    // The server is back.
+    shows_life(Duration::ZERO);
+    place.wait_for(job, &format!("tick-{}", still + 3)).await;
+    // What stands still can be removed, too, also when its supervisor is gone.
+    shows_life(HELD);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    kill(supervisor_of(&place, job), Signal::SIGKILL).unwrap();
     place.destroy(job).await;
 }
 

@@ -166,6 +166,7 @@ impl<K: Kind> Place<K> {
             server_url: self.kind.server_url(),
             server_ca_bundle: None,
             in_directory: false,
+            lease: None,
             scratch_from: None,
         }
     }

@@ -1,46 +1,267 @@
-//! Two servers that share their records and their S3.
+//! Servers that share their records and their S3.
 
-use std::sync::Arc;
+use std::{
+    fmt::Write as _,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kiln::artifacts::S3Settings;
 use kiln_s3::EmbeddedS3;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 use crate::faults::{
     invariants::{Observer, check},
     postgres,
-    site::Site,
+    site::{Site, rank},
 };
-use crate::support::{self, Kiln};
+use crate::support::{self, Kiln, Recipe, cgroups_of};
 
 const JOBS: usize = 10;
 
 /// The server's log message after making an image.
 const MADE: &str = "the job has made its image";
 
+/// How soon another server begins a job again, at most: 25 s for the lease, and the rest for this machine.
+const TAKEN_OVER: Duration = Duration::from_secs(40);
+
+/// A database and an S3 service that several servers use.
+struct Shared {
+    dir: TempDir,
+    embedded: EmbeddedS3,
+    settings: S3Settings,
+    database: String,
+}
+
+impl Shared {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let embedded = EmbeddedS3::start(dir.path(), "127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        Self {
+            settings: S3Settings::from(&embedded),
+            embedded,
+            dir,
+            database: tokio::task::block_in_place(|| postgres::Server::shared().new_database()),
+        }
+    }
+
+    /// A server for so many jobs. Its recipes take their packages from a repository at `port`, or from its own.
+    async fn server(&self, jobs: usize, port: Option<u16>, more: &[(&str, &str)]) -> Site {
+        let jobs = jobs.to_string();
+        let mut variables = vec![
+            ("KILN__STORE__URL", self.database.as_str()),
+            ("KILN__S3__ENDPOINT", self.settings.endpoint.as_deref().unwrap()),
+            ("KILN__S3__ACCESS_KEY", self.settings.access_key.as_deref().unwrap()),
+            (
+                "KILN__S3__SECRET_KEY",
+                self.settings.secret_key.as_ref().unwrap().expose(),
+            ),
+            ("KILN__CAPACITY__JOBS", &jobs),
+            ("KILN__WATCH__RETRY_PAUSE", "0s"),
+        ];
+        let ports = port.map(|port| format!("[{port}]"));
+        variables.extend(
+            ports
+                .iter()
+                .map(|ports| ("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str())),
+        );
+        variables.extend(more);
+        let site = Site::start_in(Kiln::new(), &variables).await;
+        site.with_s3(self.dir.path(), self.settings.clone())
+    }
+}
+
+/// A way to a database that can be closed: then nothing gets through, and no connection breaks.
+struct Way {
+    url: String,
+    is_open: watch::Sender<bool>,
+}
+
+impl Way {
+    async fn to(database: &str) -> Self {
+        let (user, place) = database.strip_prefix("postgres://").unwrap().split_once('@').unwrap();
+        let (address, name) = place.split_once('/').unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://{user}@{}/{name}", listener.local_addr().unwrap());
+        let (is_open, open) = watch::channel(true);
+        let address = address.to_owned();
+        tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                let far = TcpStream::connect(&address).await.unwrap();
+                let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+                tokio::spawn(pass_on(near_in, far_out, open.clone()));
+                tokio::spawn(pass_on(far_in, near_out, open.clone()));
+            }
+        });
+        Self { url, is_open }
+    }
+}
+
+async fn pass_on(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut open: watch::Receiver<bool>,
+) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        if open.wait_for(|is_open| *is_open).await.is_err() || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+/// The number of a job's sandboxes in which something runs now.
+fn running(job: &str) -> usize {
+    let groups = cgroups_of(job).into_iter().filter(|group| {
+        let read = |file: &str| fs_err::read_to_string(group.join(file)).unwrap_or_default();
+        let is_one = group.join("freezer.state").exists() || group.join("cgroup.freeze").exists();
+        let is_still = read("freezer.state").trim() == "FROZEN" || read("cgroup.freeze").trim() == "1";
+        is_one && !is_still && !read("cgroup.procs").is_empty()
+    });
+    groups.count()
+}
+
+/// Why it cannot be seen here whether a sandbox stands still.
+fn no_freezer() -> Option<String> {
+    let is_there = ["freezer", "cgroup.controllers"].map(|name| Path::new("/sys/fs/cgroup").join(name).exists());
+    let lack = (!is_there.contains(&true)).then(|| "no control groups make processes stand still here".to_owned());
+    support::not_root().or(lack)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whatever_becomes_of_servers_their_jobs_run_once_at_a_time_and_end_once() {
+    needs!(support::no_namespaces(), no_freezer());
+    let shared = Shared::new().await;
+    let way = Way::to(&shared.database).await;
+    let killed = shared.server(1, None, &[]).await;
+    let port = Some(killed.repository_port());
+    let stopped = shared.server(1, port, &[]).await;
+    let cut_off = shared.server(1, port, &[("KILN__STORE__URL", &way.url)]).await;
+    let recipe = killed.recipe("slow", Recipe::with_script("sleep 20"));
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        jobs.push(killed.submit(&recipe).await);
+    }
+    for job in &jobs {
+        killed.wait_until(job, "building", |job| rank(job) >= 7).await;
+    }
+    let survivor = Arc::new(shared.server(3, port, &[]).await);
+    let observer = Observer::of(&survivor);
+
+    killed.down(Signal::SIGKILL);
+    kill(stopped.server_pid().unwrap(), Signal::SIGSTOP).unwrap();
+    way.is_open.send_replace(false);
+    let begun = Instant::now();
+    let mut taken_over = None;
+    // Until some time after all have run again.
+    while taken_over.is_none_or(|at: Duration| begun.elapsed() < at + Duration::from_secs(3)) {
+        let mut said = String::new();
+        let mut again = 0;
+        for job in &jobs {
+            let running = running(job);
+            assert!(running <= 1, "job {job} runs {running} times at {:?}", begun.elapsed());
+            let progress = survivor.progress(job).await;
+            write!(said, "{} {} ", progress["attempt"], progress["state"]).unwrap();
+            again += usize::from(progress["attempt"] == 2 && rank(&progress) >= 2);
+        }
+        if again == jobs.len() && taken_over.is_none() {
+            taken_over = Some(begun.elapsed());
+        }
+        assert!(begun.elapsed() < 2 * TAKEN_OVER, "{said}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let taken_over = taken_over.unwrap();
+    println!("all jobs run again after {taken_over:?}");
+    assert!(taken_over < TAKEN_OVER, "{taken_over:?}");
+
+    // All are back while the jobs run elsewhere.
+    kill(stopped.server_pid().unwrap(), Signal::SIGCONT).unwrap();
+    way.is_open.send_replace(true);
+    killed.up().await;
+    let mut ended = Vec::new();
+    while ended.len() < jobs.len() {
+        ended.clear();
+        for job in &jobs {
+            let running = running(job);
+            assert!(running <= 1, "job {job} runs {running} times");
+            let progress = survivor.progress(job).await;
+            ended.extend((rank(&progress) == 11).then_some(progress));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let attempts: Vec<(&Value, &Value)> = ended.iter().map(|job| (&job["state"], &job["attempt"])).collect();
+    assert!(
+        attempts
+            .iter()
+            .all(|(state, attempt)| *state == "success" && *attempt == 2),
+        "{attempts:?}"
+    );
+    // What was left on the hosts of the other servers is cleared away.
+    let is_clean = || jobs.iter().all(|job| cgroups_of(job).is_empty());
+    let is_clean = tokio::task::block_in_place(|| support::eventually(Duration::from_secs(30), is_clean));
+    assert!(
+        is_clean,
+        "{:?}",
+        jobs.iter().map(|job| cgroups_of(job)).collect::<Vec<_>>()
+    );
+    for site in [&killed, &stopped, &cut_off] {
+        site.down(Signal::SIGTERM).unwrap();
+        site.kiln.assert_clean();
+    }
+    let ends = check(&survivor, &observer).await;
+    assert_eq!(ends.success, jobs.len(), "{ends:?}");
+    shared.embedded.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_job_that_is_cancelled_through_another_server_ends_at_once() {
+    needs!(support::no_namespaces());
+    let shared = Shared::new().await;
+    let owner = shared.server(1, None, &[]).await;
+    let recipe = owner.recipe("slow", Recipe::with_script("sleep 600"));
+    let job = owner.submit(&recipe).await;
+    owner.wait_until(&job, "building", |job| rank(job) >= 7).await;
+    // It cannot run a job itself.
+    let other = shared.server(1, None, &[("KILN__JOBS__RUN", "false")]).await;
+    let asked = Instant::now();
+    other.asked("DELETE", &format!("/v3/jobs/{job}"), None).await;
+    while !cgroups_of(&job).is_empty() {
+        assert!(asked.elapsed() < Duration::from_secs(30), "it still runs");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let took = asked.elapsed();
+    println!("the sandbox was gone after {took:?}");
+    // Without news of other servers, the owner looks every ten seconds.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let sandboxes = owner.kiln.data().join("sandboxes");
+    let is_clear = || fs_err::read_dir(&sandboxes).unwrap().next().is_none();
+    assert!(tokio::task::block_in_place(|| support::eventually(
+        Duration::from_secs(30),
+        is_clear
+    )));
+    owner.down(Signal::SIGTERM).unwrap();
+    owner.kiln.assert_clean();
+    shared.embedded.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_servers_share_the_jobs() {
     needs!(support::no_namespaces());
-    let dir = tempfile::tempdir().unwrap();
-    let embedded = EmbeddedS3::start(dir.path(), "127.0.0.1:0".parse().unwrap())
-        .await
-        .unwrap();
-    let settings = S3Settings::from(&embedded);
-    let url = tokio::task::block_in_place(|| postgres::Server::shared().new_database());
-    let variables = [
-        ("KILN__STORE__URL", url.as_str()),
-        ("KILN__S3__ENDPOINT", settings.endpoint.as_deref().unwrap()),
-        ("KILN__S3__ACCESS_KEY", settings.access_key.as_deref().unwrap()),
-        ("KILN__S3__SECRET_KEY", settings.secret_key.as_ref().unwrap().expose()),
-        ("KILN__CAPACITY__JOBS", "1"),
-    ];
-    let first = Site::start_in(Kiln::new(), &variables)
-        .await
-        .with_s3(dir.path(), settings.clone());
-    let ports = format!("[{}]", first.repository_port());
-    let others = [&variables[..], &[("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str())]].concat();
-    let second = Site::start_in(Kiln::new(), &others).await;
-    let first = Arc::new(first);
+    let shared = Shared::new().await;
+    let first = Arc::new(shared.server(1, None, &[]).await);
+    let second = shared.server(1, Some(first.repository_port()), &[]).await;
     let observer = Observer::of(&first);
     let recipe = first.small_recipe();
     let mut jobs = Vec::new();
@@ -59,5 +280,5 @@ async fn two_servers_share_the_jobs() {
     assert_eq!(ends.success, JOBS, "{ends:?}");
     println!("the second server has made {by_second} of {JOBS} images");
     assert!((1..JOBS).contains(&by_second), "one server did everything: {by_second}");
-    embedded.shutdown().await;
+    shared.embedded.shutdown().await;
 }

@@ -1,5 +1,8 @@
 //! How jobs are carried out.
 
+use std::time::Duration;
+
+use futures::future::join_all;
 use kiln::store::{JobFilter, StoreError, StoredRun};
 use kiln_records::{
     Code, Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
@@ -16,12 +19,15 @@ on_both!(
     only_what_is_open_is_looked_at,
     the_last_runs_of_a_recipe,
     what_a_deleted_job_left_is_not_forgotten,
-    servers_are_known_by_when_they_were_alive
+    servers_show_life_and_say_what_they_offer,
+    a_site_has_one_id,
+    servers_give_room_at_a_shared_place_one_after_the_other
 );
 
 fn run() -> Run {
     Run::new(Plan {
         place: Some("local".to_owned()),
+        host: None,
         driver: kiln_records::run::DriverKind::Namespace,
         own_kernel: false,
         how: How::Emulated,
@@ -217,18 +223,43 @@ async fn what_a_deleted_job_left_is_not_forgotten(place: &Place) {
     assert_eq!(store.deleted_runs().await.unwrap().len(), 1500);
 }
 
-async fn servers_are_known_by_when_they_were_alive(place: &Place) {
+async fn servers_show_life_and_say_what_they_offer(place: &Place) {
     let store = place.open().await;
     let (one, two) = (ServerId::new(), ServerId::new());
-    let at = |second: i64| Moment::from_micros(second * 1_000_000);
-    store.note_server(one, at(1)).await.unwrap();
-    store.note_server(two, at(2)).await.unwrap();
-    assert_eq!(store.servers_since(at(2)).await.unwrap(), [two]);
-    store.note_server(one, at(3)).await.unwrap();
-    assert_eq!(store.servers_since(at(3)).await.unwrap(), [one]);
-    assert_eq!(store.servers_since(at(4)).await.unwrap(), []);
-    assert_eq!(store.servers_since(at(1)).await.unwrap().len(), 2);
+    store.show_life(one, None).await.unwrap();
+    store.show_life(two, Some("{}")).await.unwrap();
+    let of = async |id| {
+        let rows = store.servers().await.unwrap();
+        rows.into_iter().find(|row| row.id == id)
+    };
+    let (first, other) = (of(one).await.unwrap(), of(two).await.unwrap());
+    assert_eq!((first.offers, other.offers.as_deref()), (None, Some("{}")));
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    store.show_life(one, Some("[]")).await.unwrap();
+    let now = of(one).await.unwrap();
+    assert_eq!(now.offers.as_deref(), Some("[]"));
+    assert!(now.mark != first.mark && of(two).await.unwrap().mark == other.mark);
+    store.forget_old_servers().await.unwrap();
     store.forget_server(one).await.unwrap();
     store.forget_server(one).await.unwrap();
-    assert_eq!(store.servers_since(at(1)).await.unwrap(), [two]);
+    assert_eq!(store.servers().await.unwrap().len(), 1);
+}
+
+async fn a_site_has_one_id(place: &Place) {
+    let (one, two) = (place.open().await, place.open().await);
+    let ids = join_all([&one, &two, &one, &two].map(|store| store.site_id())).await;
+    let first = ids[0].as_ref().unwrap();
+    assert!(ids.iter().all(|id| id.as_ref().unwrap() == first));
+}
+
+async fn servers_give_room_at_a_shared_place_one_after_the_other(place: &Place) {
+    let (one, two) = (place.open().await, place.open().await);
+    let held = one.lock_place("x1").await.unwrap();
+    assert!(held.is_some());
+    // Other places are free.
+    assert!(two.lock_place("x2").await.unwrap().is_some());
+    // No other server can use an SQLite file.
+    assert_eq!(two.lock_place("x1").await.unwrap().is_none(), one.is_shared());
+    drop(held);
+    assert!(two.lock_place("x1").await.unwrap().is_some());
 }

@@ -566,9 +566,9 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 /// Control groups of a job, of either version.
 pub fn cgroups_of(job: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
-    let mut candidates: Vec<_> = ["pids", "memory", "cpu"]
+    let mut parents: Vec<_> = ["pids", "memory", "cpu", "freezer"]
         .iter()
-        .map(|controller| mount.join(controller).join("kiln").join(job))
+        .map(|controller| mount.join(controller).join("kiln"))
         .collect();
     let own = fs_err::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = own
@@ -576,9 +576,12 @@ pub fn cgroups_of(job: &str) -> Vec<PathBuf> {
         .find_map(|line| line.strip_prefix("0::/"))
         .unwrap_or_default()
         .to_owned();
-    candidates.push(mount.join(own).join(format!("kiln-{job}")));
-    candidates.retain(|dir| dir.exists());
-    candidates
+    parents.push(mount.join(own));
+    let groups = parents
+        .into_iter()
+        .flat_map(|parent| fs_err::read_dir(parent).into_iter().flatten());
+    let groups = groups.map_while(Result::ok).map(|entry| entry.path());
+    groups.filter(|group| group.to_string_lossy().contains(job)).collect()
 }
 
 /// Runs a command that must succeed.

@@ -18,7 +18,10 @@ use reqwest::{Certificate, Client, Url, redirect::Policy};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::Mutex;
 
-use crate::config::{OidcSettings, is_private, names_here};
+use crate::{
+    config::{OidcSettings, is_private},
+    settings::names_here,
+};
 
 /// The shortest interval between two readings.
 const AT_MOST_EVERY: Duration = Duration::from_mins(1);

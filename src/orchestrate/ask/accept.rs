@@ -76,6 +76,7 @@ impl Orchestrator {
             .collect();
         let mut run = Run::new(Plan {
             place: None,
+            host: None,
             driver: DriverKind::default(),
             own_kernel: new.own_kernel,
             how: How::Native,

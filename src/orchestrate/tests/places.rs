@@ -58,6 +58,7 @@ async fn a_kind_of_sandbox_that_the_site_prefers_is_waited_for_until_it_is_known
     let equipment = Arc::new(Equipment::new(Agents::beside("/none".into()), [toolbox(Arch::host())]));
     let local = Place::new(Some(Arch::host()));
     let places = Places::new(
+        ServerId::new(),
         local,
         Arch::host(),
         Vec::new(),
@@ -73,7 +74,7 @@ async fn a_kind_of_sandbox_that_the_site_prefers_is_waited_for_until_it_is_known
             drivers: drivers.to_vec(),
             ..IsolationSettings::default()
         };
-        places.decide(wish, &rule, |_| 0)
+        places.decide(wish, &rule, false, |_, _| 0)
     };
     let driver = |decision: Decision| match decision {
         Decision::Placed(placement) => Some(placement.driver),

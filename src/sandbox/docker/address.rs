@@ -2,7 +2,9 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::remote_nodes::RemoteNodeSettings;
+use reqwest::Url;
+
+use crate::{remote_nodes::RemoteNodeSettings, settings::names_here};
 
 /// How to reach an engine.
 #[derive(Debug, Clone)]
@@ -26,6 +28,18 @@ pub enum EngineAddress {
         /// How to log in there.
         login: RemoteNodeSettings,
     },
+}
+
+impl EngineAddress {
+    /// Whether the same address leads to the same engine from every host.
+    pub fn is_shared(&self) -> bool {
+        let host = match self {
+            Self::Socket(_) => return false,
+            Self::Tls { host, .. } | Self::Ssh { host, .. } => host,
+        };
+        let is_here = |url: Url| names_here(&url);
+        !Url::parse(&format!("tcp://{host}")).is_ok_and(is_here)
+    }
 }
 
 impl fmt::Display for EngineAddress {

@@ -83,6 +83,10 @@ impl Driver for DockerDriver {
         within(PROBING, "show its capacity", self.measure()).await
     }
 
+    fn is_shared(&self) -> bool {
+        self.settings.engine.is_shared()
+    }
+
     fn kind(&self, kernel: Kernel) -> DriverKind {
         match kernel {
             Kernel::Shared => DriverKind::Docker,

@@ -57,6 +57,7 @@ fn plan_v1(mount: &Path, name: &str, limits: &Limits) -> Plan {
         // Made even without a limit, since they count usage.
         (group("memory"), memory.into_iter().collect()),
         (group("cpuacct"), Vec::new()),
+        (group("freezer"), Vec::new()),
     ];
     if let Some(cpus) = limits.cpus {
         plan.push((
@@ -98,7 +99,7 @@ impl Cgroup {
                     .iter()
                     .try_for_each(|(file, value)| fs_err::write(dir.join(file), value))
             });
-            // A controller that would only count may be missing.
+            // A controller without limits may be missing.
             if made.is_err() && files.is_empty() {
                 continue;
             }
@@ -119,6 +120,21 @@ impl Cgroup {
             fs_err::write(dir.join("cgroup.procs"), pid.to_string())
                 .map_err(|error| Failure::io("cannot limit the sandbox", &error))
         })
+    }
+
+    /// Makes all processes of the groups stand still, or go on.
+    ///
+    /// # Errors
+    ///
+    /// When the host has no group for that.
+    pub(super) fn stand_still(&self, still: bool) -> std::io::Result<()> {
+        let mut outcome = Err(ErrorKind::NotFound.into());
+        for dir in &self.dirs {
+            if let Some(done) = stand_still(dir, still) {
+                outcome = Ok(done?);
+            }
+        }
+        outcome
     }
 
     /// The counters of the groups.
@@ -147,6 +163,10 @@ pub(super) fn remove_by_name(name: &str) -> Result<(), Failure> {
 pub(super) fn kill_by_name(name: &str) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::io("cannot kill what is left of a sandbox", &error);
     for dir in groups_of(name)? {
+        // On version 1 a process that stands still does not even end.
+        let _ = stand_still(&dir, false);
+    }
+    for dir in groups_of(name)? {
         // Version 2 has a file for this. If neither file exists, there is no group.
         if dir.join("cgroup.kill").try_exists().map_err(failed)? {
             let _ = fs_err::write(dir.join("cgroup.kill"), "1");
@@ -168,9 +188,20 @@ pub(super) fn kill_by_name(name: &str) -> Result<(), Failure> {
 fn groups_of(name: &str) -> Result<Vec<PathBuf>, Failure> {
     let mount = Path::new(MOUNT);
     let own = own_v2_group(mount).map_err(|error| Failure::io("cannot find a sandbox's control groups", &error))?;
-    let controllers = ["pids", "memory", "cpuacct", "cpu"].iter();
+    let controllers = ["pids", "memory", "cpuacct", "freezer", "cpu"].iter();
     let v1 = controllers.map(|controller| mount.join(controller).join("kiln").join(name));
     Ok(v1.chain(own.map(|own| own.join(format!("kiln-{name}")))).collect())
+}
+
+/// Makes the processes of a group stand still, or go on. `None` if the group has no file for that: version 2 has it in every
+/// group, version 1 in those of one controller.
+fn stand_still(dir: &Path, still: bool) -> Option<std::io::Result<()>> {
+    let words = [("cgroup.freeze", ["0", "1"]), ("freezer.state", ["THAWED", "FROZEN"])];
+    let (file, word) = words.into_iter().find_map(|(file, [go, stop])| {
+        let file = dir.join(file);
+        file.exists().then_some((file, if still { stop } else { go }))
+    })?;
+    Some(fs_err::write(file, word))
 }
 
 /// Makes a group, and its parent that all sandboxes share. Outside the control group file system it would be a plain

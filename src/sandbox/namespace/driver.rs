@@ -1,6 +1,6 @@
 //! The namespace driver's sandboxes of jobs. Starts and kills supervisors, and touches files of sandboxes.
 
-use std::{path::Path, process::Stdio, sync::PoisonError, time::Duration};
+use std::{os::unix::fs::MetadataExt, path::Path, process::Stdio, sync::PoisonError, time::Duration};
 
 use async_trait::async_trait;
 use kiln_records::{Code, Failure, JobId, arch::Arch};
@@ -113,7 +113,7 @@ impl Driver for NamespaceDriver {
         }
         let mut usage = files.usage()?.unwrap_or_default();
         // The note is up to a second old, and a build that lost a process may fail at once.
-        let kills = cgroup::counters_by_name(&job.to_string())?
+        let kills = cgroup::counters_by_name(&self.group_of(job)?)?
             .oom_kills()
             .map_err(|error| Failure::io("cannot see whether a process was killed for lack of memory", &error))?;
         usage.oom_kills = usage.oom_kills.max(kills);
@@ -122,7 +122,8 @@ impl Driver for NamespaceDriver {
 
     async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
         let files = self.files(job);
-        end(job, &files).await?;
+        let group = self.group_of(job)?;
+        end(&group, &files).await?;
         let keep = scratch == Scratch::Keep && (files.is_kept()? || keep_scratch(&files)?);
         if !keep {
             for kernel in [Kernel::Shared, Kernel::Own] {
@@ -130,7 +131,7 @@ impl Driver for NamespaceDriver {
             }
             self.empty(files.dir()).await?;
         }
-        remove_groups(job).await?;
+        remove_groups(group).await?;
         if !keep {
             files::remove_file(&files.keep())?;
         }
@@ -218,6 +219,7 @@ impl NamespaceDriver {
             dir: self.dir_of(sandbox.job),
             task: Task::RunAgent(Box::new(AgentTask {
                 name: sandbox.job.to_string(),
+                group: self.group_of(sandbox.job)?,
                 toolbox: sandbox.toolbox.tree.clone(),
                 agent: sandbox.agent.clone(),
                 doors: sandbox.doors_dir.clone(),
@@ -228,8 +230,17 @@ impl NamespaceDriver {
                 machine,
                 attached: self.lifelines.is_some(),
                 in_directory: sandbox.in_directory,
+                lease: sandbox.lease.clone(),
             })),
         })
+    }
+
+    /// The name of a sandbox's control groups. Another data directory on this host may have a sandbox of the same job, if two
+    /// servers share their records: the directory's number tells them apart.
+    fn group_of(&self, job: JobId) -> Result<String, Failure> {
+        let of_dir = fs_err::metadata(&self.sandboxes);
+        let of_dir = of_dir.map_err(|error| Failure::io("cannot look at the directory of sandboxes", &error))?;
+        Ok(format!("{job}-{}", of_dir.ino()))
     }
 
     /// Removes a directory and its content.
@@ -294,7 +305,7 @@ fn keep_scratch(files: &Files) -> Result<bool, Failure> {
 }
 
 /// Ends every process of a sandbox.
-async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
+async fn end(group: &str, files: &Files) -> Result<(), Failure> {
     if has_ended(files, Duration::ZERO).await? {
         return Ok(());
     }
@@ -304,7 +315,7 @@ async fn end(job: JobId, files: &Files) -> Result<(), Failure> {
         return Ok(());
     }
     files.kill_supervisor()?;
-    cgroup::kill_by_name(&job.to_string())?;
+    cgroup::kill_by_name(group)?;
     if has_ended(files, PATIENCE).await? {
         return Ok(());
     }

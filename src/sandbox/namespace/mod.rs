@@ -68,8 +68,8 @@ pub struct NamespaceDriver {
     lifelines: Option<Arc<Mutex<Vec<UnixStream>>>>,
 }
 
-async fn remove_groups(job: JobId) -> Result<(), Failure> {
-    let removed = tokio::task::spawn_blocking(move || cgroup::remove_by_name(&job.to_string())).await;
+async fn remove_groups(group: String) -> Result<(), Failure> {
+    let removed = tokio::task::spawn_blocking(move || cgroup::remove_by_name(&group)).await;
     removed.map_err(|error| Failure::new(Code::SandboxLost, error))?
 }
 

@@ -10,7 +10,7 @@ use kiln_records::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::{Limits, Network, Reach, Usage, microvm::VmSpec};
+use crate::sandbox::{Limits, Network, Reach, Usage, lease::Lease, microvm::VmSpec};
 
 /// The task of one supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,8 +47,10 @@ pub(super) enum Task {
 /// A sandbox with an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AgentTask {
-    /// Names the control groups, and the host inside.
+    /// Names the host inside.
     pub(super) name: String,
+    /// Names the control groups.
+    pub(super) group: String,
     /// The unpacked toolbox.
     pub(super) toolbox: PathBuf,
     /// The agent's file.
@@ -70,6 +72,9 @@ pub(super) struct AgentTask {
     pub(super) attached: bool,
     /// Whether its files are kept in a directory even if they could be in one file with a size.
     pub(super) in_directory: bool,
+    /// The lease without which the sandbox stands still.
+    #[serde(default)]
+    pub(super) lease: Option<Lease>,
 }
 
 impl AgentTask {

@@ -42,7 +42,7 @@ use super::{
     init::Outlets,
     network::Slirp,
     plan::{AgentTask, Plan, Report, Task},
-    watch::Watch,
+    watch::{LeaseWatch, Watch},
     words::Words,
 };
 use crate::sandbox::{DiskLimit, Kernel, Limits, microvm::Accelerator};
@@ -143,7 +143,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         None => DiskGauge::None,
     };
     let mut cgroup = match plan.agent() {
-        Some(agent) => Cgroup::create(&agent.name, &host_limits(agent)).unwrap_or_else(|failure| {
+        Some(agent) => Cgroup::create(&agent.group, &host_limits(agent)).unwrap_or_else(|failure| {
             report.warn(failure.detail);
             Cgroup::default()
         }),
@@ -187,6 +187,7 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         guest,
         slirp,
         meter: Meter::new(gauge),
+        lease: plan.agent().and_then(|agent| agent.lease.clone()).map(LeaseWatch::new),
     };
     let (exit_code, lost) = watch.until_the_end_of(entrance, &cgroup);
     report.exit_code = exit_code;

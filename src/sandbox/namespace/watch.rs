@@ -1,6 +1,9 @@
 //! The supervisor's loop while its sandbox runs. Polls descriptors and files, and kills the entrance.
 
-use std::os::{fd::AsFd, unix::net::UnixStream};
+use std::{
+    os::{fd::AsFd, unix::net::UnixStream},
+    time::{Duration, Instant},
+};
 
 use kiln_inside::room::Meter;
 use kiln_records::{Code, Failure, guest::GuestReport};
@@ -15,10 +18,17 @@ use nix::{
 };
 
 use super::{cgroup::Cgroup, files::Files, guest::Guest, network::Slirp, words::Words};
+use crate::sandbox::lease::Lease;
 
 /// Interval at which the supervisor checks whether the sandbox has ended or has to end, in milliseconds. Neither event
 /// has a descriptor that `poll` could watch together with the others, short of Linux-only process handles.
 const LOOK_EVERY_MS: u16 = 20;
+
+/// Interval at which it checks whether its server has a lease.
+const LEASE_EVERY: Duration = Duration::from_millis(500);
+
+/// The longest time for which a sandbox waits for its server's return.
+const LONGEST_STILL: Duration = Duration::from_mins(30);
 
 /// Everything that the loop looks after.
 #[derive(Debug)]
@@ -32,6 +42,55 @@ pub(super) struct Watch<'a> {
     pub(super) guest: Option<Guest>,
     pub(super) slirp: Option<Slirp>,
     pub(super) meter: Meter,
+    /// For a sandbox whose job another server may take.
+    pub(super) lease: Option<LeaseWatch>,
+}
+
+/// The lease of a sandbox, and what its loss has led to.
+#[derive(Debug)]
+pub(super) struct LeaseWatch {
+    lease: Lease,
+    looked: Instant,
+    /// Since when the sandbox has stood still, without the time while the host slept.
+    still: Option<Instant>,
+}
+
+impl LeaseWatch {
+    pub(super) fn new(lease: Lease) -> Self {
+        let (looked, still) = (Instant::now(), None);
+        Self { lease, looked, still }
+    }
+
+    /// Makes the sandbox stand still as long as its server has no lease. Returns why it has to end instead.
+    fn look(&mut self, cgroup: &Cgroup) -> Option<Failure> {
+        if self.looked.elapsed() < LEASE_EVERY {
+            return None;
+        }
+        self.looked = Instant::now();
+        let lost = |detail: String| {
+            Failure::new(Code::ServerLost, detail).hint("the job is tried again; see why its server did not run")
+        };
+        match (self.lease.is_held(), self.still) {
+            (true, None) => None,
+            (true, Some(_)) => {
+                self.still = None;
+                let error = cgroup.stand_still(false).err()?;
+                Some(lost(format!("the sandbox does not go on: {error}")))
+            }
+            (false, None) => {
+                self.still = Some(Instant::now());
+                let error = cgroup.stand_still(true).err()?;
+                Some(lost(format!(
+                    "its server shows no life, and the sandbox cannot wait for it: {error}"
+                )))
+            }
+            (false, Some(since)) if since.elapsed() > LONGEST_STILL => {
+                let detail = format!("its server has shown no life for {} s", LONGEST_STILL.as_secs());
+                Some(lost(detail))
+            }
+            (false, Some(_)) => None,
+        }
+    }
 }
 
 impl Watch<'_> {
@@ -58,10 +117,15 @@ impl Watch<'_> {
                 let _ = files.write_usage(&usage);
             }
             lost = self.slirp.as_mut().and_then(Slirp::is_lost);
+            if let Some(lease) = &mut self.lease {
+                lost = lost.or(lease.look(cgroup));
+            }
             // A request that cannot be looked for is found at the next look.
             let asked = (self.files.as_ref()).is_some_and(|files| files.is_to_end().unwrap_or(false));
             if kiln_left || lost.is_some() || asked {
                 killed = true;
+                // What stands still does not end on every kernel.
+                let _ = cgroup.stand_still(false);
                 let _ = kill(entrance, Signal::SIGKILL);
             }
         }

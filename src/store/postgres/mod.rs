@@ -6,16 +6,22 @@ mod sql;
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{StreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
-    ConnectOptions, Connection, Execute, Executor, PgConnection, Pool, Postgres,
-    postgres::{PgConnectOptions, PgPoolOptions, PgRow},
+    ConnectOptions, Connection, Execute, Executor, PgConnection, Pool, Postgres, QueryBuilder, Row,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow},
 };
 
-use super::{Lock, Result, StoreError, fault};
+use super::{Lock, News, PlaceLock, Result, StoreError, fault};
 
 /// How long to wait for the server, or for a free connection.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait for another server that gives its jobs room at a place.
+const PLACE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The channel on which the triggers of the jobs' table tell of changes.
+const JOBS_CHANNEL: &str = "kiln_jobs";
 
 /// The most connections.
 const CONNECTIONS: u32 = 16;
@@ -62,6 +68,12 @@ impl Readers {
 
 /// The SQL function for the larger of two numbers.
 const LATEST: &str = "greatest";
+
+/// The database's own clock, in microseconds since 1970.
+const CLOCK: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
+
+/// Whether servers on other hosts may use such a database, too.
+const IS_SHARED: bool = true;
 
 /// Records in a PostgreSQL database.
 pub struct PostgresStore {
@@ -146,6 +158,39 @@ impl PostgresStore {
         self.write_one(statement).await
     }
 
+    /// A transaction that has the lock of a place. It takes no row, and ends when it is dropped.
+    async fn place_lock(&self, place: &str) -> Result<Option<PlaceLock>> {
+        let mut transaction = self.pool.begin().await?;
+        let until = tokio::time::Instant::now() + PLACE_PATIENCE;
+        loop {
+            let mut statement = QueryBuilder::new("SELECT pg_try_advisory_xact_lock(hashtextextended(");
+            statement
+                .push_bind(format!("place {place}"))
+                .push(", 7740398493674204011))");
+            let row = transaction.fetch_one(statement.build()).await?;
+            if row.try_get(0)? {
+                let _transaction: Option<Box<dyn std::any::Any + Send + Sync>> = Some(Box::new(transaction));
+                return Ok(Some(PlaceLock { _transaction }));
+            }
+            if tokio::time::Instant::now() > until {
+                return Ok(None);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What the triggers of the jobs' table tell, on a connection of its own.
+    async fn listen(&self) -> Result<BoxStream<'static, Result<News>>> {
+        let mut listener = PgListener::connect_with(&self.pool).await?;
+        listener.listen(JOBS_CHANNEL).await?;
+        let news = listener.into_stream().filter_map(async |told| match told {
+            // A payload in words of a later version is no news for this one.
+            Ok(told) => news(told.payload()).map(Ok),
+            Err(error) => Some(Err(error.into())),
+        });
+        Ok(news.boxed())
+    }
+
     /// Connections for reading.
     fn readers(&self) -> &Readers {
         &self.readers
@@ -155,6 +200,14 @@ impl PostgresStore {
     async fn finish(&self) {
         self.pool.close().await;
     }
+}
+
+/// A job's id, and what happened to it.
+fn news(payload: &str) -> Option<News> {
+    let (job, what) = payload.split_once(' ')?;
+    let is_over = matches!(what, "ended" | "deleted");
+    let job = job.parse().ok()?;
+    Some(News { job, is_over })
 }
 
 /// Server and database, without user and password.

@@ -3,7 +3,7 @@
 //! Every operation that adds to a log or removes from it takes the row of `job_pulses` first, so that they run in
 //! turn.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use async_trait::async_trait;
 use bytesize::ByteSize;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kiln_records::{JobId, LogLine, LogRow, LogStream, Moment, Step, log};
 use sqlx::{Executor, Row as _};
 
-use super::{Connection, Row, Statement, ThisStore, runs::parsed};
+use super::{super::CLOCK, Connection, Row, Statement, ThisStore, runs::parsed};
 use crate::store::{Appended, JobLogs, Lock, LogRows, Pulse, Result, StoreError};
 
 /// The most lines in one statement: databases take no more than some ten thousand values.
@@ -37,7 +37,7 @@ impl JobLogs for ThisStore {
         let said = said.to_owned();
         self.write(Lock::Shared, move |db| {
             Box::pin(async move {
-                let Some(row) = db.fetch_optional(hear(job, attempt, now).build()).await? else {
+                let Some(row) = db.fetch_optional(hear(job, attempt).build()).await? else {
                     return Ok(Appended::OldAttempt);
                 };
                 let (seq, expected) = (number(&row, 0)?, number(&row, 1)?);
@@ -63,7 +63,6 @@ impl JobLogs for ThisStore {
                 }
                 add(db, job, seq, &lines, now).await?;
                 if !fresh.is_empty() || progressed {
-                    let progressed = progressed.then_some(now);
                     db.execute(advance(job, lines.len(), fresh.len(), &room, progressed).build())
                         .await?;
                 }
@@ -123,15 +122,16 @@ impl JobLogs for ThisStore {
     }
 
     async fn pulse(&self, job: JobId) -> Result<Option<Pulse>> {
-        let mut statement =
-            Statement::new("SELECT attempt, heard, progressed, bytes, bytes_before FROM job_pulses WHERE job = ");
+        let mut statement = Statement::new(format!(
+            "SELECT attempt, {CLOCK} - heard, {CLOCK} - progressed, bytes, bytes_before FROM job_pulses WHERE job = "
+        ));
         statement.push_bind(job.to_string()).push(" AND attempt >= 0");
         let row = self.readers().fetch_optional(statement.build()).await?;
         let read = |row: Row| {
             Ok(Pulse {
                 attempt: u32::try_from(number(&row, 0)?).map_err(|_| damaged("attempt"))?,
-                heard: Moment::from_micros(row.try_get(1)?),
-                progressed: Moment::from_micros(row.try_get(2)?),
+                unheard: ago(row.try_get(1)?),
+                silent: ago(row.try_get(2)?),
                 log_bytes: number(&row, 3)?,
                 log_bytes_before: number(&row, 4)?,
             })
@@ -194,7 +194,7 @@ impl Room {
 /// Records that an agent was heard. Returns the numbers of the log's next line and of the agent's next event, the size
 /// of the log and of earlier attempts' part of it, and the number of lines that were refused. No row means that a later
 /// attempt was heard.
-pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
+pub(super) fn hear(job: JobId, attempt: u32) -> Statement {
     let mut statement =
         Statement::new("INSERT INTO job_pulses (job, next, attempt, agent_next, heard, progressed) VALUES (");
     let mut values = statement.separated(", ");
@@ -202,7 +202,7 @@ pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
         .push_bind(job.to_string())
         .push("0")
         .push_bind(i64::from(attempt));
-    values.push("0").push_bind(now.micros()).push_bind(now.micros());
+    values.push("0").push(CLOCK).push(CLOCK);
     statement.push(
         ") ON CONFLICT (job) DO UPDATE SET attempt = excluded.attempt, heard = excluded.heard, \
          agent_next = CASE WHEN job_pulses.attempt < excluded.attempt THEN 0 ELSE job_pulses.agent_next END, \
@@ -217,7 +217,7 @@ pub(super) fn hear(job: JobId, attempt: u32, now: Moment) -> Statement {
 }
 
 /// Counts lines and an agent's events, and records the size of the log and progress of the job.
-pub(super) fn advance(job: JobId, lines: usize, events: usize, room: &Room, progressed: Option<Moment>) -> Statement {
+pub(super) fn advance(job: JobId, lines: usize, events: usize, room: &Room, progressed: bool) -> Statement {
     let mut statement = Statement::new(format!(
         "UPDATE job_pulses SET next = next + {lines}, agent_next = agent_next + {events}"
     ));
@@ -227,8 +227,8 @@ pub(super) fn advance(job: JobId, lines: usize, events: usize, room: &Room, prog
     statement
         .push(", refused = ")
         .push_bind(i64::try_from(room.refused).unwrap_or(i64::MAX));
-    if let Some(now) = progressed {
-        statement.push(", progressed = ").push_bind(now.micros());
+    if progressed {
+        statement.push(", progressed = ").push(CLOCK);
     }
     statement.push(" WHERE job = ").push_bind(job.to_string());
     statement
@@ -307,6 +307,11 @@ fn read(row: &Row) -> Result<LogRow> {
 fn moment(micros: i64) -> Result<Timestamp> {
     let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).map_err(|_| damaged("agent_time"))?;
     Timestamp::new(micros.div_euclid(1_000_000), nanos).map_err(|_| damaged("agent_time"))
+}
+
+/// A time that has passed; none when the clock was set back meanwhile.
+fn ago(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
 fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, wanted: &str) -> Option<T> {

@@ -15,6 +15,7 @@ pub(super) mod plans;
 mod rows;
 mod runs;
 mod schedules;
+mod servers;
 mod statements;
 mod tokens;
 

@@ -87,7 +87,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
             add(&format!("log after {after:?}"), &statement, true);
         }
     }
-    add("hear", &logs::hear(job.id, 1, Moment::from_micros(1)), false);
+    add("hear", &logs::hear(job.id, 1), false);
     add(
         "advance",
         &logs::advance(
@@ -99,7 +99,7 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
                 end: 0,
                 refused: 0,
             },
-            Some(Moment::from_micros(1)),
+            true,
         ),
         false,
     );

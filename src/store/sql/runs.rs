@@ -1,7 +1,7 @@
 //! Implements [`Runs`]: the state of jobs that Kiln runs. Touches the store's database only.
 
 use async_trait::async_trait;
-use kiln_records::{Job, JobId, Moment, Run, ServerId};
+use kiln_records::{Job, JobId, Run};
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
@@ -72,26 +72,6 @@ impl Runs for ThisStore {
         let mut statement = Statement::new("DELETE FROM deleted_jobs WHERE id = ");
         statement.push_bind(id.to_string());
         self.write_one_from_reserve(statement).await.map(|_| ())
-    }
-
-    async fn note_server(&self, id: ServerId, now: Moment) -> Result<()> {
-        let mut statement = Statement::new("INSERT INTO servers (id, seen) VALUES (");
-        statement.push_bind(id.to_string()).push(", ").push_bind(now.micros());
-        statement.push(") ON CONFLICT (id) DO UPDATE SET seen = excluded.seen");
-        self.write_one(statement).await.map(|_| ())
-    }
-
-    async fn forget_server(&self, id: ServerId) -> Result<()> {
-        let mut statement = Statement::new("DELETE FROM servers WHERE id = ");
-        statement.push_bind(id.to_string());
-        self.write_one_from_reserve(statement).await.map(|_| ())
-    }
-
-    async fn servers_since(&self, moment: Moment) -> Result<Vec<ServerId>> {
-        let mut statement = Statement::new("SELECT id FROM servers WHERE seen >= ");
-        statement.push_bind(moment.micros()).push(" ORDER BY id");
-        let rows = self.readers().fetch_all(statement.build()).await?;
-        rows.iter().map(|row| parsed(row.try_get(0)?)).collect()
     }
 }
 

@@ -11,14 +11,14 @@ mod writer;
 
 use std::{fmt, path::Path, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{StreamExt, future::BoxFuture, stream::BoxStream};
 use kiln_reserve::Reserve;
 use sqlx::{
     ConnectOptions, Sqlite, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use super::{Lock, Result, fault};
+use super::{Lock, News, PlaceLock, Result, fault};
 
 /// How long a statement waits for another process to finish writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -34,6 +34,12 @@ type Readers = readers::Readers;
 
 /// The SQL function for the larger of two numbers.
 const LATEST: &str = "max";
+
+/// The database's own clock, in microseconds since 1970: days since noon in Greenwich on November 24, 4714 B.C.
+const CLOCK: &str = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)";
+
+/// Whether servers on other hosts may use such a database, too.
+const IS_SHARED: bool = false;
 
 /// Records in an SQLite file.
 pub struct SqliteStore {
@@ -110,6 +116,18 @@ impl SqliteStore {
     /// As [`Self::write_one`], with the blocks that are kept. Returns the number of changed rows.
     async fn write_one_from_reserve(&self, statement: sqlx::QueryBuilder<Sqlite>) -> Result<u64> {
         self.write_from_reserve(Lock::Shared, |db| execute(db, statement)).await
+    }
+
+    /// Nothing: servers on other hosts cannot use the file.
+    #[expect(clippy::unused_async, reason = "the other database asks its server")]
+    async fn place_lock(&self, _: &str) -> Result<Option<PlaceLock>> {
+        Ok(Some(PlaceLock { _transaction: None }))
+    }
+
+    /// Nothing, for ever.
+    #[expect(clippy::unused_async, reason = "the other database asks its server")]
+    async fn listen(&self) -> Result<BoxStream<'static, Result<News>>> {
+        Ok(futures::stream::pending().boxed())
     }
 
     /// Connections for reading.

@@ -1,0 +1,209 @@
+//! Tests several servers on the same records: one dies, and agents call any of them.
+
+use kiln_inside::emulation::probe::tiny_program;
+use kiln_records::run::{How, LOCAL};
+
+use super::*;
+
+/// A build node that all servers reach.
+const NODE: &str = "x3000c0s17b0n0";
+
+/// Another architecture than this host's.
+fn foreign() -> Arch {
+    if Arch::host() == Arch::Aarch64 {
+        Arch::X86_64
+    } else {
+        Arch::Aarch64
+    }
+}
+
+impl Site {
+    /// A server whose host is of this architecture; `node` is a place that other servers reach, too.
+    fn server_of(&self, arch: Arch, watch: WatchSettings, node: &Arc<Place>) -> Server {
+        let toolboxes = [Arch::host(), foreign()].map(toolbox);
+        let agent = self.dir.path().join("kiln-agent");
+        let of_other = self.dir.path().join(foreign().name());
+        fs_err::create_dir_all(&of_other).unwrap();
+        fs_err::write(of_other.join("kiln-agent"), tiny_program(foreign())).unwrap();
+        let equipment = Equipment::new(Agents::beside(agent), toolboxes);
+        let node = Arc::clone(node);
+        let node: NodeDriver = Box::new(move |_| node.clone());
+        self.process(ServerId::new(), None, watch, equipment, arch, node)
+    }
+}
+
+impl Server {
+    async fn lives(&self) {
+        self.orchestrator.live_once().await.unwrap();
+    }
+
+    async fn takes_in(&self, arch: Arch) -> JobId {
+        let job = Job { arch, ..job() };
+        self.orchestrator.accept(job, NewRun::default()).await.unwrap().id
+    }
+
+    async fn launches(&self, job: JobId) {
+        self.orchestrator.launch_once().await.unwrap();
+        self.has_started(job).await;
+    }
+
+    async fn looks_at(&self, nodes: &[&str]) {
+        let nodes: Vec<_> = nodes.iter().map(|name| (*name).to_owned()).collect();
+        join_all(self.orchestrator.places.looks(&nodes)).await;
+    }
+
+    /// Nobody but this server shows life for a minute.
+    async fn finds_the_others_gone(&self) {
+        self.lives().await;
+        self.orchestrator.leases.let_pass(Duration::from_mins(1));
+        self.lives().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_two_servers_reach_outlives_the_one_that_started_it() {
+    let site = Site::new().await;
+    let node = Place::shared(Some(Arch::host()), true);
+    let watch = || WatchSettings {
+        heartbeat: Period::seconds(1),
+        ..WatchSettings::default()
+    };
+    let (first, second) = (
+        site.server_of(Arch::host(), watch(), &node),
+        site.server_of(Arch::host(), watch(), &node),
+    );
+    for server in [&first, &second] {
+        server.lives().await;
+        server.looks_at(&[NODE]).await;
+    }
+    let run = async |job| site.store.get_run(job).await.unwrap().unwrap().run;
+    // The second job goes where there is none yet.
+    let (here, job) = (first.takes_in(Arch::host()).await, first.takes_in(Arch::host()).await);
+    assert_eq!(run(here).await.plan.host, Some(first.orchestrator.id));
+    let plan = run(job).await.plan;
+    assert_eq!((plan.place.as_deref(), plan.host), (Some(NODE), None));
+    first.launches(job).await;
+    let facts = node.facts(job);
+    first.says_nothing(job, &facts.token).await.unwrap();
+
+    // The other server leaves the job alone while the first one lives.
+    second.lives().await;
+    second.orchestrator.settle_once().await.unwrap();
+    assert_eq!(run(job).await.owner, Some(first.orchestrator.id));
+    assert!(node.sandboxes.lock().unwrap().contains_key(&job));
+
+    second.finds_the_others_gone().await;
+    second.orchestrator.settle_once().await.unwrap();
+    let adopted = run(job).await;
+    assert_eq!((adopted.owner, adopted.attempt), (Some(second.orchestrator.id), 1));
+    // What was on the first one's own host is tried again.
+    assert_eq!((run(here).await.state, run(here).await.attempt), (State::Queued, 2));
+    second.says_nothing(job, &facts.token).await.unwrap();
+    second.orchestrator.watch_once().await.unwrap();
+    assert_eq!(run(job).await.state, State::Launching);
+
+    // The first one was only asleep: neither its clocks nor its sweeps harm the job.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    second.says_nothing(job, &facts.token).await.unwrap();
+    first.orchestrator.watch_once().await.unwrap();
+    first.orchestrator.launch_once().await.unwrap();
+    first.orchestrator.settle_once().await.unwrap();
+    second.orchestrator.watch_once().await.unwrap();
+    let now = run(job).await;
+    assert_eq!((now.owner, now.attempt), (Some(second.orchestrator.id), 1));
+    assert_eq!(node.facts(job).token, facts.token);
+
+    // Its end is the new owner's business, and nothing is left.
+    let failure = Failure::new(Code::Cancelled, "enough");
+    first.orchestrator.cancel(job, failure).await.unwrap();
+    second.orchestrator.settle_once().await.unwrap();
+    assert!(node.sandboxes.lock().unwrap().is_empty() && run(job).await.settled);
+}
+
+#[tokio::test]
+async fn a_job_goes_to_the_server_whose_host_has_its_architecture() {
+    let site = Site::new().await;
+    let node = Place::shared(None, true);
+    let (first, second) = (
+        site.server_of(Arch::host(), WatchSettings::default(), &node),
+        site.server_of(foreign(), WatchSettings::default(), &node),
+    );
+    for server in [&first, &second, &first] {
+        server.lives().await;
+        server.looks_at(&[]).await;
+    }
+    for server in [&second, &first] {
+        server.lives().await;
+    }
+    let job = first.takes_in(foreign()).await;
+    let run = async |job| site.store.get_run(job).await.unwrap().unwrap().run;
+    let plan = run(job).await.plan;
+    assert_eq!(
+        (plan.place.as_deref(), plan.host),
+        (Some(LOCAL), Some(second.orchestrator.id))
+    );
+    assert_eq!(plan.how, How::Native);
+    assert!(plan.why.contains(" at "), "{}", plan.why);
+
+    first.launches(job).await;
+    assert_eq!(run(job).await.state, State::Queued);
+    let (_, reason) = first.orchestrator.waiting(job).unwrap();
+    assert!(reason.starts_with("it waits for its turn at "), "{reason}");
+    second.launches(job).await;
+    assert_eq!(second.orchestrator.waiting(job), None);
+    assert_eq!(run(job).await.owner, Some(second.orchestrator.id));
+    assert!(second.place.sandboxes.lock().unwrap().contains_key(&job));
+    assert!(first.place.sandboxes.lock().unwrap().is_empty());
+
+    // The next one has to do without that host.
+    let next = first.takes_in(foreign()).await;
+    assert_eq!(run(next).await.plan.host, Some(second.orchestrator.id));
+    first.finds_the_others_gone().await;
+    first.looks_at(&[]).await;
+    first.launches(next).await;
+    let run = run(next).await;
+    assert_eq!((run.plan.how, run.owner), (How::Emulated, Some(first.orchestrator.id)));
+}
+
+#[tokio::test]
+async fn an_agent_is_alive_whichever_server_it_calls() {
+    let site = Site::new().await;
+    let node = Place::shared(None, true);
+    let watch = || WatchSettings {
+        heartbeat: Period::seconds(1),
+        silence: Period::seconds(1),
+        interruptions: 1,
+        ..WatchSettings::default()
+    };
+    let (owner, other) = (
+        site.server_of(Arch::host(), watch(), &node),
+        site.server_of(Arch::host(), watch(), &node),
+    );
+    let job = site.launched(&owner).await;
+    let token = owner.place.facts(job).token;
+    let log = |n: u64| {
+        let what = What::Log {
+            stream: Stream::Stdout,
+            text: format!("another line {}", "x".repeat(usize::try_from(n).unwrap())),
+        };
+        let events = vec![Event {
+            time: jiff::Timestamp::now(),
+            what,
+        }];
+        Call::PostEvents(EventBatch { first: n, events })
+    };
+    for n in 0..4 {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        other.orchestrator.answer(job, &token, log(n)).await.unwrap();
+        owner.orchestrator.watch_once().await.unwrap();
+        assert!(!site.state(job).await.is_final(), "{n}");
+    }
+    // A sign of life is no progress.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    other.says_nothing(job, &token).await.unwrap();
+    owner.orchestrator.watch_once().await.unwrap();
+    let State::Failed(failure) = site.state(job).await else {
+        panic!("{:?}", site.state(job).await);
+    };
+    assert_eq!(failure.code, Code::Silent);
+}
