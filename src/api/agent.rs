@@ -29,7 +29,7 @@ use super::{
     rate::Key,
 };
 use crate::orchestrate::{
-    agents::{AgentCalls, Refusal},
+    agents::{AgentCalls, PASSED_ON, Refusal},
     job_span,
 };
 
@@ -144,12 +144,15 @@ async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> R
         let failure = Failure::new(Code::Protocol, "a line is asked for with an Upgrade header");
         return (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response();
     };
-    let (job, response) = (agent.job, agent.call(&*calls, Call::OpenLine).await);
+    let (job, token) = (agent.job, agent.token.clone());
+    let passed_on = request.headers().contains_key(PASSED_ON);
+    let response = agent.call(&*calls, Call::OpenLine).await;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         tokio::spawn(async move {
             // An agent that has gone away meanwhile asks again.
             if let Ok(line) = upgrade.await {
-                calls.take_line(job, Box::new(TokioIo::new(line)));
+                let line = Box::new(TokioIo::new(line));
+                calls.take_line(job, &token, line, passed_on).await;
             }
         });
     }

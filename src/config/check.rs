@@ -134,7 +134,11 @@ impl Config {
             }
             (None, None) => {}
         }
-        for (key, url) in [("public_url", &server.public_url), ("agent_url", &server.agent_url)] {
+        for (key, url) in [
+            ("public_url", &server.public_url),
+            ("agent_url", &server.agent_url),
+            ("peer_url", &server.peer_url),
+        ] {
             if let Some(url) = url
                 && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             {

@@ -56,6 +56,10 @@ settings! {
         /// A PEM file of the certificate authorities that agents trust at `agent_url`. Default: those of this host, or
         /// the certificates in `tls_certificate` if none of those issued it.
         agent_ca_bundle: Option<PathBuf> = None, like "\"/etc/ssl/certs/site.pem\"";
+        /// The URL of this server alone, for the other servers on the same database: needed where `agent_url` leads to any of
+        /// them, so that lines into the shells of jobs can be passed on. Agents' calls are served there, too. Default:
+        /// `agent_url`.
+        peer_url: Option<String> = None, like "\"https://kiln-1.example.org:9000\"";
         /// Names of this server that requests without a token may use, beside its addresses: those that clients or a
         /// proxy on this host send as `Host`. Any other name is refused, since a web page can have its own domain point
         /// at this server.

@@ -4,7 +4,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use kiln_records::{Code, Failure, JobId, protocol::PROTOCOL};
-use reqwest::{Certificate, Client, Url};
+use reqwest::{Certificate, Client, ClientBuilder, Url};
 
 use crate::{config::ServerSettings, host, tls};
 
@@ -33,6 +33,23 @@ impl AgentAddress {
             certificate: settings.tls_certificate.clone(),
             ca_bundle: settings.agent_ca_bundle.clone(),
         })
+    }
+
+    /// The address of a server on the same records, which trusts as agents do.
+    pub(super) fn of_peer(settings: &ServerSettings, url: String) -> Self {
+        Self {
+            url,
+            certificate: settings.tls_certificate.clone(),
+            ca_bundle: settings.agent_ca_bundle.clone(),
+        }
+    }
+
+    /// A client that trusts what agents trust there.
+    pub(super) fn client(&self) -> Result<ClientBuilder, Failure> {
+        let bundle = self.authorities()?.unwrap_or_default();
+        let trusted = Certificate::from_pem_bundle(bundle.as_bytes())
+            .map_err(|error| Failure::new(Code::AgentUnreachable, error))?;
+        Ok(Client::builder().tls_certs_only(trusted).no_proxy())
     }
 
     /// The authorities that an agent needs, PEM; `None` where there is no TLS. Read anew for each agent, since
@@ -98,13 +115,8 @@ impl AgentAddress {
                  by an authority in `agent_ca_bundle`",
             )
         };
-        let bundle = self.authorities()?.unwrap_or_default();
-        let trusted = Certificate::from_pem_bundle(bundle.as_bytes()).map_err(|error| failed(error.to_string()))?;
-        let client = Client::builder()
-            .tls_certs_only(trusted)
-            .no_proxy()
-            .timeout(ANSWER)
-            .build();
+        let client = self.client().map_err(|failure| failed(failure.detail))?;
+        let client = client.timeout(ANSWER).build();
         let client = client.map_err(|error| failed(error.to_string()))?;
         // No job has this id, and no server but Kiln's says so in these words.
         let (server, job) = (self.url.trim_end_matches('/'), JobId::new());

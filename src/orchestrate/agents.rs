@@ -27,9 +27,13 @@ pub trait AgentCalls: fmt::Debug + Send + Sync {
     /// Why there is no answer, which also tells the agent what to do.
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal>;
 
-    /// Takes over a line into the sandbox of a job, after [`Answer::Line`]. Dropping the line closes it.
-    fn take_line(&self, job: JobId, line: Line);
+    /// Takes over a line into the sandbox of a job, after [`Answer::Line`] to a call with `token`. Dropping the line closes
+    /// it. One that another server has `passed_on` is not passed on again.
+    async fn take_line(&self, job: JobId, token: &str, line: Line, passed_on: bool);
 }
+
+/// The header of a line that another server passes on.
+pub const PASSED_ON: &str = "kiln-passed-on";
 
 /// A line into a sandbox, for a user who logs in to its shell (see [`shell`](kiln_records::protocol::shell)).
 pub type Line = Box<dyn Stream>;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kiln_inside::emulation::binfmt::emulation_of;
 use kiln_records::{
-    Code, Execs, FailedTwin, Failure, Job, JobId, LogLine, Moment, Run, Shell, Step, TwinLevel, Upload,
+    Code, Execs, FailedTwin, Failure, Job, JobId, LogLine, Moment, Run, ServerId, Shell, Step, TwinLevel, Upload,
     arch::Arch,
     link::bucket_and_key,
     log,
@@ -23,9 +23,11 @@ use kiln_records::{
     run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
 };
 
+use tracing::Instrument;
+
 use super::{
     agents::{AgentCalls, Line, Refusal},
-    allowance,
+    allowance, job_span,
     launch::since_launch,
     live::Live,
     orchestrator::Orchestrator,
@@ -105,12 +107,37 @@ impl AgentCalls for Orchestrator {
         }
     }
 
-    fn take_line(&self, job: JobId, line: Line) {
-        self.shells.offer(job, line);
+    async fn take_line(&self, job: JobId, token: &str, line: Line, passed_on: bool) {
+        let stored = self.store.get_run(job).await;
+        let Ok(Some(StoredRun { run, .. })) = stored else {
+            // The agent asks again.
+            return;
+        };
+        match run.owner {
+            Some(owner) if !self.carries_out(&run) && !passed_on => self.pass_on(owner, job, token, line).await,
+            _ => self.shells.offer(job, line),
+        }
     }
 }
 
 impl Orchestrator {
+    /// Passes a line on to the server that carries its job out. A line that cannot be passed on is closed, and its agent opens
+    /// another one.
+    pub(super) async fn pass_on(&self, owner: ServerId, job: JobId, token: &str, line: Line) {
+        let (Some(peers), Some(url)) = (&self.peers, self.places.url_of(owner)) else {
+            tracing::warn!(
+                job.id = %job, server = %owner,
+                "nobody can log in to the job: its agent calls this server, and `peer_url` in [server] of the one that \
+                 carries it out is not set"
+            );
+            return;
+        };
+        let passed_on = peers.pass_on(url, job, token, line).instrument(job_span(job)).await;
+        if let Err(failure) = passed_on {
+            tracing::warn!(job.id = %job, server = %owner, "a line into the job's shell is not passed on: {failure}");
+        }
+    }
+
     /// The job of a call, if the call is that of its agent.
     async fn admitted(&self, job: JobId, token: &str) -> Result<StoredRun, Refusal> {
         let stored = self.store.get_run(job).await?.ok_or(Refusal::Unknown)?;

@@ -58,7 +58,8 @@ impl Orchestrator {
 
     /// What the others are told of this process's host.
     pub(super) fn own_offers(&self) -> Option<String> {
-        self.places.own_host(self.runner.is_some())
+        let url = self.peers.as_ref().map(|peers| peers.own_url().to_owned());
+        self.places.own_host(self.runner.is_some(), url)
     }
 
     /// Whether this process may act on its jobs: no other one has taken them. The only process of a database always may.

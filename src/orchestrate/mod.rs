@@ -32,6 +32,7 @@ mod live;
 mod log_artifact;
 pub mod loops;
 mod orchestrator;
+mod peers;
 pub mod place;
 mod places;
 mod reach;
@@ -55,6 +56,7 @@ pub use self::{
     job_doors::{AgentSocket, JobDoors, make_root as make_doors_root},
     life::lease_file,
     orchestrator::{Ended, Orchestrator, Parts},
+    peers::Peers,
     places::Places,
     shell_ports::ShellPlace,
 };

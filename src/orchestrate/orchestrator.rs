@@ -20,6 +20,7 @@ use super::{
     job_doors::JobDoors,
     lease::Leases,
     live::Live,
+    peers::Peers,
     places::Places,
     runner::Runners,
     shell_ports::{ShellPlace, Shells, show_shell},
@@ -62,6 +63,8 @@ pub struct Parts {
     pub services: Vec<String>,
     /// The address at which agents find this server if they cannot have its sockets.
     pub agent_address: Option<AgentAddress>,
+    /// How this server and others on the same records reach each other, if they can.
+    pub peers: Option<Peers>,
     /// How emulated jobs are carried out when they do not say.
     pub emulation: EmulationSettings,
     /// The resources that this host gives to jobs.
@@ -118,6 +121,8 @@ pub(super) struct InMemory {
     pub(super) live: HashMap<JobId, Live>,
     /// When the jobs that are under way were last watched.
     pub(super) watched: Option<Instant>,
+    /// When logs without jobs were last searched for.
+    pub(super) logs_searched: Option<Instant>,
     /// Why jobs wait, as of the last pass; in the order of the queue.
     pub(super) waiting: Vec<(JobId, String)>,
     /// The time since which the making of an image has been held up.

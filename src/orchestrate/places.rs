@@ -80,6 +80,9 @@ struct Elsewhere {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct OwnHost {
     name: String,
+    /// Where other servers reach that one alone.
+    #[serde(default)]
+    url: Option<String>,
     places: Vec<OwnPlace>,
 }
 
@@ -200,11 +203,12 @@ impl Places {
 
     /// What the other servers are told of this one's host, as JSON. A command tells of no place: it has no room for jobs
     /// of others.
-    pub fn own_host(&self, is_command: bool) -> Option<String> {
+    pub fn own_host(&self, is_command: bool, url: Option<String>) -> Option<String> {
         let all = self.all().into_iter();
         let own = all.filter(|place| !is_command && !place.is_shared());
         let host = OwnHost {
             name: host::name(),
+            url,
             places: own.map(|place| OwnPlace::of(&place)).collect(),
         };
         serde_json::to_string(&host).ok()
@@ -233,8 +237,17 @@ impl Places {
 
     /// The name of another server's host.
     pub fn host_of(&self, server: ServerId) -> Option<String> {
+        Some(self.says(server)?.name)
+    }
+
+    /// Where another server can be reached, if it says so.
+    pub fn url_of(&self, server: ServerId) -> Option<String> {
+        self.says(server)?.url
+    }
+
+    fn says(&self, server: ServerId) -> Option<OwnHost> {
         let of = self.elsewhere().into_iter().find(|other| other.server == server)?;
-        Some(of.says?.name)
+        of.says
     }
 
     /// Decides for a job, given how many jobs each place already has. Servers know the places of each other; a command

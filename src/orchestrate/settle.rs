@@ -2,7 +2,10 @@
 //! reads and writes rows of the store, destroys sandboxes through their drivers, and writes logs to S3 and removes
 //! objects there.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use kiln_records::{
     Code, Failure, JobId, Run,
@@ -21,6 +24,10 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// How many lines of a deleted job's log are removed at a time, so that other writers get a turn in between.
 const LINES_AT_ONCE: u32 = 5000;
+
+/// How often logs are searched whose jobs are gone, and how many are removed then.
+const SEARCH_LOGS_EVERY: Duration = Duration::from_hours(1);
+const LOGS_AT_ONCE: u32 = 100;
 
 impl Orchestrator {
     /// Makes one pass over all that is left of jobs that have ended, were deleted, or lost their process.
@@ -263,17 +270,33 @@ impl Orchestrator {
         if run.plan.image.is_some() {
             self.artifacts.discard_changes(job).await?;
         }
+        self.drop_log(job).await?;
         self.store.forget_deleted_run(job).await?;
         self.state().live.remove(&job);
         self.wake.launch.notify_one();
         Ok(())
     }
 
-    /// Removes logs whose jobs are gone.
+    /// Removes logs whose jobs are gone, which something was added to after their jobs were cleared away. To find them takes
+    /// longer with every job that there is, so it is done seldom.
     async fn drop_logs(&self) -> Result<(), Failure> {
-        for job in self.store.logs_left_behind(100).await? {
-            while self.store.drop_log(job, LINES_AT_ONCE).await? {}
+        let searched = self.state().logs_searched;
+        if searched.is_some_and(|at| at.elapsed() < SEARCH_LOGS_EVERY) {
+            return Ok(());
         }
+        let left = self.store.logs_left_behind(LOGS_AT_ONCE).await?;
+        let are_all = left.len() < usize::try_from(LOGS_AT_ONCE).unwrap_or(usize::MAX);
+        for job in left {
+            self.drop_log(job).await?;
+        }
+        if are_all {
+            self.state().logs_searched = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    async fn drop_log(&self, job: JobId) -> Result<(), StoreError> {
+        while self.store.drop_log(job, LINES_AT_ONCE).await? {}
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Equipment, JobDoors, Parts, Places, ShellPlace,
+    Equipment, JobDoors, Parts, Peers, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
     ask::NewRun,
     orchestrator::Orchestrator,
@@ -24,7 +24,7 @@ use kiln_s3::EmbeddedS3;
 
 use crate::{
     artifacts::{ArtifactStore, S3Settings},
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
+    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings, WatchSettings},
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         agents::Agents, toolbox::tests::toolbox,
@@ -167,6 +167,8 @@ struct Site {
     artifacts: ArtifactStore,
     s3: EmbeddedS3,
     emulation: EmulationSettings,
+    /// Where all servers say that they are to be reached.
+    peer_url: Option<String>,
     dir: tempfile::TempDir,
 }
 
@@ -188,6 +190,7 @@ impl Site {
             artifacts: ArtifactStore::connect(&S3Settings::from(&s3)).await.unwrap(),
             s3,
             emulation: EmulationSettings::default(),
+            peer_url: None,
             dir,
         }
     }
@@ -256,6 +259,10 @@ impl Site {
             network: NetworkSettings::default(),
             services: Vec::new(),
             agent_address: None,
+            peers: Peers::of(&ServerSettings {
+                peer_url: self.peer_url.clone(),
+                ..ServerSettings::default()
+            }),
             emulation: self.emulation.clone(),
             capacity: CapacitySettings::default(),
             watch,
@@ -602,7 +609,7 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!(run.owner, Some(other.orchestrator.id));
     // After its return, the first server finds a sandbox that belongs to none of its jobs.
-    gone.orchestrator.settle_once().await.unwrap();
+    gone.orchestrator.sweep_once().await.unwrap();
     assert!(gone.place.list().await.unwrap().is_empty());
 }
 
@@ -656,6 +663,7 @@ async fn every_line_about_a_job_has_its_id() {
     let sandbox = server.place.sandboxes.lock().unwrap()[&job].clone();
     server.place.sandboxes.lock().unwrap().insert(unknown, sandbox);
     server.orchestrator.settle_once().await.unwrap();
+    server.orchestrator.sweep_once().await.unwrap();
 
     let lines = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -20,7 +20,7 @@ use crate::{
     config::Config,
     host,
     orchestrate::{
-        AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, job_span, lease_file, loops,
+        AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, Peers, job_span, lease_file, loops,
         make_doors_root,
         runner::{Runner, Runners, server_id},
     },
@@ -98,6 +98,7 @@ impl JobService {
             network: config.network.clone(),
             services: s3_endpoint.into_iter().map(str::to_owned).collect(),
             agent_address: AgentAddress::of(&config.server),
+            peers: Peers::of(&config.server),
             emulation: config.emulation.clone(),
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),

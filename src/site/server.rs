@@ -139,7 +139,7 @@ impl Joined {
         let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.clone());
         let agents = jobs
             .as_ref()
-            .filter(|_| config.server.agent_url.is_some())
+            .filter(|_| config.server.agent_url.is_some() || config.server.peer_url.is_some())
             .map(reachable);
         let orchestrator = jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator));
         let asker = Arc::new(Asker {

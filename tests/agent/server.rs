@@ -51,7 +51,7 @@ impl AgentCalls for Scripted {
         (self.script.lock().unwrap())(call)
     }
 
-    fn take_line(&self, _: JobId, _: Line) {
+    async fn take_line(&self, _: JobId, _: &str, _: Line, _: bool) {
         unreachable!("no script asks for a shell")
     }
 }

@@ -97,7 +97,7 @@ impl AgentCalls for OneUpload {
         }
     }
 
-    fn take_line(&self, _: JobId, _: Line) {
+    async fn take_line(&self, _: JobId, _: &str, _: Line, _: bool) {
         unreachable!("an upload needs no shell")
     }
 }

@@ -4,6 +4,11 @@ use kiln_inside::emulation::probe::tiny_program;
 use kiln_records::run::{How, LOCAL};
 
 use super::*;
+use kiln_records::{Shell, ShellTime, ShellWish, protocol::shell::GO};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 
 /// A build node that all servers reach.
 const NODE: &str = "x3000c0s17b0n0";
@@ -206,4 +211,66 @@ async fn an_agent_is_alive_whichever_server_it_calls() {
         panic!("{:?}", site.state(job).await);
     };
     assert_eq!(failure.code, Code::Silent);
+}
+
+#[tokio::test]
+async fn a_line_is_passed_on_to_the_server_that_has_the_port() {
+    let mut site = Site::new().await;
+    let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    site.peer_url = Some(format!("http://{}", api.local_addr().unwrap()));
+    let node = Place::shared(None, true);
+    let (owner, other) = (
+        site.server_of(Arch::host(), WatchSettings::default(), &node),
+        site.server_of(Arch::host(), WatchSettings::default(), &node),
+    );
+    let routes = crate::api::agent::router(owner.orchestrator.clone());
+    tokio::spawn(async move { axum::serve(api, routes).await });
+    let job = site.launched(&owner).await;
+    let token = owner.place.facts(job).token;
+    let shell = Shell::new(ShellWish {
+        keys: String::new(),
+        jail: false,
+        when: ShellTime::Customize,
+    });
+    let shelled = owner.orchestrator.change(job, |run, _| {
+        run.shell = Some(shell.clone());
+        Ok(())
+    });
+    shelled.await.unwrap().unwrap().unwrap();
+    let users = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = users.local_addr().unwrap().port();
+    owner.orchestrator.shells.serve(job, port, users);
+
+    // Before the other one knows the owner, and to a third one, the line is closed.
+    for (passed_on, lives) in [(false, false), (true, true)] {
+        if lives {
+            other.lives().await;
+        }
+        let (mut agent, line) = tokio::io::duplex(64);
+        if passed_on {
+            other
+                .orchestrator
+                .pass_on(ServerId::new(), job, &token, Box::new(line))
+                .await;
+        } else {
+            other.orchestrator.take_line(job, &token, Box::new(line), false).await;
+        }
+        assert_eq!(agent.read(&mut [0]).await.unwrap(), 0);
+    }
+    owner.lives().await;
+    other.lives().await;
+    let (mut agent, line) = tokio::io::duplex(64);
+    let calls = other.orchestrator.clone();
+    let passing = tokio::spawn(async move { calls.take_line(job, &token, Box::new(line), false).await });
+    let mut user = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    user.write_all(b"hello").await.unwrap();
+    let mut said = [0; 6];
+    agent.read_exact(&mut said).await.unwrap();
+    assert_eq!((said[0], &said[1..]), (GO, &b"hello"[..]));
+    agent.write_all(b"welcome").await.unwrap();
+    let mut answer = [0; 7];
+    user.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"welcome");
+    drop((agent, user));
+    passing.await.unwrap();
 }
