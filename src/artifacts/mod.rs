@@ -15,6 +15,7 @@ mod sdk;
 mod store;
 mod stored_parts;
 mod stream;
+mod toolboxes;
 mod upload;
 
 pub use self::{

@@ -31,6 +31,9 @@ use crate::{
     store::{PlaceLock, StoreError, StoredRun},
 };
 
+/// The longest time for which other servers wait for this one to give its jobs room at a shared place.
+const LONGEST_ADMISSION: Duration = Duration::from_mins(1);
+
 /// How long a sandbox may take to appear after a process that is now gone asked for its start.
 const ORPHANED_START: Duration = Duration::from_secs(2);
 
@@ -186,7 +189,7 @@ impl Orchestrator {
         if is_shared {
             return Ok(self
                 .store
-                .lock_place(place)
+                .lock_place(place, LONGEST_ADMISSION)
                 .await?
                 .map(|lock| RoomGuard::Shared { _lock: lock }));
         }

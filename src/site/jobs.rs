@@ -13,12 +13,12 @@ use super::{
     descriptors::Descriptors,
     places::places,
     sandboxes::{agent, namespace_driver, shell_place, toolboxes},
+    shared_toolboxes::Sharing,
 };
 use crate::{
     api::{self, connections::AgentPlaces},
     artifacts::ArtifactStore,
     config::Config,
-    host,
     orchestrate::{
         AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, Peers, job_span, lease_file, loops,
         make_doors_root,
@@ -39,6 +39,7 @@ pub(super) struct JobService {
     equipment: Arc<Equipment>,
     agents: mpsc::UnboundedReceiver<AgentSocket>,
     agent_places: AgentPlaces<JobId>,
+    sharing: Sharing,
 }
 
 impl JobService {
@@ -83,6 +84,10 @@ impl JobService {
         let descriptors = Descriptors::of_this_process();
         let doors = JobDoors::new(make_doors_root(&outer)?, ports, descriptors.relays(), sockets);
         let is_shared = store.is_shared();
+        let sharing = Sharing {
+            store: Arc::clone(&store),
+            artifacts: artifacts.clone(),
+        };
         let orchestrator = Orchestrator::new(Parts {
             id,
             runner: runner.map(Runner::id),
@@ -111,6 +116,7 @@ impl JobService {
             equipment,
             agents: agents_sockets,
             agent_places: AgentPlaces::new(descriptors.agents()),
+            sharing,
         })
     }
 
@@ -119,7 +125,7 @@ impl JobService {
         let calls = api::agent::router(self.orchestrator.clone());
         tokio::select! {
             () = loops::run(self.orchestrator, stop) => {}
-            () = make_toolboxes(config, &self.equipment) => {}
+            () = make_toolboxes(config, &self.sharing, &self.equipment) => {}
             () = serve_agents(self.agents, &self.agent_places, &calls) => {}
         }
     }
@@ -143,25 +149,21 @@ async fn serve_agents(mut sockets: mpsc::UnboundedReceiver<AgentSocket>, places:
 }
 
 /// Builds toolboxes once the first job, or the first build node of another architecture, waits for one. Never ends.
-async fn make_toolboxes(config: &Config, equipment: &Equipment) {
+async fn make_toolboxes(config: &Config, sharing: &Sharing, equipment: &Equipment) {
     loop {
         let arch = equipment.wanted().await;
         if arch != Arch::host() && equipment.of(Arch::host()).is_err() {
             // The foreign toolbox is built with the host's one, which this call requests.
             let _ = equipment.of(arch);
-            make_toolbox(config, equipment, Arch::host()).await;
+            make_toolbox(config, sharing, equipment, Arch::host()).await;
             continue;
         }
-        make_toolbox(config, equipment, arch).await;
+        make_toolbox(config, sharing, equipment, arch).await;
     }
 }
 
-async fn make_toolbox(config: &Config, equipment: &Equipment, arch: Arch) {
-    let make = async || -> Result<Toolbox, Failure> {
-        let toolboxes = toolboxes(config)?;
-        let say = |line: &str| tracing::debug!("{line}");
-        toolboxes.ensure(arch, host::apt_mirror(), say).await
-    };
+async fn make_toolbox(config: &Config, sharing: &Sharing, equipment: &Equipment, arch: Arch) {
+    let make = async || -> Result<Toolbox, Failure> { sharing.ensure(&toolboxes(config)?, arch).await };
     tracing::info!(%arch, "building the toolbox; once, and it takes a few minutes, or many for another architecture");
     let built = make().await;
     let pause = match &built {

@@ -14,6 +14,7 @@ mod places;
 mod records;
 mod sandboxes;
 mod server;
+mod shared_toolboxes;
 
 pub use self::{
     descriptors::allow_many as allow_many_descriptors,

@@ -20,7 +20,7 @@ mod sqlite;
 mod table;
 mod tables;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -236,9 +236,9 @@ pub trait Servers: Send + Sync {
     /// All processes that have shown life and were not forgotten.
     async fn servers(&self) -> Result<Vec<ServerRow>>;
 
-    /// Keeps the other servers from giving jobs room at a place that they share, until the lock is dropped. `None` when one
-    /// of them does not let go in time.
-    async fn lock_place(&self, place: &str) -> Result<Option<PlaceLock>>;
+    /// Keeps the other servers from giving jobs room at a place that they share, or from making something else of this name,
+    /// until the lock is dropped, and no `longer`. `None` when one of them does not let go in time.
+    async fn lock_place(&self, place: &str, longest: Duration) -> Result<Option<PlaceLock>>;
 
     /// The changes of jobs from now on, by whichever server. Only a hint: changes may be missing while the database is away.
     ///

@@ -254,12 +254,15 @@ async fn a_site_has_one_id(place: &Place) {
 
 async fn servers_give_room_at_a_shared_place_one_after_the_other(place: &Place) {
     let (one, two) = (place.open().await, place.open().await);
-    let held = one.lock_place("x1").await.unwrap();
+    let held = one.lock_place("x1", Duration::from_mins(1)).await.unwrap();
     assert!(held.is_some());
     // Other places are free.
-    assert!(two.lock_place("x2").await.unwrap().is_some());
+    assert!(two.lock_place("x2", Duration::from_mins(1)).await.unwrap().is_some());
     // No other server can use an SQLite file.
-    assert_eq!(two.lock_place("x1").await.unwrap().is_none(), one.is_shared());
+    assert_eq!(
+        two.lock_place("x1", Duration::from_mins(1)).await.unwrap().is_none(),
+        one.is_shared()
+    );
     drop(held);
-    assert!(two.lock_place("x1").await.unwrap().is_some());
+    assert!(two.lock_place("x1", Duration::from_mins(1)).await.unwrap().is_some());
 }

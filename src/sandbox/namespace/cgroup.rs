@@ -137,6 +137,11 @@ impl Cgroup {
         outcome
     }
 
+    /// Kills all processes of the groups, also those that stand still.
+    pub(super) fn kill(&self) -> std::io::Result<()> {
+        kill_all(&self.dirs)
+    }
+
     /// The counters of the groups.
     pub(super) fn counters(&self) -> Counters {
         Counters::of(self.dirs.clone())
@@ -161,25 +166,29 @@ pub(super) fn remove_by_name(name: &str) -> Result<(), Failure> {
 
 /// Kills every process in the groups of a sandbox.
 pub(super) fn kill_by_name(name: &str) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::io("cannot kill what is left of a sandbox", &error);
-    for dir in groups_of(name)? {
-        // On version 1 a process that stands still does not even end.
-        let _ = stand_still(&dir, false);
-    }
-    for dir in groups_of(name)? {
+    kill_all(&groups_of(name)?).map_err(|error| Failure::io("cannot kill what is left of a sandbox", &error))
+}
+
+/// Kills every process in these groups. What stands still ends without going on.
+fn kill_all(dirs: &[PathBuf]) -> std::io::Result<()> {
+    for dir in dirs {
         // Version 2 has a file for this. If neither file exists, there is no group.
-        if dir.join("cgroup.kill").try_exists().map_err(failed)? {
+        if dir.join("cgroup.kill").try_exists()? {
             let _ = fs_err::write(dir.join("cgroup.kill"), "1");
             continue;
         }
         let pids = match fs_err::read_to_string(dir.join("cgroup.procs")) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            pids => pids.map_err(failed)?,
+            pids => pids?,
         };
         for pid in pids.lines().filter_map(|line| line.parse().ok()) {
             // An error means that the process has just ended.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
+    }
+    for dir in dirs {
+        // On version 1, what stands still does not even end.
+        let _ = stand_still(dir, false);
     }
     Ok(())
 }

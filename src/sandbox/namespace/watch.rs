@@ -124,8 +124,10 @@ impl Watch<'_> {
             let asked = (self.files.as_ref()).is_some_and(|files| files.is_to_end().unwrap_or(false));
             if kiln_left || lost.is_some() || asked {
                 killed = true;
-                // What stands still does not end on every kernel.
-                let _ = cgroup.stand_still(false);
+                if self.lease.as_ref().is_some_and(|lease| lease.still.is_some()) {
+                    // Without its groups it cannot stand still.
+                    let _ = cgroup.kill();
+                }
                 let _ = kill(entrance, Signal::SIGKILL);
             }
         }

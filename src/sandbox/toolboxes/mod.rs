@@ -31,7 +31,10 @@ use super::{
 use crate::host;
 use sha2::{Digest, Sha256};
 
+mod archive;
 mod foreign;
+
+pub use archive::Archive;
 
 /// The toolboxes of one data directory.
 #[derive(Debug)]
@@ -53,6 +56,11 @@ impl Toolboxes {
     /// The toolbox of the built-in description for hosts of this architecture, if it has been built.
     pub fn find(&self, arch: Arch) -> Option<Toolbox> {
         Toolbox::find(&self.dir, arch)
+    }
+
+    /// The name of the toolbox of the built-in description for hosts of this architecture.
+    pub fn name_of(arch: Arch) -> String {
+        definition::digest(arch)
     }
 
     /// All built toolboxes of any description, by name; and whether each has the built-in one.
@@ -102,11 +110,7 @@ impl Toolboxes {
         if let Some(toolbox) = self.find(arch) {
             return Ok(toolbox);
         }
-        let lock = fs_err::File::create(self.dir.join("building")).map_err(|error| Failure::io("toolbox", &error))?;
-        let lock = tokio::task::spawn_blocking(move || lock.file().lock().map(|()| lock)).await;
-        let _lock = lock
-            .map_err(|error| Failure::new(Code::ToolboxLock, error))?
-            .map_err(|e| Failure::io("toolbox", &e))?;
+        let _lock = self.lock().await?;
         if let Some(toolbox) = self.find(arch) {
             return Ok(toolbox);
         }
@@ -129,6 +133,14 @@ impl Toolboxes {
         fs_err::rename(&work, self.dir.join(name)).map_err(|error| Failure::io("cannot keep the toolbox", &error))?;
         self.find(arch)
             .ok_or_else(|| Failure::new(Code::ToolboxLost, "the toolbox that was just built does not exist"))
+    }
+
+    /// Waits until no other process of this data directory makes a toolbox.
+    async fn lock(&self) -> Result<fs_err::File, Failure> {
+        let lock = fs_err::File::create(self.dir.join("building")).map_err(|error| Failure::io("toolbox", &error))?;
+        let lock = tokio::task::spawn_blocking(move || lock.file().lock().map(|()| lock)).await;
+        lock.map_err(|error| Failure::new(Code::ToolboxLock, error))?
+            .map_err(|error| Failure::io("toolbox", &error))
     }
 
     /// Removes every toolbox of another description, and the boot files of machines with earlier agents. Returns the

@@ -159,8 +159,11 @@ impl PostgresStore {
     }
 
     /// A transaction that has the lock of a place. It takes no row, and ends when it is dropped.
-    async fn place_lock(&self, place: &str) -> Result<Option<PlaceLock>> {
+    async fn place_lock(&self, place: &str, longest: Duration) -> Result<Option<PlaceLock>> {
         let mut transaction = self.pool.begin().await?;
+        let mut limit = QueryBuilder::new("SELECT set_config('idle_in_transaction_session_timeout', ");
+        limit.push_bind(format!("{}ms", longest.as_millis())).push(", true)");
+        transaction.execute(limit.build()).await?;
         let until = tokio::time::Instant::now() + PLACE_PATIENCE;
         loop {
             let mut statement = QueryBuilder::new("SELECT pg_try_advisory_xact_lock(hashtextextended(");

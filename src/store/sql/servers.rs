@@ -1,5 +1,7 @@
 //! Implements [`Servers`]: the processes that share the records. Touches the store's database only.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kiln_records::ServerId;
@@ -56,8 +58,8 @@ impl Servers for ThisStore {
         rows.iter().map(read).collect()
     }
 
-    async fn lock_place(&self, place: &str) -> Result<Option<PlaceLock>> {
-        self.place_lock(place).await
+    async fn lock_place(&self, place: &str, longest: Duration) -> Result<Option<PlaceLock>> {
+        self.place_lock(place, longest).await
     }
 
     async fn news(&self) -> Result<BoxStream<'static, Result<News>>> {

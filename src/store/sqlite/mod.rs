@@ -120,7 +120,7 @@ impl SqliteStore {
 
     /// Nothing: servers on other hosts cannot use the file.
     #[expect(clippy::unused_async, reason = "the other database asks its server")]
-    async fn place_lock(&self, _: &str) -> Result<Option<PlaceLock>> {
+    async fn place_lock(&self, _: &str, _: Duration) -> Result<Option<PlaceLock>> {
         Ok(Some(PlaceLock { _transaction: None }))
     }
 
