@@ -70,6 +70,11 @@ impl AgentCalls for Orchestrator {
                 .await?;
                 Ok(Answer::Job(Box::new(description)))
             }
+            // While servers are upgraded one after the other, an agent may call one of another version first.
+            Call::GetJob(_) if !self.carries_out(&stored.run) => Err(Refusal::Later(Failure::new(
+                Code::AgentMismatch,
+                "this server is of another version than the one that runs the job",
+            ))),
             Call::GetJob(_) => Err(Refusal::Failed(
                 Failure::new(Code::AgentMismatch, "kiln and its agent were not built together")
                     .hint("`make build` builds both"),

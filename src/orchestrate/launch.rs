@@ -48,7 +48,7 @@ impl Orchestrator {
             return Ok(());
         }
         let open = self.store.open_runs().await?;
-        for stored in &open {
+        for stored in &*open {
             if stored.run.state == State::Launching && self.carries_out(&stored.run) {
                 self.start_soon(stored);
             }
@@ -108,6 +108,11 @@ impl Orchestrator {
             };
             // Another process may have taken room since.
             let open = self.store.open_runs().await?;
+            if is_shared && !open.unread.is_empty() {
+                let reason = "jobs of a server of another version are open, and the room they take there is not known";
+                waiting.extend(queue.iter().map(|(job, _)| (*job, reason.to_owned())));
+                continue;
+            }
             let held: Vec<_> = open
                 .iter()
                 // Other processes of this data directory use the same places, and other servers those that are shared.

@@ -121,6 +121,8 @@ pub(super) struct InMemory {
     pub(super) live: HashMap<JobId, Live>,
     /// When the jobs that are under way were last watched.
     pub(super) watched: Option<Instant>,
+    /// The number of open jobs that this process cannot read.
+    pub(super) unread: usize,
     /// When logs without jobs were last searched for.
     pub(super) logs_searched: Option<Instant>,
     /// Why jobs wait, as of the last pass; in the order of the queue.

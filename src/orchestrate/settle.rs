@@ -41,7 +41,9 @@ impl Orchestrator {
         }
         let mut outcome = Ok(());
         let mut note = |done| note(&mut outcome, done);
-        for stored in self.store.open_runs().await? {
+        let open = self.store.open_runs().await?;
+        self.note_unread(&open.unread);
+        for stored in open {
             let claim = self.claim(&stored.run);
             if claim == Claim::Others {
                 continue;
@@ -82,6 +84,17 @@ impl Orchestrator {
         let forgotten = self.store.forget_old_servers().await;
         note(&mut outcome, forgotten.map_err(Into::into));
         outcome
+    }
+
+    /// Reports the jobs that this server cannot read, when there are more or fewer of them.
+    fn note_unread(&self, unread: &[JobId]) {
+        let before = std::mem::replace(&mut self.state().unread, unread.len());
+        if before != unread.len() {
+            tracing::warn!(
+                jobs = ?unread,
+                "jobs are left alone that only a server of another version can read"
+            );
+        }
     }
 
     /// Whether anything is left to clear away, or to complete, by this process.
@@ -315,7 +328,11 @@ impl Orchestrator {
         let there = self.doors.jobs()?;
         // Jobs are read after sockets: a job that arrived in between has its row by now.
         let open = self.store.open_runs().await?;
-        let wanted: HashSet<JobId> = open.iter().map(|stored| stored.job.id).collect();
+        let wanted: HashSet<JobId> = open
+            .iter()
+            .map(|stored| stored.job.id)
+            .chain(open.unread.iter().copied())
+            .collect();
         for job in there.iter().filter(|job| !wanted.contains(job)) {
             self.doors.close(*job)?;
         }
@@ -331,6 +348,8 @@ impl Orchestrator {
             .filter(|stored| self.reaches(&stored.run) && is_at(&stored.run, place))
             .map(|stored| stored.job.id)
             .chain(open.iter().filter_map(|stored| Some(stored.run.resumes()?.job)))
+            // What cannot be read may be anywhere.
+            .chain(open.unread.iter().copied())
             .collect();
         for (job, only_scratch) in listed {
             // A command removes only what the records name: the rest may be that of a server with other records.

@@ -202,7 +202,7 @@ pub trait Runs: Send + Sync {
     async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>>;
 
     /// Jobs with something left to do or to clean up, in the order in which they were created.
-    async fn open_runs(&self) -> Result<Vec<StoredRun>>;
+    async fn open_runs(&self) -> Result<OpenRuns>;
 
     /// The latest jobs that started from a recipe or image, newest first.
     async fn past_runs(&self, artifact: Uuid, limit: u32) -> Result<Vec<StoredRun>>;
@@ -219,6 +219,31 @@ pub trait Runs: Send + Sync {
 
     /// Records that nothing of a deleted job is left.
     async fn forget_deleted_run(&self, id: JobId) -> Result<()>;
+}
+
+/// Jobs with something left to do or to clean up.
+#[derive(Debug, Default)]
+pub struct OpenRuns {
+    runs: Vec<StoredRun>,
+    /// Jobs that cannot be read: a server of a later version has written them, and carries them out.
+    pub unread: Vec<JobId>,
+}
+
+impl std::ops::Deref for OpenRuns {
+    type Target = [StoredRun];
+
+    fn deref(&self) -> &[StoredRun] {
+        &self.runs
+    }
+}
+
+impl IntoIterator for OpenRuns {
+    type Item = StoredRun;
+    type IntoIter = std::vec::IntoIter<StoredRun>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.runs.into_iter()
+    }
 }
 
 /// The processes that share the records: servers, and commands that carry out jobs of their own.
@@ -265,6 +290,15 @@ pub struct News {
 pub struct PlaceLock {
     /// The transaction that has the lock; none where no other server can use the store.
     _transaction: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+impl PlaceLock {
+    /// A lock that is let go when `transaction` is dropped.
+    fn held_by(transaction: impl std::any::Any + Send + Sync) -> Self {
+        Self {
+            _transaction: Some(Box::new(transaction)),
+        }
+    }
 }
 
 impl fmt::Debug for PlaceLock {

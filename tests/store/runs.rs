@@ -19,6 +19,7 @@ on_both!(
     only_what_is_open_is_looked_at,
     the_last_runs_of_a_recipe,
     what_a_deleted_job_left_is_not_forgotten,
+    jobs_that_a_later_server_has_written_are_left_alone,
     servers_show_life_and_say_what_they_offer,
     a_site_has_one_id,
     servers_give_room_at_a_shared_place_one_after_the_other
@@ -200,7 +201,7 @@ async fn what_a_deleted_job_left_is_not_forgotten(place: &Place) {
     let mut expected = vec![jobs[0].id, jobs[2].id, records_only.id];
     expected.sort();
     assert_eq!(deleted, expected);
-    assert_eq!(store.open_runs().await.unwrap(), []);
+    assert!(store.open_runs().await.unwrap().is_empty());
     // In the order in which they were asked for, and with all that was known.
     let left = store.deleted_runs().await.unwrap();
     assert_eq!(ids(&left), jobs.iter().map(|job| job.id).collect::<Vec<_>>());
@@ -221,6 +222,21 @@ async fn what_a_deleted_job_left_is_not_forgotten(place: &Place) {
     }
     assert_eq!(store.delete_jobs(&JobFilter::default()).await.unwrap().len(), 1500);
     assert_eq!(store.deleted_runs().await.unwrap().len(), 1500);
+}
+
+async fn jobs_that_a_later_server_has_written_are_left_alone(place: &Place) {
+    let store = place.open().await;
+    let (known, later) = (job("known"), job("later"));
+    for job in [&known, &later] {
+        store.insert_run(job, &run()).await.unwrap();
+    }
+    place
+        .execute("UPDATE jobs SET run = replace(run, '\"namespace\"', '\"hovercraft\"') WHERE name = 'later'")
+        .await;
+    let open = store.open_runs().await.unwrap();
+    assert_eq!((ids(&open), open.unread.clone()), (vec![known.id], vec![later.id]));
+    let whole = store.get_run(later.id).await;
+    assert!(matches!(whole, Err(StoreError::Damaged(_))), "{whole:?}");
 }
 
 async fn servers_show_life_and_say_what_they_offer(place: &Place) {

@@ -172,8 +172,7 @@ impl PostgresStore {
                 .push(", 7740398493674204011))");
             let row = transaction.fetch_one(statement.build()).await?;
             if row.try_get(0)? {
-                let _transaction: Option<Box<dyn std::any::Any + Send + Sync>> = Some(Box::new(transaction));
-                return Ok(Some(PlaceLock { _transaction }));
+                return Ok(Some(PlaceLock::held_by(transaction)));
             }
             if tokio::time::Instant::now() > until {
                 return Ok(None);

@@ -11,7 +11,7 @@ use super::{
     rows::damaged,
     statements::{insert, update},
 };
-use crate::store::{JobFilter, Lock, Result, Runs, StoreError, StoredRun, table::Value};
+use crate::store::{JobFilter, Lock, OpenRuns, Result, Runs, StoreError, StoredRun, table::Value};
 
 /// The columns that [`read`] reads.
 const COLUMNS: &str = "record, run, revision, position";
@@ -32,12 +32,20 @@ impl Runs for ThisStore {
         row.as_ref().map(read).transpose()
     }
 
-    async fn open_runs(&self) -> Result<Vec<StoredRun>> {
+    async fn open_runs(&self) -> Result<OpenRuns> {
         let mut statement = Statement::new(format!(
-            "SELECT {COLUMNS} FROM jobs WHERE is_open = 1 ORDER BY position, id"
+            "SELECT {COLUMNS}, id FROM jobs WHERE is_open = 1 ORDER BY position, id"
         ));
         let rows = self.readers().fetch_all(statement.build()).await?;
-        rows.iter().map(read).collect()
+        let mut open = OpenRuns::default();
+        for row in &rows {
+            match read(row) {
+                Ok(stored) => open.runs.push(stored),
+                Err(StoreError::Damaged(_)) => open.unread.push(parsed(row.try_get(4)?)?),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(open)
     }
 
     async fn past_runs(&self, artifact: Uuid, limit: u32) -> Result<Vec<StoredRun>> {
