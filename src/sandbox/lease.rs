@@ -53,7 +53,7 @@ mod tests {
             (now, true),
             (now.saturating_sub(HELD / 2), true),
             (now.saturating_sub(HELD), false),
-            (now + Duration::from_secs(60), false),
+            (now + Duration::from_mins(1), false),
         ] {
             fs_err::write(&lease.0, Lease::text(begun)).unwrap();
             assert_eq!(lease.is_held(), is_held, "{begun:?}");

@@ -102,7 +102,7 @@ impl Server {
     ///
     /// When it can no longer listen.
     pub async fn run(self, config: &Config) -> Result<(), Failure> {
-        let outcome = self.joined.run(config, &self.stop).await;
+        let outcome = Box::pin(self.joined.run(config, &self.stop)).await;
         self.store.close().await;
         outcome
     }

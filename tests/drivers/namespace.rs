@@ -166,7 +166,7 @@ async fn a_sandbox_stands_still_as_long_as_its_server_shows_no_life() {
     needs!(Namespaces::lack().or_else(no_groups));
     let place = Place::<Namespaces>::new().await;
     let lease = Lease(place.kiln.data().join("lease"));
-    let shows_life = |ago: Duration| fs_err::write(&lease.0, Lease::text(since_boot() - ago)).unwrap();
+    let shows_life = |ago: Duration| fs_err::write(&lease.0, Lease::text(since_boot().saturating_sub(ago))).unwrap();
     shows_life(Duration::ZERO);
     let spec = SandboxSpec {
         lease: Some(lease.clone()),
@@ -176,8 +176,8 @@ async fn a_sandbox_stands_still_as_long_as_its_server_shows_no_life() {
     place.driver().start(&spec).await.unwrap();
     place.wait_for(job, "tick-3").await;
     let ticks = || {
-        let has_heard = |n: &u32| place.bell.has_heard(&job.to_string(), &format!("tick-{n}"));
-        (1..).take_while(has_heard).count()
+        let has_heard = |n: &usize| place.bell.has_heard(&job.to_string(), &format!("tick-{n}"));
+        (1..u16::MAX.into()).take_while(has_heard).count()
     };
     // The file is that of a server whose lease has just ended.
     shows_life(HELD);

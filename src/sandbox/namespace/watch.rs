@@ -71,7 +71,6 @@ impl LeaseWatch {
             Failure::new(Code::ServerLost, detail).hint("the job is tried again; see why its server did not run")
         };
         match (self.lease.is_held(), self.still) {
-            (true, None) => None,
             (true, Some(_)) => {
                 self.still = None;
                 let error = cgroup.stand_still(false).err()?;
@@ -88,7 +87,7 @@ impl LeaseWatch {
                 let detail = format!("its server has shown no life for {} s", LONGEST_STILL.as_secs());
                 Some(lost(detail))
             }
-            (false, Some(_)) => None,
+            (true, None) | (false, Some(_)) => None,
         }
     }
 }
