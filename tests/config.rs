@@ -264,6 +264,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         insecure_http = false                            # default
         #agent_url =                                     # not set
         #agent_ca_bundle =                               # not set
+        #peer_url =                                      # not set
         hosts = []                                       # default
         #public_url =                                    # not set
 
