@@ -37,7 +37,10 @@ impl Orchestrator {
         }
         let rows = self.store.servers().await?;
         let lost = self.leases.note(begun, &rows);
-        self.note_others(rows);
+        // A command decides among its own places.
+        if self.runner.is_none() {
+            self.note_others(rows);
+        }
         if lost {
             self.wake.settle.notify_one();
         }

@@ -81,6 +81,7 @@ impl NamespaceDriver {
     /// The directory cannot be made, or this user has no ids for a sandbox.
     pub fn new(sandboxes: &Path, program: &Path) -> Result<Self, Failure> {
         make_private_dir(sandboxes)?;
+        machines::sweep_trials(sandboxes);
         Ok(Self {
             sandboxes: sandboxes.to_owned(),
             program: program.to_owned(),
