@@ -1,6 +1,11 @@
 //! Moments, in IMS's written form. Reads the clock, nothing else.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -12,10 +17,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(i64);
 
+/// How far the site's clock is ahead of this host's, in microseconds.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+/// A smaller difference between the two clocks is left alone, so that moments do not jump whenever they are compared.
+const TOLERATED: i64 = 500_000;
+
 impl Moment {
-    /// The current moment.
+    /// The current moment, by the site's clock: this host's, or the one that [`Self::follow`] was told of.
     pub fn now() -> Self {
-        Self(Timestamp::now().as_microsecond())
+        let micros = Timestamp::now().as_microsecond();
+        Self(micros.saturating_add(AHEAD.load(Ordering::Relaxed)))
+    }
+
+    /// Sets the site's clock for this process by another one, which showed `theirs` within the time `took` that has just
+    /// passed. Servers that share their records follow the clock of the database: each compares the current moment with
+    /// moments that others noted.
+    ///
+    /// Returns how far the site's clock is ahead of this host's, in microseconds, if that has changed.
+    pub fn follow(theirs: Self, took: Duration) -> Option<i64> {
+        let took = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        let least = theirs.0.saturating_sub(Timestamp::now().as_microsecond());
+        let possible = least.saturating_sub(TOLERATED)..=least.saturating_add(took).saturating_add(TOLERATED);
+        let ahead = least.saturating_add(took / 2);
+        (!possible.contains(&AHEAD.load(Ordering::Relaxed))).then(|| {
+            AHEAD.store(ahead, Ordering::Relaxed);
+            ahead
+        })
     }
 
     /// From microseconds since 1970, UTC.

@@ -255,7 +255,8 @@ pub trait Servers: Send + Sync {
     /// The id of all servers of this store together, made by the first call.
     async fn site_id(&self) -> Result<ServerId>;
 
-    /// Records that a server is alive, and the places on its own host, as JSON, once it knows them.
+    /// Records that a server is alive, and the places on its own host, as JSON, once it knows them. Where the store is shared,
+    /// the site's clock follows that of the database ([`Moment::follow`](kiln_records::Moment::follow)).
     async fn show_life(&self, id: ServerId, offers: Option<&str>) -> Result<()>;
 
     /// All processes that have shown life and were not forgotten.

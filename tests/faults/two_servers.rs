@@ -11,10 +11,10 @@ use kiln::{
     artifacts::{ArtifactStore, S3Settings},
     sandbox::{namespace::NamespaceDriver, toolboxes::Toolboxes},
 };
-use kiln_records::arch::Arch;
+use kiln_records::{Moment, arch::Arch};
 use kiln_s3::EmbeddedS3;
 use nix::sys::signal::{Signal, kill};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -130,6 +130,45 @@ async fn pass_on(
     let _ = to.shutdown().await;
 }
 
+/// What a server is started with whose clock is ten minutes late. S3 would refuse the requests of one that is an hour late.
+fn late() -> [(&'static str, String); 4] {
+    let library = format!("/usr/lib/{}/faketime/libfaketimeMT.so.1", Arch::host().multiarch());
+    [
+        ("LD_PRELOAD", library),
+        ("FAKETIME", "-10m".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ("NO_FAKE_STAT", "1".to_owned()),
+    ]
+}
+
+fn no_faketime() -> Option<String> {
+    let [(_, library), ..] = late();
+    (!Path::new(&library).exists()).then(|| format!("{library} is missing; install faketime"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_whose_clock_is_late_notes_the_time_of_the_database() {
+    needs!(no_faketime());
+    let shared = Shared::new().await;
+    let late = late();
+    let mut variables: Vec<(&str, &str)> = late.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    variables.push(("KILN__JOBS__RUN", "false"));
+    let server = shared.server(1, None, &variables).await;
+    let recipe = server
+        .asked(
+            "POST",
+            "/v3/recipes",
+            Some(json!({"name": "when", "recipe_type": "kiwi-ng", "linux_distribution": "debian"})),
+        )
+        .await;
+    let created: Moment = recipe["created"].as_str().unwrap().parse().unwrap();
+    let off = Moment::now().micros().abs_diff(created.micros());
+    assert!(off < 60_000_000, "{created}");
+    let said = server.down(Signal::SIGTERM).unwrap().stderr;
+    assert!(said.contains("the database's clock counts"), "{said}");
+    shared.embedded.shutdown().await;
+}
+
 /// Fails if two of a job's sandboxes run. One that is being ended may take a moment.
 fn assert_runs_once(job: &str) {
     let is_once = || running(job) <= 1;
@@ -157,12 +196,14 @@ fn no_freezer() -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whatever_becomes_of_servers_their_jobs_run_once_at_a_time_and_end_once() {
-    needs!(support::no_namespaces(), no_freezer());
+    needs!(support::no_namespaces(), no_freezer(), no_faketime());
     let shared = Shared::new().await;
     let way = Way::to(&shared.database).await;
     let killed = shared.server(1, None, &[]).await;
     let port = Some(killed.repository_port());
-    let stopped = shared.server(1, port, &[]).await;
+    let late = late();
+    let late: Vec<(&str, &str)> = late.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let stopped = shared.server(1, port, &late).await;
     let cut_off = shared.server(1, port, &[("KILN__STORE__URL", &way.url)]).await;
     let recipe = killed.recipe("slow", Recipe::with_script("sleep 20"));
     let mut jobs = Vec::new();

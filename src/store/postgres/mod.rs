@@ -120,7 +120,9 @@ impl PostgresStore {
             })
             .connect_lazy_with(options);
         let readers = Readers(pool.clone());
-        Ok(Self { place, pool, readers })
+        let store = Self { place, pool, readers };
+        store.follow_clock().await?;
+        Ok(store)
     }
 
     /// Runs `work` in one transaction.

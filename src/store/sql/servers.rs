@@ -1,10 +1,10 @@
 //! Implements [`Servers`]: the processes that share the records. Touches the store's database only.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use kiln_records::ServerId;
+use kiln_records::{Moment, ServerId};
 use sqlx::Row as _;
 
 use super::{
@@ -16,6 +16,21 @@ use crate::store::{News, PlaceLock, Result, ServerRow, Servers};
 
 /// How long the row of a server that shows no life is kept, in microseconds: a day.
 const KEPT: i64 = 24 * 60 * 60 * 1_000_000;
+
+impl ThisStore {
+    /// Sets the site's clock by the database's.
+    pub(in crate::store) async fn follow_clock(&self) -> Result<()> {
+        let asked = Instant::now();
+        let mut statement = Statement::new(format!("SELECT {CLOCK}"));
+        let row = self.readers().fetch_one(statement.build()).await?;
+        let theirs = Moment::from_micros(row.try_get(0)?);
+        if let Some(ahead) = Moment::follow(theirs, asked.elapsed()) {
+            let seconds = ahead / 1_000_000;
+            tracing::info!(seconds, "the database's clock counts, and is ahead of this host's");
+        }
+        Ok(())
+    }
+}
 
 #[async_trait]
 impl Servers for ThisStore {
@@ -42,7 +57,11 @@ impl Servers for ThisStore {
         statement.push_bind(offers.map(str::to_owned));
         statement.push(") ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, offers = excluded.offers");
         // A server whose disk is full lives all the same.
-        self.write_one_from_reserve(statement).await.map(|_| ())
+        self.write_one_from_reserve(statement).await?;
+        if IS_SHARED {
+            self.follow_clock().await?;
+        }
+        Ok(())
     }
 
     async fn servers(&self) -> Result<Vec<ServerRow>> {
