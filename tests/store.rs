@@ -15,3 +15,4 @@ mod others;
 mod runs;
 mod schedules;
 mod speed;
+mod upgrade;
