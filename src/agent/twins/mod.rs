@@ -58,6 +58,7 @@ pub mod join;
 pub mod key;
 pub mod layout;
 mod ledger;
+mod long_double;
 mod mount;
 mod packages;
 mod pairs;

@@ -5,7 +5,10 @@ use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, OpKind}
 use kiln_records::arch::Arch;
 
 use super::{Build, Finding};
-use crate::twins::truth::{Image, Part};
+use crate::twins::{
+    long_double::Computing,
+    truth::{Image, Part},
+};
 
 /// The findings in the code of `build`.
 pub(super) fn findings(build: Build<'_>, image: &Image) -> Vec<Finding> {
@@ -26,23 +29,22 @@ pub(super) fn findings(build: Build<'_>, image: &Image) -> Vec<Finding> {
 }
 
 fn of_x86_64(code: &[u8], part: &Part) -> Vec<Finding> {
-    let (mut computes, mut fuses, mut asks, mut says) = (false, false, false, false);
+    let (mut fuses, mut asks, mut says) = (false, false, false);
+    let mut computing = Computing::default();
     let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     while decoder.can_decode() {
+        let at = decoder.position();
         decoder.decode_out(&mut instruction);
+        computing.add(&instruction, at..at + instruction.len());
         match instruction.code() {
             Code::Cpuid | Code::Xgetbv => asks = true,
-            found => {
-                let features = found.cpuid_features();
-                computes |= features.contains(&CpuidFeature::FPU);
-                fuses |= features.contains(&CpuidFeature::FMA);
-            }
+            found => fuses |= found.cpuid_features().contains(&CpuidFeature::FMA),
         }
         says |= names_itself(&instruction);
     }
     [
-        (computes, Finding::LongDouble),
+        (!computing.places().is_empty(), Finding::LongDouble),
         (fuses, Finding::Fused),
         (asks, Finding::OwnCpu("CPUID".to_owned())),
         (

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 use object::{
     LittleEndian,
     elf::{FileHeader64, SHT_DYNSYM},
@@ -14,6 +14,7 @@ use object::{
 };
 
 use super::{Image, Untold};
+use crate::twins::long_double::Computing;
 
 /// The instruction that is defined to be undefined.
 const UD2: [u8; 2] = [0x0f, 0x0b];
@@ -31,12 +32,16 @@ pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
     for part in &image.code {
         let mut decoder = Decoder::with_ip(64, &twin[part.bytes.clone()], part.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
+        let mut computing = Computing::default();
         while decoder.can_decode() {
-            let at = part.bytes.start + decoder.position();
+            let at = decoder.position();
             decoder.decode_out(&mut instruction);
-            let is_excepted = || except.iter().any(|function| function.contains(&instruction.ip()));
-            if computes(instruction.code()) && !is_excepted() {
-                traps.push(at..at + instruction.len());
+            computing.add(&instruction, at..at + instruction.len());
+        }
+        let is_excepted = |at: u64| except.iter().any(|function| function.contains(&at));
+        for place in computing.places() {
+            if !is_excepted(part.address + place.start as u64) {
+                traps.push(part.bytes.start + place.start..part.bytes.start + place.end);
             }
         }
     }
@@ -45,26 +50,6 @@ pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
         *place.ok_or_else(|| Untold::new("an instruction for long double is too short"))? = UD2;
     }
     Ok(traps.len())
-}
-
-/// Whether an instruction works on numbers of the 8087. Others only read or set its modes, as interpreters do at their
-/// start.
-fn computes(code: Code) -> bool {
-    let sets_modes = [
-        Mnemonic::Fldcw,
-        Mnemonic::Fnstcw,
-        Mnemonic::Fstcw,
-        Mnemonic::Fnstsw,
-        Mnemonic::Fstsw,
-        Mnemonic::Fninit,
-        Mnemonic::Finit,
-        Mnemonic::Fnclex,
-        Mnemonic::Fclex,
-        Mnemonic::Fnstenv,
-        Mnemonic::Fstenv,
-        Mnemonic::Fldenv,
-    ];
-    code.cpuid_features().contains(&CpuidFeature::FPU) && !sets_modes.contains(&code.mnemonic())
 }
 
 /// The addresses of exported functions.
@@ -90,23 +75,6 @@ fn addresses(twin: &[u8], names: &[String]) -> Result<Vec<Range<u64>>, Untold> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_numbers_of_the_8087_trap() {
-        for (bytes, expected) in [
-            // fld tbyte ptr [rsp+16]; fstp tbyte ptr [rsp]; faddp
-            ([0xdb, 0x6c, 0x24, 0x10].as_slice(), true),
-            (&[0xdb, 0x3c, 0x24], true),
-            (&[0xde, 0xc1], true),
-            // fnstcw [rsp]; fldcw [rsp]; addsd xmm0, xmm1
-            (&[0xd9, 0x3c, 0x24], false),
-            (&[0xd9, 0x2c, 0x24], false),
-            (&[0xf2, 0x0f, 0x58, 0xc1], false),
-        ] {
-            let code = Decoder::new(64, bytes, DecoderOptions::NONE).decode().code();
-            assert_eq!(computes(code), expected, "{bytes:x?}");
-        }
-    }
 
     #[test]
     fn every_instruction_for_long_double_is_found_again_as_a_trap() {
