@@ -481,6 +481,35 @@ async fn a_job_that_failed_with_twins_is_tried_without_by_the_server_that_is_sta
 }
 
 #[tokio::test]
+async fn a_job_that_hangs_with_twins_is_tried_without_and_hangs_no_third_time() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        silence: Period::seconds(1),
+        ..WatchSettings::default()
+    });
+    let job = site.launched(&server).await;
+    site.builds_with_twins(&server, job).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.orchestrator.watch_once().await.unwrap();
+    let run = site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!(
+        (run.state.clone(), run.twins_in_force()),
+        (State::Queued, TwinLevel::Off)
+    );
+    assert_eq!(run.twins_fallback.unwrap().failure.code, Code::Silent);
+    server.orchestrator.launch_once().await.unwrap();
+    server.has_started(job).await;
+    server.orchestrator.watch_once().await.unwrap();
+    site.builds_with_twins(&server, job).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.orchestrator.watch_once().await.unwrap();
+    let State::Failed(failure) = site.state(job).await else {
+        panic!("{:?}", site.state(job).await);
+    };
+    assert_eq!(failure.code, Code::Silent);
+}
+
+#[tokio::test]
 async fn a_cancelled_job_is_not_tried_without_twins() {
     let site = Site::new().await;
     let server = site.server(WatchSettings::default());

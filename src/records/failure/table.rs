@@ -169,7 +169,7 @@ codes! {
     HeartbeatLost = "heartbeat_lost", 500, Failed, Killed,
         "the agent was silent for a minute (`heartbeat` in `[watch]`); retried",
         "check whether the host is overloaded";
-    Silent = "silent", 500, Failed, Lasting,
+    Silent = "silent", 500, Failed, OfTwins,
         "the job made no progress for an hour (ten hours if emulated): neither a step nor a new line (`silence`)",
         "the end of the log shows the program that hangs";
     WallLimit = "wall_limit", 500, Failed, Lasting,
