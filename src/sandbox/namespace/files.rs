@@ -15,6 +15,7 @@
 //! JOB.report   how the sandbox ended
 //! JOB.stop     asks the supervisor to end the sandbox
 //! JOB.keep     the disk space is kept although the sandbox is gone
+//! trial-ID     the same for a trial of virtual machines, of which the directory, the lock and the device are there
 //! ```
 
 use std::{
