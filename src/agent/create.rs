@@ -6,8 +6,16 @@ use std::{
 };
 
 use super::{
-    build::kiwi, channel::Channel, events::Events, fetch, kiwi_config, outputs::Outputs, process::blocking,
-    programs::Programs, repos, template, twins::Twins, unpack,
+    build::kiwi,
+    channel::Channel,
+    events::Events,
+    fetch, kiwi_config,
+    outputs::Outputs,
+    process::blocking,
+    programs::Programs,
+    repos, template,
+    twins::{Twins, given_up},
+    unpack,
 };
 use kiln_records::{
     Code, Execs, Failure,
@@ -96,6 +104,12 @@ impl Building<'_> {
     /// then start under the emulator.
     pub async fn with_twins(&self, writers: Option<PathBuf>) -> (Option<Execs>, Result<(), Failure>) {
         let list = self.outputs.given_up();
+        if let Err(error) = given_up::begin(&list, &self.job.given_up) {
+            return (
+                None,
+                Err(Failure::io("cannot list the commands for the emulator", &error)),
+            );
+        }
         let known = || fs_err::metadata(&list).map_or(0, |list| list.len());
         let mut roots = 1;
         loop {

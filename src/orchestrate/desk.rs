@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kiln_inside::emulation::binfmt::emulation_of;
 use kiln_records::{
-    Code, Execs, FailedTwin, Failure, Job, JobId, LogLine, Moment, Run, ServerId, Shell, Step, TwinLevel, Upload,
+    Code, Execs, FailedTwin, Failure, GivenUp, Job, JobId, LogLine, Moment, Run, ServerId, Shell, Step, TwinLevel,
+    Upload,
     arch::Arch,
     link::bucket_and_key,
     log,
@@ -27,7 +28,9 @@ use tracing::Instrument;
 
 use super::{
     agents::{AgentCalls, Line, Refusal},
-    allowance, job_span,
+    allowance,
+    ask::HISTORY,
+    job_span,
     launch::since_launch,
     live::Live,
     orchestrator::Orchestrator,
@@ -206,6 +209,7 @@ impl Orchestrator {
             verify_twins: plan.verify_twins,
             only_verifies: plan.verifies.is_some(),
             failed_twins: self.failed_twins(stored).await?,
+            given_up: self.given_up(stored).await?,
             squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
             cpus: self.cpus_of(&stored.run).await?,
@@ -280,11 +284,32 @@ impl Orchestrator {
 
     /// The pairs that this attempt must not use as twins.
     async fn failed_twins(&self, stored: &StoredRun) -> Result<Vec<FailedTwin>, Failure> {
-        let has_twins = stored.run.plan.how == How::Emulated && stored.run.twins_in_force() != TwinLevel::Off;
-        if !has_twins {
+        if !has_twins(stored) {
             return Ok(Vec::new());
         }
         Ok(self.store.failed_twins(Some(stored.job.arch)).await?)
+    }
+
+    /// The commands at which twins gave up in the latest job of the same recipe that has an account of them. They only save
+    /// time, so a job does without those of an account that cannot be read.
+    async fn given_up(&self, stored: &StoredRun) -> Result<GivenUp, Failure> {
+        if !has_twins(stored) || stored.run.plan.image.is_some() {
+            return Ok(GivenUp::default());
+        }
+        let past = self.store.past_runs(stored.job.artifact_id, HISTORY).await?;
+        for past in past
+            .iter()
+            .filter(|past| past.job.arch == stored.job.arch && has_twins(past))
+        {
+            match self.artifacts.account(past.job.id).await {
+                Ok(Some(kept)) => return Ok(kept.account.given_up),
+                Ok(None) => {}
+                Err(failure) => {
+                    tracing::warn!(job = %past.job.id, "the account of its programs cannot be read: {failure}")
+                }
+            }
+        }
+        Ok(GivenUp::default())
     }
 
     fn describe_shell(&self, shell: &Shell) -> ShellPlan {
@@ -538,6 +563,11 @@ fn emulator(how: How, arch: Arch) -> Result<Option<Emulator>, Failure> {
             }))
         }
     }
+}
+
+/// Whether programs of the image may run as twins in this try.
+fn has_twins(stored: &StoredRun) -> bool {
+    stored.run.plan.how == How::Emulated && stored.run.twins_in_force() != TwinLevel::Off
 }
 
 /// The log line for an event, if it has one.

@@ -22,6 +22,32 @@ pub struct Account {
     pub omitted: u64,
     /// Why no more twins were made from some time on, if that was so.
     pub ended: Option<String>,
+    /// The commands at which twins gave up.
+    #[serde(default)]
+    pub given_up: GivenUp,
+}
+
+/// Commands at which twins gave up. A later root of the same recipe has them start under the emulator, so that it need not be
+/// made twice. They make a build slower at most, so they may be anybody's words.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUp {
+    /// Identifies the table of twins with which they gave up. With another one they may not.
+    pub table: u64,
+    /// The commands, as hashes of a program and its arguments up to the script.
+    pub commands: Vec<u64>,
+}
+
+impl GivenUp {
+    /// The most commands.
+    pub const MOST: usize = 512;
+
+    /// Those of a list, without duplicates and as many as there may be.
+    pub fn of(table: u64, mut commands: Vec<u64>) -> Self {
+        commands.sort_unstable();
+        commands.dedup();
+        commands.truncate(Self::MOST);
+        Self { table, commands }
+    }
 }
 
 /// A package of the root.
@@ -174,6 +200,7 @@ impl Account {
             omitted: (all - kept.len()) as u64,
             programs: kept,
             ended,
+            given_up: GivenUp::default(),
         }
     }
 
@@ -191,6 +218,7 @@ impl Account {
         let is_whole =
             |Program(_, package, reason): &Program| *package < self.packages.len() && *reason < self.reasons.len();
         text <= Self::MOST_TEXT
+            && self.given_up.commands.len() <= GivenUp::MOST
             && lists.iter().all(|length| *length <= Self::MOST_PROGRAMS)
             && self.programs.iter().all(is_whole)
     }

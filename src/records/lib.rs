@@ -28,7 +28,7 @@ pub mod time;
 pub mod token;
 pub mod twins;
 
-pub use account::{Account, FailedTwin};
+pub use account::{Account, FailedTwin, GivenUp};
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};
 pub use change::{Change, ChangeKind};
 pub use failure::{Blame, Code, Failure};

@@ -53,7 +53,8 @@ pub const PROTOCOL: u64 = {
     fnv1a(hash, include_bytes!("protocol/job.rs"))
 };
 
-const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
+/// The FNV-1a hash of `bytes`, continued from `hash`.
+pub const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut at = 0;
     while at < bytes.len() {
         hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);

@@ -9,7 +9,7 @@ use std::{
 use kiln::orchestrate::agents::Refusal;
 use kiln_agent::{channel::Ending, events::Events};
 use kiln_records::{
-    Code, Failure, JobId, TwinLevel,
+    Code, Failure, GivenUp, JobId, TwinLevel,
     arch::Arch,
     protocol::{
         Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
@@ -43,6 +43,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         verify_twins: false,
         only_verifies: false,
         failed_twins: Vec::new(),
+        given_up: GivenUp::default(),
         squashfs: SquashfsOptions {
             compressor: Compressor::Zstd,
             level: None,

@@ -13,7 +13,7 @@ use core::{
 
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::{changes, facts, layout, next, paths::bytes_of, text::Text};
+use crate::{call::CommandHash, changes, facts, layout, next, paths::bytes_of, text::Text};
 
 type List = *mut *mut c_char;
 
@@ -78,31 +78,24 @@ fn note() {
     }
 }
 
-/// The number of this command: a hash (FNV-1a) of the program and of its arguments up to the first that is no option, which
-/// is the script of an interpreter.
+/// The hash of this command.
 fn command() -> Option<u64> {
     let arguments = ARGUMENTS.load(Ordering::Relaxed);
     if arguments.is_null() {
         return None;
     }
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let mut add = |text: &[u8]| {
-        for byte in text.iter().chain(&[0]) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    add(facts::EXE.get());
+    let mut hash = CommandHash::default().with(facts::EXE.get());
     for at in 1.. {
         // SAFETY: the list ends with a null pointer, at which the loop ends.
         let Some(text) = (unsafe { bytes_of(*arguments.add(at)) }) else {
             break;
         };
-        add(text);
+        hash = hash.with(text);
         if !text.starts_with(b"-") {
             break;
         }
     }
-    Some(hash)
+    Some(hash.value())
 }
 
 /// Whether the agent has started this process to compare its answers, and waits for it.

@@ -13,6 +13,32 @@ pub const COMM: &str = "KILN_COMM=";
 /// Two parts of a list of words, each of which ends with a zero byte.
 pub type Parts<'a> = (&'a [u8], &'a [u8]);
 
+/// A hash (FNV-1a) of a command: its program, and its arguments up to the first that is no option, which is the script of an
+/// interpreter.
+#[derive(Debug, Clone, Copy)]
+pub struct CommandHash(u64);
+
+impl Default for CommandHash {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl CommandHash {
+    /// Adds a word.
+    #[must_use]
+    pub fn with(self, word: &[u8]) -> Self {
+        let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(word.iter().chain(&[0]).fold(self.0, add))
+    }
+
+    /// The hash of the words so far.
+    #[must_use]
+    pub const fn value(self) -> u64 {
+        self.0
+    }
+}
+
 /// The words before the program's arguments: the loader, its options, and the twin, which is to see `name` as its own.
 pub const fn words<'a>(name: &'a str, twin: &'a str) -> [&'a str; 9] {
     [

@@ -51,6 +51,7 @@ pub mod examine;
 mod facts;
 mod format;
 mod gather;
+pub mod given_up;
 mod image;
 mod index;
 mod installed;
@@ -126,6 +127,7 @@ pub struct Twins {
     requests: Sender<Request>,
     dir: PathBuf,
     target: Arch,
+    given_up: PathBuf,
     events: Events,
     channel: Channel,
 }
@@ -194,7 +196,7 @@ impl Twins {
         if settings.origin == Origin::Recipe {
             apt::forget().map_err(failed)?;
         }
-        let (dir, target) = (settings.dir.clone(), settings.target);
+        let (dir, target, given_up) = (settings.dir.clone(), settings.target, settings.given_up.clone());
         let keeper = sync::Keeper::new(settings, Table::built_in()?, events.clone(), sharing);
         let (requests, queue) = mpsc::channel();
         stand_in::listen(requests.clone()).map_err(failed)?;
@@ -203,6 +205,7 @@ impl Twins {
             requests,
             dir,
             target,
+            given_up,
             events,
             channel,
         })
@@ -222,14 +225,17 @@ impl Twins {
             return (emulator.map(|_| programs.execs(None)), outcome);
         };
         let (target, events, channel) = (twins.target, twins.events.clone(), twins.channel.clone());
+        let list = twins.given_up.clone();
         let (account, counted) = match blocking(move || Ok(twins.finish())).await {
             Ok(ended) => ended,
             Err(failure) => (None, Err(failure)),
         };
         let dead = programs.dead_twin().zip(account.as_ref());
         let pair = dead.and_then(|(path, account)| account.pair_of(path, target));
-        if let Some(account) = account
-            && let Err(failure) = channel.keep_account(&account).await
+        if let Some(account) = account.map(|account| Account {
+            given_up: given_up::all(&list),
+            ..account
+        }) && let Err(failure) = channel.keep_account(&account).await
         {
             let text = format!("warning: why each program was run as it was is not recorded: {failure}");
             events.say(text).await;

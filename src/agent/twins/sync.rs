@@ -9,7 +9,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io::{self, Read, Write},
+    io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Child,
@@ -21,7 +21,7 @@ use super::{
     Origin, Settings,
     compare::compare,
     download::{Downloads, Sharing},
-    image,
+    given_up, image,
     index::{Index, Lack},
     mount::{self, MountPoint},
     packages::Packages,
@@ -42,9 +42,6 @@ use crate::{
 
 /// Pause between checks.
 const PAUSE: Duration = Duration::from_millis(300);
-
-/// The most bytes that are kept of a list of commands.
-const MOST_GIVEN_UP: u64 = 4096;
 
 /// The number of an image's packages fetched at a time.
 const BATCH: usize = 16;
@@ -177,9 +174,7 @@ impl Keeper {
         fs_err::create_dir(&dir).map_err(failed)?;
         let mut world = World::open(&dir, root, answers, *host, *target, self.table.clone(), *level)?;
         world.distrust(self.settings.failed.clone());
-        if self.settings.given_up.exists() {
-            world.emulate(&fs_err::read(&self.settings.given_up).map_err(failed)?)?;
-        }
+        world.emulate(&given_up::for_programs(&self.settings.given_up, &self.table).map_err(failed)?)?;
         if self.settings.writers.is_some() {
             world.record_writers()?;
         }
@@ -431,23 +426,9 @@ impl Keeper {
         if let Some(to) = &self.settings.writers {
             fs_err::rename(world.mounted().join(mount::writers()), to)?;
         }
-        keep_given_up(&world.mounted().join(mount::given_up()), &self.settings.given_up)?;
+        given_up::add(&world.mounted().join(mount::given_up()), &self.settings.given_up)?;
         counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
-}
-
-/// Adds the commands whose twins gave up to those of the roots before. Programs of the root have written the list, so it
-/// can be of any size.
-fn keep_given_up(list: &Path, to: &Path) -> io::Result<()> {
-    let mut commands = Vec::new();
-    fs_err::File::open(list)?
-        .take(MOST_GIVEN_UP)
-        .read_to_end(&mut commands)?;
-    if commands.is_empty() {
-        return Ok(());
-    }
-    let mut file = fs_err::OpenOptions::new().append(true).create(true).open(to)?;
-    file.write_all(&commands)
 }
 
 /// Whether two paths refer to the same directory, even through different mounts.

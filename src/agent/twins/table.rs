@@ -1,11 +1,16 @@
 //! The rules of `qemu/twins.toml`: which programs may run as twins, from which level on, and how they are tried. Pure:
 //! the table is compiled in.
 
-use kiln_records::{Code, Failure, TwinLevel};
+use kiln_records::{Code, Failure, TwinLevel, protocol::fnv1a};
 use serde::Deserialize;
+
+use super::call::CommandHash;
 
 /// The table compiled into this program.
 const TABLE: &str = include_str!("../../../qemu/twins.toml");
+
+/// Identifies the table: its FNV-1a hash.
+pub(super) const VERSION: u64 = fnv1a(0xcbf2_9ce4_8422_2325, TABLE.as_bytes());
 
 /// The programs that may run as twins.
 #[derive(Debug, Clone, Deserialize)]
@@ -17,6 +22,8 @@ pub struct Table {
     libraries: Vec<Library>,
     #[serde(rename = "probe")]
     probes: Vec<Probe>,
+    #[serde(rename = "command")]
+    commands: Vec<Command>,
 }
 
 /// One decision and its reason. The first rule that matches a program applies.
@@ -47,6 +54,16 @@ enum From {
     Full,
 }
 
+/// A command that starts under the emulator, since its twin would give up after it has changed something.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Command {
+    #[expect(dead_code, reason = "for readers of the table")]
+    why: String,
+    /// The program's path, and its arguments up to the first that is no option.
+    words: Vec<String>,
+}
+
 /// Libraries whose findings do not matter.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,6 +91,15 @@ impl Table {
     /// `twins_table` when the table is malformed; a test checks it.
     pub fn built_in() -> Result<Self, Failure> {
         toml::from_str(TABLE).map_err(|error| Failure::new(Code::TwinsTable, format!("qemu/twins.toml: {error}")))
+    }
+
+    /// The commands that start under the emulator.
+    pub(super) fn emulated_commands(&self) -> Vec<u64> {
+        let of = |command: &Command| {
+            let words = command.words.iter().map(String::as_bytes);
+            words.fold(CommandHash::default(), CommandHash::with).value()
+        };
+        self.commands.iter().map(of).collect()
     }
 
     /// The lowest level at which the program or module at `path` of `package` runs as a twin. `None` means never.

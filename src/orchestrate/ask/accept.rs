@@ -16,7 +16,7 @@ use crate::orchestrate::{
 };
 
 /// The number of past builds of a recipe that tell what the next one will need.
-const HISTORY: u32 = 5;
+pub(in crate::orchestrate) const HISTORY: u32 = 5;
 
 /// The parts of a new job beside its record.
 #[derive(Debug, Clone, Default)]

@@ -20,7 +20,10 @@ use uuid::Uuid;
 
 pub use self::archive::ArchiveJob;
 pub use self::refusal::{Referred, Refusal};
-pub(super) use self::{accept::NewRun, again::record_like};
+pub(super) use self::{
+    accept::{HISTORY, NewRun},
+    again::record_like,
+};
 use super::orchestrator::Orchestrator;
 use crate::{
     artifacts::ArtifactStore,

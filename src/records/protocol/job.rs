@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangeKind, FailedTwin, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
+use crate::{ChangeKind, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
 
 /// Everything that an agent needs to know about its job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub struct JobDescription {
     pub only_verifies: bool,
     /// Pairs that failed in earlier jobs, of the architecture of the image.
     pub failed_twins: Vec<FailedTwin>,
+    /// Commands at which twins gave up in the latest job of the same recipe.
+    pub given_up: GivenUp,
     /// Options for the squashfs of the root.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.
