@@ -18,7 +18,7 @@ pub(super) fn findings(build: Build<'_>, image: &Image) -> Vec<Finding> {
         match build.arch {
             Arch::X86_64 => findings.extend(of_x86_64(code, part)),
             Arch::Aarch64 => findings.extend(words(code).any(is_fused_on_aarch64).then_some(Finding::Fused)),
-            Arch::Ppc64le => findings.extend(words(code).any(is_fused_on_power).then_some(Finding::Fused)),
+            Arch::Ppc64le => findings.extend(is_fused_in_power_code(code).then_some(Finding::Fused)),
             Arch::Riscv64 => findings.extend(is_fused_on_riscv(code).then_some(Finding::Fused)),
             // Its order of bytes differs from every other's, so it has no twins.
             Arch::S390x => findings.push(Finding::Unreadable("its instructions are not known".to_owned())),
@@ -80,6 +80,38 @@ fn is_fused_on_aarch64(word: u32) -> bool {
         || word & 0xbfa0_fc00 == 0x0ea0_cc00
         || word & 0xbf80_f400 == 0x0f80_1000
         || word & 0xbf80_f400 == 0x0f80_5000
+}
+
+/// Whether code for Power has a fused instruction. Compilers put the table of a `switch` behind its jump, and a negative offset
+/// looks like `fnmsub f31,f31,f28,f31`.
+fn is_fused_in_power_code(code: &[u8]) -> bool {
+    /// `bctr`, `mtctr` of any register, and `add` of any registers.
+    const BCTR: u32 = 0x4e80_0420;
+    let is_mtctr = |word: u32| word & 0xfc1f_ffff == 0x7c09_03a6;
+    let is_add = |word: u32| word & 0xfc00_07ff == 0x7c00_0214;
+    let mut before = [0; 4];
+    let mut table = None;
+    for (at, word) in words(code).enumerate() {
+        // An offset from the table leads to an instruction of this code. No other instruction does, taken as a number, but
+        // some with f30 and f31, which the code that a table leads to does not begin with: they are their function's caller's.
+        let leads_into_code = |from: usize| {
+            let target = i64::from(word.cast_signed()) + i64::try_from(4 * from).unwrap_or(i64::MAX);
+            word % 4 == 0 && usize::try_from(target).is_ok_and(|target| target < code.len())
+        };
+        if table.is_some_and(leads_into_code) {
+            continue;
+        }
+        table = None;
+        if is_fused_on_power(word) {
+            return true;
+        }
+        // The address is the sum of the table's and of the offset in it.
+        if word == BCTR && is_mtctr(before[3]) && before.into_iter().any(is_add) {
+            table = Some(at + 1);
+        }
+        before = [before[1], before[2], before[3], word];
+    }
+    false
 }
 
 /// The A-form of fmadd and its relatives, and VSX's xsmadd and xvmadd (Power ISA 3.1, 4.6.6 and 7.6).
@@ -156,6 +188,24 @@ mod tests {
         for word in [0xfc22_00f2, 0xfc22_182a, 0xfc20_1090, 0xf001_1180] {
             assert!(!is_fused_on_power(word), "{word:x}");
         }
+        // add r9,r9,r10; mtctr r9; bctr; a table; li r6,6
+        let switch = [
+            0x7d29_5214,
+            0x7d29_03a6,
+            0x4e80_0420,
+            0x0000_000c,
+            0xffff_fffc,
+            0xffff_fff8,
+            0x38c0_0006,
+        ];
+        let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        assert!(is_fused_on_power(switch[4]) && !is_fused_in_power_code(&bytes(&switch)));
+        // Without a jump, or beyond the table, it is an instruction.
+        assert!(is_fused_in_power_code(&bytes(&switch[3..])));
+        assert!(is_fused_in_power_code(&bytes(&[&switch[..], &[0xfc22_20fa]].concat())));
+        // An offset that leads out of the code is none.
+        let elsewhere = [&switch[..3], &[0xffff_ff3c]].concat();
+        assert!(is_fused_in_power_code(&bytes(&elsewhere)));
         // c.nop, then fmadd.d fa0, fa1, fa2, fa3
         assert!(is_fused_on_riscv(&[0x01, 0x00, 0x43, 0xf5, 0xc5, 0x6a]));
         // fmul.d fa0, fa1, fa2, then half an instruction
