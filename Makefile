@@ -73,6 +73,12 @@ test:
 	@$(MAKE) --no-print-directory PROFILE=debug agent
 	.ci/test
 
+# Outside `make test`: it compiles for some minutes, once for each version of Kubernetes. Prints where the programs are.
+## kubernetes-rig: the programs of a cluster that tests start
+.PHONY: kubernetes-rig
+kubernetes-rig:
+	.ci/kubernetes-rig build $(DIR)
+
 lint: packages
 	@.ci/install-packages lint
 	cargo fmt --all --check
