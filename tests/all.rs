@@ -33,6 +33,7 @@ mod import;
 mod ims_cli;
 mod jobs;
 mod kiln_exec;
+mod kubernetes;
 mod local;
 mod logs;
 mod places;

@@ -1,0 +1,220 @@
+//! What is in the files of `examples/kubernetes`. Reads them; asks no cluster.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
+
+use serde_json::Value;
+
+use crate::support::{self, Kiln, authority::Authority};
+
+/// The directory that a site applies.
+pub static BASE: LazyLock<PathBuf> = LazyLock::new(|| support::source_dir().join("examples/kubernetes"));
+
+/// The objects of a file.
+pub fn documents(file: &Path) -> Vec<Value> {
+    let text = fs_err::read_to_string(file).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// Every object that a site applies.
+pub fn all() -> Vec<Value> {
+    let list = &documents(&BASE.join("kustomization.yaml"))[0];
+    let resources: BTreeSet<String> = serde_json::from_value(list["resources"].clone()).unwrap();
+    let files: BTreeSet<String> = fs_err::read_dir(&*BASE)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "kustomization.yaml")
+        .collect();
+    assert_eq!(resources, files, "a file that is there and not applied, or the reverse");
+    resources.iter().flat_map(|file| documents(&BASE.join(file))).collect()
+}
+
+/// Those of one kind, of which there have to be some.
+pub fn of_kind<'a>(all: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    let some: Vec<_> = all.iter().filter(|one| one["kind"] == kind).collect();
+    assert!(!some.is_empty(), "no {kind}");
+    some
+}
+
+/// The objects with a description of pods, and that description.
+fn pods(all: &[Value]) -> Vec<(&Value, &Value)> {
+    let some: Vec<_> = all
+        .iter()
+        .filter_map(|one| Some((one, one["spec"]["template"].get("spec")?)))
+        .collect();
+    assert!(!some.is_empty(), "no pods");
+    some
+}
+
+fn containers(pod: &Value) -> Vec<&Value> {
+    ["initContainers", "containers"]
+        .iter()
+        .filter_map(|key| pod[key].as_array())
+        .flatten()
+        .collect()
+}
+
+#[test]
+fn no_pod_has_a_right_on_its_node() {
+    let all = all();
+    for (object, pod) in pods(&all) {
+        for key in ["hostNetwork", "hostPID", "hostIPC"] {
+            assert!(pod[key].is_null(), "{key}: {object:#}");
+        }
+        let kinds: BTreeSet<_> = pod["volumes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|volume| volume.as_object().unwrap().keys().map(String::as_str))
+            .filter(|key| *key != "name")
+            .collect();
+        assert_eq!(kinds, BTreeSet::from(["configMap", "emptyDir", "secret"]));
+        let security = &pod["securityContext"];
+        assert_eq!(security["runAsNonRoot"], true);
+        assert!(security["runAsUser"].as_u64().unwrap() > 0);
+        assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+        for container in containers(pod) {
+            let security = &container["securityContext"];
+            assert!(security["privileged"].is_null(), "{container:#}");
+            assert_eq!(security["allowPrivilegeEscalation"], false);
+            assert_eq!(security["readOnlyRootFilesystem"], true);
+            assert_eq!(security["capabilities"]["drop"], serde_json::json!(["ALL"]));
+            assert!(security["capabilities"]["add"].is_null());
+            assert!(security["runAsUser"].is_null(), "another user than the pod's");
+            assert!(container["resources"]["limits"]["memory"].is_string());
+            let (_, tag) = container["image"].as_str().unwrap().rsplit_once(':').unwrap();
+            assert_ne!(tag, "latest");
+        }
+    }
+    // The namespace refuses other pods than such, too.
+    let server = of_kind(&all, "Namespace")
+        .into_iter()
+        .find(|one| one["metadata"]["name"] == "kiln")
+        .unwrap();
+    let level = &server["metadata"]["labels"]["pod-security.kubernetes.io/enforce"];
+    assert_eq!(level, "restricted");
+}
+
+/// Secrets are named. Neither they nor the configuration have a value.
+#[test]
+fn no_secret_is_in_the_manifests() {
+    let all = all();
+    assert!(!all.iter().any(|one| one["kind"] == "Secret"));
+    for (_, pod) in pods(&all) {
+        let volumes = pod["volumes"].as_array().unwrap();
+        let secrets: BTreeSet<_> = volumes
+            .iter()
+            .filter_map(|volume| volume["secret"]["secretName"].as_str())
+            .collect();
+        assert_eq!(secrets, BTreeSet::from(["kiln-database", "kiln-s3", "kiln-tls"]));
+        for container in containers(pod) {
+            // Every process of a container, and whoever may read pods, sees the environment and the arguments.
+            let variables: BTreeSet<_> = container["env"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|variable| variable["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(
+                variables,
+                BTreeSet::from(["AWS_SHARED_CREDENTIALS_FILE", "KILN_CONFIG"])
+            );
+            assert!(container["envFrom"].is_null());
+            assert_eq!(container["args"], serde_json::json!(["serve"]));
+        }
+    }
+    let configuration: toml::Table = configuration(&all).parse().unwrap();
+    let store = configuration["store"].as_table().unwrap();
+    let url: reqwest::Url = store["url"].as_str().unwrap().parse().unwrap();
+    assert_eq!(url.password(), None);
+    assert!(!store.contains_key("password"));
+    let s3 = configuration["s3"].as_table().unwrap();
+    assert!(!s3.contains_key("access_key") && !s3.contains_key("secret_key"));
+}
+
+fn configuration(all: &[Value]) -> &str {
+    of_kind(all, "ConfigMap")[0]["data"]["kiln.toml"].as_str().unwrap()
+}
+
+/// The configuration, its certificate and its password are where the pod has them, and Kiln takes them.
+#[test]
+fn kiln_takes_the_configuration() {
+    const SECRETS: &str = "/run/secrets/kiln";
+    let all = all();
+    let (_, pod) = pods(&all)[0];
+    let container = containers(pod)[0];
+    let kiln = Kiln::bare();
+    let root = kiln.data().join("pod");
+    // Only what the pod mounts is there.
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        fs_err::create_dir_all(root.join(&mount["mountPath"].as_str().unwrap()[1..])).unwrap();
+    }
+    let secrets = root.join(&SECRETS[1..]);
+    let authority = Authority::new();
+    let tls = secrets.join("tls");
+    authority.write_for(
+        &["kiln.kiln.svc.cluster.local"],
+        &tls.join("tls.crt"),
+        &tls.join("tls.key"),
+    );
+    fs_err::write(tls.join("ca.crt"), &authority.pem).unwrap();
+    fs_err::write(secrets.join("database/password"), "of a test\n").unwrap();
+
+    let file = root.join("etc/kiln/kiln.toml");
+    let text = configuration(&all).replace(SECRETS, secrets.to_str().unwrap());
+    // Not known to Kiln before the driver is there.
+    let (text, cluster) = text.split_once("# A pod without rights").unwrap_or((&text, ""));
+    assert!(cluster.is_empty() || cluster.contains("[kubernetes]"));
+    fs_err::write(&file, text).unwrap();
+    let mut command = kiln.command(["config", "check"]);
+    command.env("KILN_CONFIG", &file);
+    let ran = support::run(command).ok();
+    assert_eq!(ran.stdout, format!("ok: {}\n", file.display()));
+}
+
+#[test]
+fn probes_ask_what_the_server_answers() {
+    let openapi = fs_err::read_to_string(support::source_dir().join("docs/openapi.json")).unwrap();
+    let openapi: Value = serde_json::from_str(&openapi).unwrap();
+    let all = all();
+    let ports: Vec<_> = of_kind(&all, "Service")
+        .into_iter()
+        .flat_map(|service| service["spec"]["ports"].as_array().unwrap())
+        .map(|port| &port["targetPort"])
+        .collect();
+    for (_, pod) in pods(&all) {
+        let container = containers(pod)[0];
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            let asked = &container[probe]["httpGet"];
+            let path = asked["path"].as_str().unwrap();
+            assert!(openapi["paths"][path]["get"].is_object(), "{probe}: {path}");
+            assert_eq!(asked["scheme"], "HTTPS");
+            assert!(ports.contains(&&asked["port"]));
+        }
+        assert_eq!(container["ports"][0]["name"], *ports[0]);
+        assert!(configuration(&all).contains(&format!("0.0.0.0:{}", container["ports"][0]["containerPort"])));
+    }
+}
+
+/// A drain of one node, or an upgrade, leaves a server.
+#[test]
+fn one_server_of_two_is_always_there() {
+    let all = all();
+    let deployment = of_kind(&all, "Deployment")[0];
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    assert_eq!(deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"], 0);
+    let budget = of_kind(&all, "PodDisruptionBudget")[0];
+    assert_eq!(budget["spec"]["minAvailable"], 1);
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    let service = of_kind(&all, "Service")[0];
+    for selector in [
+        &deployment["spec"]["selector"]["matchLabels"],
+        &budget["spec"]["selector"]["matchLabels"],
+        &service["spec"]["selector"],
+    ] {
+        assert_eq!(selector, labels);
+    }
+}

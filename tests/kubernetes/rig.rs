@@ -1,0 +1,118 @@
+//! A real API server for one test: starts it from the programs that `KILN_TEST_KUBERNETES` names, and ends it with the test or the
+//! test program. Listens on loopback; writes to a temporary directory.
+
+use std::{
+    io::Read,
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, ChildStdin, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{self, Ran};
+
+/// Starts the cluster, says so, and ends it when its standard input ends, which happens when the test program ends for any
+/// reason.
+const KEEPER: &str = r#"
+"$1" up "$2" --api-only 2>"$2.log" && echo ready
+exec >&-
+cat >/dev/null
+code=0
+if [ -d "$2/pids" ]; then "$1" down "$2" || code=1; fi
+rm -rf "$(dirname "$2")"
+exit $code
+"#;
+
+/// Why there is no cluster here, if so.
+pub fn lack() -> Option<String> {
+    std::env::var_os("KILN_TEST_KUBERNETES")
+        .is_none_or(|value| value.is_empty())
+        .then(|| "KILN_TEST_KUBERNETES names no programs of Kubernetes: `make kubernetes-rig` makes them".to_owned())
+}
+
+/// A running API server.
+pub struct Rig {
+    dir: PathBuf,
+    kubectl: PathBuf,
+    keeper: Option<(Child, ChildStdin)>,
+}
+
+impl Rig {
+    pub fn start() -> Self {
+        let program = support::source_dir().join(".ci/kubernetes-rig");
+        let dir = TempDir::with_prefix("kiln-kubernetes-").unwrap().keep().join("rig");
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .args([&program, &dir])
+            // Not the keyboard's signals: it has to outlive the tests.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, mut stdout) = (keeper.stdin.take().unwrap(), keeper.stdout.take().unwrap());
+        let mut rig = Self {
+            kubectl: PathBuf::new(),
+            keeper: Some((keeper, stdin)),
+            dir,
+        };
+        let mut said = String::new();
+        stdout.read_to_string(&mut said).unwrap();
+        let log = rig.dir.with_extension("log");
+        assert_eq!(said, "ready\n", "{}", fs_err::read_to_string(log).unwrap());
+        let said = fs_err::read_to_string(rig.dir.join("env")).unwrap();
+        let bin = said.lines().find_map(|line| line.strip_prefix("export KILN_RIG_BIN="));
+        rig.kubectl = PathBuf::from(bin.unwrap()).join("kubectl");
+        rig
+    }
+
+    /// Runs kubectl as the cluster's administrator.
+    pub fn kubectl(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(&self.kubectl);
+        command
+            .arg("--kubeconfig")
+            .arg(self.dir.join("admin.kubeconfig"))
+            .args(args)
+            // It keeps what servers offer there.
+            .env("HOME", &self.dir);
+        support::run(command)
+    }
+
+    /// Whether the server's account may do this: `yes` or `no`, as the cluster says it.
+    pub fn can(&self, (verb, group, resource, namespace): (&str, &str, &str, Option<&str>)) -> String {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let resource = format!("{resource}{}{group}", if group.is_empty() { "" } else { "." });
+        let subresource = format!("--subresource={subresource}");
+        let mut args = vec![
+            "auth",
+            "can-i",
+            verb,
+            &resource,
+            &subresource,
+            "--as=system:serviceaccount:kiln:kiln",
+            "--as-group=system:serviceaccounts",
+            "--as-group=system:serviceaccounts:kiln",
+            "--as-group=system:authenticated",
+        ];
+        args.extend(namespace.map(|_| "--namespace"));
+        args.extend(namespace);
+        let ran = self.kubectl(&args);
+        // It ends with 1 both for a no and for a failure.
+        assert!(matches!(ran.stdout.trim(), "yes" | "no"), "{}", ran.stderr);
+        ran.stdout.trim().to_owned()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some((mut keeper, stdin)) = self.keeper.take() {
+            drop(stdin);
+            let ended = keeper.wait().unwrap();
+            if !std::thread::panicking() {
+                assert!(ended.success(), "the cluster is not taken down: {ended}");
+                assert!(!self.dir.exists(), "{} is left", self.dir.display());
+            }
+        }
+    }
+}
