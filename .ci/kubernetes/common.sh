@@ -23,7 +23,8 @@ need_programs() {
     [ -x "$bin/kube-apiserver" ] || fail "no programs in $bin: run make kubernetes-rig"
 }
 
-as_admin() { "$bin/kubectl" --kubeconfig "$run/admin.kubeconfig" "$@"; }
+# What servers offer, kubectl would keep in the user's home.
+as_admin() { "$bin/kubectl" --kubeconfig "$run/admin.kubeconfig" --cache-dir "$run/cache" "$@"; }
 
 # When a process started, in ticks after the boot: with its number this names it for good, since numbers are used again.
 started() {
