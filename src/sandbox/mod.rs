@@ -11,6 +11,7 @@ pub mod driver;
 pub mod lease;
 pub(crate) mod microvm;
 pub mod namespace;
+mod orders;
 pub mod toolbox;
 pub mod toolboxes;
 

@@ -11,7 +11,7 @@ use kiln_inside::room::{
     Scope, confine, die_with_parent,
     kernel::Linux,
     mounts::{Sources, companions, furnish},
-    order::{AGENT, DOORS, NO_DOORS, Order, PROGRAMS, TOOLBOX, VOLUME},
+    order::{AGENT, DOORS, NO_DOORS, Order, TOOLBOX, VOLUME},
     process1::{self, clear_layers, run_and_reap},
     report_failure, user_namespace_failure,
 };
@@ -101,7 +101,7 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let _ = prctl::set_name(c"kiln-init");
     umask(Mode::from_bits_truncate(0o022));
     clear_layers(disk).map_err(|error| Failure::io("cannot clear the sandbox", &error))?;
-    let agent = Path::new(VOLUME).join(PROGRAMS).join(AGENT);
+    let agent = order.programs.join(AGENT);
     let name = order.facts.job.to_string();
     let hostname = format!("kiln-{}", name.get(..8).unwrap_or(&name));
     sethostname(&hostname)
@@ -123,7 +123,11 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
     let mut command = process1::agent(&order.facts)?;
     // The driver reads this process's own standard output.
     command.stdout(std::process::Stdio::null());
-    confine(Scope::Sockets)?;
+    confine(if order.filters_calls {
+        Scope::AllCalls
+    } else {
+        Scope::Sockets
+    })?;
     run_and_reap(command)
 }
 

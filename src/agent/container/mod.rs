@@ -40,7 +40,7 @@ use nix::{
 
 use kiln_inside::room::{
     Counters, DiskGauge, IdMap, Meter, Walker,
-    order::{self, DISK, End, Order, Said, VOLUME},
+    order::{self, DISK, End, NO_DOORS, Order, Said, VOLUME},
     report_failure,
 };
 use kiln_inside::routes;
@@ -70,20 +70,57 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let code = match arguments.next() {
         Some(word) if word == order::SYNC => i32::from(!keep(arguments.next())),
         Some(word) if word == order::PROBE => probe::main(arguments.next()),
-        _ => main_of_sandbox(),
+        Some(word) if word == order::FROM => main_from(Path::new(&arguments.next().unwrap_or_default())),
+        _ => say_end(carried_out(read_order())),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// Carries out the order of the driver. Returns the container's exit code.
-fn main_of_sandbox() -> i32 {
-    let end = read_order()
-        .and_then(|order| run(&order))
-        .unwrap_or_else(|failure| End {
-            exit_code: 1,
-            failure: Some(failure),
-            ..End::default()
-        });
+/// Carries out the order in a file. Returns the container's exit code.
+fn main_from(file: &Path) -> i32 {
+    let read = fs_err::read_to_string(file).map_err(|error| Failure::io("cannot read the instructions", &error));
+    let end = carried_out(read.and_then(|text| parse_order(&text)).and_then(prepared));
+    // What does not fit is cut off, and is no JSON any more.
+    let short = End {
+        failure: end.failure.clone().map(Failure::shown),
+        ..end.clone()
+    };
+    if let Ok(text) = serde_json::to_string(&short)
+        && let Err(error) = fs_err::write(order::END, text)
+    {
+        let _ = writeln!(std::io::stderr(), "the end is not noted: {error}");
+    }
+    say_end(end)
+}
+
+/// Makes what no driver has put into the volume, and adds the name servers, which only the container knows.
+fn prepared(mut order: Order) -> Result<Order, Failure> {
+    if !order.allow.is_empty() {
+        let of_engine = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        order.allow.extend(probe::resolvers(&of_engine).into_iter().map(Into::into));
+    }
+    let make = |name: &str, mode: u32| {
+        let dir = Path::new(VOLUME).join(name);
+        fs_err::create_dir_all(&dir)
+            .and_then(|()| fs_err::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(mode)))
+            .map_err(|error| Failure::io("cannot prepare the sandbox's disk space", &error))
+    };
+    make(NO_DOORS, 0o755)?;
+    // Open to the sandbox's ids.
+    make(DISK, 0o777)?;
+    Ok(order)
+}
+
+fn carried_out(order: Result<Order, Failure>) -> End {
+    order.and_then(|order| run(&order)).unwrap_or_else(|failure| End {
+        exit_code: 1,
+        failure: Some(failure),
+        ..End::default()
+    })
+}
+
+/// Returns the container's exit code.
+fn say_end(end: End) -> i32 {
     let code = end.exit_code;
     say_line(&Said::End(end));
     code
@@ -93,7 +130,11 @@ fn read_order() -> Result<Order, Failure> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|error| Failure::io("cannot read the instructions of the container", &error))?;
-    serde_json::from_str(&line).map_err(|error| {
+    parse_order(&line)
+}
+
+fn parse_order(text: &str) -> Result<Order, Failure> {
+    serde_json::from_str(text).map_err(|error| {
         // The server died between the two calls that start a container.
         Failure::new(
             Code::SandboxStart,
@@ -111,6 +152,9 @@ fn say_line(what: &impl Serialize) {
 
 fn run(order: &Order) -> Result<End, Failure> {
     let _ = prctl::set_name(c"kiln-container");
+    if order.ids.is_none() {
+        has_own_kernel(&order.hosts)?;
+    }
     routes::restrict(&order.allow, &order.deny)?;
     let disk = Path::new(VOLUME).join(DISK);
     if order.ids.is_some() {
@@ -138,6 +182,24 @@ fn run(order: &Order) -> Result<End, Failure> {
         failure,
         usage: meter.read(&counters),
     })
+}
+
+/// Succeeds if this is another kernel than those of the hosts. Otherwise the recipe would have the rights over one of them
+/// that it is to have over a virtual machine.
+fn has_own_kernel(hosts: &[String]) -> Result<(), Failure> {
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    let boot = fs_err::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_err(|error| Failure::io("cannot tell whether this is a virtual machine", &error))?;
+    if hosts.iter().all(|host| host != boot.trim()) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::NotIsolated,
+        "the job needs a virtual machine, and this container runs on the kernel of one of the hosts",
+    )
+    .hint("name a runtime of Kata Containers"))
 }
 
 /// Makes the disk space safe against a crash of the machine. Returns whether it is: if the machine booted after the

@@ -45,7 +45,7 @@ pub(super) fn main(ids: Option<OsString>) -> i32 {
 }
 
 /// The name servers in a `resolv.conf` that other hosts can ask too.
-fn resolvers(resolv_conf: &str) -> Vec<IpAddr> {
+pub(super) fn resolvers(resolv_conf: &str) -> Vec<IpAddr> {
     let servers = resolv_conf.lines().filter_map(|line| line.strip_prefix("nameserver"));
     servers
         .filter_map(|address| address.trim().parse::<IpAddr>().ok())

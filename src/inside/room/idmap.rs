@@ -72,8 +72,12 @@ impl IdMap {
             self.apply_by_helper("newgidmap", pid, self.gid_base)
         } else {
             let write = |file: &str, base: u32| {
-                fs_err::write(format!("/proc/{pid}/{file}"), format!("0 {base} {ID_COUNT}"))
-                    .map_err(|error| Failure::io("cannot map the sandbox's ids", &error))
+                let own = fs_err::read_to_string(format!("/proc/self/{file}"));
+                own.and_then(|own| {
+                    let count = count_from(base, &own);
+                    fs_err::write(format!("/proc/{pid}/{file}"), format!("0 {base} {count}"))
+                })
+                .map_err(|error| Failure::io("cannot map the sandbox's ids", &error))
             };
             write("uid_map", self.uid_base)?;
             write("gid_map", self.gid_base)
@@ -101,6 +105,18 @@ impl IdMap {
     }
 }
 
+/// How many of a sandbox's ids this process can map from `base`, by the map of its own namespace: a pod with a user
+/// namespace has 65536 ids itself, and the sandbox in it all but the first.
+fn count_from(base: u32, own: &str) -> u32 {
+    let ends = own.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace().map(str::parse::<u64>);
+        let (first, _, count) = (fields.next()?.ok()?, fields.next()?, fields.next()?.ok()?);
+        (first..first + count).contains(&u64::from(base)).then_some(first + count)
+    });
+    let there = ends.map(|end| end - u64::from(base)).next().unwrap_or_default();
+    ID_COUNT.min(u32::try_from(there).unwrap_or(u32::MAX))
+}
+
 /// The first range of this user in `text` (format of subuid(5)) with at least [`ID_COUNT`] ids.
 fn find_range(text: &str, name: &str, uid: u32) -> Option<u32> {
     text.lines().find_map(|line| {
@@ -115,6 +131,16 @@ fn find_range(text: &str, name: &str, uid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sandbox_has_the_ids_that_there_are() {
+        let host = "         0          0 4294967295\n";
+        assert_eq!(count_from(ROOT_DEFAULT_BASE, host), ID_COUNT);
+        let pod = "         0 1879048192      65536\n";
+        assert_eq!(count_from(1, pod), 65_535);
+        assert_eq!(count_from(65_536, pod), 0);
+        assert_eq!(count_from(70_000, &format!("{pod} 70000 5 10\n")), 10);
+    }
 
     #[test]
     fn ranges_are_found_by_name_or_number_and_must_be_large_enough() {

@@ -1,7 +1,7 @@
 //! The messages between a driver and the first process of a container: JSON lines on standard input and output. They
 //! are never arguments, environment or labels, which other users of the host can read. Pure: no I/O.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use ipnet::IpNet;
 use kiln_records::{Failure, protocol::AgentFacts};
@@ -23,6 +23,21 @@ pub const ENTRANCE: &str = "entrance";
 
 /// In [`PROGRAMS`]: the agent of the sandbox.
 pub const AGENT: &str = "agent";
+
+/// [`PROGRAMS`] in an image that has them, such as those for clusters.
+pub const PROGRAMS_OF_IMAGE: &str = "/kiln/programs";
+
+/// After [`COMMAND`]: the order is in the file that is named next, and the last line goes to [`END`], too.
+pub const FROM: &str = "from";
+
+/// Where a cluster mounts the order.
+pub const ORDER_DIR: &str = "/kiln/order";
+
+/// The order's file in [`ORDER_DIR`].
+pub const ORDER: &str = "order";
+
+/// The file from which a cluster reads how a container ended: the default of `terminationMessagePath`, at most 4096 bytes.
+pub const END: &str = "/dev/termination-log";
 
 /// The sandbox's disk space, below [`VOLUME`].
 pub const DISK: &str = "disk";
@@ -52,6 +67,13 @@ pub struct Order {
     pub resolvers: Vec<IpAddr>,
     /// Bytes and inodes of disk space, if the container itself makes a file system of that size.
     pub disk: Option<(u64, u64)>,
+    /// Where the container has [`PROGRAMS`].
+    pub programs: PathBuf,
+    /// Whether the container itself filters system calls, since its engine does not.
+    pub filters_calls: bool,
+    /// The boots (`/proc/sys/kernel/random/boot_id`) of the hosts on which it may run. In a virtual machine it has another
+    /// kernel than all of them, or does nothing.
+    pub hosts: Vec<String>,
 }
 
 /// A line on standard output.

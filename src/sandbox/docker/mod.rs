@@ -28,7 +28,6 @@ use bollard::{
         UploadToContainerOptionsBuilder,
     },
 };
-use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, sync::Mutex};
 use uuid::Uuid;
@@ -44,7 +43,12 @@ use kiln_inside::room::{
 use kiln_records::{Code, Failure, JobId, protocol::AgentFacts};
 use probe::Probes;
 
-use super::{Kernel, Network, SandboxSpec, agents::Agents, namespace::NamespaceDriver};
+use super::{
+    Kernel, Network, SandboxSpec,
+    agents::Agents,
+    namespace::NamespaceDriver,
+    orders::{self, exists},
+};
 
 mod address;
 mod connect;
@@ -169,7 +173,7 @@ impl DockerDriver {
         };
         let server = facts.gateway;
         let resolvers = self.resolvers(sandbox.kernel).await;
-        let order = order(sandbox, facts, ids, network::neighbours(own, server), resolvers);
+        let order = orders::order(sandbox, facts, ids, network::neighbours(own, server), resolvers);
         let image = {
             let _one = self.taking_in.lock().await;
             image::ensure(engine, &self.settings.packer, &sandbox.toolbox, ids).await?
@@ -263,10 +267,7 @@ impl DockerDriver {
         };
         if doors.is_none() {
             // A virtual machine shares files with its host, but no sockets.
-            let url = sandbox.server_url.clone().ok_or_else(no_server_url)?;
-            facts.gateway = Some(address_of(&url).await?);
-            facts.server = url;
-            facts.ca_bundle.clone_from(&sandbox.server_ca_bundle);
+            facts = orders::facts_elsewhere(sandbox).await?;
         }
         Ok((facts, doors))
     }
@@ -349,40 +350,6 @@ async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Fa
         })
 }
 
-/// The order for the first process.
-fn order(
-    sandbox: &SandboxSpec,
-    facts: AgentFacts,
-    ids: Option<IdMap>,
-    neighbours: Vec<IpNet>,
-    resolvers: Vec<IpAddr>,
-) -> Order {
-    let (mut allow, mut deny) = match &sandbox.network {
-        Network::Isolated(reach) => (reach.allow.clone(), reach.deny.clone()),
-        Network::Host => (Vec::new(), Vec::new()),
-    };
-    deny.extend(neighbours);
-    if !allow.is_empty() {
-        // What every sandbox of this kind needs. A denied network stays denied.
-        allow.extend(
-            facts
-                .gateway
-                .into_iter()
-                .chain(resolvers.iter().copied())
-                .map(IpNet::from),
-        );
-    }
-    let disk = sandbox.limits.disk.filter(|_| ids.is_none());
-    Order {
-        facts,
-        ids,
-        allow,
-        deny,
-        resolvers: if ids.is_none() { resolvers } else { Vec::new() },
-        disk: disk.map(|disk| (disk.bytes, disk.inodes)),
-    }
-}
-
 /// A container, if it exists.
 async fn inspect(engine: &Docker, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
     match engine.inspect_container(name, None::<InspectContainerOptions>).await {
@@ -390,39 +357,6 @@ async fn inspect(engine: &Docker, name: &str) -> Result<Option<ContainerInspectR
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(failure("cannot look at the sandbox's container", &error)),
     }
-}
-
-/// The address of the server's host.
-async fn address_of(url: &str) -> Result<IpAddr, Failure> {
-    let bad = |why: String| {
-        Failure::new(
-            Code::NoServerUrl,
-            format!("sandboxes cannot reach the server at `{url}`: {why}"),
-        )
-        .hint("set the address at which build hosts reach this server")
-    };
-    let parsed = reqwest::Url::parse(url).map_err(|error| bad(error.to_string()))?;
-    let host = parsed.host_str().ok_or_else(|| bad("it names no host".to_owned()))?;
-    let port = parsed.port_or_known_default().unwrap_or(80);
-    let mut found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port))
-        .await
-        .map_err(|error| bad(error.to_string()))?;
-    found
-        .next()
-        .map(|address| address.ip())
-        .ok_or_else(|| bad("the name has no address".to_owned()))
-}
-
-fn exists(job: JobId) -> Failure {
-    Failure::new(Code::SandboxExists, format!("there is a sandbox of job {job} already"))
-}
-
-fn no_server_url() -> Failure {
-    Failure::new(
-        Code::NoServerUrl,
-        "this sandbox cannot reach the server: it cannot use the server's sockets, and no address is configured",
-    )
-    .hint("set the address at which build hosts reach this server")
 }
 
 fn no_vm_runtime() -> Failure {
