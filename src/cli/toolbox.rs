@@ -1,7 +1,10 @@
-//! `kiln toolbox`: builds toolboxes and shows them. Writes to the data directory.
+//! `kiln toolbox`: builds toolboxes, shows them and makes images of them. Writes to the data directory, and the image where
+//! the user wants it.
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
-use kiln_records::{Code, Failure, arch::Arch};
+use kiln_records::{Code, Failure, arch::Arch, run::Kernel};
 
 use super::{printer::Printer, progress::Spinner, values::arch};
 use crate::{
@@ -30,6 +33,23 @@ pub(super) enum ToolboxCommand {
         #[arg(long, value_name = "ARCH", value_parser = arch())]
         arch: Option<Arch>,
     },
+    /// Write the toolbox as an image for pods of a Kubernetes cluster, and print the image's name.
+    ///
+    /// The archive is what `skopeo copy docker-archive:OUT docker://NAME`, `docker load` and `ctr images import` take. Jobs
+    /// of this version use exactly this name.
+    Image {
+        /// The architecture of the nodes [default: this host's].
+        #[arg(long, value_name = "ARCH", value_parser = arch())]
+        arch: Option<Arch>,
+
+        /// For pods in virtual machines (`vm_runtime` in [kubernetes]), whose files belong to root of the machine.
+        #[arg(long)]
+        vm: bool,
+
+        /// The archive.
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+    },
     /// List all toolboxes.
     List,
     /// Remove the toolboxes of other versions. No build may be running.
@@ -52,6 +72,14 @@ impl ToolboxCommand {
                 let arch = arch.unwrap_or(Arch::host());
                 let toolbox = site::toolboxes(config)?.find(arch);
                 show(&toolbox.ok_or_else(|| not_built(arch))?, printer);
+            }
+            ToolboxCommand::Image { arch, vm, out } => {
+                let toolbox = ensure(config, printer, arch.unwrap_or(Arch::host()), None).await?;
+                let kernel = if vm { Kernel::Own } else { Kernel::Shared };
+                let (image, repository) = site::image_of(config, &toolbox, kernel)?;
+                let packer = site::namespace_driver(config)?;
+                image.write(&packer, &repository, &out).await?;
+                printer.result(image.name(&repository));
             }
             ToolboxCommand::List => {
                 for (toolbox, is_current) in site::toolboxes(config)?.list()? {

@@ -54,6 +54,7 @@ impl Config {
         self.check_jobs(&mut problems);
         self.check_engine(&mut problems);
         self.check_places(&mut problems);
+        self.check_cluster(&mut problems);
         problems.sort_by_key(Problem::line);
         problems
     }
@@ -367,6 +368,16 @@ impl Config {
             let problem = self.problem("isolation", "drivers", "there is no engine for `kata`");
             problems.push(problem.hint("set `engine` and `vm_runtime` in [docker]; see kata/README.md"));
         }
+        if drivers.contains(&DriverKind::Kubernetes) && !self.kubernetes.enabled {
+            let problem = self.problem("isolation", "drivers", "there is no cluster for `kubernetes`");
+            problems.push(problem.hint("set `enabled` and `image` in [kubernetes]; see docs/kubernetes.md"));
+        }
+        if drivers.contains(&DriverKind::KubernetesVm)
+            && !(self.kubernetes.enabled && self.kubernetes.vm_runtime.is_some())
+        {
+            let problem = self.problem("isolation", "drivers", "there is no cluster for `kubernetes-vm`");
+            problems.push(problem.hint("set `enabled`, `image` and `vm_runtime` in [kubernetes]"));
+        }
         if (1..drivers.len()).any(|at| drivers[..at].contains(&drivers[at])) {
             let problem = self.problem("isolation", "drivers", "a driver is listed twice");
             problems.push(problem.hint("remove one"));
@@ -375,6 +386,35 @@ impl Config {
             let what = "agents in its virtual machines have no way to this server";
             let problem = self.problem("docker", "vm_runtime", what);
             problems.push(problem.hint("set `agent_url` in [server]; see kata/README.md"));
+        }
+    }
+
+    fn check_cluster(&self, problems: &mut Vec<Problem>) {
+        let cluster = &self.kubernetes;
+        if !cluster.enabled {
+            return;
+        }
+        let image = cluster.image.as_deref().unwrap_or_default();
+        let name = image.rsplit('/').next().unwrap_or_default();
+        if name.is_empty() || name.contains([':', '@']) {
+            let what = if image.is_empty() {
+                "jobs in the cluster need an image"
+            } else {
+                "it is not a repository without a tag"
+            };
+            let problem = self.problem("kubernetes", "image", what);
+            problems.push(problem.hint("for example: registry.example.org/kiln-toolbox; see `kiln toolbox image --help`"));
+        }
+        if let Some(path) = &cluster.kubeconfig {
+            self.check_readable("kubernetes", "kubeconfig", path, problems);
+        }
+        if cluster.request_cpus == 0 {
+            let problem = self.problem("kubernetes", "request_cpus", "it is zero");
+            problems.push(problem.hint("set it to 1 or more"));
+        }
+        if self.jobs.run && self.server.agent_url.is_none() {
+            let problem = self.problem("kubernetes", "enabled", "agents in the cluster have no way to this server");
+            problems.push(problem.hint("set `agent_url` in [server]"));
         }
     }
 

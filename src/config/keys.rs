@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{
+    kubernetes::KubernetesSettings,
     s3::S3Settings,
     sections::{
         AuthSettings, CapacitySettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, IsolationSettings,
@@ -31,6 +32,7 @@ pub(super) const SECTIONS: &[Section] = &[
     IsolationSettings::SECTION,
     NetworkSettings::SECTION,
     DockerEngineSettings::SECTION,
+    KubernetesSettings::SECTION,
     EmulationSettings::SECTION,
     CapacitySettings::SECTION,
     WatchSettings::SECTION,

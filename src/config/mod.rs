@@ -4,6 +4,7 @@
 mod check;
 mod engine;
 mod keys;
+mod kubernetes;
 mod near;
 mod problem;
 mod reference;
@@ -23,6 +24,7 @@ pub(crate) use self::check::is_private;
 pub use self::{
     check::Access,
     engine::{DEFAULT_SOCKET, EngineUrl},
+    kubernetes::{KubernetesSettings, PullPolicy, Toleration},
     problem::{Origin, Problem, first_of},
     reference::{reference, reference_tables},
     s3::{ForeignBuckets, S3Settings},
@@ -67,6 +69,8 @@ pub struct Config {
     pub network: NetworkSettings,
     /// A container engine for jobs.
     pub docker: DockerEngineSettings,
+    /// A cluster for jobs.
+    pub kubernetes: KubernetesSettings,
     /// Emulation of other architectures.
     pub emulation: EmulationSettings,
     /// This host's capacity for jobs.
@@ -100,6 +104,7 @@ struct Values {
     isolation: IsolationSettings,
     network: NetworkSettings,
     docker: DockerEngineSettings,
+    kubernetes: KubernetesSettings,
     emulation: EmulationSettings,
     capacity: CapacitySettings,
     watch: WatchSettings,
@@ -162,6 +167,7 @@ impl Config {
             isolation: values.isolation,
             network: values.network,
             docker: values.docker,
+            kubernetes: values.kubernetes,
             emulation: values.emulation,
             capacity: values.capacity,
             watch: values.watch,

@@ -99,6 +99,7 @@ impl Config {
             "isolation" => values(&self.isolation),
             "network" => values(&self.network),
             "docker" => values(&self.docker),
+            "kubernetes" => values(&self.kubernetes),
             "emulation" => values(&self.emulation),
             "capacity" => values(&self.capacity),
             "watch" => values(&self.watch),

@@ -193,9 +193,9 @@ settings! {
         /// The isolation of jobs that are for an architecture other than the host's or have `require_dkms`. `vm`: a
         /// virtual machine; without one, the job is refused. `namespace`: the host's kernel, as for other jobs.
         foreign: ForeignIsolation = ForeignIsolation::Vm;
-        /// The kinds of sandboxes that jobs may run in, the preferred ones first: `kata`, `microvm`, `docker`,
-        /// `namespace`. Where the first cannot be had, a job takes the next, and its record says why (`passed_over`).
-        /// Default: all, and no more isolation than a job needs.
+        /// The kinds of sandboxes that jobs may run in, the preferred ones first: `kubernetes-vm`, `kata`, `microvm`,
+        /// `kubernetes`, `docker`, `namespace`. Where the first cannot be had, a job takes the next, and its record says
+        /// why (`passed_over`). Default: all, and no more isolation than a job needs.
         drivers: Vec<DriverKind> = Vec::new();
         /// Ports of the host's loopback interface that jobs may reach, for example the port of a package repository.
         /// The port of S3 is among them in any case; they cannot reach any other.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::config::Config;
 
 mod callers;
+mod cluster;
 mod engines;
 mod kernel;
 mod machines;
@@ -18,7 +19,7 @@ mod twins;
 /// The finding about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its area: `kernel`, `machines`, `engines`, `storage`, `twins`, `callers`.
+    /// Its area: `kernel`, `machines`, `engines`, `cluster`, `storage`, `twins`, `callers`.
     pub area: &'static str,
     /// The thing.
     pub what: &'static str,
@@ -93,6 +94,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = kernel::examine(config).await;
     findings.extend(machines::examine(config).await);
     findings.extend(engines::examine(config).await);
+    findings.extend(cluster::examine(config).await);
     findings.extend(storage::examine(config).await);
     findings.extend(twins::examine(config).await);
     findings.extend(callers::examine(config));

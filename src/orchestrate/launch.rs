@@ -350,7 +350,7 @@ impl Orchestrator {
         let driver = self.driver_of(&run);
         match driver.look(job).await? {
             // It belongs to this try: an earlier one would have been destroyed below, before its successor.
-            SandboxState::Running if run.token.is_some() => return Ok(()),
+            SandboxState::Running | SandboxState::Waiting { .. } if run.token.is_some() => return Ok(()),
             SandboxState::Absent => {
                 // Another process may have started it: one that was killed a moment ago, whose sandbox is still on its
                 // way.
@@ -361,11 +361,11 @@ impl Orchestrator {
                     }
                 }
             }
-            SandboxState::Running | SandboxState::Ended(_) if run.token.is_none() => {
+            SandboxState::Running | SandboxState::Waiting { .. } | SandboxState::Ended(_) if run.token.is_none() => {
                 driver.destroy(job, Scratch::Remove).await?;
             }
             // The watch loop reports how it ended.
-            SandboxState::Running | SandboxState::Ended(_) => return Ok(()),
+            SandboxState::Running | SandboxState::Waiting { .. } | SandboxState::Ended(_) => return Ok(()),
         }
         let (agent, toolbox) = self.equipment.of(driver.arch().await?)?;
         let (secret, digest) = token::fresh();

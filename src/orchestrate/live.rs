@@ -27,6 +27,8 @@ pub(super) struct Live {
     pub(super) used: Used,
     /// When its usage was last measured.
     pub(super) measured: Option<Instant>,
+    /// Since when its sandbox waits for its start, and for what.
+    waits: Option<(Instant, String)>,
     progress: Option<(u64, u64)>,
     packages: u64,
     said: HashSet<u64>,
@@ -45,6 +47,7 @@ impl Live {
             begun: now.checked_sub(ago).unwrap_or(now),
             used: Used::default(),
             measured: None,
+            waits: None,
             progress: None,
             packages: 0,
             said: HashSet::new(),
@@ -68,6 +71,28 @@ impl Live {
         for clock in [&mut self.heard, &mut self.progressed, &mut self.begun] {
             *clock = (*clock + pause).min(now);
         }
+    }
+
+    /// Notes that its sandbox has not started, for this reason. All clocks stand meanwhile. Returns for how long it has
+    /// waited.
+    pub(super) fn wait(&mut self, why: &str) -> Duration {
+        let now = Instant::now();
+        let since = self.waits.as_ref().map_or(self.begun, |(since, _)| *since);
+        if self.waits.as_ref().is_none_or(|(_, known)| known != why) {
+            self.waits = Some((since, why.to_owned()));
+        }
+        (self.heard, self.progressed, self.begun) = (now, now, now);
+        since.elapsed()
+    }
+
+    /// Notes that its sandbox runs.
+    pub(super) fn run(&mut self) {
+        self.waits = None;
+    }
+
+    /// What its sandbox waits for.
+    pub(super) fn waits(&self) -> Option<&str> {
+        self.waits.as_ref().map(|(_, why)| why.as_str())
     }
 
     /// Notes that a step began or ended.
@@ -145,6 +170,22 @@ mod tests {
         assert!(!gets_on(&|live| live.advance(5, 10)));
         assert!(gets_on(&Live::step));
         assert!(gets_on(&|live| live.line("found it")));
+    }
+
+    #[test]
+    fn clocks_stand_while_a_sandbox_waits_but_the_one_of_its_waiting() {
+        let ago = Duration::from_secs(600);
+        let mut live = Live::new(1, ago);
+        assert!(live.begun.elapsed() >= ago);
+        assert!(live.wait("no room") >= ago);
+        assert_eq!(live.waits(), Some("no room"));
+        assert!(live.begun.elapsed() < ago);
+        // Another reason is no new beginning.
+        assert!(live.wait("no image") >= ago);
+        assert_eq!(live.waits(), Some("no image"));
+        live.run();
+        assert_eq!(live.waits(), None);
+        assert!(live.begun.elapsed() < ago);
     }
 
     #[test]

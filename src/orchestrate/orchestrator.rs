@@ -188,6 +188,11 @@ impl Orchestrator {
         Some((at + 1, state.waiting[at].1.clone()))
     }
 
+    /// What the sandbox of a job waits for that has its place and has not started.
+    pub fn held_up(&self, job: JobId) -> Option<String> {
+        self.state().live.get(&job).and_then(Live::waits).map(str::to_owned)
+    }
+
     /// How far a job's current step is: the amount done, and the total.
     pub fn progress(&self, job: JobId) -> Option<(u64, u64)> {
         self.state().live.get(&job).and_then(Live::progress)

@@ -237,7 +237,8 @@ fn why(wish: Wish, how: How, choice: &Choice<'_>) -> String {
     let place = match choice.driver() {
         DriverKind::Namespace => "a sandbox of namespaces",
         DriverKind::Docker => "a container",
-        DriverKind::Microvm | DriverKind::Kata => "a virtual machine of its own",
+        DriverKind::Kubernetes => "a pod",
+        DriverKind::Microvm | DriverKind::Kata | DriverKind::KubernetesVm => "a virtual machine of its own",
     };
     let begin = format!("{}: {}{at}, in {place}", wish.arch, how.name());
     let no_twins = match how {

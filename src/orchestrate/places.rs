@@ -259,7 +259,8 @@ impl Places {
         is_command: bool,
         jobs_at: impl Fn(&str, Option<ServerId>) -> u32,
     ) -> Decision {
-        let all = self.all();
+        let mut all = self.all();
+        all.retain(|place| place.driver.is_there());
         let own: Vec<OwnPlace> = all.iter().map(|place| OwnPlace::of(place)).collect();
         let others = if is_command { Vec::new() } else { self.elsewhere() };
         let mut candidates: Vec<_> = all

@@ -111,6 +111,13 @@ impl Orchestrator {
             Ok(state) => state,
             // The agent may still be heard. If it is not, the job goes elsewhere.
             Err(failure) => {
+                if let Some(live) = self.state().live.get_mut(&job)
+                    && let Some(why) = live.waits().map(str::to_owned)
+                {
+                    // It has no agent yet that could be heard.
+                    live.wait(&why);
+                    return Err(failure);
+                }
                 return clocks
                     .failure(&self.watch, factor, waits)
                     .map(at)
@@ -134,7 +141,12 @@ impl Orchestrator {
                 self.wake.launch.notify_one();
                 return Ok(None);
             }
-            SandboxState::Running => {}
+            SandboxState::Waiting { why, longest } => return Ok(self.wait(stored, why, longest).map(at)),
+            SandboxState::Running => {
+                if let Some(live) = self.state().live.get_mut(&job) {
+                    live.run();
+                }
+            }
         }
         let used = self.measure(stored).await?;
         let failure = match clocks.failure(&self.watch, factor, waits) {
@@ -143,6 +155,21 @@ impl Orchestrator {
             None => over_disk(used, run.plan.needs.disk_limit),
         };
         Ok(failure.map(at))
+    }
+
+    /// Notes why a sandbox has not started, where the job shows it and in the log. Returns the failure when it has waited
+    /// too long.
+    fn wait(&self, stored: &StoredRun, why: Failure, longest: Duration) -> Option<Failure> {
+        let mut state = self.state();
+        let live = state.live.get_mut(&stored.job.id)?;
+        if live.waits() != Some(&why.detail) {
+            tracing::info!(code = why.code.name(), "the sandbox has not started: {why}");
+        }
+        let waited = live.wait(&why.detail);
+        (waited > longest).then(|| {
+            let detail = format!("the sandbox did not start within {} s: {why}", longest.as_secs());
+            Failure { detail, ..why }
+        })
     }
 
     /// Why an agent has never called, in its own words. No program of the job has run yet that could put them into its

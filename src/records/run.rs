@@ -208,7 +208,7 @@ pub struct Plan {
 pub struct PassedOver {
     /// The place.
     pub place: String,
-    /// The driver of its sandboxes: `namespace`, `microvm`, `docker`, `kata`.
+    /// The driver of its sandboxes: `namespace`, `microvm`, `docker`, `kata`, `kubernetes`, `kubernetes-vm`.
     #[schema(value_type = String)]
     pub driver: DriverKind,
     /// The stable code of the reason.
@@ -307,6 +307,11 @@ pub enum DriverKind {
     Docker,
     /// A container engine with Kata, one virtual machine per job.
     Kata,
+    /// A Kubernetes cluster, one pod per job.
+    Kubernetes,
+    /// A Kubernetes cluster with Kata, one pod in a virtual machine per job.
+    #[serde(rename = "kubernetes-vm")]
+    KubernetesVm,
 }
 
 /// Which kernel a sandbox runs on.
@@ -327,14 +332,16 @@ impl DriverKind {
             Self::Microvm => "microvm",
             Self::Docker => "docker",
             Self::Kata => "kata",
+            Self::Kubernetes => "kubernetes",
+            Self::KubernetesVm => "kubernetes-vm",
         }
     }
 
     /// Which kernel its sandboxes run on.
     pub fn kernel(self) -> Kernel {
         match self {
-            Self::Namespace | Self::Docker => Kernel::Shared,
-            Self::Microvm | Self::Kata => Kernel::Own,
+            Self::Namespace | Self::Docker | Self::Kubernetes => Kernel::Shared,
+            Self::Microvm | Self::Kata | Self::KubernetesVm => Kernel::Own,
         }
     }
 
@@ -342,8 +349,8 @@ impl DriverKind {
     pub fn isolation(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
-            Self::Docker => "container",
-            Self::Microvm | Self::Kata => "vm",
+            Self::Docker | Self::Kubernetes => "container",
+            Self::Microvm | Self::Kata | Self::KubernetesVm => "vm",
         }
     }
 }

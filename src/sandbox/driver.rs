@@ -4,7 +4,7 @@
 //! A sandbox belongs to a job and is found by it. Drivers keep no state in memory: a restarted server sees the
 //! sandboxes that the previous one started.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -56,6 +56,11 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Whether servers on other hosts reach the same sandboxes.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Whether the place exists, as far as is known: a cluster has places of those architectures only of which it has nodes.
+    fn is_there(&self) -> bool {
+        true
     }
 
     /// The driver's name when it makes sandboxes with this kernel.
@@ -188,6 +193,13 @@ pub struct Reach {
 pub enum SandboxState {
     /// The sandbox does not exist.
     Absent,
+    /// The sandbox exists, and has not started yet: a cluster has no room for it, or lacks something.
+    Waiting {
+        /// Why, and how the job fails if that does not change.
+        why: Failure,
+        /// How long it may wait.
+        longest: Duration,
+    },
     /// The sandbox is running.
     Running,
     /// Its processes have ended; the sandbox has yet to be destroyed.

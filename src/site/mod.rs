@@ -23,6 +23,6 @@ pub use self::{
     local::Local,
     objects::{artifact_store, embedded_s3},
     records::open_store,
-    sandboxes::{docker_driver, namespace_driver, toolboxes},
+    sandboxes::{cluster, docker_driver, image_of, namespace_driver, toolboxes},
     server::Server,
 };

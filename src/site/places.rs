@@ -1,9 +1,9 @@
-//! Lists the places for a server's jobs, from the configuration: this host, a container engine, and the remote build
+//! Lists the places for a server's jobs, from the configuration: this host, a container engine, a cluster, and the remote build
 //! nodes of the records. No I/O of its own, but the drivers prepare their directories.
 
 use std::sync::Arc;
 
-use super::sandboxes::{agent, docker_driver, node_login};
+use super::sandboxes::{agent, cluster, docker_driver, node_login};
 use kiln_records::{Failure, ServerId, arch::Arch};
 
 use crate::{
@@ -13,12 +13,16 @@ use crate::{
         Driver,
         agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
+        kubernetes::KubernetesDriver,
         namespace::NamespaceDriver,
     },
 };
 
 /// The place of the configured container engine.
 const ENGINE: &str = "docker";
+
+/// The places of the configured cluster: this, and the architecture of their nodes.
+const CLUSTER: &str = "kubernetes";
 
 /// All places; `local` makes the sandboxes on this host. The sandboxes on engines that other servers reach, too, belong to the
 /// site, which is all servers on one database; others belong to this server.
@@ -33,7 +37,16 @@ pub(super) fn places(
     equipment: Arc<Equipment>,
 ) -> Result<Places, Failure> {
     let engine = docker_driver(config, |is_shared| if is_shared { site } else { server }.to_string())?
-        .map(|driver| (ENGINE.to_owned(), Arc::new(driver) as Arc<dyn Driver>));
+        .map(|driver| (ENGINE, Arc::new(driver) as Arc<dyn Driver>));
+    let cluster = cluster(config, &site.to_string())?.map(Arc::new);
+    let of_cluster = cluster.iter().flat_map(|cluster| {
+        Arch::ALL.map(|arch| {
+            let driver = KubernetesDriver::new(Arc::clone(cluster), arch);
+            (format!("{CLUSTER}-{arch}"), Arc::new(driver) as Arc<dyn Driver>)
+        })
+    });
+    let engine = engine.map(|(name, driver)| (name.to_owned(), driver));
+    let others = engine.into_iter().chain(of_cluster).collect();
     let (login, socket) = (node_login(config), config.remote_build_nodes.engine_socket.clone());
     let (agents, packer) = (Agents::beside(agent()?), local.clone());
     let node = move |name: &str| {
@@ -56,7 +69,7 @@ pub(super) fn places(
         server,
         Arc::new(local),
         Arch::host(),
-        engine.into_iter().collect(),
+        others,
         Box::new(node),
         equipment,
     ))

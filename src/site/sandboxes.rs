@@ -6,7 +6,8 @@ use std::{
     path::PathBuf,
 };
 
-use kiln_records::{Code, Failure};
+use k8s_openapi::api::core::v1::Toleration as K8sToleration;
+use kiln_records::{Code, Failure, run::Kernel};
 
 use crate::{
     config::{Config, EngineUrl},
@@ -16,10 +17,15 @@ use crate::{
     sandbox::{
         agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
+        kubernetes::{Cluster, Image, KubernetesSettings, PodSettings},
         namespace::NamespaceDriver,
+        toolbox::Toolbox,
         toolboxes::Toolboxes,
     },
 };
+
+/// The repository of images where the configuration names none.
+const UNNAMED: &str = "kiln-toolbox";
 
 /// The agent's program: beside this one, or at `KILN_AGENT`.
 ///
@@ -88,6 +94,61 @@ pub fn docker_driver(
         vm_runtime: config.docker.vm_runtime.clone(),
         dns: config.docker.dns.clone(),
     })))
+}
+
+/// The cluster, if one is configured. `installation` tells this user of its namespace from others.
+///
+/// # Errors
+///
+/// When the agent is missing.
+pub fn cluster(config: &Config, installation: &str) -> Result<Option<Cluster>, Failure> {
+    let settings = &config.kubernetes;
+    if !settings.enabled {
+        return Ok(None);
+    }
+    let settings = settings.clone();
+    let tolerations = settings.tolerations.into_iter().map(|toleration| K8sToleration {
+        operator: Some(if toleration.value.is_some() { "Equal" } else { "Exists" }.to_owned()),
+        key: Some(toleration.key),
+        value: toleration.value,
+        effect: toleration.effect,
+        ..K8sToleration::default()
+    });
+    Ok(Some(Cluster::new(KubernetesSettings {
+        kubeconfig: settings.kubeconfig,
+        context: settings.context,
+        namespace: settings.namespace,
+        installation: installation.to_owned(),
+        agents: Agents::beside(agent()?),
+        start: settings.start.duration(),
+        checks_kernels: true,
+        pods: PodSettings {
+            image: settings.image.unwrap_or_default(),
+            pull_policy: settings.image_pull_policy.name().to_owned(),
+            pull_secrets: settings.image_pull_secrets,
+            vm_runtime: settings.vm_runtime,
+            node_selector: settings.node_selector,
+            tolerations: tolerations.collect(),
+            priority_class: settings.priority_class,
+            labels: settings.labels,
+            annotations: settings.annotations,
+            request_cpus: settings.request_cpus,
+            storage_class: settings.storage_class,
+            server_labels: settings.server_labels,
+        },
+    })))
+}
+
+/// The image of a toolbox for pods with this kind of kernel, and the repository that the configuration names.
+///
+/// # Errors
+///
+/// When an agent for the toolbox's architecture is missing.
+pub fn image_of<'a>(config: &Config, toolbox: &'a Toolbox, kernel: Kernel) -> Result<(Image<'a>, String), Failure> {
+    let entrance = Agents::beside(agent()?).of(toolbox.facts.arch)?;
+    let repository = config.kubernetes.image.clone();
+    let repository = repository.unwrap_or_else(|| UNNAMED.to_owned());
+    Ok((Image::of(toolbox, &entrance, &entrance, kernel)?, repository))
 }
 
 /// The address of the configured container engine.

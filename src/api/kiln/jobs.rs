@@ -40,7 +40,8 @@ pub(in crate::api) struct JobProgress {
     id: Uuid,
     /// `queued`, `launching`, `running`, `committing`, `success`, `error`.
     state: &'static str,
-    /// For a queued job, the reason for waiting; for others, the place and the way of the run.
+    /// For a job that is queued or whose sandbox has not started, the reason for waiting; for others, the place and the
+    /// way of the run.
     reason: Option<String>,
     /// Its position in the queue, from 1.
     position: Option<usize>,
@@ -63,7 +64,7 @@ pub(in crate::api) struct JobProgress {
     twins_fallback: Option<JobFallback>,
     /// The place of the run: `local`, or another place of the server; null until it is chosen.
     place: Option<String>,
-    /// The driver of its sandbox: `namespace`, `microvm`, `docker`, `kata`.
+    /// The driver of its sandbox: `namespace`, `microvm`, `docker`, `kata`, `kubernetes`, `kubernetes-vm`.
     driver: &'static str,
     /// The isolation of its sandbox: `namespace`, `container`, `vm`.
     isolation: &'static str,
@@ -244,6 +245,7 @@ impl JobProgress {
         let StoredRun { job, run, .. } = stored;
         let waiting = orchestrator.and_then(|orchestrator| orchestrator.waiting(job.id));
         let (position, reason) = waiting.unzip();
+        let held_up = || orchestrator.and_then(|orchestrator| orchestrator.held_up(job.id));
         let progress = orchestrator.and_then(|orchestrator| orchestrator.progress(job.id));
         let needs = run.plan.needs;
         let is_emulated = run.plan.how == How::Emulated;
@@ -251,7 +253,7 @@ impl JobProgress {
         Self {
             id: job.id.0,
             state: run.state.name(),
-            reason: reason.or_else(because),
+            reason: reason.or_else(held_up).or_else(because),
             position,
             step: run.step,
             progress: progress.map(|(done, total)| StepProgress { done, total }),

@@ -248,13 +248,33 @@ codes! {
         "a container engine runs on an architecture without a toolbox",
         "use x86_64, aarch64, ppc64le, s390x or riscv64";
     ImageMissing = "image_missing", 500, Failed, OfThePlace,
-        "the toolbox's image was removed from the engine just as a job started",
-        "the next attempt restores it";
+        "the toolbox's image was removed from the engine just as a job started, or a node of the cluster cannot get it",
+        "on an engine, the next attempt restores it. In a cluster, the message names the image: put what \
+         `kiln toolbox image` writes into the registry of `image` in `[kubernetes]`";
     RuntimeUnknown = "runtime_unknown", 500, Failed, Lasting,
-        "a container engine does not have the configured runtime",
-        "`docker info` lists them; kata/docker-daemon.json has the lines for `daemon.json`, as kata/README.md shows";
+        "a container engine does not have the configured runtime, or a cluster has no such RuntimeClass",
+        "`docker info` lists them; kata/docker-daemon.json has the lines for `daemon.json`, as kata/README.md shows. In a \
+         cluster: `kubectl get runtimeclasses`";
+    ClusterGone = "cluster_gone", 503, Failed, PassingKilled,
+        "the API of the Kubernetes cluster does not answer",
+        "check `kubectl version`, and `kubeconfig` and `context` in `[kubernetes]`. Jobs wait for it";
+    ClusterRefused = "cluster_refused", 500, Failed, Lasting,
+        "the API of the Kubernetes cluster refused a request",
+        "the message is from the cluster; `kiln doctor` says which rights are missing";
+    ClusterUnsafe = "cluster_unsafe", 500, Failed, Lasting,
+        "the API server dropped fields of a job's pod without which it would not be isolated; the pod was deleted",
+        "the message names the fields: the cluster is too old for them, or an admission webhook changes pods";
+    PodWaits = "pod_waits", 500, Failed, OfThePlace,
+        "a job's pod was not started in time (`start` in `[kubernetes]`); retried",
+        "the message is from the cluster: the scheduler, a quota or a node";
+    PodEvicted = "pod_evicted", 500, Failed, Killed,
+        "a node evicted a job's pod, or the pod was deleted; retried",
+        "the message is from the cluster. A node evicts pods when its disk or memory runs out";
+    NodeLost = "node_lost", 500, Failed, Killed,
+        "the node of a job's pod does not answer any more; retried elsewhere",
+        "`kubectl get nodes`";
     ToolboxImage = "toolbox_image", 500, Failed, Lasting,
-        "the toolbox cannot be packed for a container engine",
+        "the toolbox cannot be packed for a container engine or a cluster",
         "the message gives the reason; `tar` and `awk` must be installed";
     AgentUnreachable = "agent_unreachable", 500, Failed, OfThePlace,
         "the agent of a sandbox has not reached the server at all; the message has the cause, such as that of TLS; \
@@ -262,7 +282,7 @@ codes! {
         "`agent_url` in `[server]` must lead from there to this server, and its certificate must name that host and be \
          issued by an authority in `agent_ca_bundle`. The server tries the address when it starts, and says so in its log";
     NoServerUrl = "no_server_url", 500, Failed, Lasting,
-        "a sandbox on another host or in a Kata machine cannot reach the server",
+        "a sandbox on another host, in a cluster or in a Kata machine cannot reach the server",
         "set `agent_url` in `[server]`";
     HostUnfit = "host_unfit", 500, Failed, Lasting,
         "`kiln doctor` found that a requirement of every job is not met",

@@ -1,0 +1,337 @@
+//! The cluster: one client and one pair of watches for the places of all architectures, and each kind of call. Reads the
+//! kubeconfig; talks to the API only.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Event, Node, Pod, Secret},
+    networking::v1::NetworkPolicy,
+    node::v1::RuntimeClass,
+};
+use kiln_records::{Code, Failure, JobId};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, LogParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Mutex, OnceCell};
+
+use super::{
+    access,
+    fault::{chain, failure, gone, is_missing, is_too_early},
+    pod::{self, CONTAINER, INSTALLATION, PodSettings},
+    watched::{Remembered, Watched, newest},
+};
+use crate::sandbox::agents::Agents;
+
+/// The longest time for an answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How long what was seen of the nodes, and the events of one sandbox, is valid.
+const NODES_FOR: Duration = Duration::from_secs(10);
+const EVENTS_FOR: Duration = Duration::from_secs(4);
+
+/// The last lines of a log that are read.
+const TAIL: i64 = 400;
+
+/// The cluster, and the site's settings for jobs in it.
+#[derive(Debug, Clone)]
+pub struct KubernetesSettings {
+    /// The file with its address; else the account of the server's own pod, or the user's files.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in the file, if not the current one.
+    pub context: Option<String>,
+    /// The namespace of jobs, if not that of the context.
+    pub namespace: Option<String>,
+    /// Identifies this installation of Kiln among those that use the same namespace: a value of a label.
+    pub installation: String,
+    /// What goes into every pod.
+    pub pods: PodSettings,
+    /// The agents: one for each architecture is in the image.
+    pub agents: Agents,
+    /// How long a pod may wait for its start.
+    pub start: Duration,
+    /// Whether pods with a kernel of their own refuse that of a node. Only a cluster that stands in for one with virtual
+    /// machines does without, in tests.
+    pub checks_kernels: bool,
+}
+
+/// A cluster, not contacted before it is needed.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(super) settings: KubernetesSettings,
+    open: OnceCell<Open>,
+    nodes: Mutex<Option<(Instant, Arc<[Node]>)>>,
+    events: Remembered<Vec<Event>>,
+}
+
+/// A connection.
+struct Open {
+    client: Client,
+    namespace: String,
+    watched: OnceCell<Watched>,
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The client has credentials.
+        f.debug_struct("Open").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// A Job and its pod, as the API has them now.
+pub(super) type Found = Option<(Job, Option<Pod>)>;
+
+impl Cluster {
+    /// The cluster of these settings.
+    pub fn new(settings: KubernetesSettings) -> Self {
+        Self {
+            settings,
+            open: OnceCell::new(),
+            nodes: Mutex::default(),
+            events: Remembered::default(),
+        }
+    }
+
+    async fn open(&self) -> Result<&Open, Failure> {
+        self.open.get_or_try_init(|| self.connect()).await
+    }
+
+    async fn connect(&self) -> Result<Open, Failure> {
+        let settings = &self.settings;
+        let bad = |error: &dyn std::error::Error| {
+            Failure::new(
+                Code::ClusterRefused,
+                format!("the address of the cluster cannot be read: {}", chain(error)),
+            )
+            .hint("see `kubeconfig` and `context` in [kubernetes]")
+        };
+        let options = KubeConfigOptions {
+            context: settings.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let config = match &settings.kubeconfig {
+            Some(file) => {
+                let file = Kubeconfig::read_from(file).map_err(|error| bad(&error))?;
+                let config = Config::from_custom_kubeconfig(file, &options).await;
+                config.map_err(|error| bad(&error))?
+            }
+            None if in_pod && settings.context.is_none() => Config::incluster().map_err(|error| bad(&error))?,
+            None => Config::from_kubeconfig(&options).await.map_err(|error| bad(&error))?,
+        };
+        let namespace = settings
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| failure("cannot make a client of the cluster", &error))?;
+        Ok(Open {
+            client,
+            namespace,
+            watched: OnceCell::new(),
+        })
+    }
+
+    fn api<K>(open: &Open) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(open.client.clone(), &open.namespace)
+    }
+
+    /// The watches, if they can be trusted now. The first call begins them.
+    pub(super) async fn watched(&self) -> Result<Option<&Watched>, Failure> {
+        let open = self.open().await?;
+        let begin = async || Watched::begin(Self::api(open), Self::api(open), &self.settings.installation);
+        let watched = open.watched.get_or_init(begin).await;
+        Ok(watched.is_live().then_some(watched))
+    }
+
+    /// The name of everything that belongs to a sandbox.
+    pub(super) fn name_of(&self, job: JobId) -> String {
+        let digest = hex::encode(Sha256::digest(self.settings.installation.as_bytes()));
+        format!("kiln-{}-{job}", &digest[..8])
+    }
+
+    /// A sandbox, asked of the API itself.
+    pub(super) async fn find(&self, job: JobId) -> Result<Found, Failure> {
+        let open = self.open().await?;
+        let what = "cannot look at the sandbox's Job";
+        match within(what, Self::api::<Job>(open).get(&self.name_of(job))).await? {
+            Ok(found) => Ok(Some((found, newest_of(self.pods_of(job).await?)))),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(failure(what, &error)),
+        }
+    }
+
+    /// The pods of a sandbox, asked of the API itself.
+    pub(super) async fn pods_of(&self, job: JobId) -> Result<Vec<Pod>, Failure> {
+        let open = self.open().await?;
+        let selected = ListParams::default().labels(&pod::selector(&self.settings.installation, job));
+        let what = "cannot look at the sandbox's pod";
+        let listed = within(what, Self::api::<Pod>(open).list(&selected)).await?;
+        Ok(listed.map_err(|error| failure(what, &error))?.items)
+    }
+
+    /// The Jobs of this installation with more labels, asked of the API itself.
+    pub(super) async fn jobs(&self) -> Result<Vec<Job>, Failure> {
+        let open = self.open().await?;
+        let selected = ListParams::default().labels(&format!("{INSTALLATION}={}", self.settings.installation));
+        let what = "cannot list the sandboxes";
+        let listed = within(what, Self::api::<Job>(open).list(&selected)).await?;
+        Ok(listed.map_err(|error| failure(what, &error))?.items)
+    }
+
+    /// Creates a Job. Returns what the API server made of it.
+    pub(super) async fn create_job(&self, job: &Job) -> Result<Result<Job, kube::Error>, Failure> {
+        let open = self.open().await?;
+        let jobs = Self::api::<Job>(open);
+        within("cannot make the sandbox's Job", jobs.create(&PostParams::default(), job)).await
+    }
+
+    pub(super) async fn create_policy(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
+        let open = self.open().await?;
+        let what = "cannot make the sandbox's NetworkPolicy";
+        let policies = Self::api::<NetworkPolicy>(open);
+        let made = within(what, policies.create(&PostParams::default(), policy)).await?;
+        made.map(drop).map_err(|error| failure(what, &error))
+    }
+
+    pub(super) async fn create_secret(&self, secret: &Secret) -> Result<(), Failure> {
+        let open = self.open().await?;
+        let what = "cannot give the sandbox its order";
+        let secrets = Self::api::<Secret>(open);
+        let made = within(what, secrets.create(&PostParams::default(), secret)).await?;
+        made.map(drop).map_err(|error| failure(what, &error))
+    }
+
+    /// Begins to delete a Job, after its pod. Succeeds when there is none.
+    pub(super) async fn delete_job(&self, name: &str) -> Result<(), Failure> {
+        let open = self.open().await?;
+        let what = "cannot remove the sandbox's Job";
+        let jobs = Self::api::<Job>(open);
+        match within(what, jobs.delete(name, &DeleteParams::foreground())).await? {
+            Ok(_) => Ok(()),
+            Err(error) if is_missing(&error) => Ok(()),
+            Err(error) => Err(failure(what, &error)),
+        }
+    }
+
+    /// The end of a pod's output; empty before its container has started, and when the pod is gone.
+    pub(super) async fn log(&self, pod: &str) -> Result<String, Failure> {
+        let open = self.open().await?;
+        let what = "cannot read the output of the sandbox";
+        let tail = LogParams {
+            container: Some(CONTAINER.to_owned()),
+            tail_lines: Some(TAIL),
+            ..LogParams::default()
+        };
+        match within(what, Self::api::<Pod>(open).logs(pod, &tail)).await? {
+            Ok(text) => Ok(text),
+            Err(error) if is_missing(&error) || is_too_early(&error) => Ok(String::new()),
+            Err(error) => Err(failure(what, &error)),
+        }
+    }
+
+    /// The events of an object that belongs to a sandbox, a few seconds old at most.
+    pub(super) async fn events(&self, job: JobId, kind: &str, name: &str) -> Result<Vec<Event>, Failure> {
+        let mut known = self.events.lock().await;
+        known.retain(|_, (when, _)| when.elapsed() < EVENTS_FOR);
+        if let Some((_, events)) = known.get(&job) {
+            return Ok(events.clone());
+        }
+        let open = self.open().await?;
+        let of = format!("involvedObject.kind={kind},involvedObject.name={name}");
+        let what = "cannot read why the sandbox waits";
+        let listed = within(what, Self::api::<Event>(open).list(&ListParams::default().fields(&of))).await?;
+        let events = listed.map_err(|error| failure(what, &error))?.items;
+        known.insert(job, (Instant::now(), events.clone()));
+        Ok(events)
+    }
+
+    /// All nodes, a few seconds old at most.
+    pub(super) async fn nodes(&self) -> Result<Arc<[Node]>, Failure> {
+        let mut known = self.nodes.lock().await;
+        if let Some((when, nodes)) = known.as_ref()
+            && when.elapsed() < NODES_FOR
+        {
+            return Ok(Arc::clone(nodes));
+        }
+        let nodes: Api<Node> = Api::all(self.open().await?.client.clone());
+        let what = "cannot list the nodes of the cluster";
+        let listed = within(what, nodes.list(&ListParams::default())).await?;
+        let nodes: Arc<[Node]> = listed.map_err(|error| failure(what, &error))?.items.into();
+        *known = Some((Instant::now(), Arc::clone(&nodes)));
+        Ok(nodes)
+    }
+
+    /// The RuntimeClass of virtual machines.
+    ///
+    /// # Errors
+    ///
+    /// `no_vm` when none is configured, `runtime_unknown` when the cluster has no such class.
+    pub(super) async fn vm_runtime(&self) -> Result<RuntimeClass, Failure> {
+        let Some(name) = &self.settings.pods.vm_runtime else {
+            return Err(Failure::new(
+                Code::NoVm,
+                "no RuntimeClass with virtual machines is configured for this cluster",
+            )
+            .hint("install Kata Containers, and name its class as `vm_runtime` in [kubernetes]"));
+        };
+        let classes: Api<RuntimeClass> = Api::all(self.open().await?.client.clone());
+        let what = "cannot look at the RuntimeClass";
+        match within(what, classes.get(name)).await? {
+            Ok(class) => Ok(class),
+            Err(error) if is_missing(&error) => Err(Failure::new(
+                Code::RuntimeUnknown,
+                format!("the cluster has no RuntimeClass `{name}`"),
+            )
+            .hint("kubectl apply -f kata/runtimeclass.yaml; `kubectl get runtimeclasses` lists them")),
+            Err(error) => Err(failure(what, &error)),
+        }
+    }
+
+    /// The version of the API server, and the namespace of jobs.
+    ///
+    /// # Errors
+    ///
+    /// `cluster_gone` or `cluster_refused`.
+    pub async fn version(&self) -> Result<(String, String), Failure> {
+        let open = self.open().await?;
+        let what = "cannot ask the cluster for its version";
+        let version = within(what, open.client.apiserver_version()).await?;
+        let version = version.map_err(|error| failure(what, &error))?;
+        Ok((version.git_version, open.namespace.clone()))
+    }
+
+    /// The rights that Kiln's account lacks, as `verb resource`.
+    ///
+    /// # Errors
+    ///
+    /// `cluster_gone` or `cluster_refused`.
+    pub async fn missing_rights(&self) -> Result<Vec<String>, Failure> {
+        let open = self.open().await?;
+        access::missing(&open.client, &open.namespace).await
+    }
+}
+
+fn newest_of(pods: Vec<Pod>) -> Option<Pod> {
+    newest(pods.into_iter().map(Box::new).collect()).map(|pod| *pod)
+}
+
+/// A call of the API, which gets an answer in time or none.
+async fn within<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<Result<T, kube::Error>, Failure> {
+    tokio::time::timeout(ANSWER, call)
+        .await
+        .map_err(|_| gone(format!("{what}: the cluster's API did not answer for {} s", ANSWER.as_secs())))
+}

@@ -1,0 +1,256 @@
+//! Makes the image of sandboxes in a cluster: a toolbox and the programs that start it. Reads both, runs the host's tar in a
+//! namespace sandbox, and writes one file.
+//!
+//! ```text
+//! /tree             the toolbox, whose files belong to the sandbox's ids
+//! /kiln/programs    the entrance, the agent and its companions
+//! /kiln/volume /kiln/order /tmp    empty, for mounts
+//! ```
+//!
+//! The tag follows from the content, in [`Image::of`] and nowhere else: a server and the image of another version never
+//! meet.
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom, Write},
+    path::Path,
+};
+
+use kiln_inside::room::{
+    IdMap,
+    mounts::companions,
+    order::{AGENT, ENTRANCE, ORDER_DIR, PROGRAMS_OF_IMAGE, VOLUME},
+};
+use kiln_records::Failure;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tar::{Builder, EntryType, Header};
+
+use crate::sandbox::{
+    Kernel,
+    namespace::NamespaceDriver,
+    packed::{self, unpackable},
+    toolbox::Toolbox,
+};
+
+/// The ids of sandboxes within those of a pod, which has 65536 of its own: all but root's.
+pub(super) const IDS: IdMap = IdMap {
+    uid_base: 1,
+    gid_base: 1,
+    rootless: false,
+};
+
+/// Changes with the form of the image.
+const FORM: &str = "kiln-image-1";
+
+/// The blocks of a tar archive.
+const BLOCK: usize = 512;
+
+/// The image of a toolbox for one kind of kernel.
+#[derive(Debug)]
+pub struct Image<'a> {
+    toolbox: &'a Toolbox,
+    ids: Option<IdMap>,
+    /// Name, content and mode of each program.
+    programs: Vec<(String, Vec<u8>, u32)>,
+}
+
+impl<'a> Image<'a> {
+    /// The image with these programs, for pods with this kind of kernel.
+    ///
+    /// # Errors
+    ///
+    /// One of the programs cannot be read.
+    pub fn of(toolbox: &'a Toolbox, entrance: &Path, agent: &Path, kernel: Kernel) -> Result<Self, Failure> {
+        let read = |name: &str, path: &Path, mode| -> Result<_, Failure> {
+            let bytes = fs_err::read(path).map_err(|error| Failure::io("cannot pack the agent", &error))?;
+            Ok((name.to_owned(), bytes, mode))
+        };
+        // Readable by its owner only, whose id does not exist inside: the kernel then protects the processes that run it.
+        let mut programs = vec![read(ENTRANCE, entrance, 0o711)?, read(AGENT, agent, 0o711)?];
+        for (name, path) in companions(agent) {
+            programs.push(read(name, &path, 0o755)?);
+        }
+        Ok(Self {
+            toolbox,
+            ids: (kernel == Kernel::Shared).then_some(IDS),
+            programs,
+        })
+    }
+
+    /// Its tag: a digest of the toolbox and the programs, and the first id of the toolbox's files.
+    pub fn tag(&self) -> String {
+        let mut digest = Sha256::new();
+        digest.update(format!("{FORM}\n{}\n", self.toolbox.facts.sha256));
+        for (name, bytes, _) in &self.programs {
+            digest.update(format!("{name} {}\n", hex::encode(Sha256::digest(bytes))));
+        }
+        let owner = self.ids.map_or(0, |ids| ids.uid_base);
+        format!("{}-{owner}", &hex::encode(digest.finalize())[..32])
+    }
+
+    /// Its name in this repository.
+    pub fn name(&self, repository: &str) -> String {
+        format!("{repository}:{}", self.tag())
+    }
+
+    /// Writes it as an archive that `ctr images import`, `docker load` and `skopeo copy docker-archive:` take.
+    ///
+    /// # Errors
+    ///
+    /// `toolbox_image` when the toolbox cannot be packed, or the file cannot be written.
+    pub async fn write(&self, packer: &NamespaceDriver, repository: &str, out: &Path) -> Result<(), Failure> {
+        let (mut tar, reader) = packed::tree(packer, self.toolbox, self.ids).await?;
+        let mut reader = File::from(reader.into_blocking_fd().map_err(unpackable)?);
+        let (name, arch) = (self.name(repository), self.toolbox.facts.arch.oci());
+        let programs = self.programs_layer().map_err(unpackable)?;
+        let path = out.to_owned();
+        let written = tokio::task::spawn_blocking(move || write_archive(&path, &mut reader, &programs, &name, arch));
+        let written = written.await.map_err(unpackable)?;
+        let report = tar.wait().await?;
+        if let Some(failure) = report.failure {
+            return Err(failure);
+        }
+        if report.exit_code != 0 {
+            // The file is not complete.
+            let _ = fs_err::remove_file(out);
+            return Err(unpackable(format!("tar failed with code {}", report.exit_code)));
+        }
+        written.map_err(unpackable)
+    }
+
+    fn programs_layer(&self) -> std::io::Result<Vec<u8>> {
+        let mut tar = Builder::new(Vec::new());
+        for (dir, mode) in [
+            ("/kiln", 0o755),
+            (PROGRAMS_OF_IMAGE, 0o755),
+            (VOLUME, 0o755),
+            (ORDER_DIR, 0o755),
+            ("/tmp", 0o1777),
+        ] {
+            let mut header = header(EntryType::Directory, 0, mode);
+            tar.append_data(&mut header, format!("{}/", &dir[1..]), std::io::empty())?;
+        }
+        for (name, bytes, mode) in &self.programs {
+            let mut header = header(EntryType::Regular, bytes.len() as u64, *mode);
+            let path = format!("{}/{name}", &PROGRAMS_OF_IMAGE[1..]);
+            tar.append_data(&mut header, path, bytes.as_slice())?;
+        }
+        tar.into_inner()
+    }
+}
+
+fn header(kind: EntryType, size: u64, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+/// Writes `manifest.json`, the configuration and the two layers. The size of the tree is known at its end only: its header
+/// is written last.
+fn write_archive(out: &Path, tree: &mut impl Read, programs: &[u8], name: &str, arch: &str) -> std::io::Result<()> {
+    const TREE: &str = "tree.tar";
+    const PROGRAMS: &str = "programs.tar";
+    const CONFIG: &str = "config.json";
+    let mut file = fs_err::File::create(out)?;
+    file.write_all(&[0; BLOCK])?;
+    let (mut digest, mut size) = (Sha256::new(), 0_u64);
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let count = tree.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        digest.update(&buffer[..count]);
+        file.write_all(&buffer[..count])?;
+        size += count as u64;
+    }
+    let rest = usize::try_from(size % BLOCK as u64).unwrap_or_default();
+    file.write_all(&vec![0; (BLOCK - rest) % BLOCK])?;
+    let end = file.stream_position()?;
+    let mut head = header(EntryType::Regular, size, 0o644);
+    head.set_path(TREE)?;
+    head.set_cksum();
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(head.as_bytes())?;
+    file.seek(SeekFrom::Start(end))?;
+
+    let mut tar = Builder::new(file);
+    let mut add = |path: &str, bytes: &[u8]| {
+        tar.append_data(&mut header(EntryType::Regular, bytes.len() as u64, 0o644), path, bytes)
+    };
+    add(PROGRAMS, programs)?;
+    let layers = [digest.finalize().to_vec(), Sha256::digest(programs).to_vec()];
+    let layers = layers.map(|digest| format!("sha256:{}", hex::encode(digest)));
+    let config = json!({
+        "architecture": arch,
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": layers},
+    });
+    add(CONFIG, config.to_string().as_bytes())?;
+    let manifest = json!([{"Config": CONFIG, "RepoTags": [name], "Layers": [TREE, PROGRAMS]}]);
+    add("manifest.json", manifest.to_string().as_bytes())?;
+    tar.into_inner()?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kiln_records::arch::Arch;
+
+    use super::*;
+    use crate::sandbox::toolbox;
+
+    #[test]
+    fn the_tag_follows_from_the_content_and_the_kind_of_kernel() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["one", "two"] {
+            fs_err::write(path(name), name).unwrap();
+        }
+        let mut toolbox = toolbox::tests::toolbox(Arch::X86_64);
+        let tag = |toolbox: &Toolbox, agent: &str, kernel| {
+            Image::of(toolbox, &path("one"), &path(agent), kernel).unwrap().tag()
+        };
+        let first = tag(&toolbox, "one", Kernel::Shared);
+        assert_eq!(first, tag(&toolbox, "one", Kernel::Shared));
+        assert!(first.ends_with("-1") && first.len() == 34, "{first}");
+        assert_eq!(tag(&toolbox, "one", Kernel::Own), format!("{}-0", &first[..32]));
+        assert_ne!(first, tag(&toolbox, "two", Kernel::Shared));
+        "1".clone_into(&mut toolbox.facts.sha256);
+        assert_ne!(first, tag(&toolbox, "one", Kernel::Shared));
+    }
+
+    #[test]
+    fn an_archive_has_both_layers_and_says_their_digests() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("image.tar");
+        let tree = vec![7; 1000];
+        write_archive(&out, &mut tree.as_slice(), b"programs", "r/kiln:1", "arm64").unwrap();
+        let mut archive = tar::Archive::new(fs_err::File::open(&out).unwrap());
+        let mut files = BTreeMap::new();
+        for entry in archive.entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            files.insert(name, bytes);
+        }
+        let json = |name: &str| serde_json::from_slice::<serde_json::Value>(&files[name]).unwrap();
+        let manifest = json("manifest.json");
+        assert_eq!(manifest[0]["RepoTags"][0], "r/kiln:1");
+        assert_eq!(files[manifest[0]["Layers"][0].as_str().unwrap()], tree);
+        let config = json(manifest[0]["Config"].as_str().unwrap());
+        assert_eq!(config["architecture"], "arm64");
+        let digest = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
+        assert_eq!(config["rootfs"]["diff_ids"][0], digest(&tree));
+        assert_eq!(config["rootfs"]["diff_ids"][1], digest(b"programs"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Finds out why a pod has not started, in the cluster's own words: its conditions, its container's state, and events.
+//! Pure: no I/O.
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kiln_records::{Code, Failure};
+
+use super::pod::CONTAINER;
+
+/// Why a sandbox waits. Without a pod, the events are those of its Job, else those of the pod.
+pub(super) fn reason(pod: Option<&Pod>, events: &[Event]) -> Failure {
+    let Some(pod) = pod else {
+        return match newest(events, &["FailedCreate"]) {
+            Some(why) => Failure::new(Code::PodWaits, format!("the cluster cannot create its pod: {why}"))
+                .hint("a RuntimeClass, a quota or an admission webhook refuses it"),
+            None => Failure::new(Code::PodWaits, "the cluster has not created its pod yet"),
+        };
+    };
+    if let Some(why) = unscheduled(pod) {
+        return Failure::new(Code::PodWaits, format!("no node takes its pod: {why}"))
+            .hint("a job may ask for less (`job_mem_size`, `build_env_size`); RuntimeClasses add their overhead");
+    }
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let Some(node) = node else {
+        return Failure::new(Code::PodWaits, "its pod waits for a node");
+    };
+    match waiting(pod) {
+        Some((Waits::Image, why)) => Failure::new(Code::ImageMissing, format!("node {node} has no image for it: {why}"))
+            .hint("put what `kiln toolbox image` writes where the message looks for it"),
+        Some((Waits::Refused, why)) => {
+            Failure::new(Code::PodWaits, format!("node {node} cannot create its container: {why}"))
+        }
+        Some((Waits::Created, _)) | None => {
+            match newest(events, &["FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed"]) {
+                Some(why) => Failure::new(Code::PodWaits, format!("node {node} cannot start its pod: {why}")),
+                None => Failure::new(Code::PodWaits, format!("its pod is being started on node {node}")),
+            }
+        }
+    }
+}
+
+/// The kinds of reasons for which a container waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// It is being created.
+    Created,
+    /// Its image cannot be had.
+    Image,
+    /// Its node refuses it.
+    Refused,
+}
+
+impl Waits {
+    fn of(reason: &str) -> Self {
+        match reason {
+            "ContainerCreating" | "PodInitializing" | "" => Self::Created,
+            "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" | "ImageInspectError"
+            | "RegistryUnavailable" | "SignatureValidationFailed" => Self::Image,
+            _ => Self::Refused,
+        }
+    }
+}
+
+fn waiting(pod: &Pod) -> Option<(Waits, String)> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let of_sandbox = statuses.iter().find(|status| status.name == CONTAINER)?;
+    let waiting = of_sandbox.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.clone().unwrap_or_default();
+    let why = match &waiting.message {
+        Some(message) => format!("{reason}: {}", one_line(message)),
+        None => reason.clone(),
+    };
+    Some((Waits::of(&reason), why))
+}
+
+/// What the scheduler says of a pod for which it has no node.
+fn unscheduled(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+    let why = scheduled.message.as_ref().or(scheduled.reason.as_ref());
+    (scheduled.status == "False").then(|| why.map_or_else(|| "for no reason".to_owned(), |why| one_line(why)))
+}
+
+/// The message of the newest event for one of these reasons.
+fn newest(events: &[Event], reasons: &[&str]) -> Option<String> {
+    let of_reason = |event: &&Event| event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason));
+    let time = |event: &&Event| {
+        let last = event.last_timestamp.as_ref().map(|time| time.0);
+        last.or_else(|| event.event_time.as_ref().map(|time| time.0))
+    };
+    let newest = events.iter().filter(of_reason).max_by_key(time)?;
+    newest.message.as_deref().map(one_line)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(reason: &str, message: &str, time: &str) -> Event {
+        let event = json!({
+            "metadata": {}, "involvedObject": {}, "reason": reason, "message": message, "lastTimestamp": time
+        });
+        serde_json::from_value(event).unwrap()
+    }
+
+    fn pod(node: Option<&str>, status: serde_json::Value) -> Pod {
+        let pod = json!({"metadata": {}, "spec": {"containers": [], "nodeName": node}, "status": status});
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn container(reason: &str, message: Option<&str>) -> serde_json::Value {
+        let state = json!({"waiting": {"reason": reason, "message": message}});
+        json!({"containerStatuses": [
+            {"name": CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}
+        ]})
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_created_waits_for_the_words_of_the_last_event() {
+        let why = reason(None, &[]);
+        assert_eq!((why.code, why.detail.as_str()), (Code::PodWaits, "the cluster has not created its pod yet"));
+        let events = [
+            event("FailedCreate", "pod rejected: RuntimeClass \"x\" not found", "2026-11-01T10:00:10Z"),
+            event("FailedCreate", "exceeded quota", "2026-11-01T10:00:00Z"),
+            event("SuccessfulCreate", "later, and of no interest", "2026-11-01T11:00:00Z"),
+        ];
+        let why = reason(None, &events);
+        assert_eq!(
+            why.detail,
+            "the cluster cannot create its pod: pod rejected: RuntimeClass \"x\" not found"
+        );
+    }
+
+    #[test]
+    fn the_scheduler_says_why_there_is_no_node() {
+        let message = "0/1 nodes are available: 1 Insufficient cpu.";
+        let pod = pod(
+            None,
+            json!({"conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            ]}),
+        );
+        let why = reason(Some(&pod), &[]);
+        assert_eq!(why.code, Code::PodWaits);
+        assert_eq!(why.detail, format!("no node takes its pod: {message}"));
+        assert_eq!(reason(Some(&super::tests::pod(None, json!({}))), &[]).detail, "its pod waits for a node");
+    }
+
+    #[test]
+    fn nodes_say_why_a_container_does_not_start() {
+        let of = |status, events: &[Event]| reason(Some(&pod(Some("rig"), status)), events);
+        for state in ["ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"] {
+            let why = of(container(state, Some("Back-off pulling image")), &[]);
+            assert_eq!(why.code, Code::ImageMissing, "{state}");
+            assert_eq!(why.detail, format!("node rig has no image for it: {state}: Back-off pulling image"));
+        }
+        let why = of(container("CreateContainerError", Some("no such\n  device")), &[]);
+        assert_eq!(
+            (why.code, why.detail.as_str()),
+            (Code::PodWaits, "node rig cannot create its container: CreateContainerError: no such device")
+        );
+        let creating = || container("ContainerCreating", None);
+        assert_eq!(of(creating(), &[]).detail, "its pod is being started on node rig");
+        let refused = "can't set spec.hostUsers: false, RuntimeClass handler \"kata\" does not support user namespaces";
+        let events = [event("FailedCreatePodSandBox", refused, "2026-11-01T10:00:00Z")];
+        assert_eq!(of(creating(), &events).detail, format!("node rig cannot start its pod: {refused}"));
+    }
+}

@@ -1,0 +1,153 @@
+//! Keeps what the cluster says of this installation's Jobs and pods: one watch for each, whatever their number. Talks to
+//! the API only.
+
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use kiln_records::JobId;
+use kube::{
+    Api, Resource, ResourceExt,
+    runtime::{
+        WatchStreamExt,
+        reflector::{self, Lookup, Store},
+        watcher,
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
+
+use super::pod::{INSTALLATION, JOB};
+
+/// The two watches. They end with this.
+#[derive(Debug)]
+pub(super) struct Watched {
+    jobs: Watch<Job>,
+    pods: Watch<Pod>,
+}
+
+/// What a watch knows of a sandbox.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) job: Arc<Job>,
+    pub(super) pod: Option<Arc<Pod>>,
+}
+
+impl Watched {
+    /// Begins to watch.
+    pub(super) fn begin(jobs: Api<Job>, pods: Api<Pod>, installation: &str) -> Self {
+        let labels = format!("{INSTALLATION}={installation}");
+        Self {
+            jobs: Watch::begin(jobs, &labels),
+            pods: Watch::begin(pods, &labels),
+        }
+    }
+
+    /// Whether both watches have seen everything and still hear of changes.
+    pub(super) fn is_live(&self) -> bool {
+        self.jobs.is_live() && self.pods.is_live()
+    }
+
+    /// What is known of a sandbox. `None` when nothing is, which does not mean that it does not exist: it may have been
+    /// created a moment ago.
+    pub(super) fn of(&self, job: JobId) -> Option<Seen> {
+        let found = self.jobs.of(job).pop()?;
+        Some(Seen {
+            job: found,
+            pod: newest(self.pods.of(job)),
+        })
+    }
+
+    /// All Jobs.
+    pub(super) fn jobs(&self) -> Vec<Arc<Job>> {
+        self.jobs.store.state()
+    }
+
+    /// Whether the watches still have anything of a sandbox.
+    pub(super) fn remembers(&self, job: JobId) -> bool {
+        !self.jobs.of(job).is_empty() || !self.pods.of(job).is_empty()
+    }
+}
+
+/// The pod that was created last. A Job makes one; it has two only if somebody interferes.
+pub(super) fn newest<P: AsRef<Pod>>(pods: Vec<P>) -> Option<P> {
+    pods.into_iter()
+        .max_by_key(|pod| pod.as_ref().metadata.creation_timestamp.as_ref().map(|time| time.0))
+}
+
+/// One watch.
+#[derive(Debug)]
+struct Watch<K: 'static + Lookup<DynamicType = ()>>
+where
+    K::DynamicType: Hash + Eq,
+{
+    store: Store<K>,
+    is_live: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    fn begin(api: Api<K>, labels: &str) -> Self {
+        let (store, writer) = reflector::store();
+        let is_live = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&is_live);
+        let events = watcher(api, watcher::Config::default().labels(labels));
+        // Errors come from before the back-off, so that they are noted at once.
+        let events = events.inspect(move |event| match event {
+            // The list that follows is not complete before its end.
+            Err(_) | Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => noted.store(false, Ordering::Release),
+            Ok(watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) => {}
+        });
+        let noted = Arc::clone(&is_live);
+        let events = events.default_backoff().reflect(writer);
+        let task = tokio::spawn(async move {
+            let mut events = std::pin::pin!(events);
+            let mut was_said = false;
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => {}
+                    Ok(_) => {
+                        was_said = false;
+                        noted.store(true, Ordering::Release);
+                    }
+                    Err(error) if !was_said => {
+                        was_said = true;
+                        tracing::warn!("the cluster cannot be watched: {error}");
+                    }
+                    Err(_) => {}
+                }
+            }
+            noted.store(false, Ordering::Release);
+        });
+        Self { store, is_live, task }
+    }
+
+    fn is_live(&self) -> bool {
+        self.is_live.load(Ordering::Acquire)
+    }
+
+    fn of(&self, job: JobId) -> Vec<Arc<K>> {
+        let job = job.to_string();
+        self.store.state_filter(|object| object.labels().get(JOB) == Some(&job))
+    }
+}
+
+impl<K: 'static + Lookup<DynamicType = ()>> Drop for Watch<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The events of sandboxes that wait, for seconds: one job in the queue is not one list for each look at it.
+pub(super) type Remembered<T> = tokio::sync::Mutex<HashMap<JobId, (std::time::Instant, T)>>;
