@@ -10,6 +10,7 @@ mod docker;
 mod docker_only;
 mod escape;
 mod kata;
+mod kubernetes;
 mod microvm;
 mod namespace;
 mod place;

@@ -403,7 +403,8 @@ impl Config {
                 "it is not a repository without a tag"
             };
             let problem = self.problem("kubernetes", "image", what);
-            problems.push(problem.hint("for example: registry.example.org/kiln-toolbox; see `kiln toolbox image --help`"));
+            problems
+                .push(problem.hint("for example: registry.example.org/kiln-toolbox; see `kiln toolbox image --help`"));
         }
         if let Some(path) = &cluster.kubeconfig {
             self.check_readable("kubernetes", "kubeconfig", path, problems);
@@ -413,7 +414,11 @@ impl Config {
             problems.push(problem.hint("set it to 1 or more"));
         }
         if self.jobs.run && self.server.agent_url.is_none() {
-            let problem = self.problem("kubernetes", "enabled", "agents in the cluster have no way to this server");
+            let problem = self.problem(
+                "kubernetes",
+                "enabled",
+                "agents in the cluster have no way to this server",
+            );
             problems.push(problem.hint("set `agent_url` in [server]"));
         }
     }

@@ -604,6 +604,44 @@ async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
 }
 
 #[tokio::test]
+async fn a_sandbox_that_waits_says_why_and_stops_the_clocks_but_not_for_ever() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        heartbeat: Period::seconds(1),
+        silence: Period::seconds(1),
+        attempts: 1,
+        ..WatchSettings::default()
+    });
+    let job = site.launched(&server).await;
+    let waits = |longest| SandboxState::Waiting {
+        why: Failure::new(Code::PodWaits, "no node takes its pod: 0/3 nodes are available"),
+        longest,
+    };
+    let becomes = |state| server.place.sandboxes.lock().unwrap().get_mut(&job).unwrap().1 = state;
+    becomes(waits(Duration::from_mins(15)));
+    for _ in 0..4 {
+        server.orchestrator.watch_once().await.unwrap();
+        let why = server.orchestrator.held_up(job).unwrap();
+        assert_eq!(why, "no node takes its pod: 0/3 nodes are available");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert_eq!(site.state(job).await, State::Launching);
+    becomes(SandboxState::Running);
+    server.orchestrator.watch_once().await.unwrap();
+    assert_eq!(server.orchestrator.held_up(job), None);
+    assert_eq!(site.state(job).await, State::Launching);
+
+    becomes(waits(Duration::ZERO));
+    server.orchestrator.watch_once().await.unwrap();
+    let State::Failed(failure) = site.state(job).await else {
+        panic!("{:?}", site.state(job).await);
+    };
+    assert_eq!(failure.code, Code::PodWaits);
+    let expected = "the sandbox did not start within 0 s: no node takes its pod: 0/3 nodes are available";
+    assert_eq!(failure.detail, expected);
+}
+
+#[tokio::test]
 async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
     let site = Site::new().await;
     let (gone, other) = (

@@ -36,10 +36,7 @@ pub(super) async fn tree(
     ids: Option<IdMap>,
 ) -> Result<(Handle, pipe::Receiver), Failure> {
     let io = |error: std::io::Error| unpackable(error);
-    let dir = toolbox
-        .tree
-        .parent()
-        .ok_or_else(|| unpackable("it has no directory"))?;
+    let dir = toolbox.tree.parent().ok_or_else(|| unpackable("it has no directory"))?;
     let (writer, reader) = pipe::pipe().map_err(io)?;
     let writer = writer.into_blocking_fd().map_err(io)?;
     let bases = ids.map_or((0, 0), |ids| (ids.uid_base, ids.gid_base));

@@ -39,6 +39,11 @@ pub trait Kind: Sized {
         Kernel::Shared
     }
 
+    /// The toolbox of its sandboxes.
+    fn toolbox(kiln: &Kiln) -> Toolbox {
+        toolbox(kiln)
+    }
+
     /// The facts that an agent receives for these.
     fn facts_inside(&self, spec: &SandboxSpec) -> AgentFacts {
         spec.facts.clone()
@@ -144,7 +149,7 @@ impl<K: Kind> Place<K> {
     pub fn spec_of(&self, job: JobId, doors_dir: &Path, agent: &Path, port: u16) -> SandboxSpec {
         SandboxSpec {
             job,
-            toolbox: toolbox(&self.kiln),
+            toolbox: K::toolbox(&self.kiln),
             agent: agent.to_owned(),
             limits: Limits {
                 memory: Some(1 << 30),
@@ -198,9 +203,12 @@ impl<K: Kind> Place<K> {
     }
 
     pub async fn end_of(&self, job: JobId) -> Evidence {
-        let ended =
-            eventually_async(|| async { self.driver().look(job).await.unwrap() != SandboxState::Running }).await;
-        assert!(ended, "it still runs");
+        let ended = eventually_async(|| async {
+            let state = self.driver().look(job).await.unwrap();
+            !matches!(state, SandboxState::Running | SandboxState::Waiting { .. })
+        })
+        .await;
+        assert!(ended, "it still runs: {:?}", self.driver().look(job).await);
         match self.driver().look(job).await.unwrap() {
             SandboxState::Ended(evidence) => evidence,
             other => panic!("{other:?}"),

@@ -97,7 +97,9 @@ fn main_from(file: &Path) -> i32 {
 fn prepared(mut order: Order) -> Result<Order, Failure> {
     if !order.allow.is_empty() {
         let of_engine = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        order.allow.extend(probe::resolvers(&of_engine).into_iter().map(Into::into));
+        for resolver in probe::resolvers(&of_engine) {
+            order.allow.push(resolver.into());
+        }
     }
     let make = |name: &str, mode: u32| {
         let dir = Path::new(VOLUME).join(name);

@@ -111,7 +111,9 @@ fn count_from(base: u32, own: &str) -> u32 {
     let ends = own.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().map(str::parse::<u64>);
         let (first, _, count) = (fields.next()?.ok()?, fields.next()?, fields.next()?.ok()?);
-        (first..first + count).contains(&u64::from(base)).then_some(first + count)
+        (first..first + count)
+            .contains(&u64::from(base))
+            .then_some(first + count)
     });
     let there = ends.map(|end| end - u64::from(base)).next().unwrap_or_default();
     ID_COUNT.min(u32::try_from(there).unwrap_or(u32::MAX))

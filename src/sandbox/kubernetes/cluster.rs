@@ -82,7 +82,9 @@ struct Open {
 impl fmt::Debug for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The client has credentials.
-        f.debug_struct("Open").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("Open")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }
 
@@ -131,7 +133,8 @@ impl Cluster {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| failure("cannot make a client of the cluster", &error))?;
+        let client =
+            Client::try_from(config).map_err(|error| failure("cannot make a client of the cluster", &error))?;
         Ok(Open {
             client,
             namespace,
@@ -193,7 +196,11 @@ impl Cluster {
     pub(super) async fn create_job(&self, job: &Job) -> Result<Result<Job, kube::Error>, Failure> {
         let open = self.open().await?;
         let jobs = Self::api::<Job>(open);
-        within("cannot make the sandbox's Job", jobs.create(&PostParams::default(), job)).await
+        within(
+            "cannot make the sandbox's Job",
+            jobs.create(&PostParams::default(), job),
+        )
+        .await
     }
 
     pub(super) async fn create_policy(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
@@ -331,7 +338,10 @@ async fn within<T>(
     what: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<Result<T, kube::Error>, Failure> {
-    tokio::time::timeout(ANSWER, call)
-        .await
-        .map_err(|_| gone(format!("{what}: the cluster's API did not answer for {} s", ANSWER.as_secs())))
+    tokio::time::timeout(ANSWER, call).await.map_err(|_| {
+        gone(format!(
+            "{what}: the cluster's API did not answer for {} s",
+            ANSWER.as_secs()
+        ))
+    })
 }

@@ -25,7 +25,11 @@ pub(super) enum Stage {
 pub(super) fn stage(job: &Job, pod: Option<&Pod>) -> Stage {
     let Some(pod) = pod else {
         let failed = job.status.as_ref().and_then(|status| status.failed).unwrap_or_default();
-        return if failed > 0 || is_over(job) { Stage::Ended } else { Stage::Waits };
+        return if failed > 0 || is_over(job) {
+            Stage::Ended
+        } else {
+            Stage::Waits
+        };
     };
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     match state(pod) {
@@ -69,17 +73,29 @@ fn taken_away(pod: &Pod) -> Option<Failure> {
     if let Some(reason) = status.reason.as_deref() {
         let why = says(status.message.as_ref(), reason);
         match reason {
-            "DeadlineExceeded" => return Some(Failure::new(Code::WallLimit, format!("the cluster ended the pod: {why}"))),
+            "DeadlineExceeded" => {
+                return Some(Failure::new(
+                    Code::WallLimit,
+                    format!("the cluster ended the pod: {why}"),
+                ));
+            }
             "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" => {
                 return Some(Failure::new(Code::NodeLost, format!("the pod's node went away: {why}")));
             }
             // Evicted, Preempting, OutOfcpu, UnexpectedAdmissionError and others.
-            _ => return Some(Failure::new(Code::PodEvicted, format!("the cluster took the pod away ({reason}): {why}"))),
+            _ => {
+                return Some(Failure::new(
+                    Code::PodEvicted,
+                    format!("the cluster took the pod away ({reason}): {why}"),
+                ));
+            }
         }
     }
-    let disruption = status.conditions.as_ref()?.iter().find(|condition| {
-        condition.type_ == "DisruptionTarget" && condition.status == "True"
-    })?;
+    let disruption = status
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")?;
     let reason = disruption.reason.as_deref().unwrap_or_default();
     let why = says(disruption.message.as_ref(), reason);
     Some(match reason {
@@ -99,15 +115,29 @@ fn is_lost(pod: &Pod) -> bool {
 /// The failure of a sandbox that left no word.
 fn lost(job: &Job, ended: Option<&ContainerStateTerminated>) -> Failure {
     if let Some(ended) = ended {
-        let reason = ended.reason.as_deref().filter(|reason| *reason != "Error" && *reason != "Completed");
+        let reason = ended
+            .reason
+            .as_deref()
+            .filter(|reason| *reason != "Error" && *reason != "Completed");
         let message = ended.message.as_deref().filter(|message| !message.starts_with('{'));
         let why = [reason, message].into_iter().flatten().collect::<Vec<_>>().join(": ");
-        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-        let detail = format!("the sandbox's container ended without a report, with code {}{why}", ended.exit_code);
-        return Failure::new(Code::SandboxLost, detail).hint("it was killed: see the events and the kernel log of its node");
+        let why = if why.is_empty() {
+            String::new()
+        } else {
+            format!(" ({why})")
+        };
+        let detail = format!(
+            "the sandbox's container ended without a report, with code {}{why}",
+            ended.exit_code
+        );
+        return Failure::new(Code::SandboxLost, detail)
+            .hint("it was killed: see the events and the kernel log of its node");
     }
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let failed = conditions.into_iter().flatten().find(|condition| condition.type_ == "Failed");
+    let failed = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Failed");
     let reason = failed.and_then(|failed| failed.reason.as_deref());
     if reason == Some("DeadlineExceeded") {
         return Failure::new(Code::WallLimit, "the deadline of its Job in the cluster has passed");
@@ -158,12 +188,21 @@ mod tests {
     fn the_stages_of_a_pod() {
         let job = job(json!({"active": 1}));
         assert_eq!(stage(&job, None), Stage::Waits);
-        let pending = pod(json!({"phase": "Pending"}), json!({"waiting": {"reason": "ContainerCreating"}}));
+        let pending = pod(
+            json!({"phase": "Pending"}),
+            json!({"waiting": {"reason": "ContainerCreating"}}),
+        );
         assert_eq!(stage(&job, Some(&pending)), Stage::Waits);
         let running = json!({"running": {"startedAt": "2026-11-01T10:00:00Z"}});
-        assert_eq!(stage(&job, Some(&pod(json!({"phase": "Running"}), running.clone()))), Stage::Runs);
+        assert_eq!(
+            stage(&job, Some(&pod(json!({"phase": "Running"}), running.clone()))),
+            Stage::Runs
+        );
         // A node that cannot be asked is no end.
-        assert_eq!(stage(&job, Some(&pod(json!({"phase": "Unknown"}), json!({})))), Stage::Runs);
+        assert_eq!(
+            stage(&job, Some(&pod(json!({"phase": "Unknown"}), json!({})))),
+            Stage::Runs
+        );
         // A pod that is being deleted by hand still runs.
         let mut deleted = pod(json!({"phase": "Running"}), running);
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-01T10:00:00Z")).unwrap();
@@ -204,7 +243,13 @@ mod tests {
         let other = killed("Error");
         assert_eq!((other.oom_kills, code(&other)), (0, Some(Code::SandboxLost)));
         let refused = killed("ContainerCannotRun");
-        assert!(refused.failure.unwrap().detail.ends_with("with code 137 (ContainerCannotRun)"));
+        assert!(
+            refused
+                .failure
+                .unwrap()
+                .detail
+                .ends_with("with code 137 (ContainerCannotRun)")
+        );
     }
 
     #[test]
@@ -227,7 +272,10 @@ mod tests {
                 {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "why"}
             ]})
         };
-        let evicted = pod(condition("EvictionByEvictionAPI"), json!({"terminated": {"exitCode": 143}}));
+        let evicted = pod(
+            condition("EvictionByEvictionAPI"),
+            json!({"terminated": {"exitCode": 143}}),
+        );
         assert_eq!(code(&of(&job, Some(&evicted))), Some(Code::PodEvicted));
         // Its node will never say that it ended.
         let mut lost = pod(condition("DeletionByTaintManager"), json!({"running": {}}));

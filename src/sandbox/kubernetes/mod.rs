@@ -134,14 +134,23 @@ impl Driver for KubernetesDriver {
                 break;
             }
             if Instant::now() > until {
-                let detail = format!("the cluster has not deleted the pod of job {job} for {} s", PATIENCE.as_secs());
+                let detail = format!(
+                    "the cluster has not deleted the pod of job {job} for {} s",
+                    PATIENCE.as_secs()
+                );
                 return Err(Failure::new(Code::SandboxStuck, detail)
                     .hint("its node does not answer, or a finalizer holds the Job: `kubectl describe` shows it"));
             }
             sleep(LOOK_EVERY).await;
         }
         let until = Instant::now() + NEWS;
-        while self.cluster.watched().await?.is_some_and(|watched| watched.remembers(job)) && Instant::now() < until {
+        while self
+            .cluster
+            .watched()
+            .await?
+            .is_some_and(|watched| watched.remembers(job))
+            && Instant::now() < until
+        {
             sleep(LOOK_EVERY / 10).await;
         }
         Ok(())
@@ -211,7 +220,10 @@ impl Driver for KubernetesDriver {
         let wanted = class.scheduling.and_then(|scheduling| scheduling.node_selector);
         let wanted = wanted.unwrap_or_default();
         if !usable.iter().any(|node| nodes::has_labels(node, &wanted)) {
-            let detail = format!("no {} node has the labels that RuntimeClass `{name}` asks for", self.arch);
+            let detail = format!(
+                "no {} node has the labels that RuntimeClass `{name}` asks for",
+                self.arch
+            );
             return Err(Failure::new(Code::NoVm, detail).hint("label the nodes that have Kata Containers"));
         }
         let overhead = class.overhead.and_then(|overhead| overhead.pod_fixed);

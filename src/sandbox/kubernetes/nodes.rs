@@ -43,9 +43,16 @@ fn takes(node: &Node, settings: &PodSettings) -> bool {
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let mut taints = spec.taints.iter().flatten();
     spec.unschedulable != Some(true)
-        && settings.node_selector.iter().all(|(name, value)| labels.get(name) == Some(value))
+        && settings
+            .node_selector
+            .iter()
+            .all(|(name, value)| labels.get(name) == Some(value))
         && taints.all(|taint| {
-            taint.effect == "PreferNoSchedule" || settings.tolerations.iter().any(|toleration| tolerates(toleration, taint))
+            taint.effect == "PreferNoSchedule"
+                || settings
+                    .tolerations
+                    .iter()
+                    .any(|toleration| tolerates(toleration, taint))
         })
 }
 
@@ -88,7 +95,10 @@ pub(super) fn with_user_namespaces<'a>(usable: &[&'a Node], arch: Arch) -> Resul
 pub(super) fn only(able: &[&Node], usable: &[&Node]) -> Option<Vec<String>> {
     let name = |node: &&Node| {
         let labels = node.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(HOSTNAME)).or(node.metadata.name.as_ref()).cloned()
+        labels
+            .and_then(|labels| labels.get(HOSTNAME))
+            .or(node.metadata.name.as_ref())
+            .cloned()
     };
     (able.len() < usable.len()).then(|| able.iter().filter_map(name).collect())
 }
@@ -113,7 +123,14 @@ pub(super) fn boots(nodes: &[Node]) -> Vec<String> {
 /// The resources of these nodes together. Kubernetes itself counts what is left on each.
 pub(super) fn capacity(usable: &[&Node]) -> Capacity {
     let sum = |resource: &str| -> u64 {
-        let of = |node: &&Node| node.status.as_ref()?.allocatable.as_ref()?.get(resource).and_then(millis);
+        let of = |node: &&Node| {
+            node.status
+                .as_ref()?
+                .allocatable
+                .as_ref()?
+                .get(resource)
+                .and_then(millis)
+        };
         let total: u128 = usable.iter().filter_map(of).sum();
         u64::try_from(total / 1000).unwrap_or(u64::MAX)
     };
@@ -157,7 +174,11 @@ fn millis(quantity: &Quantity) -> Option<u128> {
     if let Some((number, exponent)) = text.split_once(['e', 'E'])
         && let Ok(exponent) = exponent.parse::<u32>()
     {
-        return number.parse::<u128>().ok()?.checked_mul(10_u128.checked_pow(exponent)?)?.checked_mul(1000);
+        return number
+            .parse::<u128>()
+            .ok()?
+            .checked_mul(10_u128.checked_pow(exponent)?)?
+            .checked_mul(1000);
     }
     let (suffix, factor) = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix))?;
     let number = text.strip_suffix(suffix)?;
@@ -207,11 +228,15 @@ mod tests {
         };
         let nodes = [
             node("one", "amd64", |_| ()),
-            node("away", "amd64", |node| node["status"]["conditions"][0]["status"] = "Unknown".into()),
+            node("away", "amd64", |node| {
+                node["status"]["conditions"][0]["status"] = "Unknown".into()
+            }),
             node("cordoned", "amd64", |node| node["spec"]["unschedulable"] = true.into()),
             node("tainted", "amd64", tainted),
             node("arm", "arm64", |_| ()),
-            node("windows", "amd64", |node| node["metadata"]["labels"]["kubernetes.io/os"] = "windows".into()),
+            node("windows", "amd64", |node| {
+                node["metadata"]["labels"]["kubernetes.io/os"] = "windows".into()
+            }),
         ];
         let mut settings = PodSettings::default();
         assert_eq!(names(&usable(&nodes, Arch::X86_64, &settings)), ["one"]);
@@ -231,7 +256,8 @@ mod tests {
 
     #[test]
     fn user_namespaces_are_there_where_the_usual_runtime_says_so() {
-        let without = |node: &mut Value| node["status"]["runtimeHandlers"][0]["features"]["userNamespaces"] = false.into();
+        let without =
+            |node: &mut Value| node["status"]["runtimeHandlers"][0]["features"]["userNamespaces"] = false.into();
         let silent = |node: &mut Value| {
             node["status"].as_object_mut().unwrap().remove("runtimeHandlers");
         };
@@ -259,7 +285,10 @@ mod tests {
         let usable = usable(&nodes, Arch::X86_64, &PodSettings::default());
         let capacity = capacity(&usable);
         assert_eq!((capacity.cpus, capacity.memory), (7, 32 << 30));
-        assert_eq!((capacity.disk_total, capacity.disk_free), (94_187_493_484, 94_187_493_484));
+        assert_eq!(
+            (capacity.disk_total, capacity.disk_free),
+            (94_187_493_484, 94_187_493_484)
+        );
     }
 
     #[test]

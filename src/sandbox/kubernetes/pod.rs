@@ -167,8 +167,11 @@ fn pod(wanted: &Wanted<'_>) -> PodSpec {
         node_selector: some(&settings.node_selector),
         tolerations: (!settings.tolerations.is_empty()).then(|| settings.tolerations.clone()),
         priority_class_name: settings.priority_class.clone(),
-        image_pull_secrets: (!settings.pull_secrets.is_empty())
-            .then(|| secrets.map(|name| LocalObjectReference { name: name.clone() }).collect()),
+        image_pull_secrets: (!settings.pull_secrets.is_empty()).then(|| {
+            secrets
+                .map(|name| LocalObjectReference { name: name.clone() })
+                .collect()
+        }),
         containers: vec![container(wanted)],
         volumes: Some(volumes(wanted)),
         ..Default::default()
@@ -269,9 +272,9 @@ fn resources(wanted: &Wanted<'_>) -> ResourceRequirements {
     };
     add("ephemeral-storage", on_node);
     let mut reserved = most.clone();
-    let cpus = limits
-        .cpus
-        .map_or(wanted.settings.request_cpus, |most| most.min(wanted.settings.request_cpus));
+    let cpus = limits.cpus.map_or(wanted.settings.request_cpus, |most| {
+        most.min(wanted.settings.request_cpus)
+    });
     reserved.insert("cpu".to_owned(), Quantity(cpus.to_string()));
     ResourceRequirements {
         limits: Some(most),
@@ -302,7 +305,8 @@ fn volumes(wanted: &Wanted<'_>) -> Vec<Volume> {
                         access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
                         storage_class_name: Some(class.clone()),
                         resources: Some(VolumeResourceRequirements {
-                            requests: size.map(|size| BTreeMap::from([("storage".to_owned(), Quantity(size.to_string()))])),
+                            requests: size
+                                .map(|size| BTreeMap::from([("storage".to_owned(), Quantity(size.to_string()))])),
                             ..Default::default()
                         }),
                         ..Default::default()
@@ -461,21 +465,27 @@ pub(super) mod tests {
         let (plain, full) = (plain(), full());
         insta::assert_json_snapshot!("native", job(&wanted(Kernel::Shared, &plain)));
         insta::assert_json_snapshot!("vm", job(&wanted(Kernel::Own, &plain)));
-        insta::assert_json_snapshot!("with_settings", job(&Wanted {
-            nodes: Some(vec!["one".to_owned(), "two".to_owned()]),
-            ..wanted(Kernel::Shared, &full)
-        }));
+        insta::assert_json_snapshot!(
+            "with_settings",
+            job(&Wanted {
+                nodes: Some(vec!["one".to_owned(), "two".to_owned()]),
+                ..wanted(Kernel::Shared, &full)
+            })
+        );
         let unlimited = Limits {
             memory: None,
             cpus: None,
             pids: 500,
             disk: None,
         };
-        insta::assert_json_snapshot!("without_limits", job(&Wanted {
-            limits: unlimited,
-            sets_routes: false,
-            ..wanted(Kernel::Shared, &plain)
-        }));
+        insta::assert_json_snapshot!(
+            "without_limits",
+            job(&Wanted {
+                limits: unlimited,
+                sets_routes: false,
+                ..wanted(Kernel::Shared, &plain)
+            })
+        );
     }
 
     #[test]

@@ -24,7 +24,12 @@ use crate::sandbox::Reach;
 const NODE_LOCAL_DNS: Ipv4Addr = Ipv4Addr::new(169, 254, 20, 10);
 
 /// The policy for a sandbox that may reach these networks, and the server at this address.
-pub(super) fn policy(wanted: &Wanted<'_>, owner: OwnerReference, reach: &Reach, server: Option<IpAddr>) -> NetworkPolicy {
+pub(super) fn policy(
+    wanted: &Wanted<'_>,
+    owner: OwnerReference,
+    reach: &Reach,
+    server: Option<IpAddr>,
+) -> NetworkPolicy {
     let pods = BTreeMap::from([(JOB.to_owned(), wanted.job.to_string())]);
     NetworkPolicy {
         metadata: ObjectMeta {
@@ -52,7 +57,11 @@ fn egress(wanted: &Wanted<'_>, reach: &Reach, server: Option<IpAddr>) -> Vec<Net
         ports: None,
     };
     let everything = [IpNet::from(ipnet::Ipv4Net::default())];
-    let reached: &[IpNet] = if reach.allow.is_empty() { &everything } else { &reach.allow };
+    let reached: &[IpNet] = if reach.allow.is_empty() {
+        &everything
+    } else {
+        &reach.allow
+    };
     let is_denied = |net: &IpNet| reach.deny.iter().any(|deny| deny.contains(net));
     let mut rules = vec![to(reached
         .iter()
@@ -126,7 +135,9 @@ mod tests {
 
     #[test]
     fn what_jobs_may_reach() {
-        let mut settings = plain();
+        let settings = plain();
+        let mut with_labels = plain();
+        with_labels.server_labels = BTreeMap::from([("app".to_owned(), "kiln".to_owned())]);
         let deny = nets(&["169.254.0.0/16", "10.0.0.7/32", "fd00:ec2::254/128"]);
         let server = Some("10.0.0.7".parse().unwrap());
         let made = |settings, allow: &[&str]| {
@@ -138,9 +149,8 @@ mod tests {
             policy(&wanted, pod::owner(&pod::job(&wanted)), &reach, server)
         };
         insta::assert_json_snapshot!("everything_else", made(&settings, &[]).spec);
-        settings.server_labels = BTreeMap::from([("app".to_owned(), "kiln".to_owned())]);
         // A network within a denied one stays denied.
-        let some = made(&settings, &["10.0.0.0/24", "198.51.100.0/24", "169.254.1.0/24"]);
+        let some = made(&with_labels, &["10.0.0.0/24", "198.51.100.0/24", "169.254.1.0/24"]);
         insta::assert_json_snapshot!("some_networks", some.spec);
     }
 }

@@ -37,7 +37,10 @@ pub(super) fn check(wanted: &Job, made: &Job) -> Result<(), Failure> {
     if differ.is_empty() {
         return Ok(());
     }
-    let detail = format!("the API server does not keep what isolates a job: {}", differ.join(", "));
+    let detail = format!(
+        "the API server does not keep what isolates a job: {}",
+        differ.join(", ")
+    );
     Err(Failure::new(Code::ClusterUnsafe, detail)
         .hint("the cluster is too old for these fields, or an admission webhook changes Jobs"))
 }
@@ -46,10 +49,17 @@ pub(super) fn check(wanted: &Job, made: &Job) -> Result<(), Failure> {
 fn compare(path: &str, wanted: &Value, made: Option<&Value>, differ: &mut Vec<String>) {
     if let Value::Object(wanted) = wanted {
         for (name, value) in wanted {
-            compare(&format!("{path}/{name}"), value, made.and_then(|made| made.get(name)), differ);
+            compare(
+                &format!("{path}/{name}"),
+                value,
+                made.and_then(|made| made.get(name)),
+                differ,
+            );
         }
     } else if made != Some(wanted) {
-        let short = path.trim_start_matches("/spec/template/spec/").trim_start_matches("/spec/");
+        let short = path
+            .trim_start_matches("/spec/template/spec/")
+            .trim_start_matches("/spec/");
         differ.push(short.replace("containers/0/", "").replace('/', "."));
     }
 }

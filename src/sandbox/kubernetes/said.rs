@@ -48,7 +48,11 @@ mod tests {
             disk,
             ..Usage::default()
         };
-        let log = format!("first\n{}\n{{}}\n{}\nlast\n", say(&Said::Usage(used(1))), say(&Said::Usage(used(2))));
+        let log = format!(
+            "first\n{}\n{{}}\n{}\nlast\n",
+            say(&Said::Usage(used(1))),
+            say(&Said::Usage(used(2)))
+        );
         assert_eq!(last_words(&log), ["first", "{}", "last"]);
         assert_eq!((usage(&log), end(&log)), (Some(used(2)), None));
         let ended = End {

@@ -24,13 +24,19 @@ pub(super) fn reason(pod: Option<&Pod>, events: &[Event]) -> Failure {
         return Failure::new(Code::PodWaits, "its pod waits for a node");
     };
     match waiting(pod) {
-        Some((Waits::Image, why)) => Failure::new(Code::ImageMissing, format!("node {node} has no image for it: {why}"))
-            .hint("put what `kiln toolbox image` writes where the message looks for it"),
-        Some((Waits::Refused, why)) => {
-            Failure::new(Code::PodWaits, format!("node {node} cannot create its container: {why}"))
+        Some((Waits::Image, why)) => {
+            Failure::new(Code::ImageMissing, format!("node {node} has no image for it: {why}"))
+                .hint("put what `kiln toolbox image` writes where the message looks for it")
         }
+        Some((Waits::Refused, why)) => Failure::new(
+            Code::PodWaits,
+            format!("node {node} cannot create its container: {why}"),
+        ),
         Some((Waits::Created, _)) | None => {
-            match newest(events, &["FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed"]) {
+            match newest(
+                events,
+                &["FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume", "Failed"],
+            ) {
                 Some(why) => Failure::new(Code::PodWaits, format!("node {node} cannot start its pod: {why}")),
                 None => Failure::new(Code::PodWaits, format!("its pod is being started on node {node}")),
             }
@@ -53,8 +59,13 @@ impl Waits {
     fn of(reason: &str) -> Self {
         match reason {
             "ContainerCreating" | "PodInitializing" | "" => Self::Created,
-            "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" | "ImageInspectError"
-            | "RegistryUnavailable" | "SignatureValidationFailed" => Self::Image,
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "ErrImageNeverPull"
+            | "InvalidImageName"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+            | "SignatureValidationFailed" => Self::Image,
             _ => Self::Refused,
         }
     }
@@ -123,9 +134,16 @@ mod tests {
     #[test]
     fn a_pod_that_cannot_be_created_waits_for_the_words_of_the_last_event() {
         let why = reason(None, &[]);
-        assert_eq!((why.code, why.detail.as_str()), (Code::PodWaits, "the cluster has not created its pod yet"));
+        assert_eq!(
+            (why.code, why.detail.as_str()),
+            (Code::PodWaits, "the cluster has not created its pod yet")
+        );
         let events = [
-            event("FailedCreate", "pod rejected: RuntimeClass \"x\" not found", "2026-11-01T10:00:10Z"),
+            event(
+                "FailedCreate",
+                "pod rejected: RuntimeClass \"x\" not found",
+                "2026-11-01T10:00:10Z",
+            ),
             event("FailedCreate", "exceeded quota", "2026-11-01T10:00:00Z"),
             event("SuccessfulCreate", "later, and of no interest", "2026-11-01T11:00:00Z"),
         ];
@@ -148,7 +166,10 @@ mod tests {
         let why = reason(Some(&pod), &[]);
         assert_eq!(why.code, Code::PodWaits);
         assert_eq!(why.detail, format!("no node takes its pod: {message}"));
-        assert_eq!(reason(Some(&super::tests::pod(None, json!({}))), &[]).detail, "its pod waits for a node");
+        assert_eq!(
+            reason(Some(&super::tests::pod(None, json!({}))), &[]).detail,
+            "its pod waits for a node"
+        );
     }
 
     #[test]
@@ -157,17 +178,26 @@ mod tests {
         for state in ["ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"] {
             let why = of(container(state, Some("Back-off pulling image")), &[]);
             assert_eq!(why.code, Code::ImageMissing, "{state}");
-            assert_eq!(why.detail, format!("node rig has no image for it: {state}: Back-off pulling image"));
+            assert_eq!(
+                why.detail,
+                format!("node rig has no image for it: {state}: Back-off pulling image")
+            );
         }
         let why = of(container("CreateContainerError", Some("no such\n  device")), &[]);
         assert_eq!(
             (why.code, why.detail.as_str()),
-            (Code::PodWaits, "node rig cannot create its container: CreateContainerError: no such device")
+            (
+                Code::PodWaits,
+                "node rig cannot create its container: CreateContainerError: no such device"
+            )
         );
         let creating = || container("ContainerCreating", None);
         assert_eq!(of(creating(), &[]).detail, "its pod is being started on node rig");
         let refused = "can't set spec.hostUsers: false, RuntimeClass handler \"kata\" does not support user namespaces";
         let events = [event("FailedCreatePodSandBox", refused, "2026-11-01T10:00:00Z")];
-        assert_eq!(of(creating(), &events).detail, format!("node rig cannot start its pod: {refused}"));
+        assert_eq!(
+            of(creating(), &events).detail,
+            format!("node rig cannot start its pod: {refused}")
+        );
     }
 }

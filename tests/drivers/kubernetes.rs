@@ -1,0 +1,413 @@
+//! The kubernetes driver, on a cluster with a node that really runs pods.
+//!
+//! `KILN_TEST_KUBERNETES_RUN` names the directory of a cluster that `.ci/kubernetes-rig up` has started. Its node has no
+//! virtual machines and no user namespaces for pods: a RuntimeClass stands in for one with machines, and pods are told not
+//! to mind. The toolbox is that of the rig: busybox.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use kiln::sandbox::{
+    Capacity, Driver, DriverKind, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
+    agents::Agents,
+    kubernetes::{Cluster, Image, KubernetesDriver, KubernetesSettings, PodSettings},
+    namespace::NamespaceDriver,
+    toolbox::{Facts, Toolbox},
+};
+use kiln_records::{Code, Failure, JobId, arch::Arch, protocol::AgentFacts, run::Kernel};
+
+use crate::drivers::{
+    cases::conformance,
+    docker::installation,
+    place::{Kind, MIB, Place},
+};
+use crate::support::{self, KILN_AGENT, Kiln, eventually_async, tool};
+
+/// The repository of the tests' images, which no registry has.
+const REPOSITORY: &str = "rig.invalid/kiln-toolbox";
+
+/// The namespace of the tests' jobs.
+const NAMESPACE: &str = "default";
+
+/// The rig's directory.
+fn rig() -> Option<PathBuf> {
+    std::env::var_os("KILN_TEST_KUBERNETES_RUN").map(PathBuf::from)
+}
+
+/// What the rig says of itself.
+fn said() -> BTreeMap<String, String> {
+    let text = fs_err::read_to_string(rig().unwrap().join("env")).unwrap();
+    let words = text.split_whitespace().filter_map(|word| word.split_once('='));
+    words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn address() -> IpAddr {
+    said()["KILN_RIG_ADDRESS"].parse().unwrap()
+}
+
+fn kubectl(arguments: &[&str]) -> String {
+    let program = Path::new(&said()["KILN_RIG_BIN"]).join("kubectl");
+    let kubeconfig = format!("--kubeconfig={}", rig().unwrap().join("admin.kubeconfig").display());
+    let mut all = vec![kubeconfig.as_str(), "--namespace", NAMESPACE];
+    all.extend(arguments);
+    tool(program.to_str().unwrap(), &all)
+}
+
+/// Pods of the rig.
+pub struct Pods {
+    driver: Importing,
+}
+
+/// A driver that gives the node the image of each sandbox first: no registry has it.
+#[derive(Debug)]
+struct Importing {
+    driver: KubernetesDriver,
+    dir: PathBuf,
+    packer: NamespaceDriver,
+    entrance: PathBuf,
+}
+
+impl Importing {
+    async fn import(&self, sandbox: &SandboxSpec) {
+        let image = Image::of(&sandbox.toolbox, &self.entrance, &sandbox.agent, sandbox.kernel).unwrap();
+        let archive = self.dir.join(format!("{}.tar", image.tag()));
+        image.write(&self.packer, REPOSITORY, &archive).await.unwrap();
+        let said = said();
+        let status = Command::new(Path::new(&said["KILN_RIG_BIN"]).join("ctr"))
+            .args([
+                "--address",
+                &said["KILN_RIG_CONTAINERD"],
+                "--namespace",
+                "k8s.io",
+                "images",
+                "import",
+            ])
+            .arg(&archive)
+            .output()
+            .unwrap();
+        assert!(status.status.success(), "{status:?}");
+        fs_err::remove_file(archive).unwrap();
+    }
+}
+
+#[async_trait]
+impl Driver for Importing {
+    async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
+        self.import(sandbox).await;
+        self.driver.start(sandbox).await
+    }
+
+    async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
+        self.driver.look(job).await
+    }
+
+    async fn last_words(&self, job: JobId) -> Result<Vec<String>, Failure> {
+        self.driver.last_words(job).await
+    }
+
+    async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
+        self.driver.usage(job).await
+    }
+
+    async fn destroy(&self, job: JobId, scratch: Scratch) -> Result<(), Failure> {
+        self.driver.destroy(job, scratch).await
+    }
+
+    async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+        self.driver.list().await
+    }
+
+    fn kind(&self, kernel: Kernel) -> DriverKind {
+        self.driver.kind(kernel)
+    }
+
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        self.driver.capacity().await
+    }
+
+    async fn arch(&self) -> Result<Arch, Failure> {
+        self.driver.arch().await
+    }
+
+    async fn shared_kernel(&self) -> Result<(), Failure> {
+        self.driver.shared_kernel().await
+    }
+
+    async fn own_kernel(&self) -> Result<Machine, Failure> {
+        self.driver.own_kernel().await
+    }
+}
+
+fn settings(kiln: &Kiln) -> KubernetesSettings {
+    KubernetesSettings {
+        kubeconfig: Some(rig().unwrap().join("admin.kubeconfig")),
+        context: None,
+        namespace: Some(NAMESPACE.to_owned()),
+        installation: installation(kiln),
+        agents: Agents::beside(support::kiln_program().with_file_name(KILN_AGENT)),
+        start: Duration::from_mins(2),
+        checks_kernels: false,
+        pods: PodSettings {
+            image: REPOSITORY.to_owned(),
+            pull_policy: "Never".to_owned(),
+            vm_runtime: Some("kata-qemu".to_owned()),
+            request_cpus: 1,
+            ..PodSettings::default()
+        },
+    }
+}
+
+fn driver(settings: KubernetesSettings) -> KubernetesDriver {
+    KubernetesDriver::new(Arc::new(Cluster::new(settings)), Arch::host())
+}
+
+impl Kind for Pods {
+    const NAME: &'static str = "kubernetes";
+
+    fn lack() -> Option<String> {
+        let unset = || {
+            rig().is_none().then(|| {
+                "KILN_TEST_KUBERNETES_RUN does not name a cluster that `.ci/kubernetes-rig up` has started".to_owned()
+            })
+        };
+        unset().or_else(support::no_namespaces)
+    }
+
+    async fn new(kiln: &Kiln) -> Self {
+        let program = support::kiln_program();
+        Self {
+            driver: Importing {
+                driver: driver(settings(kiln)),
+                dir: kiln.data().to_owned(),
+                packer: NamespaceDriver::new(&kiln.data().join("sandboxes"), &program).unwrap(),
+                entrance: program.with_file_name(KILN_AGENT),
+            },
+        }
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        &self.driver
+    }
+
+    fn kernel(&self) -> Kernel {
+        Kernel::Own
+    }
+
+    fn toolbox(kiln: &Kiln) -> Toolbox {
+        let dir = kiln.data().join("busybox");
+        let tree = dir.join("tree");
+        if !tree.exists() {
+            let bin = tree.join("bin");
+            fs_err::create_dir_all(&bin).unwrap();
+            for name in ["etc", "usr", "mnt"] {
+                fs_err::create_dir(tree.join(name)).unwrap();
+            }
+            fs_err::copy("/bin/busybox", bin.join("busybox")).unwrap();
+            for applet in tool("/bin/busybox", &["--list"])
+                .lines()
+                .filter(|applet| *applet != "busybox")
+            {
+                std::os::unix::fs::symlink("busybox", bin.join(applet)).unwrap();
+            }
+            // As a toolbox's files, these belong to the ids of sandboxes.
+            if nix::unistd::geteuid().is_root() {
+                tool(
+                    "chown",
+                    &[
+                        "--recursive",
+                        "--no-dereference",
+                        "1879048192:1879048192",
+                        dir.to_str().unwrap(),
+                    ],
+                );
+            }
+        }
+        Toolbox {
+            name: "busybox".to_owned(),
+            squashfs: dir.join("none"),
+            vm: dir.join("none"),
+            facts: Facts {
+                sha256: "busybox".to_owned(),
+                size: 0,
+                arch: Arch::host(),
+                built: jiff::Timestamp::UNIX_EPOCH,
+                packages: Vec::new(),
+            },
+            tree,
+        }
+    }
+
+    fn facts_inside(&self, spec: &SandboxSpec) -> AgentFacts {
+        AgentFacts {
+            server: spec.server_url.clone().unwrap(),
+            gateway: Some(address()),
+            ..spec.facts.clone()
+        }
+    }
+
+    fn bell_address() -> IpAddr {
+        address()
+    }
+
+    fn door(&self, port: u16) -> String {
+        format!("{}:{port}", address())
+    }
+
+    fn server_url(&self) -> Option<String> {
+        Some(format!("http://{}:9000", address()))
+    }
+
+    fn soon(&self) -> Duration {
+        Duration::from_mins(2)
+    }
+
+    fn end_of_a_running_one(&self) -> Duration {
+        Duration::from_mins(1)
+    }
+
+    fn no_sized_disk(&self) -> Option<String> {
+        Some("there is no machine that could have loop devices".to_owned())
+    }
+
+    fn no_host_network(&self) -> Option<String> {
+        Some("a pod never has its node's network".to_owned())
+    }
+
+    fn leftovers(&self, kiln: &Kiln, _: JobId) -> Vec<String> {
+        let of = format!("kiln.installation={}", installation(kiln));
+        let all = "jobs,pods,secrets,networkpolicies";
+        let left = kubectl(&["get", all, "--selector", &of, "--output", "name"]);
+        left.lines().map(str::to_owned).collect()
+    }
+
+    fn clean(&self, kiln: &Kiln) {
+        let of = format!("kiln.installation={}", installation(kiln));
+        kubectl(&["delete", "jobs", "--selector", &of, "--wait=false"]);
+    }
+}
+
+conformance!(Pods:
+    how_a_sandbox_ended_is_known,
+    a_sandbox_outlives_the_process_that_started_it,
+    a_sandbox_is_destroyed_while_it_runs,
+    more_memory_than_allowed,
+    what_the_place_has
+);
+
+/// Starts a sandbox, as a server does, says that and waits to be killed. Run by a test, in a process of its own.
+#[tokio::test]
+#[ignore = "a process that another test starts and kills"]
+async fn a_starter() {
+    crate::drivers::cases::a_starter::<Pods>().await;
+}
+
+/// Waits until a sandbox waits for this code and these words.
+async fn waits_for(driver: &dyn Driver, job: JobId, code: Code, words: &str) {
+    let seen = eventually_async(|| async {
+        matches!(driver.look(job).await.unwrap(),
+            SandboxState::Waiting { why, .. } if why.code == code && why.detail.contains(words))
+    });
+    assert!(seen.await, "{:?}", driver.look(job).await);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_cannot_start_says_why() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let plain = driver(settings(&place.kiln));
+    // The node does not have the image.
+    let missing = place.spec("");
+    plain.start(&missing).await.unwrap();
+    waits_for(&plain, missing.job, Code::ImageMissing, "ErrImageNeverPull").await;
+    plain.destroy(missing.job, Scratch::Remove).await.unwrap();
+    // More than any node has.
+    let large = SandboxSpec {
+        limits: Limits {
+            memory: Some(1 << 50),
+            ..missing.limits
+        },
+        ..place.spec("")
+    };
+    plain.start(&large).await.unwrap();
+    waits_for(&plain, large.job, Code::PodWaits, "Insufficient memory").await;
+    let begun = Instant::now();
+    place.destroy(large.job).await;
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn what_the_cluster_has_not() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let mut settings = settings(&place.kiln);
+    // The rig's Kubernetes is older than user namespaces in pods.
+    let failure = driver(settings.clone()).shared_kernel().await.unwrap_err();
+    assert_eq!(failure.code, Code::NoUserNamespace, "{failure}");
+    let native = SandboxSpec {
+        kernel: Kernel::Shared,
+        ..place.spec("")
+    };
+    let failure = driver(settings.clone()).start(&native).await.unwrap_err();
+    assert_eq!(failure.code, Code::NoUserNamespace, "{failure}");
+    settings.pods.vm_runtime = Some("no-such-class".to_owned());
+    let failure = driver(settings.clone()).own_kernel().await.unwrap_err();
+    assert_eq!(failure.code, Code::RuntimeUnknown, "{failure}");
+    settings.pods.vm_runtime = None;
+    let failure = driver(settings.clone()).start(&place.spec("")).await.unwrap_err();
+    assert_eq!(failure.code, Code::NoVm, "{failure}");
+    // There is no such architecture.
+    let none = KubernetesDriver::new(Arc::new(Cluster::new(settings.clone())), Arch::Riscv64);
+    assert_eq!(none.arch().await.unwrap_err().code, Code::NoPlace);
+    assert!(!none.is_there());
+    settings.kubeconfig = Some("/nowhere/kubeconfig".into());
+    let failure = driver(settings).look(JobId::new()).await.unwrap_err();
+    assert_eq!(failure.code, Code::ClusterRefused, "{failure}");
+    assert_eq!(place.driver().list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_pod_that_should_be_in_a_virtual_machine_refuses_its_nodes_kernel() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let strict = driver(KubernetesSettings {
+        checks_kernels: true,
+        ..settings(&place.kiln)
+    });
+    let spec = place.spec("ring ready");
+    place.kind.driver.import(&spec).await;
+    strict.start(&spec).await.unwrap();
+    let evidence = place.end_of(spec.job).await;
+    assert_eq!(evidence.failure.unwrap().code, Code::NotIsolated);
+    assert!(!place.bell.has_heard(&spec.job.to_string(), "ready"));
+    place.destroy(spec.job).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_by_hand_is_no_silence() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let job = place
+        .start("dd if=/dev/zero of=/scratch/x bs=1M count=30 2>/dev/null")
+        .await;
+    let driver = place.driver();
+    let measured = eventually_async(|| async { driver.usage(job).await.unwrap().disk > 20 * MIB }).await;
+    assert!(measured, "{:?}", driver.usage(job).await);
+    kubectl(&[
+        "delete",
+        "pods",
+        "--selector",
+        &format!("kiln.job={job}"),
+        "--wait=false",
+    ]);
+    let evidence = place.end_of(job).await;
+    let code = evidence.failure.unwrap().code;
+    assert!(matches!(code, Code::PodEvicted | Code::SandboxLost), "{code}");
+    place.destroy(job).await;
+}
