@@ -158,7 +158,8 @@ fn settings(kiln: &Kiln) -> KubernetesSettings {
             image: REPOSITORY.to_owned(),
             pull_policy: "Never".to_owned(),
             vm_runtime: Some("kata-qemu".to_owned()),
-            request_cpus: 1,
+            // The node has few, and the tests run at the same time.
+            request_cpus: 0,
             ..PodSettings::default()
         },
     }

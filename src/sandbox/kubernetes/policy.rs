@@ -63,11 +63,13 @@ fn egress(wanted: &Wanted<'_>, reach: &Reach, server: Option<IpAddr>) -> Vec<Net
         &reach.allow
     };
     let is_denied = |net: &IpNet| reach.deny.iter().any(|deny| deny.contains(net));
-    let mut rules = vec![to(reached
+    let reached: Vec<_> = reached
         .iter()
         .filter(|net| !is_denied(net))
         .map(|net| block(net, &reach.deny))
-        .collect())];
+        .collect();
+    // A rule without destinations would allow all of them.
+    let mut rules = if reached.is_empty() { Vec::new() } else { vec![to(reached)] };
     let mut servers: Vec<_> = server.map(|address| block(&address.into(), &[])).into_iter().collect();
     if !wanted.settings.server_labels.is_empty() {
         servers.push(NetworkPolicyPeer {
@@ -152,5 +154,9 @@ mod tests {
         // A network within a denied one stays denied.
         let some = made(&with_labels, &["10.0.0.0/24", "198.51.100.0/24", "169.254.1.0/24"]);
         insta::assert_json_snapshot!("some_networks", some.spec);
+        // Where all that is allowed is denied, the rules for the server and for name servers are left.
+        let nothing = made(&settings, &["169.254.1.0/24"]).spec.unwrap().egress.unwrap();
+        assert_eq!(nothing.len(), 2);
+        assert!(nothing.iter().all(|rule| !rule.to.as_ref().unwrap().is_empty()));
     }
 }
