@@ -114,7 +114,9 @@ pub async fn a_sandbox_outlives_the_process_that_started_it<K: Kind>() {
     starter.end();
 
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(place.driver().look(job).await.unwrap(), SandboxState::Running);
+    // A node may tell its cluster later than the sandbox rings.
+    let runs = eventually_async(|| async { place.driver().look(job).await.unwrap() == SandboxState::Running }).await;
+    assert!(runs, "{:?}", place.driver().look(job).await);
     assert_eq!(place.driver().list().await.unwrap(), [(job, false)]);
     let second = place.driver().start(&SandboxSpec { job, ..place.spec("") }).await;
     assert_eq!(second.unwrap_err().code.name(), "sandbox_exists");

@@ -408,6 +408,7 @@ async fn a_pod_that_is_deleted_by_hand_is_no_silence() {
         "--wait=false",
     ]);
     let evidence = place.end_of(job).await;
+    // Old clusters make a second pod, which is another sandbox.
     let code = evidence.failure.unwrap().code;
     assert!(matches!(code, Code::PodEvicted | Code::SandboxLost), "{code}");
     place.destroy(job).await;

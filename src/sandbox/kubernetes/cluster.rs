@@ -2,9 +2,10 @@
 //! kubeconfig; talks to the API only.
 
 use std::{
+    collections::HashMap,
     fmt,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -27,7 +28,7 @@ use super::{
     access,
     fault::{chain, failure, gone, is_missing, is_too_early},
     pod::{self, CONTAINER, INSTALLATION, PodSettings},
-    watched::{Remembered, Watched, newest},
+    watched::{Remembered, Watched},
 };
 use crate::sandbox::agents::Agents;
 
@@ -70,6 +71,8 @@ pub struct Cluster {
     open: OnceCell<Open>,
     nodes: Mutex<Option<(Instant, Arc<[Node]>)>>,
     events: Remembered<Vec<Event>>,
+    /// The uid of the first pod of each sandbox that was looked at.
+    first_pods: std::sync::Mutex<HashMap<JobId, String>>,
 }
 
 /// A connection.
@@ -88,8 +91,18 @@ impl fmt::Debug for Open {
     }
 }
 
-/// A Job and its pod, as the API has them now.
-pub(super) type Found = Option<(Job, Option<Pod>)>;
+/// The Job and the pods of a sandbox.
+pub(super) type Found = (Arc<Job>, Vec<Arc<Pod>>);
+
+/// The Job of a sandbox, and the first of its pods.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) job: Arc<Job>,
+    pub(super) pod: Option<Arc<Pod>>,
+    /// Whether there was a pod, and it is gone. Old clusters replace a pod that was deleted, although its Job is to be
+    /// tried once: the second one is not this sandbox.
+    pub(super) is_gone: bool,
+}
 
 impl Cluster {
     /// The cluster of these settings.
@@ -99,6 +112,7 @@ impl Cluster {
             open: OnceCell::new(),
             nodes: Mutex::default(),
             events: Remembered::default(),
+            first_pods: std::sync::Mutex::default(),
         }
     }
 
@@ -163,12 +177,57 @@ impl Cluster {
         format!("kiln-{}-{job}", &digest[..8])
     }
 
+    /// What there is of a sandbox: from the watch if that has it, else from the API itself. Only the API's word that
+    /// something does not exist counts.
+    pub(super) async fn known(&self, job: JobId) -> Result<Option<Known>, Failure> {
+        if let Some(found) = self.watched().await?.and_then(|watched| watched.of(job)) {
+            let known = self.recognise(job, found);
+            if !known.is_gone {
+                return Ok(Some(known));
+            }
+        }
+        let found = self.find(job).await?;
+        Ok(found.map(|found| self.recognise(job, found)))
+    }
+
+    fn recognise(&self, id: JobId, (job, pods): Found) -> Known {
+        let mut first = self.first_pods();
+        let uid = |pod: &Arc<Pod>| pod.metadata.uid.clone().unwrap_or_default();
+        let pod = match first.get(&id) {
+            Some(known) => pods.into_iter().find(|pod| uid(pod) == *known),
+            None => {
+                let created = |pod: &Arc<Pod>| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+                let oldest = pods.into_iter().min_by_key(created);
+                first.extend(oldest.iter().map(|pod| (id, uid(pod))));
+                oldest
+            }
+        };
+        Known {
+            is_gone: pod.is_none() && first.contains_key(&id),
+            job,
+            pod,
+        }
+    }
+
+    fn first_pods(&self) -> MutexGuard<'_, HashMap<JobId, String>> {
+        // Each change is one call.
+        self.first_pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a sandbox that was deleted: another try has the same name.
+    pub(super) fn forget(&self, job: JobId) {
+        self.first_pods().remove(&job);
+    }
+
     /// A sandbox, asked of the API itself.
-    pub(super) async fn find(&self, job: JobId) -> Result<Found, Failure> {
+    pub(super) async fn find(&self, job: JobId) -> Result<Option<Found>, Failure> {
         let open = self.open().await?;
         let what = "cannot look at the sandbox's Job";
         match within(what, Self::api::<Job>(open).get(&self.name_of(job))).await? {
-            Ok(found) => Ok(Some((found, newest_of(self.pods_of(job).await?)))),
+            Ok(found) => {
+                let pods = self.pods_of(job).await?.into_iter().map(Arc::new);
+                Ok(Some((Arc::new(found), pods.collect())))
+            }
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(failure(what, &error)),
         }
@@ -327,10 +386,6 @@ impl Cluster {
         let open = self.open().await?;
         access::missing(&open.client, &open.namespace).await
     }
-}
-
-fn newest_of(pods: Vec<Pod>) -> Option<Pod> {
-    newest(pods.into_iter().map(Box::new).collect()).map(|pod| *pod)
 }
 
 /// A call of the API, which gets an answer in time or none.

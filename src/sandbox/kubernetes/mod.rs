@@ -32,6 +32,7 @@ use super::{
     Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage, orders,
 };
 pub use access::{RIGHTS, Right};
+use cluster::Known;
 pub use cluster::{Cluster, KubernetesSettings};
 use evidence::Stage;
 use fault::{failure, is_conflict};
@@ -70,29 +71,6 @@ pub struct KubernetesDriver {
     overhead: AtomicU64,
 }
 
-/// A Job and its pod.
-#[derive(Debug)]
-enum Known {
-    Watched(watched::Seen),
-    Asked(Box<Job>, Option<Box<Pod>>),
-}
-
-impl Known {
-    fn job(&self) -> &Job {
-        match self {
-            Self::Watched(seen) => &seen.job,
-            Self::Asked(job, _) => job,
-        }
-    }
-
-    fn pod(&self) -> Option<&Pod> {
-        match self {
-            Self::Watched(seen) => seen.pod.as_deref(),
-            Self::Asked(_, pod) => pod.as_deref(),
-        }
-    }
-}
-
 #[async_trait]
 impl Driver for KubernetesDriver {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
@@ -100,10 +78,15 @@ impl Driver for KubernetesDriver {
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
-        let Some(known) = self.known(job).await? else {
+        let Some(known) = self.cluster.known(job).await? else {
             return Ok(SandboxState::Absent);
         };
-        Ok(match evidence::stage(known.job(), known.pod()) {
+        let stage = if known.is_gone {
+            Stage::Ended
+        } else {
+            evidence::stage(&known.job, known.pod.as_deref())
+        };
+        Ok(match stage {
             Stage::Runs => SandboxState::Running,
             Stage::Waits => SandboxState::Waiting {
                 why: self.why_it_waits(job, &known).await?,
@@ -114,14 +97,14 @@ impl Driver for KubernetesDriver {
     }
 
     async fn last_words(&self, job: JobId) -> Result<Vec<String>, Failure> {
-        let known = self.known(job).await?;
-        let log = self.log_of(known.as_ref().and_then(Known::pod)).await?;
+        let known = self.cluster.known(job).await?;
+        let log = self.log_of(known.and_then(|known| known.pod).as_deref()).await?;
         Ok(said::last_words(&log))
     }
 
     async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
-        let known = self.known(job).await?;
-        let log = self.log_of(known.as_ref().and_then(Known::pod)).await?;
+        let known = self.cluster.known(job).await?;
+        let log = self.log_of(known.and_then(|known| known.pod).as_deref()).await?;
         Ok(said::usage(&log).unwrap_or_default())
     }
 
@@ -153,6 +136,7 @@ impl Driver for KubernetesDriver {
         {
             sleep(LOOK_EVERY / 10).await;
         }
+        self.cluster.forget(job);
         Ok(())
     }
 
@@ -260,16 +244,6 @@ impl KubernetesDriver {
         Ok(usable)
     }
 
-    /// What there is of a sandbox: from the watch if that has it, else from the API itself. Only the API's word that there
-    /// is none counts.
-    async fn known(&self, job: JobId) -> Result<Option<Known>, Failure> {
-        if let Some(seen) = self.cluster.watched().await?.and_then(|watched| watched.of(job)) {
-            return Ok(Some(Known::Watched(seen)));
-        }
-        let found = self.cluster.find(job).await?;
-        Ok(found.map(|(job, pod)| Known::Asked(Box::new(job), pod.map(Box::new))))
-    }
-
     async fn log_of(&self, pod: Option<&Pod>) -> Result<String, Failure> {
         match pod.and_then(|pod| pod.metadata.name.as_deref()) {
             Some(name) => self.cluster.log(name).await,
@@ -278,7 +252,7 @@ impl KubernetesDriver {
     }
 
     async fn why_it_waits(&self, job: JobId, known: &Known) -> Result<Failure, Failure> {
-        let pod = known.pod();
+        let pod = known.pod.as_deref();
         let (kind, of) = match pod {
             Some(pod) => ("Pod", pod.metadata.name.clone().unwrap_or_default()),
             None => ("Job", self.cluster.name_of(job)),
@@ -288,7 +262,7 @@ impl KubernetesDriver {
     }
 
     async fn evidence(&self, known: &Known) -> Result<Evidence, Failure> {
-        let pod = known.pod();
+        let pod = known.pod.as_deref();
         // A node that is gone has the output, too.
         let log = match self.log_of(pod).await {
             Ok(log) => log,
@@ -298,7 +272,7 @@ impl KubernetesDriver {
             }
         };
         let words = said::last_words(&log);
-        Ok(evidence::evidence(known.job(), pod, said::end(&log), words))
+        Ok(evidence::evidence(&known.job, pod, said::end(&log), words))
     }
 
     /// Creates the Job, and what belongs to it.

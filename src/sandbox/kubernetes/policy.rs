@@ -69,7 +69,11 @@ fn egress(wanted: &Wanted<'_>, reach: &Reach, server: Option<IpAddr>) -> Vec<Net
         .map(|net| block(net, &reach.deny))
         .collect();
     // A rule without destinations would allow all of them.
-    let mut rules = if reached.is_empty() { Vec::new() } else { vec![to(reached)] };
+    let mut rules = if reached.is_empty() {
+        Vec::new()
+    } else {
+        vec![to(reached)]
+    };
     let mut servers: Vec<_> = server.map(|address| block(&address.into(), &[])).into_iter().collect();
     if !wanted.settings.server_labels.is_empty() {
         servers.push(NetworkPolicyPeer {

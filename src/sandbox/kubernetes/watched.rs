@@ -34,13 +34,6 @@ pub(super) struct Watched {
     pods: Watch<Pod>,
 }
 
-/// What a watch knows of a sandbox.
-#[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) job: Arc<Job>,
-    pub(super) pod: Option<Arc<Pod>>,
-}
-
 impl Watched {
     /// Begins to watch.
     pub(super) fn begin(jobs: Api<Job>, pods: Api<Pod>, installation: &str) -> Self {
@@ -56,14 +49,10 @@ impl Watched {
         self.jobs.is_live() && self.pods.is_live()
     }
 
-    /// What is known of a sandbox. `None` when nothing is, which does not mean that it does not exist: it may have been
-    /// created a moment ago.
-    pub(super) fn of(&self, job: JobId) -> Option<Seen> {
-        let found = self.jobs.of(job).pop()?;
-        Some(Seen {
-            job: found,
-            pod: newest(self.pods.of(job)),
-        })
+    /// The Job and the pods of a sandbox. `None` when there is no Job here, which does not mean that it does not exist: it
+    /// may have been created a moment ago.
+    pub(super) fn of(&self, job: JobId) -> Option<(Arc<Job>, Vec<Arc<Pod>>)> {
+        Some((self.jobs.of(job).pop()?, self.pods.of(job)))
     }
 
     /// All Jobs.
@@ -75,12 +64,6 @@ impl Watched {
     pub(super) fn remembers(&self, job: JobId) -> bool {
         !self.jobs.of(job).is_empty() || !self.pods.of(job).is_empty()
     }
-}
-
-/// The pod that was created last. A Job makes one; it has two only if somebody interferes.
-pub(super) fn newest<P: AsRef<Pod>>(pods: Vec<P>) -> Option<P> {
-    pods.into_iter()
-        .max_by_key(|pod| pod.as_ref().metadata.creation_timestamp.as_ref().map(|time| time.0))
 }
 
 /// One watch.
