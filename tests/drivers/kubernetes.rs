@@ -33,8 +33,8 @@ use crate::support::{self, KILN_AGENT, Kiln, eventually_async, tool};
 /// The repository of the tests' images, which no registry has.
 const REPOSITORY: &str = "rig.invalid/kiln-toolbox";
 
-/// The namespace of the tests' jobs.
-const NAMESPACE: &str = "default";
+/// The namespace of the tests' jobs: that of `examples/kubernetes/rbac.yaml`.
+const NAMESPACE: &str = "kiln";
 
 /// The rig's directory.
 fn rig() -> Option<PathBuf> {
@@ -58,6 +58,50 @@ fn kubectl(arguments: &[&str]) -> String {
     let mut all = vec![kubeconfig.as_str(), "--namespace", NAMESPACE];
     all.extend(arguments);
     tool(program.to_str().unwrap(), &all)
+}
+
+/// A kubeconfig of the account in `examples/kubernetes/rbac.yaml`: a call that the manifest does not grant fails every test.
+fn account(dir: &Path) -> PathBuf {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/rbac.yaml");
+    kubectl(&["apply", "--filename", manifest]);
+    let one = |arguments: &[&str]| kubectl(arguments).trim().to_owned();
+    let mut secret = String::new();
+    // Clusters as old as the rig's make a token for every account, a moment later.
+    let until = Instant::now() + Duration::from_secs(20);
+    while secret.is_empty() && Instant::now() < until {
+        secret = one(&[
+            "get",
+            "serviceaccount",
+            "kiln",
+            "--output",
+            "jsonpath={.secrets[0].name}",
+        ]);
+    }
+    let token = one(&[
+        "get",
+        "secret",
+        &secret,
+        "--output",
+        "go-template={{.data.token | base64decode}}",
+    ]);
+    let of_cluster = |key: &str| {
+        let path = format!("jsonpath={{.clusters[0].cluster.{key}}}");
+        one(&["config", "view", "--raw", "--flatten", "--output", &path])
+    };
+    let kubeconfig = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "rig", "cluster": {
+            "server": of_cluster("server"),
+            "certificate-authority-data": of_cluster("certificate-authority-data"),
+        }}],
+        "users": [{"name": "kiln", "user": {"token": token}}],
+        "contexts": [{"name": "rig", "context": {"cluster": "rig", "user": "kiln", "namespace": NAMESPACE}}],
+        "current-context": "rig",
+    });
+    let file = dir.join("kubeconfig");
+    fs_err::write(&file, kubeconfig.to_string()).unwrap();
+    file
 }
 
 /// Pods of the rig.
@@ -147,9 +191,9 @@ impl Driver for Importing {
 
 fn settings(kiln: &Kiln) -> KubernetesSettings {
     KubernetesSettings {
-        kubeconfig: Some(rig().unwrap().join("admin.kubeconfig")),
+        kubeconfig: Some(account(kiln.data())),
         context: None,
-        namespace: Some(NAMESPACE.to_owned()),
+        namespace: None,
         installation: installation(kiln),
         agents: Agents::beside(support::kiln_program().with_file_name(KILN_AGENT)),
         start: Duration::from_mins(2),
@@ -348,6 +392,9 @@ async fn what_the_cluster_has_not() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
     let mut settings = settings(&place.kiln);
+    let cluster = Cluster::new(settings.clone());
+    assert_eq!(cluster.missing_rights().await.unwrap(), [""; 0]);
+    assert_eq!(cluster.version().await.unwrap().1, NAMESPACE);
     // The rig's Kubernetes is older than user namespaces in pods.
     let failure = driver(settings.clone()).shared_kernel().await.unwrap_err();
     assert_eq!(failure.code, Code::NoUserNamespace, "{failure}");

@@ -27,17 +27,21 @@ use tokio::sync::{Mutex, OnceCell};
 use super::{
     access,
     fault::{chain, failure, gone, is_missing, is_too_early},
-    pod::{self, CONTAINER, INSTALLATION, PodSettings},
-    watched::{Remembered, Watched},
+    pod::CONTAINER,
+    recent::Recent,
+    said,
+    wanted::{self, INSTALLATION, PodSettings},
+    watched::Watched,
 };
-use crate::sandbox::agents::Agents;
+use crate::sandbox::{Usage, agents::Agents};
 
 /// The longest time for an answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How long what was seen of the nodes, and the events of one sandbox, is valid.
+/// How long what was seen of the nodes, and the events and the usage of one sandbox, is valid.
 const NODES_FOR: Duration = Duration::from_secs(10);
 const EVENTS_FOR: Duration = Duration::from_secs(4);
+const USAGE_FOR: Duration = Duration::from_secs(15);
 
 /// The last lines of a log that are read.
 const TAIL: i64 = 400;
@@ -70,7 +74,8 @@ pub struct Cluster {
     pub(super) settings: KubernetesSettings,
     open: OnceCell<Open>,
     nodes: Mutex<Option<(Instant, Arc<[Node]>)>>,
-    events: Remembered<Vec<Event>>,
+    events: Recent<Vec<Event>>,
+    usages: Recent<Usage>,
     /// The uid of the first pod of each sandbox that was looked at.
     first_pods: std::sync::Mutex<HashMap<JobId, String>>,
 }
@@ -111,7 +116,8 @@ impl Cluster {
             settings,
             open: OnceCell::new(),
             nodes: Mutex::default(),
-            events: Remembered::default(),
+            events: Recent::for_some(EVENTS_FOR),
+            usages: Recent::for_some(USAGE_FOR),
             first_pods: std::sync::Mutex::default(),
         }
     }
@@ -193,14 +199,13 @@ impl Cluster {
     fn recognise(&self, id: JobId, (job, pods): Found) -> Known {
         let mut first = self.first_pods();
         let uid = |pod: &Arc<Pod>| pod.metadata.uid.clone().unwrap_or_default();
-        let pod = match first.get(&id) {
-            Some(known) => pods.into_iter().find(|pod| uid(pod) == *known),
-            None => {
-                let created = |pod: &Arc<Pod>| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-                let oldest = pods.into_iter().min_by_key(created);
-                first.extend(oldest.iter().map(|pod| (id, uid(pod))));
-                oldest
-            }
+        let pod = if let Some(known) = first.get(&id) {
+            pods.into_iter().find(|pod| uid(pod) == *known)
+        } else {
+            let created = |pod: &Arc<Pod>| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            let oldest = pods.into_iter().min_by_key(created);
+            first.extend(oldest.iter().map(|pod| (id, uid(pod))));
+            oldest
         };
         Known {
             is_gone: pod.is_none() && first.contains_key(&id),
@@ -217,6 +222,8 @@ impl Cluster {
     /// Forgets a sandbox that was deleted: another try has the same name.
     pub(super) fn forget(&self, job: JobId) {
         self.first_pods().remove(&job);
+        self.events.forget(job);
+        self.usages.forget(job);
     }
 
     /// A sandbox, asked of the API itself.
@@ -236,7 +243,7 @@ impl Cluster {
     /// The pods of a sandbox, asked of the API itself.
     pub(super) async fn pods_of(&self, job: JobId) -> Result<Vec<Pod>, Failure> {
         let open = self.open().await?;
-        let selected = ListParams::default().labels(&pod::selector(&self.settings.installation, job));
+        let selected = ListParams::default().labels(&wanted::selector(&self.settings.installation, job));
         let what = "cannot look at the sandbox's pod";
         let listed = within(what, Self::api::<Pod>(open).list(&selected)).await?;
         Ok(listed.map_err(|error| failure(what, &error))?.items)
@@ -308,18 +315,26 @@ impl Cluster {
 
     /// The events of an object that belongs to a sandbox, a few seconds old at most.
     pub(super) async fn events(&self, job: JobId, kind: &str, name: &str) -> Result<Vec<Event>, Failure> {
-        let mut known = self.events.lock().await;
-        known.retain(|_, (when, _)| when.elapsed() < EVENTS_FOR);
-        if let Some((_, events)) = known.get(&job) {
-            return Ok(events.clone());
+        if let Some(events) = self.events.get(job) {
+            return Ok(events);
         }
         let open = self.open().await?;
         let of = format!("involvedObject.kind={kind},involvedObject.name={name}");
         let what = "cannot read why the sandbox waits";
         let listed = within(what, Self::api::<Event>(open).list(&ListParams::default().fields(&of))).await?;
         let events = listed.map_err(|error| failure(what, &error))?.items;
-        known.insert(job, (Instant::now(), events.clone()));
+        self.events.put(job, events.clone());
         Ok(events)
+    }
+
+    /// What a running pod said last of its usage, some seconds old at most: it costs a call to its node.
+    pub(super) async fn usage(&self, job: JobId, pod: &str) -> Result<Usage, Failure> {
+        if let Some(usage) = self.usages.get(job) {
+            return Ok(usage);
+        }
+        let usage = said::usage(&self.log(pod).await?).unwrap_or_default();
+        self.usages.put(job, usage);
+        Ok(usage)
     }
 
     /// All nodes, a few seconds old at most.

@@ -46,8 +46,7 @@ pub(super) fn stage(job: &Job, pod: Option<&Pod>) -> Stage {
 pub(super) fn evidence(job: &Job, pod: Option<&Pod>, said: Option<End>, last_words: Vec<String>) -> Evidence {
     let ended = pod.and_then(|pod| state(pod)?.terminated.as_ref());
     let code = ended.map_or(1, |ended| ended.exit_code);
-    let noted = ended.and_then(|ended| serde_json::from_str::<End>(ended.message.as_deref()?).ok());
-    let end = noted.or(said);
+    let end = pod.and_then(noted).or(said);
     let oom = u64::from(ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")));
     // A node that takes a pod away ends its sandbox first, which then says that it was ended.
     let taken = pod.and_then(taken_away);
@@ -64,6 +63,11 @@ pub(super) fn evidence(job: &Job, pod: Option<&Pod>, said: Option<End>, last_wor
         warning: None,
         last_words,
     }
+}
+
+/// The end that the first process noted, which only it can.
+pub(super) fn noted(pod: &Pod) -> Option<End> {
+    serde_json::from_str(state(pod)?.terminated.as_ref()?.message.as_deref()?).ok()
 }
 
 /// Why the cluster took the pod away, if it did.
@@ -164,11 +168,11 @@ mod tests {
 
     use super::*;
 
-    fn job(status: Value) -> Job {
+    fn job(status: &Value) -> Job {
         serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap()
     }
 
-    fn pod(mut status: Value, state: Value) -> Pod {
+    fn pod(mut status: Value, state: &Value) -> Pod {
         status["containerStatuses"] = json!([
             {"name": CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}
         ]);
@@ -186,25 +190,25 @@ mod tests {
 
     #[test]
     fn the_stages_of_a_pod() {
-        let job = job(json!({"active": 1}));
+        let job = job(&json!({"active": 1}));
         assert_eq!(stage(&job, None), Stage::Waits);
         let pending = pod(
             json!({"phase": "Pending"}),
-            json!({"waiting": {"reason": "ContainerCreating"}}),
+            &json!({"waiting": {"reason": "ContainerCreating"}}),
         );
         assert_eq!(stage(&job, Some(&pending)), Stage::Waits);
         let running = json!({"running": {"startedAt": "2026-11-01T10:00:00Z"}});
         assert_eq!(
-            stage(&job, Some(&pod(json!({"phase": "Running"}), running.clone()))),
+            stage(&job, Some(&pod(json!({"phase": "Running"}), &running))),
             Stage::Runs
         );
         // A node that cannot be asked is no end.
         assert_eq!(
-            stage(&job, Some(&pod(json!({"phase": "Unknown"}), json!({})))),
+            stage(&job, Some(&pod(json!({"phase": "Unknown"}), &json!({})))),
             Stage::Runs
         );
         // A pod that is being deleted by hand still runs.
-        let mut deleted = pod(json!({"phase": "Running"}), running);
+        let mut deleted = pod(json!({"phase": "Running"}), &running);
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-01T10:00:00Z")).unwrap();
         assert_eq!(stage(&job, Some(&deleted)), Stage::Runs);
         let nothing = serde_json::from_value(json!({"metadata": {}})).unwrap();
@@ -223,12 +227,12 @@ mod tests {
         };
         let message = serde_json::to_string(&end).unwrap();
         let state = json!({"terminated": {"exitCode": 7, "reason": "Error", "message": message}});
-        let found = of(&job(json!({})), Some(&pod(json!({"phase": "Failed"}), state)));
+        let found = of(&job(&json!({})), Some(&pod(json!({"phase": "Failed"}), &state)));
         assert_eq!((found.exit_code, found.oom_kills, found.failure), (7, 2, None));
         // What was cut off is found in the log.
         let state = json!({"terminated": {"exitCode": 7, "reason": "Error", "message": "{\"exit_co"}});
-        let cut = pod(json!({"phase": "Failed"}), state);
-        let found = evidence(&job(json!({})), Some(&cut), Some(end), Vec::new());
+        let cut = pod(json!({"phase": "Failed"}), &state);
+        let found = evidence(&job(&json!({})), Some(&cut), Some(end), Vec::new());
         assert_eq!((found.exit_code, found.oom_kills, found.failure), (7, 2, None));
     }
 
@@ -236,7 +240,7 @@ mod tests {
     fn a_container_that_was_killed_leaves_a_reason() {
         let killed = |reason: &str| {
             let state = json!({"terminated": {"exitCode": 137, "reason": reason}});
-            of(&job(json!({})), Some(&pod(json!({"phase": "Failed"}), state)))
+            of(&job(&json!({})), Some(&pod(json!({"phase": "Failed"}), &state)))
         };
         let oom = killed("OOMKilled");
         assert_eq!((oom.exit_code, oom.oom_kills, oom.failure), (137, 1, None));
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_the_cluster_takes_away_is_no_fault_of_the_job() {
-        let job = job(json!({}));
+        let job = job(&json!({}));
         for (reason, expected) in [
             ("Evicted", Code::PodEvicted),
             ("Preempting", Code::PodEvicted),
@@ -263,7 +267,7 @@ mod tests {
             ("DeadlineExceeded", Code::WallLimit),
         ] {
             let status = json!({"phase": "Failed", "reason": reason, "message": "The node was low on resource"});
-            let found = of(&job, Some(&pod(status, json!({}))));
+            let found = of(&job, Some(&pod(status, &json!({}))));
             assert_eq!(code(&found), Some(expected), "{reason}");
             assert!(found.failure.unwrap().detail.ends_with("The node was low on resource"));
         }
@@ -274,11 +278,11 @@ mod tests {
         };
         let evicted = pod(
             condition("EvictionByEvictionAPI"),
-            json!({"terminated": {"exitCode": 143}}),
+            &json!({"terminated": {"exitCode": 143}}),
         );
         assert_eq!(code(&of(&job, Some(&evicted))), Some(Code::PodEvicted));
         // Its node will never say that it ended.
-        let mut lost = pod(condition("DeletionByTaintManager"), json!({"running": {}}));
+        let mut lost = pod(condition("DeletionByTaintManager"), &json!({"running": {}}));
         lost.status.as_mut().unwrap().phase = Some("Running".to_owned());
         assert_eq!(stage(&job, Some(&lost)), Stage::Runs);
         lost.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-01T10:00:00Z")).unwrap();
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn a_job_without_its_pod_has_ended_if_it_had_one() {
         let failed = |reason: &str| {
-            job(json!({"failed": 1, "conditions": [{"type": "Failed", "status": "True", "reason": reason}]}))
+            job(&json!({"failed": 1, "conditions": [{"type": "Failed", "status": "True", "reason": reason}]}))
         };
         assert_eq!(code(&of(&failed("DeadlineExceeded"), None)), Some(Code::WallLimit));
         assert_eq!(code(&of(&failed("BackoffLimitExceeded"), None)), Some(Code::PodEvicted));

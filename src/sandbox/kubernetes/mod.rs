@@ -37,8 +37,8 @@ pub use cluster::{Cluster, KubernetesSettings};
 use evidence::Stage;
 use fault::{failure, is_conflict};
 pub use image::Image;
-pub use pod::PodSettings;
-use pod::{ARCH, JOB, Wanted};
+pub use wanted::PodSettings;
+use wanted::{ARCH, JOB, Wanted};
 
 mod access;
 mod cluster;
@@ -49,8 +49,11 @@ mod nodes;
 mod pod;
 mod policy;
 mod readback;
+mod recent;
+mod resources;
 mod said;
 mod waiting;
+mod wanted;
 mod watched;
 
 /// How long a cluster may take to delete a sandbox, and the pause between two looks.
@@ -104,8 +107,14 @@ impl Driver for KubernetesDriver {
 
     async fn usage(&self, job: JobId) -> Result<Usage, Failure> {
         let known = self.cluster.known(job).await?;
-        let log = self.log_of(known.and_then(|known| known.pod).as_deref()).await?;
-        Ok(said::usage(&log).unwrap_or_default())
+        let Some(pod) = known.and_then(|known| known.pod) else {
+            return Ok(Usage::default());
+        };
+        match (evidence::noted(&pod), &pod.metadata.name) {
+            (Some(end), _) => Ok(end.usage),
+            (None, Some(name)) => self.cluster.usage(job, name).await,
+            (None, None) => Ok(Usage::default()),
+        }
     }
 
     async fn destroy(&self, job: JobId, _: Scratch) -> Result<(), Failure> {
@@ -257,7 +266,11 @@ impl KubernetesDriver {
             Some(pod) => ("Pod", pod.metadata.name.clone().unwrap_or_default()),
             None => ("Job", self.cluster.name_of(job)),
         };
-        let events = self.cluster.events(job, kind, &of).await?;
+        let events = if waiting::needs_events(pod) {
+            self.cluster.events(job, kind, &of).await?
+        } else {
+            Vec::new()
+        };
         Ok(waiting::reason(pod, &events))
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use kiln_records::{Code, Failure, arch::Arch};
 
-use super::pod::PodSettings;
+use super::wanted::PodSettings;
 use crate::sandbox::Capacity;
 
 /// The label with a node's own name, by which pods are tied to it.
@@ -229,13 +229,13 @@ mod tests {
         let nodes = [
             node("one", "amd64", |_| ()),
             node("away", "amd64", |node| {
-                node["status"]["conditions"][0]["status"] = "Unknown".into()
+                node["status"]["conditions"][0]["status"] = "Unknown".into();
             }),
             node("cordoned", "amd64", |node| node["spec"]["unschedulable"] = true.into()),
             node("tainted", "amd64", tainted),
             node("arm", "arm64", |_| ()),
             node("windows", "amd64", |node| {
-                node["metadata"]["labels"]["kubernetes.io/os"] = "windows".into()
+                node["metadata"]["labels"]["kubernetes.io/os"] = "windows".into();
             }),
         ];
         let mut settings = PodSettings::default();

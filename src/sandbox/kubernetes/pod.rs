@@ -8,31 +8,20 @@ use k8s_openapi::{
     api::{
         batch::v1::{Job, JobSpec},
         core::v1::{
-            Affinity, AppArmorProfile, Capabilities, Container, EmptyDirVolumeSource, EphemeralVolumeSource,
-            LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-            PersistentVolumeClaimSpec, PersistentVolumeClaimTemplate, PodSpec, PodTemplateSpec, ResourceRequirements,
-            SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Toleration, Volume, VolumeMount,
-            VolumeResourceRequirements,
+            Affinity, AppArmorProfile, Capabilities, Container, LocalObjectReference, NodeAffinity, NodeSelector,
+            NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PodTemplateSpec, SeccompProfile, Secret,
+            SecurityContext,
         },
     },
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{ObjectMeta, OwnerReference},
-    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kiln_inside::room::order::{COMMAND, ENTRANCE, FROM, ORDER, ORDER_DIR, PROGRAMS_OF_IMAGE, VOLUME};
-use kiln_records::{JobId, arch::Arch};
+use kiln_inside::room::order::{COMMAND, ENTRANCE, FROM, ORDER, ORDER_DIR, PROGRAMS_OF_IMAGE};
 
-use crate::sandbox::{Kernel, Limits};
-
-/// Labels of everything that Kiln makes in a cluster: the installation that made it, its job, and the architecture of its
-/// place.
-pub(super) const INSTALLATION: &str = "kiln.installation";
-pub(super) const JOB: &str = "kiln.job";
-pub(super) const ARCH: &str = "kiln.arch";
-
-/// The label that every system for clusters shows, and its value.
-const NAME: (&str, &str) = ("app.kubernetes.io/name", "kiln-job");
+use super::{
+    resources::{mounts, resources, volumes},
+    wanted::Wanted,
+};
+use crate::sandbox::Kernel;
 
 /// The pod's only container.
 pub(super) const CONTAINER: &str = "sandbox";
@@ -50,80 +39,6 @@ const DEADLINE_S: i64 = 30 * 86_400;
 
 /// How long the agent may take to end its tools and tell its server.
 const GRACE_S: i64 = 10;
-
-/// The part of the disk limit by which the volume is larger: Kiln itself ends a job at its limit, with a better reason
-/// than the eviction of a pod.
-const SLACK: u64 = 10;
-
-/// Room on the node's disk for what is not on the volume: the output of the pod, and its container's own files.
-const BESIDE_VOLUME: u64 = 256 << 20;
-
-/// The settings of a site that go into every pod.
-#[derive(Debug, Clone, Default)]
-pub struct PodSettings {
-    /// The repository of the toolbox's images.
-    pub image: String,
-    /// When nodes fetch it, as Kubernetes calls that.
-    pub pull_policy: String,
-    /// Secrets with the registry's credentials.
-    pub pull_secrets: Vec<String>,
-    /// The RuntimeClass that runs pods in virtual machines.
-    pub vm_runtime: Option<String>,
-    /// Labels that nodes must have.
-    pub node_selector: BTreeMap<String, String>,
-    /// Taints of nodes that are tolerated.
-    pub tolerations: Vec<Toleration>,
-    /// The priority class.
-    pub priority_class: Option<String>,
-    /// More labels.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations of pods.
-    pub annotations: BTreeMap<String, String>,
-    /// CPUs that are reserved.
-    pub request_cpus: u32,
-    /// The storage class of disk space, if it is not on the node's own disk.
-    pub storage_class: Option<String>,
-    /// Labels of the server's own pods.
-    pub server_labels: BTreeMap<String, String>,
-}
-
-/// The properties in which the Jobs of sandboxes differ.
-#[derive(Debug)]
-pub(super) struct Wanted<'a> {
-    pub(super) job: JobId,
-    pub(super) name: String,
-    pub(super) installation: &'a str,
-    pub(super) arch: Arch,
-    pub(super) kernel: Kernel,
-    /// With its tag.
-    pub(super) image: String,
-    pub(super) limits: Limits,
-    /// Whether the first process sets up routes.
-    pub(super) sets_routes: bool,
-    /// The only nodes that can run it, if not all of its architecture can.
-    pub(super) nodes: Option<Vec<String>>,
-    pub(super) settings: &'a PodSettings,
-}
-
-impl Wanted<'_> {
-    /// The labels of everything that belongs to the sandbox.
-    pub(super) fn labels(&self) -> BTreeMap<String, String> {
-        let mut labels = self.settings.labels.clone();
-        let own = [
-            (NAME.0, NAME.1.to_owned()),
-            (INSTALLATION, self.installation.to_owned()),
-            (JOB, self.job.to_string()),
-            (ARCH, self.arch.name().to_owned()),
-        ];
-        labels.extend(own.map(|(name, value)| (name.to_owned(), value)));
-        labels
-    }
-}
-
-/// The selector of a sandbox's pods.
-pub(super) fn selector(installation: &str, job: JobId) -> String {
-    format!("{INSTALLATION}={installation},{JOB}={job}")
-}
 
 /// The description of a sandbox's Job.
 pub(super) fn job(wanted: &Wanted<'_>) -> Job {
@@ -179,12 +94,6 @@ fn pod(wanted: &Wanted<'_>) -> PodSpec {
 }
 
 fn container(wanted: &Wanted<'_>) -> Container {
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..Default::default()
-    };
     let entrance = [
         &format!("{PROGRAMS_OF_IMAGE}/{ENTRANCE}"),
         COMMAND,
@@ -198,11 +107,7 @@ fn container(wanted: &Wanted<'_>) -> Container {
         command: Some(entrance.map(str::to_owned).to_vec()),
         resources: Some(resources(wanted)),
         security_context: Some(security(wanted)),
-        volume_mounts: Some(vec![
-            mount("volume", VOLUME, false),
-            mount("order", ORDER_DIR, true),
-            mount("stage", "/tmp", false),
-        ]),
+        volume_mounts: Some(mounts()),
         ..Default::default()
     }
 }
@@ -253,92 +158,6 @@ fn security(wanted: &Wanted<'_>) -> SecurityContext {
             ..common
         },
     }
-}
-
-/// Memory and disk space are reserved in full: a node that has promised too much of them evicts pods. CPUs are shared.
-fn resources(wanted: &Wanted<'_>) -> ResourceRequirements {
-    let limits = &wanted.limits;
-    let mut most = BTreeMap::new();
-    let mut add = |name: &str, amount: Option<u64>| {
-        if let Some(amount) = amount {
-            most.insert(name.to_owned(), Quantity(amount.to_string()));
-        }
-    };
-    add("cpu", limits.cpus.map(u64::from));
-    add("memory", limits.memory);
-    let on_node = match wanted.settings.storage_class {
-        Some(_) => Some(BESIDE_VOLUME),
-        None => volume_size(limits).map(|size| size + BESIDE_VOLUME),
-    };
-    add("ephemeral-storage", on_node);
-    let mut reserved = most.clone();
-    let cpus = limits.cpus.map_or(wanted.settings.request_cpus, |most| {
-        most.min(wanted.settings.request_cpus)
-    });
-    reserved.insert("cpu".to_owned(), Quantity(cpus.to_string()));
-    ResourceRequirements {
-        limits: Some(most),
-        requests: Some(reserved),
-        ..Default::default()
-    }
-}
-
-fn volume_size(limits: &Limits) -> Option<u64> {
-    limits.disk.map(|disk| disk.bytes + disk.bytes / SLACK)
-}
-
-fn volumes(wanted: &Wanted<'_>) -> Vec<Volume> {
-    let size = volume_size(&wanted.limits);
-    let named = |name: &str| Volume {
-        name: name.to_owned(),
-        ..Default::default()
-    };
-    let disk = match &wanted.settings.storage_class {
-        Some(class) => Volume {
-            ephemeral: Some(EphemeralVolumeSource {
-                volume_claim_template: Some(PersistentVolumeClaimTemplate {
-                    metadata: Some(ObjectMeta {
-                        labels: Some(wanted.labels()),
-                        ..Default::default()
-                    }),
-                    spec: PersistentVolumeClaimSpec {
-                        access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
-                        storage_class_name: Some(class.clone()),
-                        resources: Some(VolumeResourceRequirements {
-                            requests: size
-                                .map(|size| BTreeMap::from([("storage".to_owned(), Quantity(size.to_string()))])),
-                            ..Default::default()
-                        }),
-                        ..Default::default()
-                    },
-                }),
-            }),
-            ..named("volume")
-        },
-        None => Volume {
-            empty_dir: Some(EmptyDirVolumeSource {
-                size_limit: size.map(|size| Quantity(size.to_string())),
-                ..Default::default()
-            }),
-            ..named("volume")
-        },
-    };
-    let order = Volume {
-        secret: Some(SecretVolumeSource {
-            secret_name: Some(wanted.name.clone()),
-            default_mode: Some(0o400),
-            ..Default::default()
-        }),
-        ..named("order")
-    };
-    let stage = Volume {
-        empty_dir: Some(EmptyDirVolumeSource {
-            medium: Some("Memory".to_owned()),
-            size_limit: Some(Quantity("1Mi".to_owned())),
-        }),
-        ..named("stage")
-    };
-    vec![disk, order, stage]
 }
 
 fn affinity(wanted: &Wanted<'_>) -> Affinity {
@@ -401,8 +220,14 @@ fn some(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use k8s_openapi::api::core::v1::Toleration;
+    use kiln_records::arch::Arch;
+
     use super::*;
-    use crate::sandbox::DiskLimit;
+    use crate::sandbox::{
+        DiskLimit, Limits,
+        kubernetes::wanted::{JOB, PodSettings},
+    };
 
     pub(crate) fn wanted(kernel: Kernel, settings: &PodSettings) -> Wanted<'_> {
         Wanted {

@@ -17,7 +17,7 @@ use k8s_openapi::{
     },
 };
 
-use super::pod::{JOB, Wanted};
+use super::wanted::{JOB, Wanted};
 use crate::sandbox::Reach;
 
 /// The address at which nodes answer name queries where NodeLocal DNSCache is installed.

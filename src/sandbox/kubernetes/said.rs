@@ -63,7 +63,7 @@ mod tests {
         let log = format!("{log}{}\nmore\n", say(&Said::End(ended)));
         assert_eq!(end(&log).map(|end| end.exit_code), Some(7));
         assert_eq!(usage(&log), Some(used(3)));
-        let many: String = (0..100).map(|number| format!("{number}\n")).collect();
+        let many = "word\n".repeat(100);
         assert_eq!(last_words(&many).len(), LAST_WORDS);
         assert_eq!((usage(""), last_words("")), (None, vec![]));
     }

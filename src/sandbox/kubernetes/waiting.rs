@@ -44,6 +44,14 @@ pub(super) fn reason(pod: Option<&Pod>, events: &[Event]) -> Failure {
     }
 }
 
+/// Whether events are needed to find out why a sandbox waits.
+pub(super) fn needs_events(pod: Option<&Pod>) -> bool {
+    pod.is_none_or(|pod| {
+        let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        has_node && unscheduled(pod).is_none() && waiting(pod).is_none_or(|(kind, _)| kind == Waits::Created)
+    })
+}
+
 /// The kinds of reasons for which a container waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
@@ -119,7 +127,7 @@ mod tests {
         serde_json::from_value(event).unwrap()
     }
 
-    fn pod(node: Option<&str>, status: serde_json::Value) -> Pod {
+    fn pod(node: Option<&str>, status: &serde_json::Value) -> Pod {
         let pod = json!({"metadata": {}, "spec": {"containers": [], "nodeName": node}, "status": status});
         serde_json::from_value(pod).unwrap()
     }
@@ -159,22 +167,23 @@ mod tests {
         let message = "0/1 nodes are available: 1 Insufficient cpu.";
         let pod = pod(
             None,
-            json!({"conditions": [
+            &json!({"conditions": [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
             ]}),
         );
+        assert!(!needs_events(Some(&pod)) && needs_events(None));
         let why = reason(Some(&pod), &[]);
         assert_eq!(why.code, Code::PodWaits);
         assert_eq!(why.detail, format!("no node takes its pod: {message}"));
         assert_eq!(
-            reason(Some(&super::tests::pod(None, json!({}))), &[]).detail,
+            reason(Some(&super::tests::pod(None, &json!({}))), &[]).detail,
             "its pod waits for a node"
         );
     }
 
     #[test]
     fn nodes_say_why_a_container_does_not_start() {
-        let of = |status, events: &[Event]| reason(Some(&pod(Some("rig"), status)), events);
+        let of = |status, events: &[Event]| reason(Some(&pod(Some("rig"), &status)), events);
         for state in ["ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"] {
             let why = of(container(state, Some("Back-off pulling image")), &[]);
             assert_eq!(why.code, Code::ImageMissing, "{state}");
@@ -192,6 +201,8 @@ mod tests {
             )
         );
         let creating = || container("ContainerCreating", None);
+        assert!(needs_events(Some(&pod(Some("rig"), &creating()))));
+        assert!(!needs_events(Some(&pod(Some("rig"), &container("ErrImagePull", None)))));
         assert_eq!(of(creating(), &[]).detail, "its pod is being started on node rig");
         let refused = "can't set spec.hostUsers: false, RuntimeClass handler \"kata\" does not support user namespaces";
         let events = [event("FailedCreatePodSandBox", refused, "2026-11-01T10:00:00Z")];

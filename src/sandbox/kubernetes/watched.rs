@@ -2,7 +2,6 @@
 //! the API only.
 
 use std::{
-    collections::HashMap,
     fmt::Debug,
     hash::Hash,
     sync::{
@@ -25,7 +24,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
-use super::pod::{INSTALLATION, JOB};
+use super::wanted::{INSTALLATION, JOB};
 
 /// The two watches. They end with this.
 #[derive(Debug)]
@@ -131,6 +130,3 @@ impl<K: 'static + Lookup<DynamicType = ()>> Drop for Watch<K> {
         self.task.abort();
     }
 }
-
-/// The events of sandboxes that wait, for seconds: one job in the queue is not one list for each look at it.
-pub(super) type Remembered<T> = tokio::sync::Mutex<HashMap<JobId, (std::time::Instant, T)>>;
