@@ -9,7 +9,7 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
@@ -62,8 +62,12 @@ fn kubectl(arguments: &[&str]) -> String {
 
 /// A kubeconfig of the account in `examples/kubernetes/rbac.yaml`: a call that the manifest does not grant fails every test.
 fn account(dir: &Path) -> PathBuf {
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/rbac.yaml");
-    kubectl(&["apply", "--filename", manifest]);
+    // Two at once would be in each other's way.
+    static APPLIED: LazyLock<String> = LazyLock::new(|| {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/rbac.yaml");
+        kubectl(&["apply", "--filename", manifest])
+    });
+    LazyLock::force(&APPLIED);
     let one = |arguments: &[&str]| kubectl(arguments).trim().to_owned();
     let mut secret = String::new();
     // Clusters as old as the rig's make a token for every account, a moment later.
