@@ -460,7 +460,11 @@ impl Place {
             },
             Err(failure) => self.nothing(&before, before.offers.arch, machines, &failure),
         };
-        self.note_change(&before, &now);
+        let was_of_use = before.offers.shared_kernel.is_ok() || before.offers.own_kernel.is_ok();
+        // Nobody misses a place that never was.
+        if was_of_use || self.driver.is_there() {
+            self.note_change(&before, &now);
+        }
         let is_news = now != before;
         *self.seen() = now;
         is_news
