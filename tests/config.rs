@@ -130,6 +130,18 @@ fn places_that_no_job_could_ever_have() {
             engine,
             "3: [docker] vm_runtime: agents in its virtual machines have no way to this server",
         ),
+        (
+            "[isolation]\ndrivers = ['kubernetes-vm']\n[kubernetes]\nenabled = true\n",
+            "2: [isolation] drivers: there is no cluster for `kubernetes-vm`",
+        ),
+        (
+            "[kubernetes]\nenabled = true\nimage = 'registry:5000/kiln:1'\n",
+            "3: [kubernetes] image: it is not a repository without a tag",
+        ),
+        (
+            "[kubernetes]\nenabled = true\nimage = 'registry:5000/kiln'\n",
+            "2: [kubernetes] enabled: agents in the cluster have no way to this server",
+        ),
     ] {
         let said = Configured::new(text).checked(&[]);
         assert!(said.contains(&format!("DATA/kiln.toml:{says}")), "{said}");
@@ -346,6 +358,25 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #certificates =                                  # not set
         #vm_runtime =                                    # not set
         dns = []                                         # default
+
+        [kubernetes]
+        enabled = false                                  # default
+        #kubeconfig =                                    # not set
+        #context =                                       # not set
+        #namespace =                                     # not set
+        #image =                                         # not set
+        image_pull_policy = "IfNotPresent"               # default
+        image_pull_secrets = []                          # default
+        #vm_runtime =                                    # not set
+        node_selector = {}                               # default
+        tolerations = []                                 # default
+        #priority_class =                                # not set
+        labels = {}                                      # default
+        annotations = {}                                 # default
+        request_cpus = 1                                 # default
+        #storage_class =                                 # not set
+        server_labels = {}                               # default
+        start = "15m"                                    # default
 
         [emulation]
         twins = "full"                                   # default
