@@ -42,7 +42,7 @@ pub(super) enum ToolboxCommand {
         #[arg(long, value_name = "ARCH", value_parser = arch())]
         arch: Option<Arch>,
 
-        /// For pods in virtual machines (`vm_runtime` in [kubernetes]), whose files belong to root of the machine.
+        /// For pods in virtual machines (`vm_runtime` of the section `kubernetes`), whose files belong to root of the machine.
         #[arg(long)]
         vm: bool,
 

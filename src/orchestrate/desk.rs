@@ -305,7 +305,7 @@ impl Orchestrator {
                 Ok(Some(kept)) => return Ok(kept.account.given_up),
                 Ok(None) => {}
                 Err(failure) => {
-                    tracing::warn!(job = %past.job.id, "the account of its programs cannot be read: {failure}")
+                    tracing::warn!(job = %past.job.id, "the account of its programs cannot be read: {failure}");
                 }
             }
         }

@@ -33,8 +33,9 @@ use crate::support::{self, KILN_AGENT, Kiln, eventually_async, tool};
 /// The repository of the tests' images, which no registry has.
 const REPOSITORY: &str = "rig.invalid/kiln-toolbox";
 
-/// The namespace of the tests' jobs: that of `examples/kubernetes/rbac.yaml`.
-const NAMESPACE: &str = "kiln";
+/// The namespaces of the tests' jobs and of the server's account: those of `examples/kubernetes`.
+const NAMESPACE: &str = "kiln-jobs";
+const OF_ACCOUNT: &str = "kiln";
 
 /// The rig's directory.
 fn rig() -> Option<PathBuf> {
@@ -64,11 +65,21 @@ fn kubectl(arguments: &[&str]) -> String {
 fn account(dir: &Path) -> PathBuf {
     // Two at once would be in each other's way.
     static APPLIED: LazyLock<String> = LazyLock::new(|| {
-        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/rbac.yaml");
-        kubectl(&["apply", "--filename", manifest])
+        let base = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes");
+        kubectl(&[
+            "apply",
+            "--namespace",
+            "",
+            "--filename",
+            &format!("{base}/namespaces.yaml"),
+        ]);
+        kubectl(&["apply", "--namespace", "", "--filename", &format!("{base}/rbac.yaml")])
     });
     LazyLock::force(&APPLIED);
-    let one = |arguments: &[&str]| kubectl(arguments).trim().to_owned();
+    let one = |arguments: &[&str]| {
+        let of_account = ["--namespace", OF_ACCOUNT];
+        kubectl(&[arguments, &of_account].concat()).trim().to_owned()
+    };
     let mut secret = String::new();
     // Clusters as old as the rig's make a token for every account, a moment later.
     let until = Instant::now() + Duration::from_secs(20);
