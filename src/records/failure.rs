@@ -1,6 +1,20 @@
 //! The failure of a job or a request: a stable code, the cause in one line, and advice. Pure: no I/O.
 
 mod code;
+/// An error with its causes: the outermost one alone only says that something failed.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod document;
 mod row;

@@ -1,9 +1,10 @@
-//! Packs a toolbox's tree for images. Runs the host's tar in a namespace sandbox.
+//! Packs a toolbox's tree for images, and says what entries of archives look like. Runs the host's tar in a namespace sandbox.
 
 use std::process::Stdio;
 
 use kiln_inside::room::IdMap;
 use kiln_records::{Code, Failure};
+use tar::{EntryType, Header};
 use tokio::net::unix::pipe;
 
 use super::{
@@ -51,4 +52,16 @@ pub(super) async fn tree(
 /// The failure for a toolbox that cannot be packed.
 pub(super) fn unpackable(why: impl std::fmt::Display) -> Failure {
     Failure::new(Code::ToolboxImage, format!("cannot pack the toolbox: {why}"))
+}
+
+/// The header of an entry that belongs to root and has no time, so that equal content makes equal archives.
+pub(super) fn header(kind: EntryType, size: u64, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
 }

@@ -13,7 +13,7 @@ use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse},
 };
-use kiln_records::{Code, Failure};
+use kiln_records::{Code, Failure, failure::chain};
 use reqwest::{Certificate, Client, Url, redirect::Policy};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::Mutex;
@@ -269,18 +269,4 @@ fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
         Failure::new(Code::OidcSettings, what)
             .hint("install the system's certificate authorities, or set [oidc] ca_bundle")
     })
-}
-
-/// An error with its causes; the innermost one says most.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

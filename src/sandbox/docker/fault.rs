@@ -1,7 +1,7 @@
 //! Turns errors of engines into failures with advice. Writes only to the log.
 
 use bollard::errors::Error;
-use kiln_records::{Code, Failure};
+use kiln_records::{Code, Failure, failure::chain};
 
 /// Whether the engine answered that the object does not exist.
 pub(super) fn is_missing(error: &Error) -> bool {
@@ -67,20 +67,6 @@ pub(super) fn runtime_unknown(detail: impl std::fmt::Display) -> Failure {
 /// The failure for an engine that does not answer.
 pub(super) fn gone(detail: impl std::fmt::Display) -> Failure {
     Failure::new(Code::EngineGone, detail).hint("check that the container engine runs, and its address")
-}
-
-/// An error with its causes: the outermost one alone only says that something failed.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use kiln_inside::room::{
     order::{AGENT, DISK, ENTRANCE, NO_DOORS, PROGRAMS},
 };
 use kiln_records::Failure;
-use tar::{Builder, EntryType, Header};
+use tar::{Builder, EntryType};
+
+use crate::sandbox::packed::header;
 
 /// The archive that the engine unpacks into the volume. [`ENTRANCE`] becomes the container's first process, [`AGENT`]
 /// the sandbox's.
@@ -33,17 +35,6 @@ pub(super) fn archive(entrance: &Path, agent: &Path) -> Result<Vec<u8>, Failure>
         tar.into_inner()
     };
     pack().map_err(|error| Failure::io("cannot pack the agent", &error))
-}
-
-fn header(kind: EntryType, size: u64, mode: u32) -> Header {
-    let mut header = Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_size(size);
-    header.set_mode(mode);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header
 }
 
 fn directory(tar: &mut Builder<Vec<u8>>, name: &str, mode: u32) -> std::io::Result<()> {

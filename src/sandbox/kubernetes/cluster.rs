@@ -15,7 +15,7 @@ use k8s_openapi::api::{
     networking::v1::NetworkPolicy,
     node::v1::RuntimeClass,
 };
-use kiln_records::{Code, Failure, JobId};
+use kiln_records::{Code, Failure, JobId, failure::chain};
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams, LogParams, PostParams},
@@ -26,7 +26,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::{
     access,
-    fault::{chain, failure, gone, is_missing, is_too_early},
+    fault::{failure, gone, is_missing, is_too_early},
     pod::CONTAINER,
     recent::Recent,
     said,

@@ -1,6 +1,6 @@
 //! Turns errors of a cluster's API into failures with advice. Pure: no I/O.
 
-use kiln_records::{Code, Failure};
+use kiln_records::{Code, Failure, failure::chain};
 use kube::Error;
 
 /// Whether the API answered that the object does not exist.
@@ -42,20 +42,6 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
 /// The failure for a cluster that does not answer.
 pub(super) fn gone(detail: impl std::fmt::Display) -> Failure {
     Failure::new(Code::ClusterGone, detail).hint("check that the cluster's API answers, and [kubernetes]")
-}
-
-/// An error with its causes: the outermost one alone only says that something failed.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

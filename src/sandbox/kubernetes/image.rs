@@ -24,12 +24,12 @@ use kiln_inside::room::{
 use kiln_records::Failure;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tar::{Builder, EntryType, Header};
+use tar::{Builder, EntryType};
 
 use crate::sandbox::{
     Kernel,
     namespace::NamespaceDriver,
-    packed::{self, unpackable},
+    packed::{self, header, unpackable},
     toolbox::Toolbox,
 };
 
@@ -138,17 +138,6 @@ impl<'a> Image<'a> {
         }
         tar.into_inner()
     }
-}
-
-fn header(kind: EntryType, size: u64, mode: u32) -> Header {
-    let mut header = Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_size(size);
-    header.set_mode(mode);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header
 }
 
 /// Writes `manifest.json`, the configuration and the two layers. The size of the tree is known at its end only: its header

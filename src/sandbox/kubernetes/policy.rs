@@ -1,5 +1,5 @@
 //! Describes the NetworkPolicy of a sandbox: what its pod may reach, and that nothing reaches it. The first process sets
-//! routes that say the same, so that a cluster without a network plugin for policies is safe, too. Pure: no I/O.
+//! routes that say the same for IPv4; without a network plugin for policies they are all there is. Pure: no I/O.
 
 use std::{
     collections::BTreeMap,
