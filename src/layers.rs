@@ -17,7 +17,7 @@ const ROWS: &[&[&str]] = &[
     &["client", "host", "remote_nodes", "settings", "tls"],
     &["config", "sandbox", "store"],
     &["artifacts"],
-    &["import", "orchestrate"],
+    &["import", "orchestrate", "retention"],
     &["api"],
     &["site"],
     &["doctor"],

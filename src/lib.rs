@@ -39,6 +39,7 @@ pub mod host;
 pub mod import;
 pub mod orchestrate;
 pub mod remote_nodes;
+pub mod retention;
 pub mod settings;
 pub mod site;
 pub mod store;

@@ -38,6 +38,7 @@ mod local;
 mod logs;
 mod places;
 mod rebase;
+mod retention;
 mod s3;
 mod schedules;
 mod schedules_cli;

@@ -49,6 +49,7 @@ fn help() {
           customize           Make a new image from an existing one, with commands, scripts and playbooks
           shell               Log in to the shell of a job
           schedules           Manage the recurring jobs of a server
+          prune               Remove what the retention rules of a server give up
           ims                 Accept the commands of `cray ims`, such as `kiln ims images list`
           login               Store a server and the token for it
           logout              Delete the stored token of a server

@@ -411,6 +411,18 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #ssh_config =                                    # not set
         engine_socket = "/run/podman/podman.sock"        # default
         connect_timeout = "10s"                          # default
+
+        [retention]
+        every = "1d"                                     # default
+        images = []                                      # default
+        keep_tags = ["kiln.keep"]                        # default
+        purge_after = "0s"                               # default
+        jobs_after = "0s"                                # default
+        job_log_bytes = "0B"                             # default
+        uploads_after = "7d"                             # default
+        packages_after = "30d"                           # default
+        package_bytes = "20GiB"                          # default
+        toolboxes_after = "90d"                          # default
         --- stderr
     "#);
 }

@@ -40,6 +40,7 @@ use crate::{
     artifacts::ArtifactStore,
     orchestrate::{Orchestrator, ask::Asker, schedule::Scheduler},
     remote_nodes::RemoteNodeSettings,
+    retention::Retention,
     store::{LogFeed, SharedStore},
 };
 
@@ -66,6 +67,8 @@ pub struct Shared {
     pub stop: CancellationToken,
     /// The orchestrator; none if another server carries out jobs.
     pub orchestrator: Option<Arc<Orchestrator>>,
+    /// Removes what the settings give up.
+    pub retention: Retention,
     /// Notified when a schedule changes.
     pub schedule_changed: Arc<Notify>,
 }

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod job_objects;
+mod leftovers;
 mod linked;
 pub mod manifest;
 mod packages;
@@ -20,6 +21,7 @@ mod upload;
 
 pub use self::{
     accounts::KeptAccount,
+    leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,
     receive::{Expected, Received, Room, largest_part},

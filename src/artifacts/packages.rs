@@ -19,6 +19,7 @@ use kiln_records::{
 use super::{
     ArtifactStore,
     sdk::{failure, presign_failure},
+    store::ObjectInfo,
 };
 
 /// The key prefix of packages, in the bucket for recipes.
@@ -29,9 +30,6 @@ const LARGEST: u64 = 512 * 1024 * 1024;
 
 /// The number of objects checked at a time.
 const AT_ONCE: usize = 16;
-
-/// How long a package is kept. Repositories move on, and most packages with them.
-const KEPT: Duration = Duration::from_hours(30 * 24);
 
 impl ArtifactStore {
     /// The address to read each package from, or to write it to if it is missing; in the same order.
@@ -46,16 +44,6 @@ impl ArtifactStore {
         }
         let urls = packages.into_iter().map(|package| self.package_url(package, valid));
         let urls: Vec<_> = futures::stream::iter(urls).buffered(AT_ONCE).try_collect().await?;
-        // Adding a package also removes old ones; otherwise they would pile up.
-        if urls.iter().any(|url| matches!(url, PackageUrl::Put { .. }))
-            && let Err(failure) = self.drop_old_packages(Timestamp::now()).await
-        {
-            tracing::warn!(
-                code = failure.code.name(),
-                hint = failure.hint,
-                "old packages are not removed yet: {failure}"
-            );
-        }
         Ok(urls)
     }
 
@@ -90,15 +78,20 @@ impl ArtifactStore {
         })
     }
 
-    /// Removes packages that are older than the limit. Returns their number.
-    pub async fn drop_old_packages(&self, now: Timestamp) -> Result<usize, Failure> {
-        let mut dropped = 0;
-        for object in self.list(self.recipes_bucket(), PREFIX).await? {
-            if now.duration_since(object.modified).unsigned_abs() > KEPT {
-                self.delete(self.recipes_bucket(), &object.key).await?;
-                dropped += 1;
-            }
-        }
-        Ok(dropped)
+    /// The shared packages that were stored before a moment, and the oldest beyond a number of bytes in all. Repositories move
+    /// on, and most packages with them.
+    ///
+    /// # Errors
+    ///
+    /// S3 fails.
+    pub async fn old_packages(&self, before: Timestamp, bytes: u64) -> Result<Vec<ObjectInfo>, Failure> {
+        let mut packages = self.list(self.recipes_bucket(), PREFIX).await?;
+        packages.sort_by_key(|package| std::cmp::Reverse(package.modified));
+        let mut left = Some(bytes);
+        packages.retain(|package| {
+            left = left.and_then(|left| left.checked_sub(package.size));
+            package.modified < before || left.is_none()
+        });
+        Ok(packages)
     }
 }

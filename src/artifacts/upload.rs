@@ -224,27 +224,8 @@ impl ArtifactStore {
 
     /// Aborts every open upload to a key that begins like this.
     pub(super) async fn abort_uploads_to(&self, bucket: &str, prefix: &str) -> Result<(), Failure> {
-        let mut pages = Some((None, None));
-        while let Some((key_marker, id_marker)) = pages {
-            let list = self.client.list_multipart_uploads().bucket(bucket).prefix(prefix);
-            let page = list
-                .set_key_marker(key_marker)
-                .set_upload_id_marker(id_marker)
-                .send()
-                .await;
-            let page = page.map_err(|error| failure(format_args!("cannot list the uploads of {prefix}"), &error))?;
-            for upload in page.uploads() {
-                self.abort(
-                    bucket,
-                    upload.key().unwrap_or_default(),
-                    upload.upload_id().unwrap_or_default(),
-                )
-                .await?;
-            }
-            pages = page.is_truncated().unwrap_or_default().then(|| {
-                let text = |marker: Option<&str>| marker.map(str::to_owned);
-                (text(page.next_key_marker()), text(page.next_upload_id_marker()))
-            });
+        for upload in self.open_uploads(bucket, prefix).await? {
+            self.give_up(&upload).await?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 /// The groups of commands that only talk to a server.
-pub(super) const GROUPS: [&str; 12] = [
+pub(super) const GROUPS: [&str; 13] = [
     "customize",
     "shell",
     "recipes",
@@ -14,6 +14,7 @@ pub(super) const GROUPS: [&str; 12] = [
     "deleted",
     "remote-build-nodes",
     "schedules",
+    "prune",
     "ims",
     "login",
     "logout",

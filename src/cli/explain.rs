@@ -57,10 +57,7 @@ impl Explain {
 }
 
 fn programs(answer: &Data) -> impl Iterator<Item = &Data> {
-    let Data::List(programs) = answer.get("programs") else {
-        return [].iter();
-    };
-    programs.iter()
+    answer.items("programs").iter()
 }
 
 /// The programs with this name, or the one at this path.

@@ -33,6 +33,7 @@ mod login;
 mod man;
 mod printer;
 mod progress;
+mod prune;
 mod public_keys;
 mod recipes;
 mod records;
@@ -85,6 +86,8 @@ enum Command {
     Shell(shell::ShellArguments),
     /// Manage the recurring jobs of a server.
     Schedules(ims::Group<schedules::SchedulesCommand>),
+    /// Remove what the retention rules of a server give up.
+    Prune(prune::PruneArguments),
     /// Accept the commands of `cray ims`, such as `kiln ims images list`.
     Ims(ims::ImsArguments),
     /// Store a server and the token for it.
@@ -182,6 +185,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Customize(arguments) => arguments.run(&config, printer).await,
         Command::Shell(arguments) => return arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
+        Command::Prune(arguments) => arguments.run(&config, printer).await,
         Command::Ims(arguments) => arguments.run(&config, printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
         Command::Logout(arguments) => arguments.run(printer),

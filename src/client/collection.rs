@@ -78,6 +78,38 @@ pub static PROGRAMS: Collection = Collection {
     ],
 };
 
+/// What pruning removes.
+pub static PRUNED: Collection = Collection {
+    path: &[],
+    noun: "item",
+    is_deleted: false,
+    command: "prune",
+    id: "id",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("KIND", "kind"),
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("ARCH", "arch"),
+        ("SINCE", "since"),
+        ("WHY", "why"),
+        ("BYTES", "bytes"),
+    ],
+};
+
+/// Images that pruning leaves.
+pub static KEPT_IMAGES: Collection = Collection {
+    path: &[],
+    noun: "image",
+    is_deleted: false,
+    command: "prune",
+    id: "id",
+    name: "name",
+    bin: None,
+    columns: &[("KEPT IMAGE", "id"), ("NAME", "name"), ("ARCH", "arch"), ("WHY", "why")],
+};
+
 /// Public keys.
 pub static PUBLIC_KEYS: Collection = Collection {
     path: &["v3", "public-keys"],

@@ -51,6 +51,14 @@ impl Data {
         }
     }
 
+    /// The items of a member that is a list; of any other, none.
+    pub fn items(&self, name: &str) -> &[Data] {
+        match self.get(name) {
+            Self::List(items) => items,
+            _ => &[],
+        }
+    }
+
     /// The items of a list; empty for anything else.
     pub fn into_items(self) -> Vec<Data> {
         match self {

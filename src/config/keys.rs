@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     kubernetes::KubernetesSettings,
+    retention::RetentionSettings,
     s3::S3Settings,
     sections::{
         AuthSettings, CapacitySettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, IsolationSettings,
@@ -37,6 +38,7 @@ pub(super) const SECTIONS: &[Section] = &[
     CapacitySettings::SECTION,
     WatchSettings::SECTION,
     RemoteBuildNodeSettings::SECTION,
+    RetentionSettings::SECTION,
 ];
 
 /// Keys outside sections.

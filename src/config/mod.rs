@@ -8,6 +8,7 @@ mod kubernetes;
 mod near;
 mod problem;
 mod reference;
+mod retention;
 mod s3;
 mod sections;
 mod source;
@@ -27,6 +28,7 @@ pub use self::{
     kubernetes::{KubernetesSettings, PullPolicy, Toleration},
     problem::{Origin, Problem, first_of},
     reference::{reference, reference_tables},
+    retention::{ImageRule, RetentionSettings, Series},
     s3::{ForeignBuckets, S3Settings},
     sections::{
         AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
@@ -79,6 +81,8 @@ pub struct Config {
     pub watch: WatchSettings,
     /// The login to remote build nodes.
     pub remote_build_nodes: RemoteBuildNodeSettings,
+    /// What the server removes by itself.
+    pub retention: RetentionSettings,
     /// The file that was read, if any.
     file: Option<PathBuf>,
     /// The origin of each value that was set.
@@ -109,6 +113,7 @@ struct Values {
     capacity: CapacitySettings,
     watch: WatchSettings,
     remote_build_nodes: RemoteBuildNodeSettings,
+    retention: RetentionSettings,
 }
 
 impl Config {
@@ -172,6 +177,7 @@ impl Config {
             capacity: values.capacity,
             watch: values.watch,
             remote_build_nodes: values.remote_build_nodes,
+            retention: values.retention,
             file,
             origins,
         }))

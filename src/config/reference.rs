@@ -104,6 +104,7 @@ impl Config {
             "capacity" => values(&self.capacity),
             "watch" => values(&self.watch),
             "remote_build_nodes" => values(&self.remote_build_nodes),
+            "retention" => values(&self.retention),
             _ => None,
         }
     }

@@ -38,6 +38,7 @@ use crate::{
         ask::{Ask, Asker, Refusal},
         runner::{Runner, Runners},
     },
+    retention::Retention,
     sandbox::doors,
     store::{LogFeed, SharedStore},
 };
@@ -125,6 +126,11 @@ impl Local {
             asker: Arc::clone(&asker),
             upload_bytes: config.limits.upload_bytes.0,
             remote_nodes: node_login(&config),
+            retention: Retention {
+                store: Arc::clone(&store),
+                artifacts: artifacts.clone(),
+                settings: config.retention.clone(),
+            },
             feed,
             stop: stop.clone(),
             schedule_changed: Arc::default(),
@@ -239,6 +245,7 @@ impl Local {
         self.interrupt().await?;
         self.wait_until_clear(if hurry { LEAVING } else { CLEARING_UP }).await?;
         self.stop.cancel();
+        let has_built = self.background().jobs.is_none();
         let background = self.background.into_inner();
         background
             .unwrap_or_else(PoisonError::into_inner)
@@ -246,6 +253,10 @@ impl Local {
             .shutdown()
             .await;
         orphans::remove(&self.api).await;
+        if !hurry && has_built {
+            // No server does it here.
+            self.api.retention.prune_packages().await;
+        }
         self.store.forget_server(self.runner.id()).await?;
         if let Some(embedded) = self.embedded {
             embedded.shutdown().await;

@@ -23,6 +23,7 @@ use crate::{
     },
     config::{Access, Config},
     orchestrate::{AgentAddress, ask::Asker},
+    retention::Retention,
     store::{LogFeed, SharedStore},
 };
 
@@ -150,11 +151,16 @@ impl Joined {
         });
         let api = Api::new(Shared {
             store: Arc::clone(store),
-            artifacts,
+            artifacts: artifacts.clone(),
             orchestrator,
             asker,
             upload_bytes: config.limits.upload_bytes.0,
             remote_nodes: node_login(config),
+            retention: Retention {
+                store: Arc::clone(store),
+                artifacts: artifacts.clone(),
+                settings: config.retention.clone(),
+            },
             feed,
             stop: stop.clone(),
             schedule_changed: Arc::default(),
@@ -226,6 +232,7 @@ impl Joined {
             served = Box::pin(serving) => served,
             () = following => Ok(()),
             () = sweep(&api) => Ok(()),
+            () = prune(&api) => Ok(()),
             () = scheduler.run() => Ok(()),
             () = trying_out => Ok(()),
             // Ends when stopped, like the API, which may have requests to finish.
@@ -270,6 +277,29 @@ async fn sweep(api: &Api) {
     loop {
         ticks.tick().await;
         orphans::remove(api).await;
+    }
+}
+
+/// Removes what the settings give up, again and again. A server that has just started leaves its operator time to look first.
+async fn prune(api: &Api) {
+    let every = api.retention.settings.every.duration();
+    if every.is_zero() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(every).await;
+        match api.retention.prune(false, None).await {
+            Ok(pruned) => tracing::info!(
+                removed = pruned.count(),
+                freed_bytes = pruned.freed_bytes(),
+                "pruned what [retention] gives up"
+            ),
+            Err(failure) => tracing::warn!(
+                code = failure.code.name(),
+                hint = failure.hint,
+                "nothing is pruned until the next time: {failure}"
+            ),
+        }
     }
 }
 

@@ -143,6 +143,9 @@ pub trait Collection<R: Record>: Send + Sync {
     /// Moves a live record to the end of the deleted ones, or all of them in order. Returns the number moved.
     async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64>;
 
+    /// Moves a live record to the end of the deleted ones, if its revision is still this one. Returns whether it was.
+    async fn delete_unchanged(&self, id: R::Id, revision: i64, now: Moment) -> Result<bool>;
+
     /// Moves a deleted record back, to the end of the list. Returns whether it was there.
     ///
     /// # Errors

@@ -48,9 +48,16 @@ pub async fn packages_are_shared_by_their_digest(target: Target) -> Target {
     let got = target.http.get(address).send().await.unwrap().bytes().await.unwrap();
     assert!(got == body);
 
-    assert_eq!(store.drop_old_packages(Timestamp::now()).await.unwrap(), 0);
-    let later = Timestamp::now() + SignedDuration::from_hours(31 * 24);
-    assert_eq!(store.drop_old_packages(later).await.unwrap(), 1);
+    let now = Timestamp::now();
+    let (earlier, later) = (now - SignedDuration::from_mins(1), now + SignedDuration::from_mins(1));
+    assert_eq!(store.old_packages(earlier, 300_000).await.unwrap(), []);
+    for (before, bytes) in [(later, 300_000), (earlier, 299_999)] {
+        let old = store.old_packages(before, bytes).await.unwrap();
+        assert_eq!(old.len(), 1);
+        assert!(old[0].key.ends_with(&package.sha256), "{old:?}");
+    }
+    let key = format!("packages/{}", package.sha256);
+    store.delete(store.recipes_bucket(), &key).await.unwrap();
     assert!(matches!(url(&store, &package).await, PackageUrl::Put { .. }));
     target
 }

@@ -11,6 +11,7 @@ on_both!(
     comes_back_as_it_went_in,
     a_change_is_made_once,
     deleting_keeps_everything,
+    only_what_was_looked_at_is_deleted,
     restoring_goes_to_the_end,
     deleting_all_keeps_the_order,
     only_the_chosen_side_is_forgotten,
@@ -97,6 +98,21 @@ async fn deleting_keeps_everything(place: &Place) {
     let restored = images(&store).get(Side::Live, record.id).await.unwrap().unwrap();
     assert_eq!(restored.record, record);
     assert_eq!(restored.revision, 3);
+}
+
+async fn only_what_was_looked_at_is_deleted(place: &Place) {
+    let store = place.open().await;
+    let record = image("i");
+    images(&store).insert(&record, &[]).await.unwrap();
+    let first = images(&store).get(Side::Live, record.id).await.unwrap().unwrap();
+    images(&store).replace(&record, first.revision, &[]).await.unwrap();
+    let delete = async |revision| images(&store).delete_unchanged(record.id, revision, NOW).await.unwrap();
+    assert!(!delete(first.revision).await);
+    assert!(images(&store).get(Side::Live, record.id).await.unwrap().is_some());
+    assert!(delete(first.revision + 1).await);
+    let deleted = images(&store).get(Side::Deleted, record.id).await.unwrap().unwrap();
+    assert_eq!(deleted.record.deleted, Some(NOW));
+    assert!(!delete(deleted.revision).await, "it is deleted already");
 }
 
 async fn restoring_goes_to_the_end(place: &Place) {

@@ -40,6 +40,7 @@ pub fn need(method: &Method, path: &str) -> Need {
         ["v2" | "v3", kind, rest @ ..] | [kind, rest @ ..] if RECORDS.contains(kind) => {
             Need::Role(record(method, look, rest))
         }
+        ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["kiln", "v1", _, ..] => Need::Role(if look { Role::Read } else { Role::Write }),
         _ => Need::Role(Role::Admin),
     }

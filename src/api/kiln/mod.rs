@@ -5,6 +5,7 @@ mod follow;
 mod jobs;
 mod logs;
 mod programs;
+mod prune;
 mod schedule_fields;
 mod schedule_requests;
 mod schedules;
@@ -25,6 +26,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::complete))
         .routes(routes!(jobs::fail))
         .routes(routes!(customize::create))
+        .routes(routes!(prune::look, prune::prune))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))
         .routes(routes!(schedules::pause))

@@ -79,9 +79,7 @@ impl<R: TwoSided> Collection<R> for ThisStore {
     }
 
     async fn delete(&self, id: Option<R::Id>, now: Moment) -> Result<u64> {
-        let mut statement = Statement::new(format!("UPDATE {} SET deleted = ", R::NAME));
-        statement.push_bind(now.micros());
-        statement.push(", revision = revision + 1, position = ");
+        let mut statement = delete::<R>(now);
         let lock = if let Some(id) = id {
             push_end_of_list(&mut statement, R::NAME, Some(Side::Deleted));
             chosen::<R>(Side::Live, Some(id)).push(&mut statement);
@@ -94,6 +92,14 @@ impl<R: TwoSided> Collection<R> for ThisStore {
             Box::pin(async move { Ok(db.execute(statement.build()).await?.rows_affected()) })
         })
         .await
+    }
+
+    async fn delete_unchanged(&self, id: R::Id, revision: i64, now: Moment) -> Result<bool> {
+        let mut statement = delete::<R>(now);
+        push_end_of_list(&mut statement, R::NAME, Some(Side::Deleted));
+        chosen::<R>(Side::Live, Some(id)).push(&mut statement);
+        statement.push(" AND revision = ").push_bind(revision);
+        Ok(self.write_one_from_reserve(statement).await? > 0)
     }
 
     async fn undelete(&self, id: R::Id) -> Result<bool> {
@@ -147,6 +153,14 @@ impl ThisStore {
         statement.push_bind(id.to_string());
         Ok(self.readers().fetch_optional(statement.build()).await?.is_some())
     }
+}
+
+/// Starts a statement that deletes records softly: the place in the list of deleted ones is to follow.
+fn delete<R: TwoSided>(now: Moment) -> Statement {
+    let mut statement = Statement::new(format!("UPDATE {} SET deleted = ", R::NAME));
+    statement.push_bind(now.micros());
+    statement.push(", revision = revision + 1, position = ");
+    statement
 }
 
 fn chosen<R: TwoSided>(side: Side, id: Option<R::Id>) -> Chosen {
