@@ -21,6 +21,7 @@ mod public_keys;
 mod recipes;
 mod remote_build_nodes;
 mod schedules;
+mod sets;
 use crate::support::server;
 use crate::support::sshd;
 mod uploads;

@@ -14,5 +14,6 @@ mod opening;
 mod others;
 mod runs;
 mod schedules;
+mod sets;
 mod speed;
 mod upgrade;

@@ -1,5 +1,6 @@
 //! Checks the objects that records refer to: links and manifests. It reads S3 and writes nothing.
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use kiln_records::{ArtifactKind, Failure, Link, link::bucket_and_key};
 use serde_json::Value;
@@ -59,6 +60,10 @@ pub struct Listed {
     pub md5: Option<String>,
     /// Its SHA-256 likewise, which manifests written by other tools lack.
     pub sha256: Option<String>,
+    /// Its media type.
+    pub(super) media_type: String,
+    /// Its size in bytes, if the manifest has it.
+    pub(super) size: Option<u64>,
     is_rootfs: bool,
 }
 
@@ -117,22 +122,35 @@ impl ArtifactStore {
     }
 
     async fn read_manifest(&self, link: &Link) -> Result<Vec<Listed>, Unusable> {
+        self.manifest_text(link)
+            .await
+            .and_then(|text| listed(link, &text).map(|(listed, _)| listed))
+    }
+
+    /// The bytes of a manifest.
+    pub(super) async fn manifest_text(&self, link: &Link) -> Result<Bytes, Unusable> {
         let (bucket, key) = self.place(&link.path)?;
         let path = || link.path.clone();
-        let text = match self.read_small(bucket, key, manifest::MAX_SIZE).await {
-            Ok(Some(text)) => text,
-            Ok(None) => return Err(Unusable::Missing(path())),
-            Err(ReadError::TooLarge(size)) => return Err(Unusable::TooLarge { path: path(), size }),
-            Err(ReadError::S3(failure)) => return Err(failure.into()),
-        };
-        let malformed = |cause: String| Unusable::Malformed { path: path(), cause };
-        let manifest: Value =
-            serde_json::from_slice(&text).map_err(|error| malformed(format!("it is not JSON: {error}")))?;
-        check_manifest(&manifest).map_err(|fault| match fault {
-            Fault::Malformed(cause) => malformed(cause),
-            Fault::Rootfs(cause) => Unusable::Rootfs { path: path(), cause },
-        })
+        match self.read_small(bucket, key, manifest::MAX_SIZE).await {
+            Ok(Some(text)) => Ok(text),
+            Ok(None) => Err(Unusable::Missing(path())),
+            Err(ReadError::TooLarge(size)) => Err(Unusable::TooLarge { path: path(), size }),
+            Err(ReadError::S3(failure)) => Err(failure.into()),
+        }
     }
+}
+
+/// The objects that a manifest names, and the architecture that it names, if it does.
+pub(super) fn listed(link: &Link, text: &[u8]) -> Result<(Vec<Listed>, Option<Value>), Unusable> {
+    let path = || link.path.clone();
+    let malformed = |cause: String| Unusable::Malformed { path: path(), cause };
+    let manifest: Value =
+        serde_json::from_slice(text).map_err(|error| malformed(format!("it is not JSON: {error}")))?;
+    let listed = check_manifest(&manifest).map_err(|fault| match fault {
+        Fault::Malformed(cause) => malformed(cause),
+        Fault::Rootfs(cause) => Unusable::Rootfs { path: path(), cause },
+    })?;
+    Ok((listed, manifest.get("arch").cloned()))
 }
 
 /// The fault in a manifest: IMS answers the two kinds with different statuses.
@@ -202,6 +220,8 @@ fn check_artifact(number: usize, artifact: &Value) -> Result<Listed, Fault> {
         path: path.to_owned(),
         md5: digest("md5").filter(|md5| !md5.is_empty()),
         sha256: digest("sha256").filter(|sha256| !sha256.is_empty()),
+        media_type: media_type.to_owned(),
+        size: members.get("size").and_then(Value::as_u64),
         is_rootfs: media_type.starts_with(ArtifactKind::Rootfs.media_type()),
     })
 }

@@ -11,6 +11,7 @@ mod linked;
 pub mod manifest;
 mod packages;
 mod places;
+mod prove;
 mod receive;
 mod sdk;
 mod store;
@@ -24,6 +25,7 @@ pub use self::{
     leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,
+    prove::MANIFEST,
     receive::{Expected, Received, Room, largest_part},
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };

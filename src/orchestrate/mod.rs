@@ -40,6 +40,7 @@ pub mod recipe;
 pub mod runner;
 mod sample;
 pub mod schedule;
+pub mod sets;
 mod settle;
 mod shell_ports;
 mod shells;

@@ -70,3 +70,7 @@ id_type!(
     /// One schedule.
     ScheduleId, new_v4
 );
+id_type!(
+    /// One image set.
+    SetId, new_v4
+);

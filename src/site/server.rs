@@ -208,7 +208,7 @@ impl Joined {
             }
             std::future::pending::<()>().await;
         };
-        let scheduler = api.scheduler();
+        let (scheduler, sets) = (api.scheduler(), api.sets());
         tracing::info!(addresses = ?sockets.addresses(), "ready");
         let rule = Arc::new(Trust::from(&config.trusted_listener));
         if !trusted.addresses().is_empty() {
@@ -234,6 +234,7 @@ impl Joined {
             () = sweep(&api) => Ok(()),
             () = prune(&api) => Ok(()),
             () = scheduler.run() => Ok(()),
+            () = sets.run() => Ok(()),
             () = trying_out => Ok(()),
             // Ends when stopped, like the API, which may have requests to finish.
             () = async { carrying_out.await; std::future::pending().await } => Ok(()),

@@ -16,6 +16,7 @@ mod fault;
 mod feed;
 mod logs;
 mod postgres;
+mod sets;
 mod sqlite;
 mod table;
 mod tables;
@@ -35,6 +36,7 @@ pub use self::{
     feed::LogFeed,
     logs::{Appended, JobLogs, LogRows, Pulse},
     postgres::PostgresStore,
+    sets::{Channels, SetDeleted, Sets},
     sqlite::SqliteStore,
 };
 
@@ -69,6 +71,8 @@ pub trait Store:
     + Runs
     + Servers
     + Schedules
+    + Sets
+    + Channels
     + JobLogs
     + FailedTwins
     + RemoteBuildNodes

@@ -1,7 +1,7 @@
 //! Lists the columns of each kind of record. Pure: no I/O.
 
 use super::table::{Document, Table, TwoSided, Value};
-use kiln_records::{Image, Job, Link, Moment, PublicKey, Recipe, Schedule, Token};
+use kiln_records::{Image, ImageSet, Job, Link, Moment, PublicKey, Recipe, Schedule, Token};
 
 macro_rules! two_sided {
     ($record:ty, $table:literal, $link:expr) => {
@@ -97,6 +97,26 @@ impl Table for Schedule {
 }
 
 impl Document for Schedule {
+    fn set_deleted(&mut self, _: Option<Moment>) {}
+}
+
+impl Table for ImageSet {
+    const NAME: &'static str = "sets";
+    const COLUMNS: &'static [&'static str] = &["id", "name", "version", "is_complete", "next_look", "record"];
+
+    fn values(&self) -> Vec<Value> {
+        vec![
+            Value::id(self.id),
+            Value::text(&self.name),
+            Value::text(&self.version),
+            Value::Number(self.was_complete.then_some(1)),
+            Value::moment(self.next_look),
+            Value::document(self),
+        ]
+    }
+}
+
+impl Document for ImageSet {
     fn set_deleted(&mut self, _: Option<Moment>) {}
 }
 

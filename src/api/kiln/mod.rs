@@ -9,6 +9,8 @@ mod prune;
 mod schedule_fields;
 mod schedule_requests;
 mod schedules;
+mod set_requests;
+mod sets;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -33,4 +35,8 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(schedules::resume))
         .routes(routes!(schedules::run))
         .routes(routes!(schedules::history))
+        .routes(routes!(sets::list, sets::create))
+        .routes(routes!(sets::get, sets::delete))
+        .routes(routes!(sets::add_arch))
+        .routes(routes!(sets::rebuild))
 }

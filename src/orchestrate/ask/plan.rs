@@ -33,7 +33,7 @@ struct Start {
 
 impl Asker {
     /// Makes the checks in IMS's order, and derives what follows from them.
-    pub(super) async fn plan(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
+    pub(in crate::orchestrate) async fn plan(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
         if new.job_type == JobType::Create && !new.shells.is_empty() {
             return Err(Refusal::ShellOfCreate);
         }

@@ -620,4 +620,9 @@ codes! {
     JobRefused = "job_refused", 422, Failed, Lasting,
         "the job was refused: the recipe has no archive, or the key does not exist any more",
         "correct the cause";
+
+    ["Image sets", ""]
+    SetTimeLimit = "set_time_limit", 500, Failed, Lasting,
+        "the job of an architecture took longer than its set allows (`time_limit_s`)",
+        "allow more time, or look for the slow step in its log; `kiln sets rebuild --failed` tries again";
 }

@@ -16,6 +16,7 @@ mod rows;
 mod runs;
 mod schedules;
 mod servers;
+mod sets;
 mod statements;
 mod tokens;
 

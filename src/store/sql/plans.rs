@@ -5,7 +5,7 @@
     reason = "only SQLite is asked: PostgreSQL's answer depends on what is in the tables"
 )]
 
-use kiln_records::{Image, Job, JobStatus, JobType, Moment, arch::Arch};
+use kiln_records::{Image, Job, JobStatus, JobType, Moment, SetId, arch::Arch};
 use uuid::Uuid;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     conditions::Conditions,
     logs,
     objects::{bequeath, doom, doomed_among, forget_refs, oldest_doomed},
-    page,
+    page, sets,
     statements::{Chosen, insert, select_stored, update},
 };
 use crate::store::{After, JobFilter, Query, Side, Sort, table::Table};
@@ -105,6 +105,13 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     );
     add("make room", &logs::make_room(job.id, 1), false);
     add("remove lines", &logs::remove(job.id, 1000), false);
+    add("set of version", &sets::of_version("n", "1"), false);
+    for before in [None, Some(5)] {
+        add("newest complete set", &sets::newest_complete("n", before, 1), true);
+    }
+    add("sets to look at", &sets::to_look_at(Moment::from_micros(1), 10), true);
+    add("channel", &sets::latest_promotions("n", "stable", 1), true);
+    add("channel of set", &sets::leading_to(SetId(Uuid::nil())), false);
     planned
 }
 
