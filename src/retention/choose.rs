@@ -15,8 +15,10 @@ use crate::config::{ImageRule, RetentionSettings, Series};
 pub enum Kept {
     /// It has one of the tags in `keep_tags`.
     Tag,
-    /// Something names it: a job that has not ended, for example.
+    /// A job that has not ended starts from it, or makes it.
     InUse,
+    /// It belongs to a set that a channel leads to, or returns to, or to the newest set of a name, or the newest complete one.
+    InSet,
     /// It has no manifest: whoever registered it may still upload it.
     Unfinished,
     /// It is among the newest complete images of its series.
@@ -38,11 +40,11 @@ pub(super) enum Fate {
     GivenUp,
 }
 
-/// Decides about each image, in the order given. `in_use` are images that something else needs.
+/// Decides about each image, in the order given. `in_use` are images that something else needs, and what for.
 pub(super) fn choose(
     images: &[&Image],
     settings: &RetentionSettings,
-    in_use: &HashSet<ImageId>,
+    in_use: &HashMap<ImageId, Kept>,
     now: Moment,
 ) -> Vec<Fate> {
     let mut fates = vec![Fate::NotNamed; images.len()];
@@ -68,8 +70,8 @@ pub(super) fn choose(
             let image = images[index];
             fates[index] = if settings.keep_tags.iter().any(|tag| image.metadata.contains_key(tag)) {
                 Fate::Kept(Kept::Tag)
-            } else if in_use.contains(&image.id) {
-                Fate::Kept(Kept::InUse)
+            } else if let Some(use_of_it) = in_use.get(&image.id) {
+                Fate::Kept(*use_of_it)
             } else {
                 kept.get(&index).copied().map_or(Fate::GivenUp, Fate::Kept)
             };
@@ -154,7 +156,7 @@ mod tests {
     }
 
     fn fates(images: &[Image], settings: &RetentionSettings) -> Vec<Fate> {
-        choose(&Vec::from_iter(images), settings, &HashSet::new(), now())
+        choose(&Vec::from_iter(images), settings, &HashMap::new(), now())
     }
 
     #[test]
@@ -237,7 +239,7 @@ mod tests {
         let decided = choose(
             &Vec::from_iter(&images),
             &settings(vec![rule("a", 1, 0, 0)]),
-            &HashSet::from([used.id]),
+            &HashMap::from([(used.id, Kept::InUse)]),
             now(),
         );
         assert_eq!(

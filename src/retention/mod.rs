@@ -7,6 +7,7 @@
 
 mod choose;
 mod report;
+mod used;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -144,14 +145,19 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The images that jobs need which have not ended; `None` if some of these jobs cannot be read.
-    async fn in_use(&self) -> Result<Option<HashSet<ImageId>>, StoreError> {
+    /// The images that jobs need which have not ended, and those of sets in use; `None` if some of these jobs cannot be read.
+    async fn in_use(&self) -> Result<Option<HashMap<ImageId, Kept>>, StoreError> {
         let open = self.retention.store.open_runs().await?;
         if !open.unread.is_empty() {
             return Ok(None);
         }
+        let mut in_use: HashMap<ImageId, Kept> = used::in_sets(&self.retention.store)
+            .await?
+            .into_iter()
+            .map(|image| (image, Kept::InSet))
+            .collect();
         let of_run = |stored: &crate::store::StoredRun| [stored.run.image, ImageId(stored.job.artifact_id)];
-        let mut in_use: HashSet<ImageId> = open.iter().flat_map(of_run).collect();
+        in_use.extend(open.iter().flat_map(of_run).map(|image| (image, Kept::InUse)));
         // Jobs that another system carries out have no run.
         let statuses = JobStatus::ALL.into_iter().filter(|status| !ENDED.contains(status));
         let unfinished = JobFilter {
@@ -159,8 +165,9 @@ impl Pass<'_> {
             ..JobFilter::default()
         };
         for stored in jobs(&self.retention.store, unfinished).await? {
-            in_use.insert(ImageId(stored.record.artifact_id));
-            in_use.extend(stored.record.resultant_image_id);
+            let job = stored.record;
+            let images = [Some(ImageId(job.artifact_id)), job.resultant_image_id];
+            in_use.extend(images.into_iter().flatten().map(|image| (image, Kept::InUse)));
         }
         Ok(Some(in_use))
     }
@@ -180,12 +187,12 @@ impl Pass<'_> {
         let images = self.retention.artifacts.images_bucket().to_owned();
         let recipes = self.retention.artifacts.recipes_bucket().to_owned();
         self.purge::<Image>(Kind::DeletedImage, &images, before, |image| {
-            let deleted = image.deleted.filter(|_| !in_use.contains(&image.id));
+            let deleted = image.deleted.filter(|_| !in_use.contains_key(&image.id));
             (image.name.clone(), Some(image.arch), deleted)
         })
         .await?;
         self.purge::<Recipe>(Kind::DeletedRecipe, &recipes, before, |recipe| {
-            let deleted = recipe.deleted.filter(|_| !in_use.contains(&ImageId(recipe.id.0)));
+            let deleted = recipe.deleted.filter(|_| !in_use.contains_key(&ImageId(recipe.id.0)));
             (recipe.name.clone(), Some(recipe.arch), deleted)
         })
         .await?;
@@ -303,7 +310,7 @@ impl Pass<'_> {
             if self.is_over() {
                 break;
             }
-            if upload.image().is_some_and(|image| in_use.contains(&image)) {
+            if upload.image().is_some_and(|image| in_use.contains_key(&image)) {
                 continue;
             }
             if !self.dry_run
