@@ -97,6 +97,7 @@ bench: build
 	benches/emulation
 	benches/corpus/run
 	benches/api
+	benches/catalogue
 	benches/jobs
 	benches/customize
 

@@ -5,6 +5,7 @@
 
 mod addressing;
 mod bodies;
+mod catalogue;
 mod coercion;
 mod defects;
 mod deleted;

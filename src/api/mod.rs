@@ -59,6 +59,8 @@ pub struct Shared {
     pub asker: Arc<Asker>,
     /// The largest object accepted over the API, in bytes.
     pub upload_bytes: u64,
+    /// The URL of this server for its users, if it is configured.
+    pub public_url: Option<String>,
     /// The login to remote build nodes.
     pub remote_nodes: RemoteNodeSettings,
     /// Wakes the followers of a job.

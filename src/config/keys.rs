@@ -7,9 +7,9 @@ use super::{
     retention::RetentionSettings,
     s3::S3Settings,
     sections::{
-        AuthSettings, CapacitySettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, IsolationSettings,
-        JobSettings, LimitSettings, LogSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
+        AuthSettings, CapacitySettings, CatalogueSettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings,
+        IsolationSettings, JobSettings, LimitSettings, LogSettings, NetworkSettings, OidcSettings,
+        RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
 };
 use crate::settings::{Key, Section};
@@ -24,6 +24,7 @@ pub(super) const SECTIONS: &[Section] = &[
     AuthSettings::SECTION,
     OidcSettings::SECTION,
     LimitSettings::SECTION,
+    CatalogueSettings::SECTION,
     LogSettings::SECTION,
     StoreSettings::SECTION,
     S3Settings::SECTION,

@@ -31,10 +31,10 @@ pub use self::{
     retention::{ImageRule, RetentionSettings, Series},
     s3::{ForeignBuckets, S3Settings},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, DatabaseUrl, DockerEngineSettings, EmbeddedS3Settings,
-        EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings, LogFormat, LogSettings,
-        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
-        TrustedListenerSettings, WatchSettings,
+        AuthMode, AuthSettings, CapacitySettings, CatalogueSettings, DatabaseUrl, DockerEngineSettings,
+        EmbeddedS3Settings, EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings,
+        LogFormat, LogSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings,
+        StoreSettings, TrustedListenerSettings, WatchSettings,
     },
 };
 
@@ -55,6 +55,8 @@ pub struct Config {
     pub trusted_listener: TrustedListenerSettings,
     /// Limits on requests.
     pub limits: LimitSettings,
+    /// The catalogue.
+    pub catalogue: CatalogueSettings,
     /// The log.
     pub log: LogSettings,
     /// Authentication.
@@ -100,6 +102,7 @@ struct Values {
     server: ServerSettings,
     trusted_listener: TrustedListenerSettings,
     limits: LimitSettings,
+    catalogue: CatalogueSettings,
     log: LogSettings,
     auth: AuthSettings,
     oidc: OidcSettings,
@@ -164,6 +167,7 @@ impl Config {
             server: values.server,
             trusted_listener: values.trusted_listener,
             limits: values.limits,
+            catalogue: values.catalogue,
             log: values.log,
             auth: values.auth,
             oidc: values.oidc,

@@ -85,6 +85,16 @@ settings! {
 }
 
 settings! {
+    /// The catalogue of complete image sets. See docs/image-sets.md.
+    ["catalogue"]
+    pub struct CatalogueSettings {
+        /// Let callers without a token read the catalogue and its files, and nothing else: firmware and boot loaders have
+        /// none. Whoever reaches the server can then read every image of a complete set.
+        public: bool = false;
+    }
+}
+
+settings! {
     /// Limits on the requests of one caller.
     ["limits"]
     pub struct LimitSettings {

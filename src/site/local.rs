@@ -37,6 +37,7 @@ use crate::{
         Orchestrator,
         ask::{Ask, Asker, Refusal},
         runner::{Runner, Runners},
+        sets::Sets,
     },
     retention::Retention,
     sandbox::doors,
@@ -125,6 +126,7 @@ impl Local {
             orchestrator: orchestrator.clone(),
             asker: Arc::clone(&asker),
             upload_bytes: config.limits.upload_bytes.0,
+            public_url: config.server.public_url.clone(),
             remote_nodes: node_login(&config),
             retention: Retention {
                 store: Arc::clone(&store),
@@ -209,8 +211,22 @@ impl Local {
     ///
     /// Why there is no job.
     pub async fn ask(&self, ask: Ask) -> Result<Job, Refusal> {
+        self.ask_as(JobId::new(), ask).await
+    }
+
+    /// As [`Local::ask`], with an id that was chosen before.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no job.
+    pub async fn ask_as(&self, id: JobId, ask: Ask) -> Result<Job, Refusal> {
         self.can_carry_out()?;
-        self.asker.ask(JobId::new(), ask, None).await
+        self.asker.ask(id, ask, None).await
+    }
+
+    /// The image sets among the records.
+    pub fn sets(&self) -> Sets {
+        self.api.sets()
     }
 
     /// Carries out the jobs of this process from now on. Repeated calls change nothing.

@@ -119,7 +119,8 @@ impl Joined {
         let hosts = config.server.hosts.clone();
         let auth = match config.access() {
             Access::Open => Auth::open(hosts, &config.limits),
-            Access::Authenticated => Auth::guarded(Arc::clone(store), oidc.clone(), hosts, &config.limits),
+            Access::Authenticated => Auth::guarded(Arc::clone(store), oidc.clone(), hosts, &config.limits)
+                .with_public_catalogue(config.catalogue.public),
         };
         let feed = Arc::new(LogFeed::default());
         let jobs = if config.jobs.run {
@@ -155,6 +156,7 @@ impl Joined {
             orchestrator,
             asker,
             upload_bytes: config.limits.upload_bytes.0,
+            public_url: config.server.public_url.clone(),
             remote_nodes: node_login(config),
             retention: Retention {
                 store: Arc::clone(store),

@@ -46,6 +46,8 @@ struct Gate {
     door: Door,
     /// The names that the server answers to, beside its addresses.
     hosts: Vec<String>,
+    /// Whether the catalogue can be read without a token.
+    is_catalogue_public: bool,
     requests: Rate,
     failed_logins: Rate,
 }
@@ -94,10 +96,20 @@ impl Auth {
         Self::new(Door::Guarded { tokens, oidc }, hosts, limits)
     }
 
+    /// The same, but if `is_public`, the catalogue can be read without a token.
+    #[must_use]
+    pub fn with_public_catalogue(mut self, is_public: bool) -> Self {
+        if let Some(gate) = Arc::get_mut(&mut self.0) {
+            gate.is_catalogue_public = is_public;
+        }
+        self
+    }
+
     fn new(door: Door, hosts: Vec<String>, limits: &LimitSettings) -> Self {
         Self(Arc::new(Gate {
             door,
             hosts,
+            is_catalogue_public: false,
             requests: Rate::of_requests(limits),
             failed_logins: Rate::of_failed_logins(limits),
         }))
@@ -108,7 +120,11 @@ impl Auth {
 pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     let gate = &*auth.0;
     let peer = peer(&request);
-    let need = policy::need(request.method(), request.uri().path());
+    let need = match policy::need(request.method(), request.uri().path()) {
+        Need::Catalogue if gate.is_catalogue_public => Need::Nothing,
+        Need::Catalogue => Need::Role(Role::Read),
+        need => need,
+    };
     let (principal, key) = match identify(gate, need, &Asked::by(peer, &request)).await {
         Ok(None) => (None, Key::peer(peer)),
         Ok(Some(principal)) => {

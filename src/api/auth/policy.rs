@@ -8,6 +8,8 @@ use kiln_records::Role;
 pub enum Need {
     /// No right: every caller may.
     Nothing,
+    /// The role `read`, unless the catalogue is public.
+    Catalogue,
     /// This role, or one that includes it.
     Role(Role),
 }
@@ -41,6 +43,10 @@ pub fn need(method: &Method, path: &str) -> Need {
             Need::Role(record(method, look, rest))
         }
         ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
+        ["kiln", "v1", "catalogue"] if look => Need::Catalogue,
+        ["kiln", "v1", "catalogue", _, "versions" | "channels", _, rest @ ..] if look && rest.len() <= 2 => {
+            Need::Catalogue
+        }
         ["kiln", "v1", _, ..] => Need::Role(if look { Role::Read } else { Role::Write }),
         _ => Need::Role(Role::Admin),
     }
@@ -68,6 +74,7 @@ mod tests {
         let request = normalize(request);
         match need(request.method(), request.uri().path()) {
             Need::Nothing => "nothing",
+            Need::Catalogue => "catalogue",
             Need::Role(role) => role.name(),
         }
     }
@@ -91,6 +98,18 @@ mod tests {
             ("/v3/deleted/images", "read"),
             ("/v3/remote-build-nodes/status/x1000c0s0b0n0", "read"),
             ("/kiln/v1/jobs/1/log", "read"),
+            ("/kiln/v1/sets", "read"),
+            ("/kiln/v1/channels/n/stable/history", "read"),
+            ("/kiln/v1/exports/openstack", "read"),
+            ("/kiln/v1/catalogue", "catalogue"),
+            ("/kiln/v1/catalogue/n/channels/latest", "catalogue"),
+            ("/kiln/v1/catalogue/n/versions/1/x86_64", "catalogue"),
+            ("/kiln/v1/catalogue/n/versions/1/x86_64/kernel", "catalogue"),
+            ("/kiln/v1/catalogue/n/versions/1/x86_64/kernel/more", "read"),
+            ("/kiln/v1/catalogue/n", "read"),
+            ("/kiln/v1/catalogue/n/secrets/1", "read"),
+            ("/kiln/v1/catalogue/../jobs", "admin"),
+            ("/kiln/v1/catalogue/n/versions/../../../v3/images", "admin"),
             ("/", "admin"),
             ("/metrics", "admin"),
             ("/v4/images", "admin"),

@@ -1,6 +1,9 @@
 //! `/kiln/v1`: the API beyond IMS's. One file per resource.
 
+mod catalogue;
+mod channels;
 mod customize;
+mod exports;
 mod follow;
 mod jobs;
 mod logs;
@@ -39,4 +42,16 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(sets::get, sets::delete))
         .routes(routes!(sets::add_arch))
         .routes(routes!(sets::rebuild))
+        .routes(routes!(catalogue::list))
+        .routes(routes!(catalogue::resolve))
+        .routes(routes!(catalogue::resolve_arch))
+        .routes(routes!(catalogue::file))
+        .routes(routes!(channels::list))
+        .routes(routes!(channels::withdraw))
+        .routes(routes!(channels::history))
+        .routes(routes!(channels::promote))
+        .routes(routes!(channels::rollback))
+        .routes(routes!(exports::os_images))
+        .routes(routes!(exports::release_images))
+        .routes(routes!(exports::openstack))
 }

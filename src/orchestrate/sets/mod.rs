@@ -7,6 +7,7 @@
 //!
 //! What is complete is decided in [`kiln_records::set::state`].
 
+mod catalogue;
 mod look;
 mod members;
 mod refusal;
@@ -20,7 +21,10 @@ use kiln_records::{
     set::state::{self, Judged, SetState},
 };
 
-pub use self::refusal::SetRefusal;
+pub use self::{
+    catalogue::{CatalogueRefusal, ChannelChange},
+    refusal::SetRefusal,
+};
 use super::ask::Asker;
 use crate::store::{SharedStore, StoreError, Stored};
 

@@ -6,7 +6,9 @@
 //! The id of a job is chosen before the job exists, and is stored with the set. So a set whose server died half-way leads
 //! to the same jobs, made by another server.
 
+pub mod ipxe;
 pub mod name;
+pub mod openstack;
 pub mod promotion;
 pub mod state;
 
