@@ -43,6 +43,7 @@ mod s3;
 mod schedules;
 mod schedules_cli;
 mod serve;
+mod sets_cli;
 mod shell;
 mod store;
 mod transfer;

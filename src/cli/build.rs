@@ -6,11 +6,15 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use kiln_records::{
-    Code, EmulatedProgram, Failure, Image, Job, JobType, Link, TwinLevel, UploadedArtifact,
+    Code, EmulatedProgram, Failure, Image, ImageSet, Job, JobId, JobType, Link, Moment, TwinLevel, UploadedArtifact,
     arch::Arch,
     job::JobOptions,
     protocol::{Compressor, SquashfsOptions, TemplateMode},
     run::{Kernel, TwinsFallback},
+    set::{
+        name::{self, Which},
+        state,
+    },
 };
 
 use super::{
@@ -30,6 +34,7 @@ use crate::{
     orchestrate::{
         ask::{ArchiveJob, Ask},
         recipe::RecipeArchive,
+        sets::{NewSet, Source, Wanted},
     },
     site::{self, Isolation, Local},
     store::{Collection, Side, StoredRun},
@@ -59,6 +64,10 @@ pub(super) struct BuildArguments {
     /// The image's name [default: the recipe's].
     #[arg(long)]
     name: Option<String>,
+
+    /// Also make the images a set of this name and version [default of the version: the time, UTC].
+    #[arg(long, value_name = "NAME[@VERSION]", value_parser = set_name)]
+    image_set: Option<(String, String)>,
 
     /// Also write the artifacts to DIR/ARCH.
     #[arg(long, value_name = "DIR", conflicts_with = "keep")]
@@ -148,6 +157,18 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Parses `NAME` or `NAME@VERSION`.
+fn set_name(text: &str) -> Result<(String, String), String> {
+    match name::parse(text)? {
+        (name, Which::Version(version)) => Ok((name, version)),
+        (name, Which::Channel(_)) if !text.contains(':') => {
+            let now = jiff::Timestamp::now();
+            Ok((name, now.strftime("%Y%m%d.%H%M%S").to_string()))
+        }
+        _ => Err("channels are for `kiln catalogue`; write NAME or NAME@VERSION".to_owned()),
+    }
+}
+
 /// Parses the name of a file in `/boot`; a path is an error.
 fn file_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
@@ -193,10 +214,20 @@ impl BuildArguments {
             return Ok(());
         };
         let archive = Bytes::from(recipe.bytes);
+        let set = self.make_set(archs, local).await?;
         let mut jobs = Vec::new();
         for arch in archs {
-            let job = self.job(&recipe.name, archive.clone(), *arch, kernel);
-            jobs.push(local.ask(Ask::Archive(Box::new(job))).await?);
+            let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel);
+            let id = match &set {
+                Some(set) => {
+                    if self.name.is_none() {
+                        job.image_name = set.image_name(*arch);
+                    }
+                    set.job_of(*arch).unwrap_or_else(JobId::new)
+                }
+                None => JobId::new(),
+            };
+            jobs.push(local.ask_as(id, Ask::Archive(Box::new(job))).await?);
         }
         local.carry_out();
         let progress = Progress::new(&session.printer, archs);
@@ -213,7 +244,33 @@ impl BuildArguments {
                 Some(_) => failures.push(stored),
             }
         }
+        if let Some(set) = set {
+            tell_of_set(&set, local, &session.printer).await?;
+        }
         summarise_failures(failures, archs.len(), local, &session.printer)
+    }
+
+    /// Makes the set, with the ids of its jobs. The jobs are made by this command.
+    async fn make_set(&self, archs: &[Arch], local: &Local) -> Result<Option<ImageSet>, Failure> {
+        let Some((name, version)) = &self.image_set else {
+            return Ok(None);
+        };
+        let wanted = |arch: &Arch| Wanted {
+            arch: *arch,
+            required: true,
+            from: Source::Archive,
+            time_limit_s: None,
+        };
+        let new = NewSet {
+            name: name.clone(),
+            version: version.clone(),
+            public_key_id: None,
+            options: JobOptions::default(),
+            members: archs.iter().map(wanted).collect(),
+        };
+        local.can_carry_out()?;
+        let made = local.sets().create(new, None, Moment::now()).await?;
+        Ok(Some(made.stored.record))
     }
 
     fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
@@ -342,6 +399,22 @@ fn summarise_failures(failures: Vec<StoredRun>, asked: usize, local: &Local, pri
         }
     }
     last.map_or(Ok(()), Err)
+}
+
+/// Looks at a set whose jobs have ended, and says what became of it.
+async fn tell_of_set(set: &ImageSet, local: &Local, printer: &Printer) -> Result<(), Failure> {
+    let Some(looked) = local.sets().look(set.id, Moment::now()).await? else {
+        return Ok(());
+    };
+    let state = looked.state().name();
+    printer.result(format_args!(
+        "set        {}@{} ({}): {state}",
+        set.name, set.version, set.id
+    ));
+    for remark in state::remarks(&looked.stored.record, &looked.judged) {
+        printer.note(format_args!("set        {remark}"));
+    }
+    Ok(())
 }
 
 /// Shows a job's progress until it ends.

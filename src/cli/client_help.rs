@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 /// The groups of commands that only talk to a server.
-pub(super) const GROUPS: [&str; 13] = [
+pub(super) const GROUPS: [&str; 15] = [
     "customize",
     "shell",
     "recipes",
@@ -15,19 +15,22 @@ pub(super) const GROUPS: [&str; 13] = [
     "remote-build-nodes",
     "schedules",
     "prune",
+    "sets",
+    "catalogue",
     "ims",
     "login",
     "logout",
 ];
 
 /// The groups with the verbs of records: the singular and the plural of each.
-const NOUNS: [(&str, &str, &str); 6] = [
+const NOUNS: [(&str, &str, &str); 7] = [
     ("recipes", "a recipe", "recipes"),
     ("images", "an image", "images"),
     ("jobs", "a job", "jobs"),
     ("public-keys", "a public key", "public keys"),
     ("remote-build-nodes", "a remote build node", "remote build nodes"),
     ("schedules", "a schedule", "schedules"),
+    ("sets", "a set", "sets"),
 ];
 
 /// Completes the derived command line.

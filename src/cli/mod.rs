@@ -10,6 +10,7 @@ use printer::Printer;
 
 mod artifacts;
 mod build;
+mod catalogue;
 mod client_help;
 mod command_line;
 mod config;
@@ -42,6 +43,7 @@ mod sandboxes;
 mod schedules;
 mod serve;
 mod session;
+mod sets;
 mod shell;
 mod signals;
 mod tokens;
@@ -88,6 +90,10 @@ enum Command {
     Schedules(ims::Group<schedules::SchedulesCommand>),
     /// Remove what the retention rules of a server give up.
     Prune(prune::PruneArguments),
+    /// Manage the image sets of a server: one image for each of several architectures.
+    Sets(ims::Group<sets::SetsCommand>),
+    /// Find the images of complete sets by name and architecture, and move the channels that lead to them.
+    Catalogue(ims::Group<catalogue::CatalogueCommand>),
     /// Accept the commands of `cray ims`, such as `kiln ims images list`.
     Ims(ims::ImsArguments),
     /// Store a server and the token for it.
@@ -186,6 +192,14 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Shell(arguments) => return arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
         Command::Prune(arguments) => arguments.run(&config, printer).await,
+        Command::Sets(group) => {
+            let run = async |session: &session::Session| group.command.run(session).await;
+            group.options.with(&config, printer, false, run).await
+        }
+        Command::Catalogue(group) => {
+            let run = async |session: &session::Session| group.command.run(session).await;
+            group.options.with(&config, printer, false, run).await
+        }
         Command::Ims(arguments) => arguments.run(&config, printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
         Command::Logout(arguments) => arguments.run(printer),

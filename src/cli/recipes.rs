@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use kiln_records::{Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch, compression::Compression};
+use kiln_records::{Code, Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch, compression::Compression};
 use reqwest::Method;
 use serde_json::Value;
 
 use super::{
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
-    upload::{Objects, create_filled, upload},
+    upload::{Objects, fill_created, upload},
     values::{
         Body, LinkOptions, TemplateOptions, arch, boolean, linux_distribution, recipe_type, twins, twins_or_default,
     },
@@ -46,9 +46,10 @@ pub(super) struct CreateRecipe {
     #[arg(long, value_name = "DISTRIBUTION", value_parser = linux_distribution())]
     linux_distribution: LinuxDistribution,
 
-    /// The architecture of its images [default: that of its description, else x86_64].
-    #[arg(long, value_parser = arch())]
-    arch: Option<Arch>,
+    /// The architecture of its images [default: that of its description, else x86_64]. With --from, several separated by
+    /// commas make a recipe each.
+    #[arg(long, value_delimiter = ',', value_parser = arch())]
+    arch: Vec<Arch>,
 
     /// Whether its jobs need their own kernel [default: true].
     #[arg(long, value_name = "BOOL", value_parser = boolean)]
@@ -99,7 +100,14 @@ impl RecipesCommand {
             RecipesCommand::Common(command) => command.run(&RECIPES, session).await,
             RecipesCommand::Create(recipe) => match recipe.from.clone() {
                 Some(path) => recipe.create_from(&path, session).await,
-                None => create(session, &RECIPES, &recipe.body()?.into_value()).await,
+                None => {
+                    if recipe.arch.len() > 1 {
+                        return Err(Failure::new(Code::Usage, "a link can be that of one recipe only")
+                            .hint("--from uploads an archive for each of several architectures"));
+                    }
+                    let arch = recipe.arch.first().copied();
+                    create(session, &RECIPES, &recipe.body(arch)?.into_value()).await
+                }
             },
             RecipesCommand::Update(change) => {
                 let body = Body::default()
@@ -117,13 +125,13 @@ impl RecipesCommand {
 }
 
 impl CreateRecipe {
-    fn body(&self) -> Result<Body, Failure> {
+    fn body(&self, arch: Option<Arch>) -> Result<Body, Failure> {
         let body = Body::default()
             .text("name", self.name.clone())
             .set("recipe_type", self.recipe_type.map(RecipeType::name))
             .set("linux_distribution", Some(self.linux_distribution.name()))
             .set("link", self.link.link())
-            .set("arch", self.arch.map(Arch::name))
+            .set("arch", arch.map(Arch::name))
             .set("require_dkms", self.require_dkms)
             .set("twins", self.twins.map(TwinLevel::name))
             .set("template_dictionary", self.template.dictionary()?);
@@ -134,18 +142,43 @@ impl CreateRecipe {
         let archive = RecipeArchive::read(path)?;
         self.name.get_or_insert_with(|| archive.name.clone());
         self.recipe_type.get_or_insert(RecipeType::KiwiNg);
-        if let ([only], None) = (&archive.declared[..], self.arch) {
-            self.arch = Some(*only);
+        if let ([only], []) = (&archive.declared[..], &self.arch[..]) {
+            self.arch.push(*only);
         }
+        self.arch.sort_unstable();
+        self.arch.dedup();
         let media_type = match Compression::detect(&archive.bytes) {
             Some(Compression::Gzip) => "application/gzip",
             _ => "application/octet-stream",
         };
-        let body = self.body()?.into_value();
-        create_filled(session, &RECIPES, &body, Objects::Uploaded, async |id| {
-            let to = ["kiln", "v1", "recipes", id, "archive"];
-            upload(session, &to, "recipe", Upload::bytes(archive.bytes, media_type)).await
-        })
-        .await
+        // The records have an object each: what is one's alone can be deleted with it.
+        let bytes = archive.bytes;
+        let fill = async |arch: Option<Arch>| {
+            let body = self.body(arch)?.into_value();
+            fill_created(session, &RECIPES, &body, Objects::Uploaded, async |id| {
+                let to = ["kiln", "v1", "recipes", id, "archive"];
+                upload(session, &to, "recipe", Upload::bytes(bytes.clone(), media_type)).await
+            })
+            .await
+        };
+        if self.arch.len() < 2 {
+            return session.show(&fill(self.arch.first().copied()).await?);
+        }
+        let mut made = Vec::new();
+        for arch in &self.arch {
+            match fill(Some(*arch)).await {
+                Ok(recipe) => made.push(recipe),
+                Err(mut failure) => {
+                    let ids: Vec<_> = made.iter().filter_map(|recipe| recipe.text("id")).collect();
+                    failure.detail = format!("{arch}: {}", failure.detail);
+                    return Err(if ids.is_empty() {
+                        failure
+                    } else {
+                        failure.hint(format!("made before it, and still there: {}", ids.join(", ")))
+                    });
+                }
+            }
+        }
+        session.show_list(&RECIPES, made)
     }
 }

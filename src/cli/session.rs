@@ -268,6 +268,12 @@ impl Session {
         matches!(self.format, Format::Json | Format::Yaml)
     }
 
+    /// Prints an answer as JSON, whatever the format of results.
+    pub(super) fn show_json(&self, data: &Data) -> Result<(), Failure> {
+        self.printer.result(Format::Json.record(data)?);
+        Ok(())
+    }
+
     /// Prints a list for people; for programs, as data.
     pub(super) fn show_table(&self, collection: &Collection, records: Vec<Data>) -> Result<(), Failure> {
         let format = if self.wants_data() { self.format } else { Format::Table };

@@ -26,6 +26,17 @@ pub(super) async fn create_filled(
     objects: Objects,
     fill: impl AsyncFnOnce(&str) -> Result<Data, Failure>,
 ) -> Result<(), Failure> {
+    session.show(&fill_created(session, collection, body, objects, fill).await?)
+}
+
+/// As [`create_filled`], and returns the result instead of printing it.
+pub(super) async fn fill_created(
+    session: &Session,
+    collection: &Collection,
+    body: &Value,
+    objects: Objects,
+    fill: impl AsyncFnOnce(&str) -> Result<Data, Failure>,
+) -> Result<Data, Failure> {
     let interrupted = super::signals::cancel_on_signal()?;
     let record = session
         .client
@@ -43,7 +54,7 @@ pub(super) async fn create_filled(
         () = interrupted.cancelled() => Err(Failure::new(Code::Interrupted, "the upload was interrupted")),
     };
     match filled {
-        Ok(record) => session.show(&record),
+        Ok(record) => Ok(record),
         Err(failure) => Err(remove(session, collection, id, objects, failure).await),
     }
 }

@@ -179,6 +179,101 @@ pub static RUNS: Collection = Collection {
     ],
 };
 
+/// Image sets.
+pub static SETS: Collection = Collection {
+    path: &["kiln", "v1", "sets"],
+    noun: "set",
+    is_deleted: false,
+    command: "sets",
+    id: "id",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("VERSION", "version"),
+        ("STATE", "state"),
+        ("CREATED", "created"),
+        ("REMARKS", "remarks"),
+    ],
+};
+
+/// The architectures of a set, which are parts of it.
+pub static SET_ARCHES: Collection = Collection {
+    path: &["kiln", "v1", "sets"],
+    noun: "architecture",
+    is_deleted: false,
+    command: "sets describe",
+    id: "arch",
+    name: "arch",
+    bin: None,
+    columns: &[
+        ("ARCH", "arch"),
+        ("REQUIRED", "required"),
+        ("STATE", "state"),
+        ("HOW", "how"),
+        ("SECONDS", "seconds"),
+        ("IMAGE", "image_id"),
+        ("MANIFEST SHA-256", "manifest_sha256"),
+    ],
+};
+
+/// The complete sets of the catalogue.
+pub static CATALOGUE: Collection = Collection {
+    path: &["kiln", "v1", "catalogue"],
+    noun: "set",
+    is_deleted: false,
+    command: "catalogue",
+    id: "set_id",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("NAME", "name"),
+        ("VERSION", "version"),
+        ("ARCHITECTURES", "cpu_architectures"),
+        ("CHANNELS", "channels"),
+        ("CREATED", "created"),
+        ("SET", "set_id"),
+    ],
+};
+
+/// The channels of the catalogue.
+pub static CHANNELS: Collection = Collection {
+    path: &["kiln", "v1", "channels"],
+    noun: "channel",
+    is_deleted: false,
+    command: "catalogue channels",
+    id: "channel",
+    name: "channel",
+    bin: None,
+    columns: &[
+        ("NAME", "name"),
+        ("CHANNEL", "channel"),
+        ("VERSION", "version"),
+        ("CHANGE", "number"),
+        ("AT (UTC)", "at"),
+        ("BY", "by"),
+    ],
+};
+
+/// The changes of a channel.
+pub static PROMOTIONS: Collection = Collection {
+    path: &["kiln", "v1", "channels"],
+    noun: "change",
+    is_deleted: false,
+    command: "catalogue history",
+    id: "number",
+    name: "number",
+    bin: None,
+    columns: &[
+        ("N", "number"),
+        ("WHAT", "kind"),
+        ("VERSION", "version"),
+        ("AT (UTC)", "at"),
+        ("BY", "by"),
+    ],
+};
+
 /// Remote build nodes.
 pub static REMOTE_BUILD_NODES: Collection = Collection {
     path: &["v3", "remote-build-nodes"],

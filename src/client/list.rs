@@ -96,6 +96,13 @@ impl Filter {
 }
 
 impl Client {
+    /// As [`Client::list`], for a list of Kiln's own that the server filters and sorts.
+    pub async fn list_as_answered(&self, collection: &Collection, filter: &Filter) -> Result<Vec<Data>, Failure> {
+        let mut address = self.server.address(collection.path);
+        address.query_pairs_mut().extend_pairs(filter.pairs());
+        Ok(self.get_page(address).await?.0.into_items())
+    }
+
     /// The records of a collection that match `filter`.
     pub async fn list(&self, collection: &Collection, filter: &Filter) -> Result<Vec<Data>, Failure> {
         let mut address = self.server.address(collection.path);
