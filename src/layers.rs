@@ -18,6 +18,8 @@ const ROWS: &[&[&str]] = &[
     &["config", "sandbox", "store"],
     &["artifacts"],
     &["import", "orchestrate", "retention"],
+    &["artifacts", "boot"],
+    &["import", "orchestrate"],
     &["api"],
     &["site"],
     &["doctor"],

@@ -31,6 +31,7 @@ pub mod sandbox;
 
 pub mod api;
 pub mod artifacts;
+pub mod boot;
 pub mod cli;
 pub mod client;
 pub mod config;

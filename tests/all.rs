@@ -18,6 +18,7 @@ mod agent;
 mod api;
 mod auth;
 mod bad_input;
+mod boot;
 mod build;
 mod cli;
 mod config;

@@ -50,6 +50,7 @@ fn help() {
           shell               Log in to the shell of a job
           schedules           Manage the recurring jobs of a server
           prune               Remove what the retention rules of a server give up
+          check               Check images
           ims                 Accept the commands of `cray ims`, such as `kiln ims images list`
           login               Store a server and the token for it
           logout              Delete the stored token of a server

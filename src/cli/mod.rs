@@ -11,6 +11,7 @@ use printer::Printer;
 mod artifacts;
 mod build;
 mod catalogue;
+mod check;
 mod client_help;
 mod command_line;
 mod config;
@@ -23,6 +24,7 @@ mod follow;
 mod foreground;
 mod format;
 mod image_files;
+mod image_source;
 mod images;
 mod ims;
 mod isolation;
@@ -94,6 +96,8 @@ enum Command {
     Sets(ims::Group<sets::SetsCommand>),
     /// Find the images of complete sets by name and architecture, and move the channels that lead to them.
     Catalogue(ims::Group<catalogue::CatalogueCommand>),
+    /// Check images.
+    Check(ims::Group<check::CheckCommand>),
     /// Accept the commands of `cray ims`, such as `kiln ims images list`.
     Ims(ims::ImsArguments),
     /// Store a server and the token for it.
@@ -200,6 +204,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
             let run = async |session: &session::Session| group.command.run(session).await;
             group.options.with(&config, printer, false, run).await
         }
+        Command::Check(group) => group.command.run(&group.options, &config, printer).await,
         Command::Ims(arguments) => arguments.run(&config, printer).await,
         Command::Login(arguments) => arguments.run(printer).await,
         Command::Logout(arguments) => arguments.run(printer),

@@ -169,6 +169,15 @@ impl ServerOptions {
         }
     }
 
+    /// The format for programs, if one is asked for; `json` is a command's own option for that.
+    pub(super) fn data_format(&self, json: bool) -> Option<Format> {
+        match self.format {
+            _ if json => Some(Format::Json),
+            Format::Json | Format::Yaml => Some(self.format),
+            _ => None,
+        }
+    }
+
     pub(super) fn ca_file(&self) -> Option<&Path> {
         self.ca_file.as_deref()
     }

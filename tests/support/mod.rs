@@ -29,6 +29,7 @@ use tempfile::TempDir;
 
 pub mod archive;
 pub mod authority;
+pub mod bootable;
 pub mod commands;
 pub mod engine;
 pub mod fake_server;

@@ -578,6 +578,25 @@ codes! {
         "an answer cannot be written in that format",
         "use another `--format`, and report the defect";
 
+    ["Booting images", ""]
+    NotBootable = "not_bootable", 422, Failed, Lasting,
+        "the image has no kernel or no initrd, so that no machine can boot it",
+        "build it from a recipe with a kernel package and an initrd in `/boot`; `kiln images describe` and the log of the \
+         job tell what was found";
+    ArchUnclear = "arch_unclear", 422, Failed, Lasting,
+        "the directory does not say for which architecture its image is",
+        "`--arch ARCH`";
+    NoEmulator = "no_emulator", 500, Failed, Lasting,
+        "QEMU's system emulator for the image's architecture is not installed below `/usr`",
+        "install the package that the hint names";
+    BootFailed = "boot_failed", 500, Failed, Lasting,
+        "`kiln check boot`: the kernel panicked, the root file system was not found, the boot ended in an emergency shell, or \
+         the machine ended",
+        "the message names the cause, and the console is kept in the file that the command prints";
+    BootTimeout = "boot_timeout", 500, Failed, Lasting,
+        "`kiln check boot`: the sign of `--until` did not appear within `--timeout`",
+        "`--timeout`, `--until`; an emulated CPU takes 20 to 60 times as long";
+
     ["Moving from and to IMS", ""]
     NotImsData = "not_ims_data", 500, Failed, Lasting,
         "the path contains no file of an IMS",

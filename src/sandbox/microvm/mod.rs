@@ -25,6 +25,7 @@ use super::{
 };
 
 pub(crate) mod boot_files;
+pub mod image;
 pub(crate) mod initrd;
 mod kernel;
 mod modules;

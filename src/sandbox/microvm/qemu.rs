@@ -18,6 +18,9 @@ pub(crate) const KERNEL: &str = "/vm/kernel";
 /// The initrd's path in QEMU's root.
 pub(crate) const INITRD: &str = "/vm/initrd";
 
+/// A guest that breaks out of its machine is in a process that may start no other and cannot change its user.
+pub(super) const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
+
 /// The address at which a machine reaches its sandbox's doors (QEMU's user-mode network).
 pub(crate) const GATEWAY: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 2, 2);
 
@@ -75,6 +78,16 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
             format!("Kiln knows no virtual machines on {arch}"),
         ));
     };
+    find_below_usr(program).map_err(|failure| {
+        failure.hint(match arch {
+            Arch::Aarch64 => "install the package `qemu-system-arm`",
+            _ => "install the package `qemu-system-x86`",
+        })
+    })
+}
+
+/// Finds a program for sandboxes, which see no other directory of the host than `/usr`.
+pub(super) fn find_below_usr(program: &str) -> Result<PathBuf, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).find_map(|dir| fs_err::canonicalize(dir.join(program)).ok());
     match found {
@@ -86,12 +99,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
                 path.display()
             ),
         )),
-        None => Err(
-            Failure::new(Code::NoVm, format!("{program} is not installed")).hint(match arch {
-                Arch::Aarch64 => "install the package `qemu-system-arm`",
-                _ => "install the package `qemu-system-x86`",
-            }),
-        ),
+        None => Err(Failure::new(Code::NoVm, format!("{program} is not installed"))),
     }
 }
 
@@ -104,9 +112,7 @@ pub(crate) fn arguments(arch: Arch, machine: &VmSpec, wires: Wires) -> Vec<Strin
         add(option, String::new());
     }
     add("-display", "none".to_owned());
-    // A guest that breaks out of the machine is in a process that may start no other and cannot change its user.
-    let sandbox = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
-    add("-sandbox", sandbox.to_owned());
+    add("-sandbox", SANDBOX.to_owned());
     add("-machine", model.machine.to_owned());
     let (accelerator, cpu) = match machine.accelerator {
         Accelerator::Kvm => ("kvm".to_owned(), "host"),

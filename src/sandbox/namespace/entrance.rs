@@ -35,10 +35,11 @@ pub(super) fn enter(
     // Not earlier: the change of namespace may clear the setting.
     die_with_parent();
     let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
-    if matches!(plan.task, Task::RunAgent(_) | Task::TryMachine(_)) {
+    let is_machine_alone = matches!(plan.task, Task::TryMachine(_) | Task::BootImage(_));
+    if is_machine_alone || plan.agent().is_some() {
         flags |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     }
-    if plan.reach().is_some() || matches!(plan.task, Task::TryMachine(_)) {
+    if plan.reach().is_some() || is_machine_alone {
         flags |= CloneFlags::CLONE_NEWNET;
     }
     unshare(flags).map_err(user_namespace_failure)?;

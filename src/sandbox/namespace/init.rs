@@ -30,6 +30,7 @@ use nix::{
 use super::{
     HOST_COMMAND_DIR,
     files::{Files, link_to},
+    image::{self, OpenedImage, open_image},
     machine::{self, OpenedMachine, open_machine},
     plan::{AgentTask, Plan, Task},
     rights,
@@ -50,6 +51,7 @@ pub(super) struct Opened {
     dir: OwnedFd,
     sources: Option<OpenedSources>,
     machine: Option<OpenedMachine>,
+    image: Option<OpenedImage>,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,7 @@ pub(super) fn open_sources(plan: &Plan) -> Result<Opened, Failure> {
             .map(sources)
             .transpose()?,
         machine: plan.machine().map(|machine| open_machine(plan, machine)).transpose()?,
+        image: plan.image().map(|image| open_image(plan, image)).transpose()?,
     })
 }
 
@@ -96,6 +99,12 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
     umask(Mode::from_bits_truncate(0o022));
     if let (Some(machine), Some(opened), Some(control)) = (plan.machine(), &opened.machine, &outlets.control) {
         let command = machine::prepare(&mut Linux, plan, machine, opened, control, outlets.stderr)?;
+        confine(Scope::AllCalls)?;
+        rights::drop_all()?;
+        return run_and_reap(command);
+    }
+    if let (Some(image), Some(opened)) = (plan.image(), &opened.image) {
+        let command = image::prepare(&mut Linux, image, opened)?;
         confine(Scope::AllCalls)?;
         rights::drop_all()?;
         return run_and_reap(command);
@@ -143,7 +152,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
         (Task::Empty, _) => empty(&link_to(&opened.dir))
             .map(|()| 0)
             .map_err(|error| Failure::io("cannot empty the sandbox", &error)),
-        (Task::RunAgent(_) | Task::TryMachine(_), _) => {
+        (Task::RunAgent(_) | Task::TryMachine(_) | Task::BootImage(_), _) => {
             Err(Failure::new(Code::SandboxStart, "the plan was not opened"))
         }
     }

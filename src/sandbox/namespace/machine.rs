@@ -17,7 +17,7 @@ use std::{
 use kiln_inside::room::{kernel::Kernel, mounts::companions};
 use kiln_records::{Code, Failure, arch::Arch};
 use nix::{
-    fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open},
+    fcntl::{self, FcntlArg, FdFlag, OFlag},
     mount::MsFlags,
     sys::stat::Mode,
 };
@@ -51,20 +51,16 @@ const DEVICES: [&str; 3] = ["null", "zero", "urandom"];
 /// The parts of a machine, opened before this process loses the right to walk to them.
 #[derive(Debug)]
 pub(super) struct OpenedMachine {
-    kernel: OwnedFd,
-    initrd: OwnedFd,
-    kvm: Option<OwnedFd>,
-    disks: Option<(OwnedFd, OwnedFd)>,
-    doors: Option<OwnedFd>,
+    pub(super) kernel: OwnedFd,
+    pub(super) initrd: OwnedFd,
+    pub(super) kvm: Option<OwnedFd>,
+    pub(super) disks: Option<(OwnedFd, OwnedFd)>,
+    pub(super) doors: Option<OwnedFd>,
 }
 
 /// Opens the parts of a plan's machine, and assembles its initrd.
 pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachine, Failure> {
     let files = Files::of(&plan.dir);
-    let open = |path: &Path, flags: OFlag| {
-        open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot open {}: {errno}", path.display())))
-    };
     let initrd = match plan.agent() {
         Some(agent) => {
             let mut programs = vec![("agent", agent.agent.clone())];
@@ -75,11 +71,7 @@ pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachin
         }
         None => machine.initrd.clone(),
     };
-    let kvm = match machine.accelerator {
-        Accelerator::Kvm if files.kvm().exists() => Some(open(&files.kvm(), OFlag::O_PATH)?),
-        Accelerator::Kvm => Some(open(Path::new(KVM), OFlag::O_PATH)?),
-        Accelerator::Tcg => None,
-    };
+    let kvm = open_kvm(&files, machine.accelerator)?;
     let disks = match &machine.toolbox {
         Some(toolbox) => Some((
             open(toolbox, OFlag::O_RDONLY)?,
@@ -97,6 +89,29 @@ pub(super) fn open_machine(plan: &Plan, machine: &VmSpec) -> Result<OpenedMachin
     })
 }
 
+/// Opens a file of the host.
+pub(super) fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Failure> {
+    fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
+        .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot open {}: {errno}", path.display())))
+}
+
+/// Opens the device for running guests on the CPU itself, if it is used: the sandbox's own, or the host's.
+pub(super) fn open_kvm(files: &Files, accelerator: Accelerator) -> Result<Option<OwnedFd>, Failure> {
+    let own = files.kvm();
+    match accelerator {
+        Accelerator::Kvm if own.exists() => open(&own, OFlag::O_PATH).map(Some),
+        Accelerator::Kvm => open(Path::new(KVM), OFlag::O_PATH).map(Some),
+        Accelerator::Tcg => Ok(None),
+    }
+}
+
+/// Lets the program that is started next inherit an open file. Returns its number.
+pub(super) fn hand_down(fd: &OwnedFd) -> Result<RawFd, Failure> {
+    fcntl::fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))
+        .map_err(|errno| Failure::io("cannot start the machine", &errno.into()))?;
+    Ok(fd.as_raw_fd())
+}
+
 /// The device for running guests on the CPU itself.
 pub(super) const KVM: &str = "/dev/kvm";
 
@@ -111,7 +126,7 @@ fn first_root(base: &Path, programs: &[(&str, PathBuf)], to: &Path) -> std::io::
 
 /// The parts of QEMU's root, as paths that this process can open.
 #[derive(Debug)]
-struct Sources {
+pub(super) struct Sources {
     kernel: PathBuf,
     initrd: PathBuf,
     kvm: Option<PathBuf>,
@@ -122,7 +137,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn of(opened: &OpenedMachine) -> Self {
+    pub(super) fn of(opened: &OpenedMachine) -> Self {
         let programs = PROGRAMS.into_iter().filter_map(|name| {
             let path = Path::new("/").join(name);
             let link = fs_err::read_link(&path).ok().map(|to| to.display().to_string());
@@ -144,7 +159,7 @@ impl Sources {
 }
 
 /// Assembles QEMU's root and enters it.
-fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str) -> Result<(), Failure> {
+pub(super) fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str) -> Result<(), Failure> {
     let root = Path::new(STAGE).join("root");
     let inside = |path: &str| root.join(path.trim_start_matches('/'));
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -210,10 +225,6 @@ pub(super) fn prepare(
     let words = match words {
         Some(words) => words,
         None => std::io::stderr().as_fd().try_clone_to_owned().map_err(system)?,
-    };
-    let hand_down = |fd: &OwnedFd| -> Result<RawFd, Failure> {
-        fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| system(errno.into()))?;
-        Ok(fd.as_raw_fd())
     };
     let disks = match &opened.disks {
         Some((toolbox, scratch)) => Some((hand_down(toolbox)?, hand_down(scratch)?)),

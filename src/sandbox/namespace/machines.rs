@@ -13,15 +13,13 @@ use nix::{
     unistd::{Gid, Uid, chown},
 };
 use tokio::{io::AsyncReadExt, sync::Mutex, time::timeout};
-use uuid::Uuid;
 
 use super::{
     NamespaceDriver,
     files::{self, Files},
-    handle::Handle,
     machine::KVM,
-    make_shared_dir,
     plan::{Plan, Task},
+    trial::{Trial, sweep_trials},
 };
 use crate::sandbox::{
     Machine, Network, SandboxSpec,
@@ -43,15 +41,6 @@ const PATIENCE: [(Accelerator, Duration); 2] = [
     (Accelerator::Kvm, Duration::from_secs(10)),
     (Accelerator::Tcg, Duration::from_secs(90)),
 ];
-
-/// The prefix of the names of trials, which belong to no job.
-const TRIAL: &str = "trial-";
-
-/// No trial takes that long to lock itself.
-const UNLOCKED_TRIAL: Duration = Duration::from_mins(10);
-
-/// How long the end of a killed trial may take.
-const DYING: Duration = Duration::from_secs(1);
 
 /// How long a negative result is valid.
 const DISBELIEF: Duration = Duration::from_mins(5);
@@ -178,20 +167,40 @@ impl NamespaceDriver {
         Err(refused.unwrap_or_else(|| Failure::new(Code::NoVm, "no accelerator was tried")))
     }
 
+    /// Whether a machine with Kiln's own kernel boots on the CPU itself. Without a toolbox, which has that kernel, this
+    /// is not shown, and so not the case.
+    pub(super) async fn is_kvm_usable(&self) -> bool {
+        let tried = async {
+            let Some(toolbox) = Toolbox::find(&self.parts()?.toolboxes, Arch::host()) else {
+                return Ok(false);
+            };
+            let (qemu, boot_files) = (qemu::find()?, self.boot_files(&toolbox).await?);
+            let mut tried = TRIED.lock().await;
+            if let Some((_, Ok(accelerator))) = &*tried {
+                return Ok(*accelerator == Accelerator::Kvm);
+            }
+            let (accelerator, patience) = PATIENCE[0];
+            self.try_machine(bare_machine(qemu, accelerator, boot_files), patience)
+                .await?;
+            *tried = Some((Instant::now(), Ok(accelerator)));
+            Ok::<_, Failure>(true)
+        };
+        Path::new(KVM).exists()
+            && tried.await.unwrap_or_else(|failure| {
+                tracing::info!(%failure, "virtual machines do not boot with KVM");
+                false
+            })
+    }
+
     /// Boots a machine in a sandbox like a job's.
     async fn try_machine(&self, machine: VmSpec, patience: Duration) -> Result<(), Failure> {
-        let dir = self.sandboxes.join(format!("{TRIAL}{}", Uuid::new_v4()));
-        let mut trial = Trial {
-            files: Files::of(&dir),
-            handle: None,
-        };
-        make_shared_dir(&dir)?;
+        let mut trial = Trial::new(&self.sandboxes)?;
         if machine.accelerator == Accelerator::Kvm {
             self.lend_kvm(&trial.files)?;
         }
         let plan = Plan {
             ids: self.ids,
-            dir,
+            dir: trial.files.dir().to_owned(),
             task: Task::TryMachine(Box::new(machine)),
         };
         let handle = trial.handle.insert(self.supervise(&plan, Stdio::null()).await?);
@@ -222,7 +231,7 @@ impl NamespaceDriver {
 
     /// Makes a `/dev/kvm` that belongs to the sandbox's root. An ordinary user cannot, and needs one that is open to
     /// all users.
-    fn lend_kvm(&self, files: &Files) -> Result<(), Failure> {
+    pub(super) fn lend_kvm(&self, files: &Files) -> Result<(), Failure> {
         if self.ids.rootless {
             return Ok(());
         }
@@ -232,61 +241,6 @@ impl NamespaceDriver {
         mknod(&files.kvm(), SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, device).map_err(failed)?;
         let (user, group) = (Uid::from_raw(self.ids.uid_base), Gid::from_raw(self.ids.gid_base));
         chown(&files.kvm(), Some(user), Some(group)).map_err(failed)
-    }
-}
-
-/// The sandbox of a trial. Whatever becomes of the trial, nothing of it is left when this is dropped: a process may end
-/// while one of its trials is under way.
-struct Trial {
-    /// The directory of a trial stays empty.
-    files: Files,
-    handle: Option<Handle>,
-}
-
-impl Drop for Trial {
-    fn drop(&mut self) {
-        if let Some(handle) = &mut self.handle {
-            // Where the trial has ended, these do nothing. Otherwise all of its processes die with the supervisor, which
-            // would make its lock anew if it came to that later.
-            let _ = handle.child.start_kill();
-            let until = Instant::now() + DYING;
-            while matches!(handle.child.try_wait(), Ok(None)) && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        let removed = match fs_err::remove_dir(self.files.dir()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::io("the directory", &error)),
-            _ => Ok(()),
-        };
-        let removed = removed
-            .and_then(|()| files::remove_file(&self.files.kvm()))
-            .and_then(|()| files::remove_file(&self.files.lock_path()));
-        if let Err(failure) = removed {
-            tracing::warn!("the trial of a virtual machine is not cleared away: {failure}");
-        }
-    }
-}
-
-/// Removes what trials left whose process was killed: their locks are free. A failure is met again, and reported, by the
-/// next trial.
-pub(super) fn sweep_trials(sandboxes: &Path) {
-    for entry in fs_err::read_dir(sandboxes).into_iter().flatten().flatten() {
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if !is_dir || !entry.file_name().to_string_lossy().starts_with(TRIAL) {
-            continue;
-        }
-        let files = Files::of(&entry.path());
-        let made = entry.metadata().and_then(|meta| meta.modified());
-        let is_old = || made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNLOCKED_TRIAL));
-        let was_killed = match (files::is_there(&files.lock_path()), files.is_alive()) {
-            (Ok(true), Ok(false)) => true,
-            // It may be about to lock itself.
-            (Ok(false), Ok(false)) => is_old(),
-            _ => false,
-        };
-        if was_killed {
-            drop(Trial { files, handle: None });
-        }
     }
 }
 
@@ -301,81 +255,5 @@ fn bare_machine(qemu: PathBuf, accelerator: Accelerator, boot_files: BootFiles) 
         memory: VmSpec::memory_for(Some(0), boot_files.init_size),
         cpus: 1,
         relays: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use tokio::io::BufReader;
-
-    use super::*;
-
-    fn trial(sandboxes: &Path, name: &str) -> Files {
-        let files = Files::of(&sandboxes.join(name));
-        fs_err::create_dir(files.dir()).unwrap();
-        for file in [files.kvm(), files.lock_path()] {
-            fs_err::write(file, "").unwrap();
-        }
-        files
-    }
-
-    fn left(sandboxes: &Path) -> Vec<String> {
-        let entries = fs_err::read_dir(sandboxes).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort_unstable();
-        names
-    }
-
-    #[tokio::test]
-    async fn a_trial_that_is_given_up_leaves_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut supervisor = tokio::process::Command::new("sleep");
-        let child = supervisor.arg("600").spawn().unwrap();
-        let pid = child.id().unwrap();
-        let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
-        let (reports, lifeline) = ours.into_split();
-        let handle = Some(Handle {
-            child,
-            reports: BufReader::new(reports),
-            lifeline: Some(lifeline),
-        });
-        drop(Trial {
-            files: trial(dir.path(), "trial-1"),
-            handle,
-        });
-        assert_eq!(left(dir.path()), [""; 0]);
-        assert!(!Path::new(&format!("/proc/{pid}")).exists());
-    }
-
-    #[test]
-    fn only_trials_without_a_process_are_swept() {
-        let dir = tempfile::tempdir().unwrap();
-        let make = |name| trial(dir.path(), name);
-        make("trial-killed");
-        make("another");
-        let _lock = make("trial-alive").lock().unwrap();
-        for (name, age) in [("trial-new", 1), ("trial-old", 2 * UNLOCKED_TRIAL.as_secs())] {
-            let files = make(name);
-            fs_err::remove_file(files.lock_path()).unwrap();
-            let opened = fs_err::File::open(files.dir()).unwrap();
-            let then = SystemTime::now() - Duration::from_secs(age);
-            opened.file().set_modified(then).unwrap();
-        }
-        sweep_trials(dir.path());
-        let expected = [
-            "another",
-            "another.kvm",
-            "another.lock",
-            "trial-alive",
-            "trial-alive.kvm",
-            "trial-alive.lock",
-            "trial-new",
-            "trial-new.kvm",
-        ];
-        assert_eq!(left(dir.path()), expected);
     }
 }

@@ -22,6 +22,7 @@ use tokio::{
 
 use files::Files;
 pub use handle::Handle;
+pub use image_boot::{Boot, Bootable, End, ROOT_DEVICE};
 use kiln_records::{Code, Failure, JobId, protocol::BinfmtEntry};
 use machines::MachineParts;
 pub use plan::Report;
@@ -40,6 +41,8 @@ mod entrance;
 mod files;
 mod guest;
 mod handle;
+mod image;
+mod image_boot;
 mod init;
 mod machine;
 mod machines;
@@ -48,6 +51,7 @@ mod plan;
 mod relays;
 mod rights;
 pub mod supervisor;
+mod trial;
 mod watch;
 mod words;
 
@@ -81,7 +85,7 @@ impl NamespaceDriver {
     /// The directory cannot be made, or this user has no ids for a sandbox.
     pub fn new(sandboxes: &Path, program: &Path) -> Result<Self, Failure> {
         make_private_dir(sandboxes)?;
-        machines::sweep_trials(sandboxes);
+        trial::sweep_trials(sandboxes);
         Ok(Self {
             sandboxes: sandboxes.to_owned(),
             program: program.to_owned(),

@@ -10,7 +10,11 @@ use kiln_records::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::{Limits, Network, Reach, Usage, lease::Lease, microvm::VmSpec};
+use crate::sandbox::{
+    Limits, Network, Reach, Usage,
+    lease::Lease,
+    microvm::{VmSpec, image::ImageMachine},
+};
 
 /// The task of one supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +35,8 @@ pub(super) enum Task {
     RunAgent(Box<AgentTask>),
     /// Test whether this machine boots.
     TryMachine(Box<VmSpec>),
+    /// Boot an image, whose console is the supervisor's standard output.
+    BootImage(Box<ImageMachine>),
     /// Run a host program as root of a user namespace; `dir` is at [`super::HOST_COMMAND_DIR`].
     RunHostCommand {
         /// The program and its arguments.
@@ -89,16 +95,40 @@ impl Plan {
     pub(super) fn agent(&self) -> Option<&AgentTask> {
         match &self.task {
             Task::RunAgent(agent) => Some(agent),
-            Task::TryMachine(_) | Task::RunHostCommand { .. } | Task::Empty => None,
+            Task::TryMachine(_) | Task::BootImage(_) | Task::RunHostCommand { .. } | Task::Empty => None,
         }
     }
 
-    /// The machine, if there is one.
+    /// The machine, if there is one that follows Kiln's orders.
     pub(super) fn machine(&self) -> Option<&VmSpec> {
         match &self.task {
             Task::RunAgent(agent) => agent.machine.as_ref(),
             Task::TryMachine(machine) => Some(machine),
-            Task::RunHostCommand { .. } | Task::Empty => None,
+            Task::BootImage(_) | Task::RunHostCommand { .. } | Task::Empty => None,
+        }
+    }
+
+    /// The machine that boots an image, if there is one.
+    pub(super) fn image(&self) -> Option<&ImageMachine> {
+        match &self.task {
+            Task::BootImage(image) => Some(image),
+            Task::RunAgent(_) | Task::TryMachine(_) | Task::RunHostCommand { .. } | Task::Empty => None,
+        }
+    }
+
+    /// The name of its control groups and what they limit, for a task that has some.
+    pub(super) fn group(&self) -> Option<(String, Limits)> {
+        match &self.task {
+            Task::RunAgent(agent) => {
+                let machine = agent.machine.as_ref();
+                let limits = machine.map_or(agent.limits, |machine| machine.host_limits(&agent.limits));
+                Some((agent.group.clone(), limits))
+            }
+            Task::BootImage(image) => {
+                let name = self.dir.file_name()?.to_str()?;
+                Some((name.to_owned(), image.host_limits()))
+            }
+            Task::TryMachine(_) | Task::RunHostCommand { .. } | Task::Empty => None,
         }
     }
 
@@ -119,7 +149,7 @@ impl Plan {
     pub(super) fn is_attached(&self) -> bool {
         match &self.task {
             Task::RunAgent(agent) => agent.attached,
-            Task::TryMachine(_) | Task::RunHostCommand { .. } => true,
+            Task::TryMachine(_) | Task::BootImage(_) | Task::RunHostCommand { .. } => true,
             Task::Empty => false,
         }
     }

@@ -45,7 +45,7 @@ use super::{
     watch::{LeaseWatch, Watch},
     words::Words,
 };
-use crate::sandbox::{DiskLimit, Kernel, Limits, microvm::Accelerator};
+use crate::sandbox::{DiskLimit, Kernel, microvm::Accelerator};
 
 /// The hidden subcommand `sandbox-supervisor`. Returns the process's exit code.
 pub fn main() -> i32 {
@@ -101,7 +101,9 @@ fn supervise_task(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     // that build a toolbox are guarded by the toolbox's own lock.
     let _lock = match plan.task {
         Task::RunHostCommand { .. } => None,
-        Task::RunAgent(_) | Task::TryMachine(_) | Task::Empty => Some(Files::of(&plan.dir).lock()?),
+        Task::RunAgent(_) | Task::TryMachine(_) | Task::BootImage(_) | Task::Empty => {
+            Some(Files::of(&plan.dir).lock()?)
+        }
     };
     run(plan, socket)
 }
@@ -142,8 +144,8 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
         Some(agent) => disk_space(plan, agent, &mut report)?,
         None => DiskGauge::None,
     };
-    let mut cgroup = match plan.agent() {
-        Some(agent) => Cgroup::create(&agent.group, &host_limits(agent)).unwrap_or_else(|failure| {
+    let mut cgroup = match plan.group() {
+        Some((name, limits)) => Cgroup::create(&name, &limits).unwrap_or_else(|failure| {
             report.warn(failure.detail);
             Cgroup::default()
         }),
@@ -211,12 +213,6 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     report.usage.oom_kills = report.oom_kills;
     cgroup.remove();
     Ok(report)
-}
-
-/// The limits that the control groups enforce.
-fn host_limits(agent: &AgentTask) -> Limits {
-    let machine = agent.machine.as_ref();
-    machine.map_or(agent.limits, |machine| machine.host_limits(&agent.limits))
 }
 
 /// Makes disk space of the requested size where possible, and returns how to measure it.
