@@ -14,7 +14,7 @@ mod imports;
 
 /// The lowest row comes first.
 const ROWS: &[&[&str]] = &[
-    &["client", "host", "remote_nodes", "settings", "tls"],
+    &["client", "host", "metrics", "remote_nodes", "settings", "tls"],
     &["config", "sandbox", "store"],
     &["artifacts"],
     &["import", "orchestrate", "retention"],

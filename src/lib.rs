@@ -38,6 +38,7 @@ pub mod config;
 pub mod doctor;
 pub mod host;
 pub mod import;
+pub mod metrics;
 pub mod orchestrate;
 pub mod remote_nodes;
 pub mod retention;

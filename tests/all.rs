@@ -37,6 +37,7 @@ mod kiln_exec;
 mod kubernetes;
 mod local;
 mod logs;
+mod metrics;
 mod places;
 mod rebase;
 mod retention;

@@ -516,7 +516,11 @@ fn rpm_root(arch: &str, manager: &str, recipe: &Recipe, repository: &Repository)
     let ran = kiln.run([&args[..], &[out.path().to_str().unwrap()]].concat()).ok();
     assert!(ran.stdout.contains("set        rpm@1 ("), "{}", ran.stdout);
     let set = kiln.run(["sets", "describe", "rpm@1", "--server", "local"]).ok();
-    assert!(set.stdout.starts_with("rpm@1 (") && set.stdout.contains("): complete"), "{}", set.stdout);
+    assert!(
+        set.stdout.starts_with("rpm@1 (") && set.stdout.contains("): complete"),
+        "{}",
+        set.stdout
+    );
     let dir = out.path().join(arch);
     let manifest: Value = serde_json::from_slice(&fs_err::read(dir.join("manifest.json")).unwrap()).unwrap();
     let types: Vec<_> = manifest["artifacts"]

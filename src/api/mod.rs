@@ -15,6 +15,7 @@ mod job_options;
 mod kiln;
 pub mod limits;
 mod lists;
+mod metrics;
 pub mod openapi;
 mod origin;
 pub mod orphans;
@@ -30,9 +31,10 @@ mod uploads;
 mod v2;
 mod v3;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use axum::Router;
+use kiln_records::Moment;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +59,10 @@ pub struct Shared {
     pub artifacts: ArtifactStore,
     /// The door for new jobs.
     pub asker: Arc<Asker>,
+    /// The directory of Kiln's files.
+    pub data_dir: PathBuf,
+    /// When this process started.
+    pub started: Moment,
     /// The largest object accepted over the API, in bytes.
     pub upload_bytes: u64,
     /// The URL of this server for its users, if it is configured.
@@ -101,11 +107,20 @@ impl Api {
         Scheduler::new(Arc::clone(&self.asker), Arc::clone(&self.schedule_changed))
     }
 
+    /// The routes of an address that serves metrics alone, without authentication and limits.
+    pub fn metrics_router(self) -> Router {
+        metrics::routes()
+            .method_not_allowed_fallback(address::wrong_method)
+            .fallback(address::unknown)
+            .with_state(self)
+    }
+
     /// The routes, without authentication and limits. They expect [normalized](address::normalize) addresses.
     pub fn router(self) -> Router {
         let (router, document) = openapi::routes().split_for_parts();
         router
             .merge(openapi::pages(&document))
+            .merge(metrics::routes())
             .method_not_allowed_fallback(address::wrong_method)
             .fallback(address::unknown)
             .with_state(self)

@@ -10,7 +10,10 @@ use futures::{StreamExt, stream};
 use kiln_records::Failure;
 
 use super::Api;
-use crate::store::Doomed;
+use crate::{
+    metrics::{self, Swept},
+    store::Doomed,
+};
 
 /// Objects per round.
 const ROUND: u32 = 500;
@@ -38,7 +41,10 @@ pub async fn remove(api: &Api) {
         let mut removed = Vec::with_capacity(count);
         while let Some((path, outcome)) = removals.next().await {
             match outcome {
-                Ok(()) => removed.push(path),
+                Ok(()) => {
+                    metrics::swept(Swept::Object);
+                    removed.push(path);
+                }
                 Err(failure) => {
                     tracing::warn!(
                         code = failure.code.name(),

@@ -14,6 +14,8 @@ use axum::{
 use tracing::Instrument;
 use uuid::Uuid;
 
+use crate::metrics;
+
 /// The header with a request's id. An id from a gateway is kept.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -80,6 +82,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let (method, path, id) = (&self.method, self.path.as_str(), self.id.as_str());
         let principal = self.caller.0.get().map_or("-", String::as_str);
+        metrics::api_answered(self.status.map(|status| status.as_u16()), self.begun.elapsed());
         let duration_ms = self.begun.elapsed().as_secs_f64() * 1000.0;
         let duration_ms = (duration_ms * 1000.0).round() / 1000.0;
         let Some(status) = self.status else {

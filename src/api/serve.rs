@@ -45,6 +45,16 @@ pub fn app(router: Router, agents: Option<Router>, auth: Auth, limits: Limits) -
     }
 }
 
+/// The routes of an address that serves metrics alone, with the layers before them.
+pub fn metrics_app(router: Router, auth: Auth, limits: Limits) -> Router {
+    let inner = router
+        .layer(CatchPanicLayer::custom(limits::panicked))
+        .layer(middleware::from_fn_with_state(limits, limits::limit))
+        .layer(middleware::from_fn_with_state(auth, auth::authenticate))
+        .layer(middleware::from_fn(request_log::log));
+    Router::new().fallback_service(inner.map_request(address::normalize))
+}
+
 /// Sockets that are open but not served yet.
 #[derive(Debug)]
 pub struct Sockets {

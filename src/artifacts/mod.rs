@@ -9,6 +9,7 @@ mod job_objects;
 mod leftovers;
 mod linked;
 pub mod manifest;
+mod measuring;
 mod packages;
 mod places;
 mod prove;

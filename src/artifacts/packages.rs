@@ -21,6 +21,7 @@ use super::{
     sdk::{failure, presign_failure},
     store::ObjectInfo,
 };
+use crate::metrics;
 
 /// The key prefix of packages, in the bucket for recipes.
 const PREFIX: &str = "packages/";
@@ -54,7 +55,9 @@ impl ArtifactStore {
             return Err(Failure::new(Code::UploadInvalid, detail));
         };
         let (bucket, key) = (self.recipes_bucket(), format!("{PREFIX}{}", hex::encode(&digest)));
-        if self.exists(bucket, &key).await? {
+        let is_there = self.exists(bucket, &key).await?;
+        metrics::shared_package(is_there);
+        if is_there {
             return self.presign_get(bucket, &key, valid).await.map(PackageUrl::Get);
         }
         let what = format!("cannot presign s3://{bucket}/{key}");

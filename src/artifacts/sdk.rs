@@ -14,7 +14,7 @@ use aws_sdk_s3::{
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
 use kiln_records::{Code, Failure};
 
-use super::S3Settings;
+use super::{S3Settings, measuring::Measuring};
 
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,13 +79,17 @@ pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), F
         let authorities = fs_err::read(path).map_err(|error| trust(&error))?;
         config = config.http_client(trusting(authorities).map_err(|error| trust(&error))?);
     }
-    let at = |endpoint: Option<&String>| {
+    let at = |config: &Builder, endpoint: Option<&String>| {
         let mut config = config.clone();
         config.set_endpoint_url(endpoint.cloned());
         Client::from_conf(config.build())
     };
     let public = settings.public_endpoint.as_ref().or(settings.endpoint.as_ref());
-    Ok((at(settings.endpoint.as_ref()), at(public)))
+    let presigner = at(&config, public);
+    Ok((
+        at(&config.interceptor(Measuring), settings.endpoint.as_ref()),
+        presigner,
+    ))
 }
 
 fn trusting(authorities: Vec<u8>) -> Result<SharedHttpClient, Box<dyn Error + Send + Sync>> {

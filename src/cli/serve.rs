@@ -87,6 +87,11 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
             "NO TOKENS  http://{address}: every host in {networks} has the role `{role}`"
         ));
     }
+    for address in server.metrics_addresses() {
+        let is_plain = config.metrics.listen.are_loopback();
+        let scheme = if is_plain { "http" } else { scheme };
+        printer.result(format_args!("metrics    {scheme}://{address}/metrics"));
+    }
     match config.access() {
         Access::Open => {
             let reach = match config.server.hosts.as_slice() {

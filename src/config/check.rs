@@ -47,6 +47,7 @@ impl Config {
         self.check_server(&mut problems);
         self.check_access(&mut problems);
         self.check_trusted_listener(&mut problems);
+        self.check_metrics(&mut problems);
         self.check_oidc(&mut problems);
         self.check_limits(&mut problems);
         self.check_store(&mut problems);
@@ -60,12 +61,12 @@ impl Config {
     }
 
     /// A problem of a key, with the place where the key was set.
-    fn problem(&self, section: &'static str, key: &'static str, what: impl std::fmt::Display) -> Problem {
+    pub(super) fn problem(&self, section: &'static str, key: &'static str, what: impl std::fmt::Display) -> Problem {
         let origin = self.origins.get(&(section, key)).cloned();
         Problem::new(origin, format_args!("[{section}] {key}: {what}"))
     }
 
-    fn is_set(&self, section: &'static str, key: &'static str) -> bool {
+    pub(super) fn is_set(&self, section: &'static str, key: &'static str) -> bool {
         self.origins.contains_key(&(section, key))
     }
 

@@ -8,7 +8,7 @@ use super::{
     s3::S3Settings,
     sections::{
         AuthSettings, CapacitySettings, CatalogueSettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings,
-        IsolationSettings, JobSettings, LimitSettings, LogSettings, NetworkSettings, OidcSettings,
+        IsolationSettings, JobSettings, LimitSettings, LogSettings, MetricsSettings, NetworkSettings, OidcSettings,
         RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
 };
@@ -23,6 +23,7 @@ pub(super) const SECTIONS: &[Section] = &[
     TrustedListenerSettings::SECTION,
     AuthSettings::SECTION,
     OidcSettings::SECTION,
+    MetricsSettings::SECTION,
     LimitSettings::SECTION,
     CatalogueSettings::SECTION,
     LogSettings::SECTION,

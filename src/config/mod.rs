@@ -5,6 +5,7 @@ mod check;
 mod engine;
 mod keys;
 mod kubernetes;
+mod metrics;
 mod near;
 mod problem;
 mod reference;
@@ -26,6 +27,7 @@ pub use self::{
     check::Access,
     engine::{DEFAULT_SOCKET, EngineUrl},
     kubernetes::{KubernetesSettings, PullPolicy, Toleration},
+    metrics::is_token,
     problem::{Origin, Problem, first_of},
     reference::{reference, reference_tables},
     retention::{ImageRule, RetentionSettings, Series},
@@ -33,8 +35,8 @@ pub use self::{
     sections::{
         AuthMode, AuthSettings, CapacitySettings, CatalogueSettings, DatabaseUrl, DockerEngineSettings,
         EmbeddedS3Settings, EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings,
-        LogFormat, LogSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings,
-        StoreSettings, TrustedListenerSettings, WatchSettings,
+        LogFormat, LogSettings, MetricsSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
+        ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
 };
 
@@ -53,6 +55,8 @@ pub struct Config {
     pub server: ServerSettings,
     /// The addresses whose callers need no token.
     pub trusted_listener: TrustedListenerSettings,
+    /// The addresses of metrics.
+    pub metrics: MetricsSettings,
     /// Limits on requests.
     pub limits: LimitSettings,
     /// The catalogue.
@@ -101,6 +105,7 @@ struct Values {
     store: StoreSettings,
     server: ServerSettings,
     trusted_listener: TrustedListenerSettings,
+    metrics: MetricsSettings,
     limits: LimitSettings,
     catalogue: CatalogueSettings,
     log: LogSettings,
@@ -166,6 +171,7 @@ impl Config {
             store: values.store,
             server: values.server,
             trusted_listener: values.trusted_listener,
+            metrics: values.metrics,
             limits: values.limits,
             catalogue: values.catalogue,
             log: values.log,

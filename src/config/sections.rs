@@ -95,6 +95,20 @@ settings! {
 }
 
 settings! {
+    /// Addresses that serve `/metrics` alone, for Prometheus. The addresses of `[server]` serve it too, to callers that may
+    /// read. See docs/metrics.md.
+    ["metrics"]
+    pub struct MetricsSettings {
+        /// The address to listen on, or a list of addresses. Addresses other than loopback require `token_file`, and TLS as
+        /// in `[server]`. Default: none.
+        listen: Addresses = Addresses(vec![]), like "\"127.0.0.1:9002\"";
+        /// A file with the token that callers there need: one line of at least 16 characters. It is read anew for each
+        /// request. Default: callers on this host need none.
+        token_file: Option<PathBuf> = None, like "\"/etc/kiln/metrics.token\"";
+    }
+}
+
+settings! {
     /// Limits on the requests of one caller.
     ["limits"]
     pub struct LimitSettings {

@@ -8,6 +8,7 @@ use kiln_records::{
     run::{Needs, Used},
 };
 
+use super::waits::{Wait, WaitsFor};
 use crate::{config::CapacitySettings, sandbox::Capacity};
 
 /// The resources a job asks for, in bytes; `None` where it does not say.
@@ -53,7 +54,7 @@ pub enum Verdict {
     /// There is room.
     Go,
     /// There is no room yet, for this reason.
-    Wait(String),
+    Wait(Wait),
     /// There will never be room, for this reason.
     Never(String),
 }
@@ -142,20 +143,23 @@ impl Room {
             ));
         }
         if self.jobs == 0 {
-            return Verdict::Wait(format!(
+            return Verdict::Wait(WaitsFor::Slots.because(format!(
                 "{} {} running, which is as many as this host runs at once",
                 limits.jobs,
                 if limits.jobs == 1 { "job is" } else { "jobs are" }
-            ));
+            )));
         }
         if needs.memory > self.memory {
-            return Verdict::Wait(lacks("memory", needs.memory, self.memory, "free now"));
+            let why = lacks("memory", needs.memory, self.memory, "free now");
+            return Verdict::Wait(WaitsFor::Memory.because(why));
         }
         if needs.disk > self.disk {
-            return Verdict::Wait(lacks("disk", needs.disk, self.disk, "free now above the floor"));
+            let why = lacks("disk", needs.disk, self.disk, "free now above the floor");
+            return Verdict::Wait(WaitsFor::Disk.because(why));
         }
         if !self.inodes {
-            return Verdict::Wait("too few inodes are free on this host's file system".to_owned());
+            let why = "too few inodes are free on this host's file system";
+            return Verdict::Wait(WaitsFor::Inodes.because(why));
         }
         Verdict::Go
     }
@@ -187,10 +191,10 @@ pub fn admit(queue: &[(JobId, Needs)], mut room: Room, limits: Limits) -> Vec<(J
             (_, never @ Verdict::Never(_)) => never,
             (Some((first, count)), _) => {
                 *count += 1;
-                Verdict::Wait(match count {
+                Verdict::Wait(WaitsFor::Turn.because(match count {
                     1 => format!("its turn is after job {first}"),
                     _ => format!("its turn is after {count} other jobs"),
-                })
+                }))
             }
             (None, Verdict::Go) => {
                 room = room.without(needs);
@@ -308,9 +312,9 @@ mod tests {
             [
                 Verdict::Go,
                 Verdict::Never("needs 64.0 GiB of memory; 16.0 GiB is all that this host has for jobs".into()),
-                Verdict::Wait("needs 4.0 GiB of memory; 3.0 GiB is free now".into()),
-                Verdict::Wait(format!("its turn is after job {}", ids[2])),
-                Verdict::Wait("its turn is after 2 other jobs".into()),
+                Verdict::Wait(WaitsFor::Memory.because("needs 4.0 GiB of memory; 3.0 GiB is free now")),
+                Verdict::Wait(WaitsFor::Turn.because(format!("its turn is after job {}", ids[2]))),
+                Verdict::Wait(WaitsFor::Turn.because("its turn is after 2 other jobs")),
             ]
         );
     }

@@ -19,12 +19,14 @@ use tracing::Instrument;
 
 use super::{
     admit::{Limits, Room, Verdict, admit},
+    census::Census,
     job_span,
     orchestrator::Orchestrator,
     place::{Placement, Wish},
     places::Decision,
     reach::reach,
     token,
+    waits::{Wait, WaitsFor},
 };
 use crate::{
     sandbox::{DiskLimit, Limits as SandboxLimits, Network, SandboxSpec, SandboxState, Scratch, doors::AGENT_SOCKET},
@@ -66,7 +68,7 @@ impl Orchestrator {
             let seconds = stored.run.rest(now)?.as_secs() + 1;
             Some((
                 stored.job.id,
-                format!("its last try failed; the next one starts in {seconds} s"),
+                WaitsFor::Rest.because(format!("its last try failed; the next one starts in {seconds} s")),
             ))
         });
         let mut waiting = Vec::new();
@@ -85,7 +87,7 @@ impl Orchestrator {
                 continue;
             }
             let at = match self.equipment.of(Arch::host()) {
-                Err(lack) => Err(lack.to_string()),
+                Err(lack) => Err(WaitsFor::Toolbox.because(lack.to_string())),
                 Ok(_) => self.place_of(stored).instrument(job_span(stored.job.id)).await?,
             };
             match at {
@@ -96,21 +98,22 @@ impl Orchestrator {
                         queue.push((stored.job.id, self.takes(&run)));
                     }
                 }
-                Err(reason) => waiting.push((stored.job.id, reason)),
+                Err(wait) => waiting.push((stored.job.id, wait)),
             }
         }
         for (place, queue) in queues {
             let is_shared = self.places.is_shared(&place);
             let Some(_room) = self.room_at(&place, is_shared).await? else {
-                let reason = "another kiln process is giving its jobs room there";
-                waiting.extend(queue.iter().map(|(job, _)| (*job, reason.to_owned())));
+                let wait = WaitsFor::Busy.because("another kiln process is giving its jobs room there");
+                waiting.extend(queue.iter().map(|(job, _)| (*job, wait.clone())));
                 continue;
             };
             // Another process may have taken room since.
             let open = self.store.open_runs().await?;
             if is_shared && !open.unread.is_empty() {
-                let reason = "jobs of a server of another version are open, and the room they take there is not known";
-                waiting.extend(queue.iter().map(|(job, _)| (*job, reason.to_owned())));
+                let wait = WaitsFor::Version
+                    .because("jobs of a server of another version are open, and the room they take there is not known");
+                waiting.extend(queue.iter().map(|(job, _)| (*job, wait.clone())));
                 continue;
             }
             let held: Vec<_> = open
@@ -131,12 +134,18 @@ impl Orchestrator {
                         waiting.extend(waits);
                     }
                 }
-                Err(failure) => waiting.extend(queue.iter().map(|(job, _)| (*job, failure.to_string()))),
+                Err(failure) => {
+                    let wait = WaitsFor::PlaceFailed.because(failure.to_string());
+                    waiting.extend(queue.iter().map(|(job, _)| (*job, wait.clone())));
+                }
             }
         }
         waiting.extend(resting);
         waiting.extend(held_back);
-        self.state().waiting = waiting;
+        let census = Census::of(&open, &waiting);
+        let mut state = self.state();
+        state.census = Some(census);
+        state.waiting = waiting;
         Ok(())
     }
 
@@ -164,7 +173,7 @@ impl Orchestrator {
         placement: &Placement,
         verdict: Verdict,
         open: &[StoredRun],
-    ) -> Result<Option<(JobId, String)>, Failure> {
+    ) -> Result<Option<(JobId, Wait)>, Failure> {
         let host = open
             .iter()
             .find(|stored| stored.job.id == job)
@@ -207,7 +216,7 @@ impl Orchestrator {
 
     /// A waiting job, with its place; the place is decided anew if there is none or it is unusable now. `Ok(None)`: the
     /// job has just ended, since no place will ever do. `Err`: why there is no place yet.
-    async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<Run>, String>, Failure> {
+    async fn place_of(&self, stored: &StoredRun) -> Result<Result<Option<Run>, Wait>, Failure> {
         let (job, plan) = (stored.job.id, &stored.run.plan);
         if self.places.has(plan) && self.isolation.allows(plan.driver) {
             return Ok(Ok(Some(stored.run.clone())));
@@ -221,9 +230,11 @@ impl Orchestrator {
                     _ => Ok(placed.and_then(Result::ok).map(|placed| placed.run)),
                 }
             }
-            Decision::Later(reason) => Err(reason),
+            Decision::Later(reason) => Err(WaitsFor::UnknownPlaces.because(reason)),
             // It had a place, which may come back.
-            Decision::Refused(failure) if plan.place.is_some() || stored.run.attempt > 1 => Err(failure.detail),
+            Decision::Refused(failure) if plan.place.is_some() || stored.run.attempt > 1 => {
+                Err(WaitsFor::NoPlace.because(failure.detail))
+            }
             Decision::Refused(failure) => {
                 self.fail(job, stored.run.attempt, failure).await?;
                 Ok(None)
@@ -232,9 +243,11 @@ impl Orchestrator {
     }
 
     /// Why a job waits that another server launches.
-    fn turn_at(&self, host: ServerId) -> String {
+    fn turn_at(&self, host: ServerId) -> Wait {
         let name = self.places.host_of(host).unwrap_or_else(|| host.to_string());
-        format!("it waits for its turn at {name}, whose server says what it waits for")
+        WaitsFor::Elsewhere.because(format!(
+            "it waits for its turn at {name}, whose server says what it waits for"
+        ))
     }
 
     /// Where a job would run now.
@@ -280,7 +293,7 @@ impl Orchestrator {
         job: JobId,
         verdict: Verdict,
         open: &[StoredRun],
-    ) -> Result<Option<(JobId, String)>, Failure> {
+    ) -> Result<Option<(JobId, Wait)>, Failure> {
         match verdict {
             Verdict::Go => {
                 let launched = self.change(job, |run, now| run.launch(self.id, now)).await?;
@@ -288,7 +301,7 @@ impl Orchestrator {
                     self.start_soon(&stored);
                 }
             }
-            Verdict::Wait(reason) => return Ok(Some((job, reason))),
+            Verdict::Wait(wait) => return Ok(Some((job, wait))),
             Verdict::Never(reason) => {
                 let failure = Failure::new(Code::NoCapacity, reason)
                     .hint("ask for less (`build_env_size`, `job_mem_size`), or give this host more");
@@ -476,7 +489,7 @@ enum RoomGuard {
 fn hold_back_verifications<'a>(
     ready: Vec<&'a StoredRun>,
     open: &[StoredRun],
-) -> (Vec<&'a StoredRun>, Vec<(JobId, String)>) {
+) -> (Vec<&'a StoredRun>, Vec<(JobId, Wait)>) {
     let verifies = |stored: &StoredRun| stored.run.plan.verifies.is_some();
     let others_wait = open
         .iter()
@@ -491,7 +504,7 @@ fn hold_back_verifications<'a>(
         is_busy = true;
         if !is_next {
             let why = "it verifies native twins, when no other job waits and one at a time";
-            held_back.push((stored.job.id, why.to_owned()));
+            held_back.push((stored.job.id, WaitsFor::Verification.because(why)));
         }
         is_next
     };

@@ -72,7 +72,7 @@ impl Orchestrator {
 
     /// Removes the sandboxes on this host whose jobs other servers have taken.
     async fn sweep_own_host(&self) -> Result<(), Failure> {
-        self.sweep_place(LOCAL, self.places.local().as_ref()).await
+        self.sweep_place(LOCAL, self.places.local().as_ref()).await.map(drop)
     }
 
     /// The lease of the sandboxes on this host, if other servers may take their jobs.

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{life::SHOW_EVERY, orchestrator::Orchestrator};
-use crate::store::News;
+use crate::{metrics::Pass, store::News};
 
 /// How often each loop makes a pass when nothing wakes it.
 const EVERY: Duration = Duration::from_secs(1);
@@ -101,14 +101,17 @@ impl Orchestrator {
 }
 
 /// Makes a pass, waits for the bell or for `every`, and makes another; after a failure, with growing pauses.
-async fn repeat<Bell, Pass>(name: &str, every: Duration, bell: impl Fn() -> Bell, pass: impl Fn() -> Pass)
+async fn repeat<Bell, Once>(name: &'static str, every: Duration, bell: impl Fn() -> Bell, pass: impl Fn() -> Once)
 where
     Bell: Future<Output = ()>,
-    Pass: Future<Output = Result<(), Failure>>,
+    Once: Future<Output = Result<(), Failure>>,
 {
     let mut pause = every;
     loop {
-        match pass().await {
+        let measured = Pass::begin(name);
+        let outcome = pass().await;
+        measured.end(&outcome);
+        match outcome {
             Ok(()) => {
                 pause = every;
                 // An error means that the bell did not ring in time.

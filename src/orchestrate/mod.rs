@@ -21,6 +21,7 @@ mod agent_address;
 pub mod agents;
 mod allowance;
 pub mod ask;
+mod census;
 mod commit;
 mod desk;
 mod equipment;
@@ -47,6 +48,7 @@ mod shells;
 #[cfg(test)]
 mod tests;
 mod token;
+mod waits;
 mod watch;
 
 use kiln_records::JobId;

@@ -1,7 +1,7 @@
 //! Holds what the loops share, and the single way in which they change a job. It reads and writes rows of the store.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     ops::Deref,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::{
     agent_address::AgentAddress,
+    census::Census,
     equipment::Equipment,
     job_doors::JobDoors,
     lease::Leases,
@@ -24,10 +25,12 @@ use super::{
     places::Places,
     runner::Runners,
     shell_ports::{ShellPlace, Shells, show_shell},
+    waits::Wait,
 };
 use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
+    metrics::{self, Answer, gauges},
     sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };
@@ -126,7 +129,11 @@ pub(super) struct InMemory {
     /// When logs without jobs were last searched for.
     pub(super) logs_searched: Option<Instant>,
     /// Why jobs wait, as of the last pass; in the order of the queue.
-    pub(super) waiting: Vec<(JobId, String)>,
+    pub(super) waiting: Vec<(JobId, Wait)>,
+    /// The jobs under way, as of the last pass of the launch loop.
+    pub(super) census: Option<Census>,
+    /// The sandboxes found at each place by the last sweep.
+    pub(super) sandboxes: BTreeMap<String, u64>,
     /// The time since which the making of an image has been held up.
     pub(super) committing: HashMap<JobId, Instant>,
     /// Jobs whose objects were compared with their digests, while their images are being made.
@@ -185,7 +192,16 @@ impl Orchestrator {
     pub fn waiting(&self, job: JobId) -> Option<(usize, String)> {
         let state = self.state();
         let at = state.waiting.iter().position(|(id, _)| *id == job)?;
-        Some((at + 1, state.waiting[at].1.clone()))
+        Some((at + 1, state.waiting[at].1.why.clone()))
+    }
+
+    /// What each job of the queue waits for, with its position from 1.
+    pub fn queue(&self) -> HashMap<JobId, (usize, Wait)> {
+        let state = self.state();
+        let numbered = state.waiting.iter().zip(1..);
+        numbered
+            .map(|((job, wait), position)| (*job, (position, wait.clone())))
+            .collect()
     }
 
     /// What the sandbox of a job waits for that has its place and has not started.
@@ -196,6 +212,23 @@ impl Orchestrator {
     /// How far a job's current step is: the amount done, and the total.
     pub fn progress(&self, job: JobId) -> Option<(u64, u64)> {
         self.state().live.get(&job).and_then(Live::progress)
+    }
+
+    /// Writes into an answer what this process knows of jobs and places. It looks at nothing for that.
+    pub fn write_metrics(&self, answer: &mut Answer) {
+        {
+            let state = self.state();
+            if let Some(census) = &state.census {
+                census.write(answer);
+            }
+            let running = state.live.iter().filter(|(_, live)| live.waits().is_none());
+            let oldest = running.map(|(_, live)| live.heard.elapsed()).max();
+            answer.set(&gauges::HEARTBEAT_AGE, [], oldest.unwrap_or_default().as_secs_f64());
+            for (place, count) in &state.sandboxes {
+                answer.add_at(&gauges::PLACE_SANDBOXES, place, *count);
+            }
+        }
+        self.places.write_metrics(answer);
     }
 
     /// Makes the settle loop look soon for something to clear away.
@@ -358,6 +391,7 @@ impl Orchestrator {
             }
             match self.store.replace_run(&job, &run, revision).await {
                 Ok(()) => {
+                    metrics::job_changed(&job, &before, &run);
                     self.changed(&before, &run, job.id);
                     let revision = revision + 1;
                     return Ok(Some(Ok(StoredRun {

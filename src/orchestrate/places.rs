@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::IsolationSettings,
     host,
+    metrics::{Answer, gauges},
     sandbox::{Capacity, Driver},
 };
 
@@ -52,6 +53,8 @@ struct Place {
     /// Whether it comes from the record of a remote build node.
     is_node: bool,
     seen: Mutex<Seen>,
+    /// Its resources as of the last look; none if it did not say then.
+    capacity: Mutex<Option<Capacity>>,
     /// Whether a look at it is under way.
     looking: AtomicBool,
 }
@@ -94,6 +97,21 @@ struct OwnPlace {
     has_machines: bool,
     #[serde(flatten)]
     seen: Seen,
+}
+
+/// What the last look at a place found.
+#[derive(Debug, Clone)]
+pub struct SeenPlace {
+    /// Its name.
+    pub name: String,
+    /// The architecture of its CPUs.
+    pub arch: Arch,
+    /// Whether it was looked at.
+    pub is_known: bool,
+    /// Whether it can make sandboxes of some kind.
+    pub is_usable: bool,
+    /// Its resources, if it said.
+    pub capacity: Option<Capacity>,
 }
 
 /// The decision on a job that needs a place.
@@ -193,6 +211,34 @@ impl Places {
         let all = self.all().into_iter();
         all.map(|place| (place.name.clone(), Arc::clone(&place.driver)))
             .collect()
+    }
+
+    /// Writes into an answer what the last look at each place found.
+    pub fn write_metrics(&self, answer: &mut Answer) {
+        for seen in self.look_back().iter().filter(|seen| seen.is_known) {
+            answer.add_at(&gauges::PLACE_USABLE, &seen.name, u64::from(seen.is_usable));
+            if let Some(capacity) = seen.capacity {
+                answer.add_at(&gauges::PLACE_CPUS, &seen.name, capacity.cpus.into());
+                answer.add_at(&gauges::PLACE_MEMORY, &seen.name, capacity.memory);
+                answer.add_at(&gauges::PLACE_DISK_FREE, &seen.name, capacity.disk_free);
+            }
+        }
+    }
+
+    /// What the last look at each place found, of those that are there.
+    pub fn look_back(&self) -> Vec<SeenPlace> {
+        let all = self.all().into_iter().filter(|place| place.driver.is_there());
+        all.map(|place| {
+            let seen = place.seen().clone();
+            SeenPlace {
+                name: place.name.clone(),
+                arch: seen.offers.arch,
+                is_known: seen.kernels,
+                is_usable: seen.offers.shared_kernel.is_ok() || seen.offers.own_kernel.is_ok(),
+                capacity: *place.capacity.lock().unwrap_or_else(PoisonError::into_inner),
+            }
+        })
+        .collect()
     }
 
     /// Whether every server reaches the sandboxes of a place.
@@ -430,6 +476,7 @@ impl Place {
             driver,
             is_node,
             seen: Mutex::new(seen),
+            capacity: Mutex::default(),
             looking: AtomicBool::new(false),
         }
     }
@@ -473,6 +520,7 @@ impl Place {
     /// Finds out what the place offers.
     async fn try_out(&self, before: &Seen, arch: Arch, machines: bool) -> Seen {
         let capacity = self.driver.capacity().await;
+        self.note_capacity(capacity.as_ref().ok().copied());
         let shared_kernel = self.driver.shared_kernel().await;
         let own_kernel = if machines {
             self.driver.own_kernel().await
@@ -492,8 +540,13 @@ impl Place {
         }
     }
 
+    fn note_capacity(&self, capacity: Option<Capacity>) {
+        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner) = capacity;
+    }
+
     /// An offer of nothing, for this reason.
     fn nothing(&self, before: &Seen, arch: Arch, machines: bool, why: &Failure) -> Seen {
+        self.note_capacity(None);
         let mut why = why.clone();
         if why.code == Code::NotEquipped {
             why.detail = format!("{} is {arch}, and {}", self.name, why.detail);

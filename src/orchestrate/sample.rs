@@ -11,7 +11,10 @@ use kiln_records::{
 use sha2::{Digest, Sha256};
 
 use super::{ask::record_like, orchestrator::Orchestrator};
-use crate::store::{StoreError, StoredRun};
+use crate::{
+    metrics,
+    store::{StoreError, StoredRun},
+};
 
 impl Orchestrator {
     /// Makes a job that verifies the twins of a build that has succeeded, if it is in the sample: of the same
@@ -44,8 +47,9 @@ impl Orchestrator {
         let mut record = record_like(job, id);
         record.image_root_archive_name.push_str("-verification");
         match self.store.insert_run(&record, &Run::new(plan)).await {
+            Ok(()) => metrics::job_asked(&record),
             // Another server was faster.
-            Ok(()) | Err(StoreError::Exists) => {}
+            Err(StoreError::Exists) => {}
             Err(error) => return Err(error.into()),
         }
         self.say(job.id, format!("its native twins are verified by job {id}"))

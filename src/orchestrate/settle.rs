@@ -3,7 +3,7 @@
 //! objects there.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -15,6 +15,7 @@ use tracing::Instrument;
 
 use super::{job_span, launch::since, live::Live, log_artifact::packed_log, orchestrator::Orchestrator};
 use crate::{
+    metrics::{self, Swept},
     sandbox::{Driver, Evidence, SandboxState, Scratch},
     store::{StoreError, StoredRun},
 };
@@ -139,7 +140,7 @@ impl Orchestrator {
     }
 
     /// Whether this process reaches the sandbox of a job, or what it left.
-    fn reaches(&self, run: &Run) -> bool {
+    pub fn reaches(&self, run: &Run) -> bool {
         let place = run.plan.place.as_deref();
         run.owner == Some(self.id) || place.is_some_and(|place| self.places.is_shared(place))
     }
@@ -301,6 +302,7 @@ impl Orchestrator {
         let are_all = left.len() < usize::try_from(LOGS_AT_ONCE).unwrap_or(usize::MAX);
         for job in left {
             self.drop_log(job).await?;
+            metrics::swept(Swept::Log);
         }
         if are_all {
             self.state().logs_searched = Some(Instant::now());
@@ -317,9 +319,16 @@ impl Orchestrator {
     async fn sweep_sandboxes(&self) -> Result<(), Failure> {
         // A place that does not answer does not keep the others from being swept.
         let mut outcome = Ok(());
+        let mut found = BTreeMap::new();
         for (place, driver) in self.places.drivers() {
-            outcome = outcome.and(self.sweep_place(&place, driver.as_ref()).await);
+            match self.sweep_place(&place, driver.as_ref()).await {
+                Ok(sandboxes) => {
+                    found.insert(place, sandboxes);
+                }
+                Err(failure) => outcome = outcome.and(Err(failure)),
+            }
         }
+        self.state().sandboxes = found;
         outcome
     }
 
@@ -335,12 +344,15 @@ impl Orchestrator {
             .collect();
         for job in there.iter().filter(|job| !wanted.contains(job)) {
             self.doors.close(*job)?;
+            metrics::swept(Swept::Sockets);
         }
         Ok(())
     }
 
-    pub(super) async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<(), Failure> {
+    /// Removes the sandboxes at a place that no job needs any more. Returns how many were there before.
+    pub(super) async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<u64, Failure> {
         let listed = driver.list().await?;
+        let count = listed.len() as u64;
         // Jobs are read after sandboxes: a job that arrived in between has its row by now.
         let open = self.store.open_runs().await?;
         let wanted: HashSet<JobId> = open
@@ -370,7 +382,7 @@ impl Orchestrator {
             self.state().starting.remove(&job);
             removed?;
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Removes what remains of a sandbox. The caller makes sure that it is not started meanwhile.
@@ -380,7 +392,9 @@ impl Orchestrator {
             return Ok(());
         }
         tracing::info!(place, "removing what a sandbox left");
-        driver.destroy(job, Scratch::Remove).await
+        driver.destroy(job, Scratch::Remove).await?;
+        metrics::swept(Swept::Sandbox);
+        Ok(())
     }
 
     /// Whether the files of a job that has ended are still kept.

@@ -25,6 +25,7 @@ use kiln_s3::EmbeddedS3;
 use crate::{
     artifacts::{ArtifactStore, S3Settings},
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings, WatchSettings},
+    metrics::Answer,
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
         agents::Agents, toolbox::tests::toolbox,
@@ -548,6 +549,14 @@ async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
         reason.starts_with("its last try failed; the next one starts in "),
         "{reason}"
     );
+    // Operators see the same, without another look at the jobs.
+    let mut answer = Answer::default();
+    server.orchestrator.write_metrics(&mut answer);
+    let text = answer.text();
+    assert!(text.contains("kiln_queue_jobs{reason=\"rest\"} 1\n"), "{text}");
+    let is_counted = |blame| !text.contains(&format!("kiln_job_attempts_failed_total{{blame=\"{blame}\"}} 0\n"));
+    assert!(["place", "killed"].into_iter().any(is_counted), "{text}");
+    assert!(text.contains("kiln_job_queue_duration_seconds_count"), "{text}");
 }
 
 #[tokio::test]

@@ -325,6 +325,16 @@ pub enum Kernel {
 }
 
 impl DriverKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::Namespace,
+        Self::Microvm,
+        Self::Docker,
+        Self::Kata,
+        Self::Kubernetes,
+        Self::KubernetesVm,
+    ];
+
     /// Its name, as in the API.
     pub fn name(self) -> &'static str {
         match self {

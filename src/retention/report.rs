@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::choose::Kept;
+use crate::metrics;
 
 /// What a pass removed, or would remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -77,6 +78,22 @@ pub(super) enum Kind {
     Toolbox,
 }
 
+impl Kind {
+    /// Its name, as in a report.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::DeletedImage => "deleted_image",
+            Self::DeletedRecipe => "deleted_recipe",
+            Self::DeletedPublicKey => "deleted_public_key",
+            Self::Job => "job",
+            Self::Upload => "upload",
+            Self::Package => "package",
+            Self::Toolbox => "toolbox",
+        }
+    }
+}
+
 /// Why something goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -135,6 +152,9 @@ impl Pruned {
     }
 
     pub(super) fn remove(&mut self, removed: Removed) {
+        if !self.dry_run {
+            metrics::retention_removed(removed.kind.name(), removed.bytes);
+        }
         self.freed_bytes += removed.bytes;
         self.removed.push(removed);
     }
@@ -149,6 +169,7 @@ impl Pruned {
 
     pub(super) fn fail(&mut self, what: impl std::fmt::Display) {
         tracing::warn!("{what}");
+        metrics::retention_problem();
         self.problems.push(what.to_string());
     }
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kiln_records::{Code, Failure, Job, JobId};
+use kiln_records::{Code, Failure, Job, JobId, Moment};
 use kiln_s3::EmbeddedS3;
 use reqwest::Url;
 use tokio::{net::UnixListener, task::JoinSet, time::Instant};
@@ -125,6 +125,8 @@ impl Local {
             artifacts: artifacts.clone(),
             orchestrator: orchestrator.clone(),
             asker: Arc::clone(&asker),
+            data_dir: config.data_dir.clone(),
+            started: Moment::now(),
             upload_bytes: config.limits.upload_bytes.0,
             public_url: config.server.public_url.clone(),
             remote_nodes: node_login(&config),

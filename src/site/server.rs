@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use axum::{Extension, Router};
-use kiln_records::{Code, Failure};
+use kiln_records::{Code, Failure, Moment};
 use kiln_s3::EmbeddedS3;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use crate::{
     api::{
         self, Api, Shared,
         auth::{Auth, Trust, oidc::Oidc},
+        connections::ApiPlaces,
         limits::Limits,
         orphans,
         serve::{self, Sockets},
@@ -29,6 +30,9 @@ use crate::{
 
 /// The interval between searches for objects that no record names any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(67);
+
+/// The most connections to the addresses of metrics: these must answer when those of the API have no place left.
+const METRICS_CONNECTIONS: usize = 32;
 
 /// A server with open sockets. It answers once it runs.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ struct Joined {
     sockets: Sockets,
     /// The sockets whose callers need no token.
     trusted: Sockets,
+    /// The sockets that serve metrics alone, and what they serve.
+    metrics: (Sockets, Router),
     certificate: Option<Certificate>,
     oidc: Option<Arc<Oidc>>,
     embedded: Option<EmbeddedS3>,
@@ -87,6 +93,11 @@ impl Server {
         self.joined.trusted.addresses()
     }
 
+    /// The addresses that serve metrics alone.
+    pub fn metrics_addresses(&self) -> &[SocketAddr] {
+        self.joined.metrics.0.addresses()
+    }
+
     /// The address of the embedded S3 service, if used.
     pub fn embedded_s3(&self) -> Option<String> {
         self.joined.embedded.as_ref().map(EmbeddedS3::endpoint)
@@ -115,6 +126,7 @@ impl Joined {
         let certificate = certificate(config)?;
         let sockets = Sockets::open(&config.server.listen.0).await?;
         let trusted = Sockets::open(&config.trusted_listener.listen.0).await?;
+        let metrics = Sockets::open(&config.metrics.listen.0).await?;
         let (artifacts, embedded) = served_artifact_store(config).await?;
         let hosts = config.server.hosts.clone();
         let auth = match config.access() {
@@ -155,6 +167,8 @@ impl Joined {
             artifacts: artifacts.clone(),
             orchestrator,
             asker,
+            data_dir: config.data_dir.clone(),
+            started: Moment::now(),
             upload_bytes: config.limits.upload_bytes.0,
             public_url: config.server.public_url.clone(),
             remote_nodes: node_login(config),
@@ -168,9 +182,17 @@ impl Joined {
             schedule_changed: Arc::default(),
         });
         let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
+        let metrics_auth = match &config.metrics.token_file {
+            Some(path) => Auth::token_file(path.clone(), &config.limits),
+            // The configuration is refused with other addresses than those of this host.
+            None => Auth::open(config.server.hosts.clone(), &config.limits),
+        };
+        let limits = Limits::from(&config.limits);
+        let metrics_app = serve::metrics_app(api.clone().metrics_router(), metrics_auth, limits);
         Ok(Self {
             sockets,
             trusted,
+            metrics: (metrics, metrics_app),
             certificate,
             oidc,
             embedded,
@@ -184,6 +206,7 @@ impl Joined {
         let Self {
             sockets,
             trusted,
+            metrics: (metrics, metrics_app),
             certificate,
             oidc,
             embedded,
@@ -223,10 +246,17 @@ impl Joined {
                 "callers need no token there"
             );
         }
+        let metrics_certificate = if config.metrics.listen.are_loopback() {
+            None
+        } else {
+            self::certificate(config)?
+        };
         let serving = async {
             let places = Descriptors::of_this_process().api();
             let open = trusted.serve(app.clone().layer(Extension(rule)), None, &places, stop);
-            futures::future::try_join(sockets.serve(app, certificate, &places, stop), open)
+            let metrics_places = ApiPlaces::new(METRICS_CONNECTIONS);
+            let metrics = metrics.serve(metrics_app, metrics_certificate, &metrics_places, stop);
+            futures::future::try_join3(sockets.serve(app, certificate, &places, stop), open, metrics)
                 .await
                 .map(drop)
         };

@@ -15,6 +15,7 @@
 mod fault;
 mod feed;
 mod logs;
+mod measured;
 mod postgres;
 mod sets;
 mod sqlite;

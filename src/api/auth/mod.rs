@@ -10,6 +10,7 @@ mod trust;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -20,6 +21,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kiln_records::{Moment, Role};
+use sha2::{Digest, Sha256};
 
 use self::{oidc::Oidc, policy::Need, token::TokenText, trust::Named};
 pub use self::{
@@ -33,7 +35,7 @@ use super::{
     request_log::Caller,
 };
 use crate::{
-    config::LimitSettings,
+    config::{LimitSettings, is_token},
     store::{SharedStore, StoreError},
 };
 
@@ -61,6 +63,8 @@ enum Door {
         tokens: SharedStore,
         oidc: Option<Arc<Oidc>>,
     },
+    /// Callers with the token in this file may enter.
+    TokenFile(PathBuf),
 }
 
 /// The reason for turning a caller away.
@@ -103,6 +107,11 @@ impl Auth {
             gate.is_catalogue_public = is_public;
         }
         self
+    }
+
+    /// Admits callers with the token in this file, to read.
+    pub fn token_file(path: PathBuf, limits: &LimitSettings) -> Self {
+        Self::new(Door::TokenFile(path), Vec::new(), limits)
     }
 
     fn new(door: Door, hosts: Vec<String>, limits: &LimitSettings) -> Self {
@@ -213,6 +222,7 @@ async fn identify(gate: &Gate, need: Need, asked: &Asked<'_>) -> Result<Option<P
     let (tokens, oidc) = match &gate.door {
         Door::Open if named.is_here(&gate.hosts) => return Ok(Some(Principal::local())),
         Door::Open => return Err(Refusal::NotHere),
+        Door::TokenFile(path) => return of_file(path, bearer(headers)?).await.map(Some),
         Door::Guarded { .. } if need == Need::Nothing => return Ok(None),
         Door::Guarded { tokens, oidc } => (tokens, oidc),
     };
@@ -238,6 +248,28 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(token.trim()),
         _ => Err(wrong),
     }
+}
+
+/// The holder of the token in a file.
+async fn of_file(path: &Path, given: &str) -> Result<Principal, Refusal> {
+    let text = fs_err::tokio::read_to_string(path).await.map_err(|error| {
+        tracing::warn!("callers are turned away, because their token cannot be read: {error}");
+        Refusal::Unavailable("The token cannot be checked now.")
+    })?;
+    let token = text.trim();
+    if !is_token(token) {
+        tracing::warn!("callers are turned away: {} has no token", path.display());
+        return Err(Refusal::Unavailable("The token cannot be checked now."));
+    }
+    // The time that it takes to compare digests says nothing about the token.
+    if Sha256::digest(token) != Sha256::digest(given) {
+        return Err(Refusal::Wrong("The token is not valid."));
+    }
+    Ok(Principal {
+        name: "metrics".to_owned(),
+        role: Role::Read,
+        kind: PrincipalKind::Network,
+    })
 }
 
 /// The holder of one of Kiln's own tokens.

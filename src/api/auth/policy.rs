@@ -37,6 +37,7 @@ pub fn need(method: &Method, path: &str) -> Need {
     let look = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     match parts.as_slice() {
         ["healthz", "live" | "ready"] | ["version" | "openapi.json" | "docs"] | ["docs", ..] if look => Need::Nothing,
+        ["metrics"] if look => Need::Role(Role::Read),
         ["v3", "remote-build-nodes", ..] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["v3", "deleted", kind, rest @ ..] if DELETED.contains(kind) => Need::Role(record(method, look, rest)),
         ["v2" | "v3", kind, rest @ ..] | [kind, rest @ ..] if RECORDS.contains(kind) => {
@@ -111,7 +112,7 @@ mod tests {
             ("/kiln/v1/catalogue/../jobs", "admin"),
             ("/kiln/v1/catalogue/n/versions/../../../v3/images", "admin"),
             ("/", "admin"),
-            ("/metrics", "admin"),
+            ("/metrics", "read"),
             ("/v4/images", "admin"),
             ("/v2/deleted/images", "admin"),
             ("/v3/deleted/jobs", "admin"),
@@ -153,6 +154,8 @@ mod tests {
             ("POST", "/kiln/v1/jobs/1/cancel", "write"),
             ("DELETE", "/kiln/v1/schedules/1", "write"),
             ("POST", "/version", "admin"),
+            ("POST", "/metrics", "admin"),
+            ("GET", "/metrics/x", "admin"),
             ("DELETE", "/healthz/live", "admin"),
             ("POST", "/docs", "admin"),
             ("BREW", "/v3/images", "admin"),

@@ -8,11 +8,14 @@ use kiln_records::{
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
 
-use crate::orchestrate::{
-    admit::{Asked, Limits, needs},
-    orchestrator::Orchestrator,
-    places::Decision,
-    shell_ports::show_shell,
+use crate::{
+    metrics,
+    orchestrate::{
+        admit::{Asked, Limits, needs},
+        orchestrator::Orchestrator,
+        places::Decision,
+        shell_ports::show_shell,
+    },
 };
 
 /// The number of past builds of a recipe that tell what the next one will need.
@@ -127,6 +130,10 @@ impl Orchestrator {
             self.show_life().await?;
         }
         self.store.insert_run(&job, &run).await?;
+        metrics::job_asked(&job);
+        if run.state.is_final() {
+            metrics::job_ended(&job, &run);
+        }
         match decision {
             Decision::Refused(failure) => {
                 self.say(job.id, format!("error: {failure}")).await;

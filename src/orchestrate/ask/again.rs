@@ -7,6 +7,7 @@ use kiln_records::{
 };
 
 use crate::{
+    metrics,
     orchestrate::{orchestrator::Orchestrator, shell_ports::show_shell},
     store::StoredRun,
 };
@@ -98,6 +99,7 @@ impl Orchestrator {
             self.show_life().await?;
         }
         self.store.insert_run(&record, &new).await?;
+        metrics::job_asked(&record);
         self.wake.launch.notify_one();
         Ok(record)
     }

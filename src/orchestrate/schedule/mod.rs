@@ -28,6 +28,7 @@ use super::{
     ask::{Ask, Asker, NewJob},
     job_span,
 };
+use crate::metrics;
 use crate::store::{Collection, SharedStore, Side, StoreError, Stored};
 
 /// The longest time between two passes: another server may have made a schedule, and the clock may have been set.
@@ -196,7 +197,14 @@ impl Scheduler {
             let stored = self
                 .store()
                 .replace_schedule(&claim.schedule, stored.revision, &claim.ticks);
-            unless_stale(stored.await)?;
+            if unless_stale(stored.await)? {
+                for tick in &claim.ticks {
+                    count(tick);
+                    if due::is_missed(tick) {
+                        metrics::schedule_run("missed");
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -238,6 +246,9 @@ impl Scheduler {
         }
         for tick in verdict.ticks {
             let is_settled = self.store().settle_tick(&tick).await?;
+            if is_settled {
+                count(&tick);
+            }
             if is_settled && tick.outcome == Outcome::Making {
                 self.make(&schedule, tick, now).await?;
             }
@@ -270,7 +281,9 @@ impl Scheduler {
                 }
             }
         };
-        self.store().settle_tick(&tick).await?;
+        if self.store().settle_tick(&tick).await? {
+            count(&tick);
+        }
         Ok(tick)
     }
 
@@ -355,6 +368,14 @@ impl Scheduler {
                 false
             }
         }
+    }
+}
+
+/// Counts a tick that has just got its outcome.
+fn count(tick: &Tick) {
+    match tick.outcome {
+        Outcome::Made | Outcome::Skipped | Outcome::Failed => metrics::schedule_run(tick.outcome.name()),
+        Outcome::Waiting | Outcome::Making | Outcome::Ended => {}
     }
 }
 

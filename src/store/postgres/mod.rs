@@ -12,7 +12,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow},
 };
 
-use super::{Lock, News, PlaceLock, Result, StoreError, fault};
+use super::{Lock, News, PlaceLock, Result, StoreError, fault, measured};
 
 /// How long to wait for the server, or for a free connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,17 +52,17 @@ struct Readers(Pool<Postgres>);
 impl Readers {
     /// The rows that a statement finds.
     async fn fetch_all<'q>(&self, query: impl Execute<'q, Postgres> + 'q) -> sqlx::Result<Vec<PgRow>> {
-        self.0.fetch_all(query).await
+        measured::read(self.0.fetch_all(query)).await
     }
 
     /// The row that a statement finds, if it finds one.
     async fn fetch_optional<'q>(&self, query: impl Execute<'q, Postgres> + 'q) -> sqlx::Result<Option<PgRow>> {
-        self.0.fetch_optional(query).await
+        measured::read(self.0.fetch_optional(query)).await
     }
 
     /// The row that a statement always finds.
     async fn fetch_one<'q>(&self, query: impl Execute<'q, Postgres> + 'q) -> sqlx::Result<PgRow> {
-        self.0.fetch_one(query).await
+        measured::read(self.0.fetch_one(query)).await
     }
 }
 
@@ -130,21 +130,25 @@ impl PostgresStore {
     where
         W: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T>>,
     {
-        let mut db = self
-            .pool
-            .begin_with(match lock {
-                Lock::Shared => BEGIN_SHARED,
-                Lock::Alone => BEGIN_ALONE,
-            })
-            .await?;
-        let answer = work(&mut db).await?;
-        db.commit().await?;
-        Ok(answer)
+        let written = async {
+            let mut db = self
+                .pool
+                .begin_with(match lock {
+                    Lock::Shared => BEGIN_SHARED,
+                    Lock::Alone => BEGIN_ALONE,
+                })
+                .await?;
+            let answer = work(&mut db).await?;
+            db.commit().await?;
+            Ok(answer)
+        };
+        measured::write(written).await
     }
 
     /// Runs one statement that writes. Returns the number of changed rows.
     async fn write_one(&self, mut statement: sqlx::QueryBuilder<Postgres>) -> Result<u64> {
-        Ok(statement.build().execute(&self.pool).await?.rows_affected())
+        let written = async { Ok(statement.build().execute(&self.pool).await?.rows_affected()) };
+        measured::write(written).await
     }
 
     /// As [`Self::write`]: the disk is the database server's business.

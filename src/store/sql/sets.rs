@@ -40,7 +40,10 @@ impl Sets for ThisStore {
     async fn sets_to_look_at(&self, now: Moment, limit: u32) -> Result<Vec<Stored<ImageSet>>> {
         let rows = self.readers().fetch_all(to_look_at(now, limit).build()).await?;
         // A set that a server of a later version has written is that server's to look at, and keeps no other waiting.
-        let read = rows.iter().map(read_stored).filter(|read| !matches!(read, Err(StoreError::Damaged(_))));
+        let read = rows
+            .iter()
+            .map(read_stored)
+            .filter(|read| !matches!(read, Err(StoreError::Damaged(_))));
         read.collect()
     }
 

@@ -18,7 +18,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use super::{Lock, News, PlaceLock, Result, fault};
+use super::{Lock, News, PlaceLock, Result, fault, measured};
 
 /// How long a statement waits for another process to finish writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -93,7 +93,7 @@ impl SqliteStore {
     {
         match self.reserve.room() {
             // A closed database has no log, and says itself that it is closed.
-            Err(error) if !self.writer.is_closed() => Err(self.file.fault(error)),
+            Err(error) if !self.writer.is_closed() => measured::write(async { Err(self.file.fault(error)) }).await,
             _ => self.write_from_reserve(lock, work).await,
         }
     }
@@ -105,7 +105,7 @@ impl SqliteStore {
         T: Send + 'static,
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.writer.write(work).await
+        measured::write(self.writer.write(work)).await
     }
 
     /// Runs one statement that writes. Returns the number of changed rows.

@@ -11,6 +11,8 @@ use sqlx::{
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::store::measured::read as measured;
+
 /// The number of connections, and so of concurrent reads.
 const COUNT: u32 = 2;
 
@@ -50,9 +52,12 @@ impl Readers {
 
     /// The rows that a statement finds.
     pub(super) async fn fetch_all<'q>(&self, query: impl Execute<'q, Sqlite> + 'q) -> sqlx::Result<Vec<SqliteRow>> {
-        let mut lent = self.lend().await?;
-        let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        connection.fetch_all(query).await
+        let read = async {
+            let mut lent = self.lend().await?;
+            let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+            connection.fetch_all(query).await
+        };
+        measured(read).await
     }
 
     /// The row that a statement finds, if it finds one.
@@ -60,9 +65,12 @@ impl Readers {
         &self,
         query: impl Execute<'q, Sqlite> + 'q,
     ) -> sqlx::Result<Option<SqliteRow>> {
-        let mut lent = self.lend().await?;
-        let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        connection.fetch_optional(query).await
+        let read = async {
+            let mut lent = self.lend().await?;
+            let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+            connection.fetch_optional(query).await
+        };
+        measured(read).await
     }
 
     /// The row that a statement always finds.
