@@ -614,6 +614,69 @@ codes! {
         "a record was changed by another server or request at the same time",
         "read it again, and repeat the change if it is still needed";
 
+    ["Registries", "[registries.md](registries.md) describes the commands. Where one of them fails, no tag was set or moved."]
+    RegistryReference = "registry_reference", 422, Refused, Lasting,
+        "the name of an image, or of a registry, is malformed",
+        "`REGISTRY/NAME:TAG`, `REGISTRY/NAME@sha256:…` or `oci:DIR:TAG`";
+    RegistryUnreachable = "registry_unreachable", 502, Failed, Lasting,
+        "no connection to the registry can be made: its name, its port, its certificate, or it speaks no TLS",
+        "`--ca FILE` names the authority of its certificate; `--insecure` uses plain HTTP";
+    RegistryLost = "registry_lost", 502, Failed, Lasting,
+        "connections to the registry broke again and again",
+        "repeat the command: what the registry has is not sent again";
+    RegistryTimeout = "registry_timeout", 504, Failed, Lasting,
+        "the registry accepted or sent nothing for too long",
+        "repeat the command: what the registry has is not sent again";
+    RegistryUnauthorized = "registry_unauthorized", 401, Failed, Lasting,
+        "the registry wants a login, or does not accept the stored one",
+        "`kiln registry login REGISTRY`";
+    RegistryDenied = "registry_denied", 403, Failed, Lasting,
+        "the account at the registry lacks the right",
+        "ask for the right to push to the repository, or to pull from it";
+    RegistryMissing = "registry_missing", 404, Failed, Lasting,
+        "the registry or layout has no such image, or an image in it lacks one of its parts",
+        "`kiln inspect` shows what a name stands for";
+    RegistryRefused = "registry_refused", 502, Failed, Lasting,
+        "the registry refused a request",
+        "the message is from the registry";
+    RegistryBroken = "registry_broken", 502, Failed, Lasting,
+        "the registry reports a fault of its own, more than once",
+        "see the registry's log";
+    RegistryBusy = "registry_busy", 429, Failed, Lasting,
+        "the registry limits requests, and asks for more patience than the command has",
+        "try again after the time in the hint";
+    RegistryFull = "registry_full", 507, Failed, Lasting,
+        "the registry has no room, or the account's quota is used up",
+        "raise the quota, or delete images there";
+    RegistryAnswer = "registry_answer", 502, Failed, Lasting,
+        "an answer is too large or malformed, or contradicts the protocol",
+        "check that the address is a registry's";
+    RegistryRedirect = "registry_redirect", 502, Failed, Lasting,
+        "the registry leads to an address that it should not: the loopback, a private network, plain HTTP",
+        "[registries.md](registries.md#what-a-registry-cannot-do) has the rule";
+    RegistryDigest = "registry_digest", 502, Failed, Lasting,
+        "content has another digest or size than its name says",
+        "repeat; if it fails again, the registry or a cache before it is damaged";
+    RegistryMoved = "registry_moved", 409, Failed, Lasting,
+        "another client gave the tag to another image in the meantime",
+        "look at what has the tag now, and repeat if it is to be replaced";
+    RegistryGraph = "registry_graph", 422, Failed, Lasting,
+        "what belongs to an image is nested too deeply, or too much",
+        "copy the images that the index names one by one, by their digests";
+    RegistryLogin = "registry_login", 500, Failed, Lasting,
+        "the stored logins cannot be read or written, or a credential helper of Docker's fails",
+        "the message names the file or the helper";
+    LayoutUnusable = "layout_unusable", 500, Failed, Lasting,
+        "the directory is no OCI image layout, or cannot be read or written",
+        "the message gives the reason";
+    LayerUnmade = "layer_unmade", 500, Failed, Lasting,
+        "an image's root cannot become a layer: `sqfs2tar` is missing or fails, the root is too large, or its programs \
+         are of another architecture than the image",
+        "install `squashfs-tools-ng`; `kiln images update --arch` corrects an architecture";
+    MultiarchFailed = "multiarch_failed", 422, Failed, Lasting,
+        "`kiln check multiarch` found a fault",
+        "the table names each";
+
     ["Configuration and the rest", ""]
     ConfigUnreadable = "config_unreadable", 500, Failed, Lasting,
         "the file given by `--config` or `KILN_CONFIG` cannot be read",
