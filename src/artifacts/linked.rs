@@ -61,7 +61,7 @@ pub struct Listed {
     /// Its SHA-256 likewise, which manifests written by other tools lack.
     pub sha256: Option<String>,
     /// Its media type.
-    pub(super) media_type: String,
+    pub media_type: String,
     /// Its size in bytes, if the manifest has it.
     pub(super) size: Option<u64>,
     is_rootfs: bool,
@@ -122,9 +122,13 @@ impl ArtifactStore {
     }
 
     async fn read_manifest(&self, link: &Link) -> Result<Vec<Listed>, Unusable> {
-        self.manifest_text(link)
-            .await
-            .and_then(|text| listed(link, &text).map(|(listed, _)| listed))
+        self.read_whole_manifest(link).await.map(|(listed, _)| listed)
+    }
+
+    /// The entries of a manifest, and its bytes.
+    pub(super) async fn read_whole_manifest(&self, link: &Link) -> Result<(Vec<Listed>, Bytes), Unusable> {
+        let text = self.manifest_text(link).await?;
+        Ok((listed(link, &text)?.0, text))
     }
 
     /// The bytes of a manifest.
@@ -223,6 +227,7 @@ fn check_artifact(number: usize, artifact: &Value) -> Result<Listed, Fault> {
         media_type: media_type.to_owned(),
         size: members.get("size").and_then(Value::as_u64),
         is_rootfs: media_type.starts_with(ArtifactKind::Rootfs.media_type()),
+        media_type: media_type.to_owned(),
     })
 }
 

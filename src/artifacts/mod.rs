@@ -5,6 +5,7 @@
 //! machines that have no S3 service.
 
 mod accounts;
+mod downloads;
 mod job_objects;
 mod leftovers;
 mod linked;
@@ -24,6 +25,7 @@ mod upload;
 pub use self::{
     accounts::KeptAccount,
     leftovers::OpenUpload,
+    downloads::{Download, Downloads},
     linked::{Listed, Unusable},
     places::Misplaced,
     prove::MANIFEST,

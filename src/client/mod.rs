@@ -48,6 +48,8 @@ pub struct Client {
     http: reqwest::Client,
     /// Without the timeout of stalled answers, which runs while a body is still being sent.
     uploads: reqwest::Client,
+    /// For objects in S3, at addresses that the server gives: it is not told who asks.
+    objects: reqwest::Client,
     observer: Option<Observer>,
 }
 
@@ -132,7 +134,20 @@ impl Client {
                 .hint("install ca-certificates, or name your authority with --ca-file")
             })
         };
+        let mut objects = reqwest::Client::builder()
+            .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(Policy::none());
+        if server.is_loopback() {
+            objects = objects.no_proxy();
+        }
+        objects = match &authorities {
+            Some(authorities) => objects.tls_certs_merge(authorities.clone()),
+            None if !server.is_https() => objects.tls_certs_only([]),
+            None => objects,
+        };
         Ok(Self {
+            objects: build(objects)?,
             http: build(builder().read_timeout(IDLE_TIMEOUT))?,
             uploads: build(builder())?,
             server,
@@ -145,6 +160,11 @@ impl Client {
     pub fn observed_by(mut self, observer: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.observer = Some(Shared::new(observer));
         self
+    }
+
+    /// A client for objects at addresses that the server gives.
+    pub fn objects(&self) -> &reqwest::Client {
+        &self.objects
     }
 
     /// The server of this client.

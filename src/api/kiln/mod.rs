@@ -4,6 +4,7 @@ mod catalogue;
 mod channels;
 mod customize;
 mod exports;
+mod downloads;
 mod follow;
 mod jobs;
 mod logs;
@@ -32,6 +33,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::fail))
         .routes(routes!(customize::create))
         .routes(routes!(prune::look, prune::prune))
+        .routes(routes!(downloads::list))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))
         .routes(routes!(schedules::pause))
