@@ -58,10 +58,15 @@ fn help() {
           sandboxes           Manage the sandboxes kept by `kiln build --keep`
           doctor              Check whether this host can build images, and suggest remedies
           artifacts           Manage the artifacts of builds in S3
+          publish             Publish images under one tag of a registry
+          inspect             Show what a name in a registry stands for
+          mirror              Copy an image between registries and directories
+          check               Check images
+          registry            Manage the logins to registries
           serve               Run the server: the REST API of IMS and Kiln's own
           tokens              Manage the tokens for the API of `kiln serve`
           import              Import the records of another service
-          export              Export the records for another service
+          export              Export records for another service, or a rule for pods
           config              Check and show the configuration
           completions         Print a completion script for a shell
           man                 Write a manual page for each command

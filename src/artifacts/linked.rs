@@ -224,7 +224,6 @@ fn check_artifact(number: usize, artifact: &Value) -> Result<Listed, Fault> {
         path: path.to_owned(),
         md5: digest("md5").filter(|md5| !md5.is_empty()),
         sha256: digest("sha256").filter(|sha256| !sha256.is_empty()),
-        media_type: media_type.to_owned(),
         size: members.get("size").and_then(Value::as_u64),
         is_rootfs: media_type.starts_with(ArtifactKind::Rootfs.media_type()),
         media_type: media_type.to_owned(),

@@ -24,8 +24,8 @@ mod upload;
 
 pub use self::{
     accounts::KeptAccount,
-    leftovers::OpenUpload,
     downloads::{Download, Downloads},
+    leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,
     prove::MANIFEST,

@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 /// The groups of commands that only talk to a server.
-pub(super) const GROUPS: [&str; 15] = [
+pub(super) const GROUPS: [&str; 16] = [
     "customize",
     "shell",
     "recipes",
@@ -17,6 +17,7 @@ pub(super) const GROUPS: [&str; 15] = [
     "prune",
     "sets",
     "catalogue",
+    "publish",
     "ims",
     "login",
     "logout",

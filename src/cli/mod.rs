@@ -9,6 +9,7 @@ use crate::config::Config;
 use printer::Printer;
 
 mod artifacts;
+mod boot;
 mod build;
 mod catalogue;
 mod check;
@@ -27,6 +28,7 @@ mod image_files;
 mod image_source;
 mod images;
 mod ims;
+mod inspect;
 mod isolation;
 mod job_logs;
 mod job_options;
@@ -34,12 +36,16 @@ mod job_progress;
 mod jobs;
 mod login;
 mod man;
+mod mirror;
+mod multiarch;
 mod printer;
 mod progress;
 mod prune;
 mod public_keys;
+mod publish;
 mod recipes;
 mod records;
+mod registry;
 mod remote_build_nodes;
 mod sandboxes;
 mod schedules;
@@ -115,6 +121,15 @@ enum Command {
     /// Manage the artifacts of builds in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
+    /// Publish images under one tag of a registry.
+    Publish(publish::PublishArguments),
+    /// Show what a name in a registry stands for.
+    Inspect(inspect::InspectArguments),
+    /// Copy an image between registries and directories.
+    Mirror(mirror::MirrorArguments),
+    /// Manage the logins to registries.
+    #[command(subcommand)]
+    Registry(registry::RegistryCommand),
     /// Run the server: the REST API of IMS and Kiln's own
     Serve(serve::ServeArguments),
     /// Manage the tokens for the API of `kiln serve`.
@@ -123,7 +138,7 @@ enum Command {
     /// Import the records of another service.
     #[command(subcommand)]
     Import(transfer::ImportCommand),
-    /// Export the records for another service.
+    /// Export records for another service, or a rule for pods.
     #[command(subcommand)]
     Export(transfer::ExportCommand),
     /// Check and show the configuration.
@@ -186,6 +201,10 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Doctor(arguments) => arguments.run(&config()?, printer).await,
         Command::Sandboxes(command) => command.run(&config()?, printer).await,
         Command::Artifacts(command) => command.run(&config()?, printer).await,
+        Command::Publish(command) => command.run(&config, printer).await,
+        Command::Inspect(command) => command.run(printer).await,
+        Command::Mirror(command) => command.run(printer).await,
+        Command::Registry(command) => command.run(printer).await,
         Command::Serve(command) => command.run(&config()?, printer).await,
         Command::Tokens(command) => command.run(&config()?, printer).await,
         Command::Import(command) => command.run(&config()?, printer).await,

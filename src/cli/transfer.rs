@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use kiln_records::{Code, Failure};
 
-use super::printer::Printer;
+use super::{multiarch::AffinityArguments, printer::Printer};
 use crate::{
     config::Config,
     import::{self, Note},
@@ -24,6 +24,8 @@ pub(super) enum ImportCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExportCommand {
+    /// Print the node affinity for pods of an image in a registry.
+    Affinity(AffinityArguments),
     /// Export all records in the form in which an IMS stores them.
     Ims {
         /// The target directory; created if it does not exist.
@@ -55,7 +57,10 @@ impl ImportCommand {
 
 impl ExportCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        let ExportCommand::Ims { dir } = self;
+        let dir = match self {
+            ExportCommand::Affinity(arguments) => return arguments.run(printer).await,
+            ExportCommand::Ims { dir } => dir,
+        };
         let store = site::open_store(config).await?;
         let records = import::records_of(&store).await?;
         store.close().await;

@@ -3,8 +3,8 @@
 mod catalogue;
 mod channels;
 mod customize;
-mod exports;
 mod downloads;
+mod exports;
 mod follow;
 mod jobs;
 mod logs;

@@ -1,0 +1,147 @@
+//! `kiln publish`: images of several architectures under one tag of a registry. Talks to the server, S3 and the registry.
+
+use std::{path::PathBuf, sync::Arc as Shared};
+
+use clap::Args;
+use kiln_records::{ArtifactKind, Code, Failure, arch::Arch};
+use kiln_registry::{
+    Reference, Remote,
+    digest::Digest,
+    object::Object,
+    publish::{self, Artifact, Image, Published},
+};
+use reqwest::Url;
+
+use super::{
+    printer::Printer,
+    registry::RegistryOptions,
+    session::{ReadConfig, ServerOptions, Session},
+};
+use crate::client::{Data, collection::IMAGES};
+
+/// Publish images as one image of a registry, for every architecture that they have.
+#[derive(Debug, Args)]
+pub(super) struct PublishArguments {
+    /// The images, one for each architecture: ids, beginnings of ids, or names. Then the name to publish them as.
+    #[arg(required = true, num_args = 2.., value_names = ["IMAGE", "REGISTRY/NAME:TAG"])]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    registry: RegistryOptions,
+
+    #[command(flatten)]
+    options: ServerOptions,
+}
+
+impl PublishArguments {
+    pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
+        let Some((to, images)) = self.names.split_last() else {
+            return Err(Failure::new(Code::Usage, "nothing is to be published"));
+        };
+        // Before anything else: a mistake in it is the most likely one.
+        let to: Reference = to.parse()?;
+        let interrupted = super::signals::cancel_on_signal()?;
+        let work = async |session: &Session| {
+            let publishing = publish(session, images, &to, &self.registry);
+            let published = tokio::select! {
+                published = publishing => published?,
+                () = interrupted.cancelled() => {
+                    return Err(Failure::new(Code::Interrupted, "publishing was interrupted; no tag was set"));
+                }
+            };
+            if published.unchanged {
+                session.printer.note(format_args!("{to} is exactly this already"));
+            }
+            session.show(&data(&published)?)
+        };
+        self.options.with(config, printer, false, work).await
+    }
+}
+
+async fn publish(
+    session: &Session,
+    names: &[String],
+    to: &Reference,
+    options: &RegistryOptions,
+) -> Result<Published, Failure> {
+    let mut images = Vec::new();
+    for name in names {
+        for id in images_of(session, name).await? {
+            images.push(image(session, &id).await?);
+        }
+    }
+    let remote = Remote::open(&to.registry, &to.repository, &options.access()).await?;
+    let scratch = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
+    // Large files belong there rather than in /tmp, which may be memory.
+    let scratch = scratch.map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    publish::publish(&remote, &to.which, &images, &scratch, &options.notes(&session.printer)).await
+}
+
+/// The ids of the images that a name stands for. The one place where a name of several images would become them.
+async fn images_of(session: &Session, name: &str) -> Result<Vec<String>, Failure> {
+    Ok(vec![session.client.find(&IMAGES, name).await?.id])
+}
+
+/// An image, as the server describes it.
+async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
+    let answer = session.client.get(&["kiln", "v1", "images", id, "artifacts"]).await?;
+    let unknown = || {
+        Failure::new(
+            Code::ServerUnknown,
+            format!("the server does not say where the artifacts of {id} are"),
+        )
+    };
+    let text = |data: &Data, name: &str| data.text(name).map(str::to_owned).ok_or_else(unknown);
+    let digest = |hex: &str| format!("sha256:{hex}").parse::<Digest>().ok();
+    let mut artifacts = Vec::new();
+    for artifact in &answer.get("artifacts").clone().into_items() {
+        let media_type = text(artifact, "type")?;
+        let (size, path) = (artifact.number("size").ok_or_else(unknown)?, text(artifact, "path")?);
+        let url = Url::parse(&text(artifact, "url")?).map_err(|_| unknown())?;
+        artifacts.push(Artifact {
+            name: file_name(&media_type, &path).to_owned(),
+            digest: artifact.text("sha256").and_then(digest),
+            size: Some(size),
+            source: Shared::new(Object {
+                name: path,
+                url,
+                size,
+                http: session.client.objects().clone(),
+            }),
+            media_type,
+        });
+    }
+    let is_root = |artifact: &Artifact| artifact.media_type.starts_with(ArtifactKind::Rootfs.media_type());
+    let at = artifacts.iter().position(is_root).ok_or_else(unknown)?;
+    let rootfs = artifacts.remove(at);
+    Ok(Image {
+        name: text(&answer, "name")?,
+        arch: text(&answer, "arch")?.parse::<Arch>().map_err(|_| unknown())?,
+        // Moments are in UTC and do not say so.
+        created: format!("{}Z", text(&answer, "created")?.trim_end_matches("+00:00")),
+        manifest: answer.text("manifest_sha256").and_then(digest).ok_or_else(unknown)?,
+        rootfs,
+        boot: artifacts,
+    })
+}
+
+/// The name of an artifact's file: its kind's, or the one that it has in S3.
+fn file_name<'a>(media_type: &str, path: &'a str) -> &'a str {
+    let kinds = [
+        ArtifactKind::Rootfs,
+        ArtifactKind::Kernel,
+        ArtifactKind::Initrd,
+        ArtifactKind::BootParameters,
+    ];
+    let kind = kinds.into_iter().find(|kind| media_type.starts_with(kind.media_type()));
+    match kind {
+        Some(kind) => kind.key_name(),
+        None => path.rsplit('/').next().unwrap_or(path),
+    }
+}
+
+/// A result, as answers of servers are.
+fn data(published: &Published) -> Result<Data, Failure> {
+    let text = serde_json::to_vec(published).map_err(|error| Failure::new(Code::Format, error))?;
+    serde_json::from_slice(&text).map_err(|error| Failure::new(Code::Format, error))
+}
