@@ -16,10 +16,8 @@ mod imports;
 const ROWS: &[&[&str]] = &[
     &["client", "host", "metrics", "remote_nodes", "settings", "tls"],
     &["config", "sandbox", "store"],
-    &["artifacts"],
-    &["import", "orchestrate", "retention"],
     &["artifacts", "boot"],
-    &["import", "orchestrate"],
+    &["import", "orchestrate", "retention"],
     &["api"],
     &["site"],
     &["doctor"],

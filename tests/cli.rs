@@ -50,6 +50,8 @@ fn help() {
           shell               Log in to the shell of a job
           schedules           Manage the recurring jobs of a server
           prune               Remove what the retention rules of a server give up
+          sets                Manage the image sets of a server
+          catalogue           Find the images of complete sets, and move channels
           check               Check images
           ims                 Accept the commands of `cray ims`, such as `kiln ims images list`
           login               Store a server and the token for it
@@ -61,7 +63,6 @@ fn help() {
           publish             Publish images under one tag of a registry
           inspect             Show what a name in a registry stands for
           mirror              Copy an image between registries and directories
-          check               Check images
           registry            Manage the logins to registries
           serve               Run the server: the REST API of IMS and Kiln's own
           tokens              Manage the tokens for the API of `kiln serve`
@@ -118,6 +119,9 @@ fn help_of_build() {
                   Print all output of tools
               --name <NAME>
                   The image's name [default: the recipe's]
+              --image-set <NAME[@VERSION]>
+                  Also make the images a set of this name and version [default of the version: the time,
+                  UTC]
               --output <DIR>
                   Also write the artifacts to DIR/ARCH
               --keep

@@ -298,6 +298,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #ca_bundle =                                     # not set
         jwks_refresh = "1h"                              # default
 
+        [metrics]
+        listen = []                                      # default
+        #token_file =                                    # not set
+
         [limits]
         body_bytes = "1MiB"                              # default
         upload_bytes = "20GiB"                           # default
@@ -305,6 +309,9 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         burst = 10                                       # KILN__LIMITS__BURST
         failed_logins_per_minute = 20                    # default
         request_timeout = "1m"                           # default
+
+        [catalogue]
+        public = false                                   # default
 
         [log]
         format = "text"                                  # default

@@ -98,9 +98,9 @@ enum Command {
     Schedules(ims::Group<schedules::SchedulesCommand>),
     /// Remove what the retention rules of a server give up.
     Prune(prune::PruneArguments),
-    /// Manage the image sets of a server: one image for each of several architectures.
+    /// Manage the image sets of a server.
     Sets(ims::Group<sets::SetsCommand>),
-    /// Find the images of complete sets by name and architecture, and move the channels that lead to them.
+    /// Find the images of complete sets, and move channels.
     Catalogue(ims::Group<catalogue::CatalogueCommand>),
     /// Check images.
     Check(ims::Group<check::CheckCommand>),

@@ -91,6 +91,7 @@ impl Config {
             "server" => values(&self.server),
             "trusted_listener" => values(&self.trusted_listener),
             "limits" => values(&self.limits),
+            "metrics" => values(&self.metrics),
             "catalogue" => values(&self.catalogue),
             "log" => values(self.log.clone()),
             "auth" => values(&self.auth),
