@@ -9,7 +9,6 @@ use kiln_records::{
     arch::Arch,
     set::{ImageFile, Proof, name::check_name},
 };
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -40,7 +39,7 @@ impl ArtifactStore {
             path: link.path.clone(),
             cause,
         };
-        if let Some(named) = named.filter(|named| *named != Value::from(arch.name())) {
+        if let Some(named) = named.filter(|named| named.as_str() != Some(arch.name())) {
             return Err(malformed(format!("it is one for {named}, not for {arch}")));
         }
         if listed.len() > MOST_FILES {

@@ -98,17 +98,17 @@ impl RecipesCommand {
     pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
         match self {
             RecipesCommand::Common(command) => command.run(&RECIPES, session).await,
-            RecipesCommand::Create(recipe) => match recipe.from.clone() {
-                Some(path) => recipe.create_from(&path, session).await,
-                None => {
-                    if recipe.arch.len() > 1 {
-                        return Err(Failure::new(Code::Usage, "a link can be that of one recipe only")
-                            .hint("--from uploads an archive for each of several architectures"));
-                    }
-                    let arch = recipe.arch.first().copied();
-                    create(session, &RECIPES, &recipe.body(arch)?.into_value()).await
+            RecipesCommand::Create(recipe) => {
+                if let Some(path) = recipe.from.clone() {
+                    return recipe.create_from(&path, session).await;
                 }
-            },
+                if recipe.arch.len() > 1 {
+                    return Err(Failure::new(Code::Usage, "a link can be that of one recipe only")
+                        .hint("--from uploads an archive for each of several architectures"));
+                }
+                let arch = recipe.arch.first().copied();
+                create(session, &RECIPES, &recipe.body(arch)?.into_value()).await
+            }
             RecipesCommand::Update(change) => {
                 let body = Body::default()
                     .set("link", change.link.link())

@@ -135,7 +135,7 @@ impl SetsCommand {
             Self::List(list) => session.show_list(&SETS, client.list(&SETS, &list.into()).await?),
             Self::Describe(which) => {
                 let found = which.find(session).await?;
-                show(session, send(session, Method::GET, &found, None, None).await?)
+                show(session, &send(session, Method::GET, &found, None, None).await?)
             }
             Self::Create(set) => set.run(session).await,
             Self::AddArch(more) => more.run(session).await,
@@ -144,7 +144,7 @@ impl SetsCommand {
                 let found = rebuild.which.find(session).await?;
                 show(
                     session,
-                    send(session, Method::POST, &found, Some("rebuild"), None).await?,
+                    &send(session, Method::POST, &found, Some("rebuild"), None).await?,
                 )
             }
             Self::Delete(which) => {
@@ -165,21 +165,19 @@ impl WhichSet {
         };
         let versions = of_name(session, &SETS, &name).await?;
         let found = versions.iter().find(|set| set.text("version") == Some(&version));
-        match found.and_then(|set| set.text("id")) {
-            Some(id) => Ok(Found {
+        if let Some(id) = found.and_then(|set| set.text("id")) {
+            return Ok(Found {
                 id: id.to_owned(),
                 name: Some(self.set.clone()),
-            }),
-            None => {
-                let known: Vec<_> = versions.iter().filter_map(|set| set.text("version")).collect();
-                let failure = Failure::new(Code::RecordUnknown, format!("there is no set {}", self.set));
-                Err(if known.is_empty() {
-                    failure.hint("`kiln sets list` shows what there is")
-                } else {
-                    failure.hint(format!("there are the versions {}", known.join(", ")))
-                })
-            }
+            });
         }
+        let known: Vec<_> = versions.iter().filter_map(|set| set.text("version")).collect();
+        let failure = Failure::new(Code::RecordUnknown, format!("there is no set {}", self.set));
+        Err(if known.is_empty() {
+            failure.hint("`kiln sets list` shows what there is")
+        } else {
+            failure.hint(format!("there are the versions {}", known.join(", ")))
+        })
     }
 }
 
@@ -247,7 +245,7 @@ impl CreateSet {
             .into_value();
         show(
             session,
-            session.client.send(Method::POST, SETS.path, &[], Some(&body)).await?,
+            &session.client.send(Method::POST, SETS.path, &[], Some(&body)).await?,
         )
     }
 }
@@ -292,7 +290,7 @@ impl AddArch {
         let body = json!({ "arches": arches });
         show(
             session,
-            send(session, Method::POST, &found, Some("arches"), Some(&body)).await?,
+            &send(session, Method::POST, &found, Some("arches"), Some(&body)).await?,
         )
     }
 
@@ -368,9 +366,9 @@ async fn send(
 }
 
 /// Prints a set: for people as a matrix, for programs as it is.
-fn show(session: &Session, set: Data) -> Result<(), Failure> {
+fn show(session: &Session, set: &Data) -> Result<(), Failure> {
     if session.wants_data() {
-        return session.show(&set);
+        return session.show(set);
     }
     let text = |member| set.text(member).unwrap_or("-");
     session.printer.result(format_args!(

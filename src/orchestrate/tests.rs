@@ -44,6 +44,7 @@ mod runners;
 pub(super) mod s3_proxy;
 mod sample;
 mod servers;
+mod sets;
 
 /// A place that keeps each sandbox's spec and state in memory.
 #[derive(Debug)]

@@ -241,8 +241,8 @@ async fn channels_are_promoted_and_rolled_back() {
     // What is gone is neither promoted nor returned to.
     promote(&api, "stable", json!({"version": "1"})).await.problem(404);
     api.get(&format!("{CHANNELS}/n/other/history")).await.problem(404);
-    promote(&api, "latest", json!({"version": "2"})).await.problem(422);
-    promote(&api, "%3Cb%3E", json!({"version": "2"})).await.problem(422);
+    promote(&api, "latest", json!({"version": "2"})).await.problem(409);
+    promote(&api, "%3Cb%3E", json!({"version": "2"})).await.problem(404);
     promote(&api, "stable", json!({"version": "a/b"})).await.errors();
 }
 

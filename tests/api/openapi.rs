@@ -197,6 +197,22 @@ async fn settings(api: &Server) -> String {
         "(GET|PATCH|POST) /kiln/v1/schedules/\\{id\\}.*",
         &format!("parameters = {{ id = '{schedule}' }}\n{accepted} = ['2xx', '400', '422']"),
     );
+    // Nor whether there are the recipes and images of a set, nor which sets are complete.
+    let arches = json!([{"arch": "x86_64", "image_id": image["id"]}]);
+    let set = id_of(
+        &api.make("/kiln/v1/sets", json!({"name": "n", "version": "1", "arches": arches}))
+            .await,
+    );
+    let refused = "['2xx', '3xx', '400', '404', '409', '422']";
+    operation("POST /kiln/v1/sets", &format!("{accepted} = {refused}"));
+    operation(
+        "(GET|POST) /kiln/v1/sets/\\{id\\}.*",
+        &format!("parameters = {{ id = '{set}' }}\n{accepted} = {refused}"),
+    );
+    operation(
+        "[A-Z]+ /kiln/v1/(catalogue|channels|exports)/.*",
+        &format!("{accepted} = {refused}"),
+    );
     for kind in KINDS {
         let id = match kind {
             "recipes" => id_of(&api.recipe(json!({})).await),

@@ -434,8 +434,8 @@ impl From<CatalogueRefusal> for Problem {
             | CatalogueRefusal::NoFile { .. } => Self::new(StatusCode::NOT_FOUND, refusal),
             CatalogueRefusal::Incomplete { .. }
             | CatalogueRefusal::Raced { .. }
-            | CatalogueRefusal::NothingBefore(..) => Self::conflict(refusal),
-            CatalogueRefusal::Automatic => Self::unprocessable(refusal),
+            | CatalogueRefusal::NothingBefore(..)
+            | CatalogueRefusal::Automatic => Self::conflict(refusal),
             CatalogueRefusal::Store(error) => error.into(),
         }
     }

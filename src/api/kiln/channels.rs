@@ -152,15 +152,16 @@ pub(super) async fn withdraw(
 ///
 /// # Errors
 ///
-/// 422 for a channel that cannot be.
+/// 404 for a channel that cannot be.
 fn change(
     name: String,
     channel: String,
     after: Option<u32>,
     principal: Option<Extension<Principal>>,
 ) -> Result<ChannelChange> {
-    check_name(&name).map_err(|why| Problem::unprocessable(format_args!("The name of the set: {why}")))?;
-    check_channel(&channel).map_err(|why| Problem::unprocessable(format_args!("The channel: {why}")))?;
+    let unknown = |why: &str| Problem::new(StatusCode::NOT_FOUND, format_args!("There is no such channel: {why}"));
+    check_name(&name).map_err(unknown)?;
+    check_channel(&channel).map_err(unknown)?;
     Ok(ChannelChange {
         name,
         channel,

@@ -78,7 +78,7 @@ pub(super) struct ReleaseImage {
 #[expect(dead_code, reason = "documentation; named() reads them")]
 pub(super) struct ExportParameters {
     /// The name of the sets.
-    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._~-]*$")]
+    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9._~-]*$")]
     name: String,
     /// `single` for one entry for each architecture, as before several could share one.
     #[param(nullable = false, pattern = "^(single|multi)$")]

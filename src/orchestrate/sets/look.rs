@@ -65,7 +65,9 @@ impl Sets {
                 .map(|(arch, image)| async move { Ok::<_, StoreError>((arch, self.read(image, arch, now).await?)) });
             for (arch, image) in try_join_all(reading).await? {
                 let member = set.members.iter_mut().find(|member| member.arch == arch);
-                member.into_iter().for_each(|member| member.image = Some(image.clone()));
+                if let Some(member) = member {
+                    member.image = Some(image);
+                }
             }
             let judged = self.judge(&set).await?;
             note_state(&mut set, &judged, now);

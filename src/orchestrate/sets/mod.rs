@@ -206,7 +206,9 @@ impl Sets {
         self.put(&mut set, &missing, now).await?;
         for one in wanted {
             let known = set.members.iter_mut().find(|member| member.arch == one.arch);
-            known.into_iter().for_each(|member| member.required = one.required);
+            if let Some(member) = known {
+                member.required = one.required;
+            }
         }
         if set.members.iter().any(|member| member.required) {
             Ok(set)

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Site {
-    fn asker(&self, server: Option<&Server>) -> Asker {
+    pub(super) fn asker(&self, server: Option<&Server>) -> Asker {
         Asker {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
@@ -25,7 +25,7 @@ impl Site {
     }
 
     /// Adds a recipe of an architecture, whose archive is in S3.
-    async fn recipe(&self, arch: Arch, recipe_type: RecipeType) -> RecipeId {
+    pub(super) async fn recipe(&self, arch: Arch, recipe_type: RecipeType) -> RecipeId {
         let id = RecipeId::new();
         let (bucket, key) = (self.artifacts.recipes_bucket(), id.to_string());
         let etag = self.artifacts.put_bytes(bucket, &key, "a/b", "archive").await.unwrap();

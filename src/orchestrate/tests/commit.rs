@@ -12,6 +12,12 @@ use kiln_records::{
 /// Brings a job to its end: everything is in S3 except its log and its manifest.
 async fn finished(site: &Site, server: &Server) -> JobId {
     let job = site.launched(server).await;
+    finish(site, server, job).await;
+    job
+}
+
+/// Brings a launched job to its end: everything is in S3 except its log and its manifest.
+pub(super) async fn finish(site: &Site, server: &Server, job: JobId) {
     let image = site.store.get_run(job).await.unwrap().unwrap().run.image;
     let kind = ArtifactKind::Rootfs;
     let (bucket, key) = (site.artifacts.images_bucket(), format!("{image}/{}", kind.key_name()));
@@ -45,7 +51,6 @@ async fn finished(site: &Site, server: &Server) -> JobId {
         run.finish()
     });
     done.await.unwrap().unwrap().unwrap();
-    job
 }
 
 /// Makes at least two passes over a finished job, each with all the retries of the S3 client.
