@@ -46,7 +46,7 @@ pub async fn read(mut response: Response) -> Said {
         }
     };
     // The status alone says enough.
-    let _ = tokio::time::timeout(Duration::from_secs(10), reading).await;
+    let _ = tokio::time::timeout(Duration::from_secs(3), reading).await;
     let Ok(Errors { errors }) = serde_json::from_slice(&body) else {
         return Said::default();
     };

@@ -1,0 +1,14 @@
+//! Tests of the registry client: against a real registry, read by a real `skopeo`, and against hostile ones.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+mod hostile;
+mod real;
+mod rig;
+mod scripted;
