@@ -40,6 +40,7 @@ pub mod host;
 pub mod import;
 pub mod metrics;
 pub mod orchestrate;
+pub mod proxy;
 pub mod remote_nodes;
 pub mod retention;
 pub mod settings;

@@ -39,6 +39,7 @@ mod local;
 mod logs;
 mod metrics;
 mod places;
+mod proxy;
 mod rebase;
 mod retention;
 mod s3;

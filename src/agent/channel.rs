@@ -164,8 +164,17 @@ impl Channel {
 
     /// Opens a connection for a user who logs in to the job's shell. Makes one attempt: the caller repeats it.
     pub async fn open_line(&self) -> Result<Upgraded, Failure> {
+        self.upgraded("shell").await
+    }
+
+    /// Opens a connection to the site's HTTP proxy. Makes one attempt: the caller repeats it.
+    pub async fn open_proxy(&self) -> Result<Upgraded, Failure> {
+        self.upgraded("proxy").await
+    }
+
+    async fn upgraded(&self, route: &str) -> Result<Upgraded, Failure> {
         let lost = |error: reqwest::Error| Failure::new(Code::ServerLost, reason(&error));
-        let address = format!("{}/shell", self.0.address);
+        let address = format!("{}/{route}", self.0.address);
         let request = self.0.http.get(address).bearer_auth(&self.0.token);
         let request = request
             .version(Version::HTTP_11)

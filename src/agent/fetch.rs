@@ -8,7 +8,7 @@ use kiln_records::{
     artifact::Digesting,
     protocol::{ObjectSource, RecipeSource},
 };
-use reqwest::{Certificate, Client, ClientBuilder};
+use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy};
 use tokio::io::AsyncWriteExt;
 
 /// Attempts to download the recipe, two seconds apart.
@@ -21,6 +21,26 @@ const TRIES: u32 = 5;
 /// `ca_bundle_invalid` when the bundle cannot be read or contains no certificate.
 pub fn http_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
     let client = client(ca_bundle)?.read_timeout(Duration::from_mins(2));
+    client.build().map_err(|error| unusable(&error))
+}
+
+/// A client for what recipes name, which may have to be asked of the site's proxy.
+///
+/// # Errors
+///
+/// `ca_bundle_invalid` as [`client`].
+pub fn web_client(ca_bundle: Option<&str>) -> Result<Client, Failure> {
+    let mut client = client(ca_bundle)?.read_timeout(Duration::from_mins(2));
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    for (name, proxy) in [
+        ("http_proxy", Proxy::http as fn(String) -> _),
+        ("https_proxy", Proxy::https),
+    ] {
+        if let Some(url) = variable(name) {
+            let proxy = proxy(url).map_err(|error| Failure::new(Code::Protocol, error))?;
+            client = client.proxy(proxy.no_proxy(NoProxy::from_env()));
+        }
+    }
     client.build().map_err(|error| unusable(&error))
 }
 
@@ -42,6 +62,8 @@ pub fn client(ca_bundle: Option<&str>) -> Result<ClientBuilder, Failure> {
     }
     Ok(Client::builder()
         .tls_certs_only(certificates)
+        // The variables of the sandbox's programs are not for the server and S3.
+        .no_proxy()
         .connect_timeout(Duration::from_secs(10)))
 }
 

@@ -14,7 +14,7 @@ use super::{
     outputs::Outputs,
     package,
     process::blocking,
-    stop, verify,
+    proxy, stop, verify,
 };
 use kiln_inside::emulation::{binfmt, probe};
 use kiln_records::{
@@ -41,6 +41,7 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
     doors::open(&facts.doors, facts.gateway).await?;
     let channel = Channel::new(facts)?;
+    proxy::open(facts.proxy.as_deref(), &channel).await?;
     let events = Events::new(channel.clone());
     let outcome = tokio::select! {
         outcome = work(&channel, &events) => outcome,
@@ -85,6 +86,8 @@ async fn work(channel: &Channel, events: &Events) -> Result<(), Failure> {
 /// Results of the first step for later ones.
 struct Prepared {
     http: reqwest::Client,
+    /// For what the recipe names.
+    web: reqwest::Client,
     /// The emulator for the image's programs, unless the machine runs them itself.
     emulator: Option<Emulator>,
 }
@@ -122,7 +125,7 @@ impl Steps<'_> {
                     self.step(step, rendered).await?;
                 }
                 (Step::Repos, Work::Create(work)) => {
-                    let waited = create::repos(work, self.job.arch, http, &facts.recipe, self.events);
+                    let waited = create::repos(work, self.job.arch, &prepared.web, &facts.recipe, self.events);
                     outputs.facts.has_tbz = self.step(step, waited).await?;
                 }
                 (Step::Build, Work::Create(_)) => {
@@ -195,7 +198,8 @@ impl Steps<'_> {
         let found = evidence::gather(self.job.emulator.as_ref());
         self.events.send(What::Sandbox(found)).await;
         let http = fetch::http_client(self.job.ca_bundle.as_deref())?;
-        Ok(Prepared { http, emulator })
+        let web = fetch::web_client(self.job.ca_bundle.as_deref())?;
+        Ok(Prepared { http, web, emulator })
     }
 
     /// Registers an emulator for the image's architecture. Returns it.

@@ -30,6 +30,7 @@ mod package;
 pub mod packages;
 pub mod process;
 pub mod programs;
+mod proxy;
 pub mod repos;
 mod root;
 mod shell;

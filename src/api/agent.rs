@@ -56,6 +56,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/packages", post(find_packages))
         .route("/programs", post(keep_account))
         .route("/shell", get(open_line))
+        .route("/proxy", get(open_proxy))
         .route("/finish", post(finish));
     Router::new()
         .nest("/agent/v1/jobs/{job}", routes)
@@ -138,11 +139,19 @@ async fn keep_account(State(calls): Calls, agent: Agent, Body(account): Body<Acc
     agent.call(&*calls, Call::KeepAccount(account)).await
 }
 
+/// The connection of a request, once it has been answered with 101.
+fn upgrade(request: &mut Request) -> Result<OnUpgrade, Response> {
+    request.extensions_mut().remove::<OnUpgrade>().ok_or_else(|| {
+        let failure = Failure::new(Code::Protocol, "a line is asked for with an Upgrade header");
+        (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response()
+    })
+}
+
 /// Answers 101 and hands the connection over.
 async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
-    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
-        let failure = Failure::new(Code::Protocol, "a line is asked for with an Upgrade header");
-        return (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response();
+    let upgrade = match upgrade(&mut request) {
+        Ok(upgrade) => upgrade,
+        Err(refused) => return refused,
     };
     let (job, token) = (agent.job, agent.token.clone());
     let passed_on = request.headers().contains_key(PASSED_ON);
@@ -153,6 +162,24 @@ async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> R
             if let Ok(line) = upgrade.await {
                 let line = Box::new(TokioIo::new(line));
                 calls.take_line(job, &token, line, passed_on).await;
+            }
+        });
+    }
+    response
+}
+
+/// Answers 101, and then as a proxy.
+async fn open_proxy(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
+    let upgrade = match upgrade(&mut request) {
+        Ok(upgrade) => upgrade,
+        Err(refused) => return refused,
+    };
+    let job = agent.job;
+    let response = agent.call(&*calls, Call::OpenProxy).await;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        tokio::spawn(async move {
+            if let Ok(line) = upgrade.await {
+                calls.take_proxied(job, Box::new(TokioIo::new(line))).await;
             }
         });
     }

@@ -24,6 +24,12 @@ pub enum Access {
     Authenticated,
 }
 
+/// Whether other users of this host can read a file.
+fn others_read(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs_err::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
+}
+
 impl Config {
     /// Whether callers have to authenticate. Only a configuration that asks for less than everything makes this
     /// [`Access::Open`], and [`Config::problems`] reports that unless only this host can call.
@@ -55,6 +61,7 @@ impl Config {
         self.check_jobs(&mut problems);
         self.check_engine(&mut problems);
         self.check_places(&mut problems);
+        self.check_proxy(&mut problems);
         self.check_cluster(&mut problems);
         problems.sort_by_key(Problem::line);
         problems
@@ -94,6 +101,44 @@ impl Config {
         {
             let hint = "it must contain PEM certificates: -----BEGIN CERTIFICATE-----";
             problems.push(self.problem(section, key, error).hint(hint));
+        }
+    }
+
+    fn check_proxy(&self, problems: &mut Vec<Problem>) {
+        const SECTION: &str = "network";
+        let network = &self.network;
+        for destination in &network.no_proxy {
+            let is_host = match destination {
+                Destination::Host(_) => true,
+                Destination::Network(net) => net.prefix_len() == net.max_prefix_len(),
+                Destination::ThisHost => false,
+            };
+            if !is_host {
+                let what = format_args!("`{destination}` is no single host or domain");
+                let hint = "few programs know networks there; name the hosts";
+                problems.push(self.problem(SECTION, "no_proxy", what).hint(hint));
+            }
+        }
+        if network.http_proxy.is_none() && network.https_proxy.is_none() {
+            for key in ["no_proxy", "proxy_credentials"] {
+                if self.is_set(SECTION, key) {
+                    let problem = self.problem(SECTION, key, "there is no proxy, so it has no effect");
+                    problems.push(problem.hint("set http_proxy, or remove it"));
+                }
+            }
+            return;
+        }
+        if let Some(path) = &network.proxy_credentials {
+            let known = problems.len();
+            self.check_readable(SECTION, "proxy_credentials", path, problems);
+            if problems.len() == known && others_read(path) {
+                let problem = self.problem(
+                    SECTION,
+                    "proxy_credentials",
+                    "other users of this host can read the file",
+                );
+                problems.push(problem.hint(format!("chmod 600 {}", path.display())));
+            }
         }
     }
 

@@ -8,6 +8,7 @@ mod kubernetes;
 mod metrics;
 mod near;
 mod problem;
+mod proxy;
 mod reference;
 mod retention;
 mod s3;
@@ -29,6 +30,7 @@ pub use self::{
     kubernetes::{KubernetesSettings, PullPolicy, Toleration},
     metrics::is_token,
     problem::{Origin, Problem, first_of},
+    proxy::ProxyUrl,
     reference::{reference, reference_tables},
     retention::{ImageRule, RetentionSettings, Series},
     s3::{ForeignBuckets, S3Settings},

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use kiln_records::{Role, Secret, TwinLevel, run::DriverKind};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::ProxyUrl;
 use crate::{
     settings,
     settings::{Addresses, Destination, Period, Ports, Size},
@@ -246,6 +247,15 @@ settings! {
         /// hand out credentials, and `this-host`: all addresses of this host, but those of the server and S3. A single
         /// port of this host is opened by `loopback_ports`.
         deny: Vec<Destination> = denied();
+        /// The HTTP proxy that jobs and the making of toolboxes ask for addresses that begin with `http:`. The same rules
+        /// hold for what it is asked for. See docs/proxy.md.
+        http_proxy: Option<ProxyUrl> = None, like "\"http://proxy.example.org:3128\"";
+        /// The HTTP proxy for addresses that begin with `https:`. Default: `http_proxy`.
+        https_proxy: Option<ProxyUrl> = None, like "\"http://proxy.example.org:3128\"";
+        /// Hosts and domains that are reached without the proxy, beside loopback, the server and S3.
+        no_proxy: Vec<Destination> = Vec::new();
+        /// A file with the login for the proxy: one line, `user:password`. Jobs do not see it.
+        proxy_credentials: Option<PathBuf> = None, like "\"/etc/kiln/proxy-credentials\"";
     }
 }
 

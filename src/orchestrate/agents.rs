@@ -30,6 +30,9 @@ pub trait AgentCalls: fmt::Debug + Send + Sync {
     /// Takes over a line into the sandbox of a job, after [`Answer::Line`] to a call with `token`. Dropping the line closes
     /// it. One that another server has `passed_on` is not passed on again.
     async fn take_line(&self, job: JobId, token: &str, line: Line, passed_on: bool);
+
+    /// Answers on a connection as the site's proxy, after [`Answer::Line`] to [`Call::OpenProxy`].
+    async fn take_proxied(&self, job: JobId, line: Line);
 }
 
 /// The header of a line that another server passes on.

@@ -5,7 +5,7 @@
 //! Every call is first checked against the job's own row: the token must be that of the current try, and the job must
 //! not have ended. Every call may arrive twice.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kiln_inside::emulation::binfmt::emulation_of;
@@ -34,6 +34,7 @@ use super::{
     launch::since_launch,
     live::Live,
     orchestrator::Orchestrator,
+    reach::proxy_rules,
     token,
     watch::out_of_memory,
 };
@@ -104,6 +105,8 @@ impl AgentCalls for Orchestrator {
             }
             Call::OpenLine if stored.run.shell.is_some() => Ok(Answer::Line),
             Call::OpenLine => Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no shell"))),
+            Call::OpenProxy if self.gate.is_some() => Ok(Answer::Line),
+            Call::OpenProxy => Err(Refusal::Failed(Failure::new(Code::Protocol, "there is no proxy"))),
             Call::Finish(outcome) => match outcome.failure {
                 None => self.finish(&stored).await,
                 Some(failure) => {
@@ -124,6 +127,15 @@ impl AgentCalls for Orchestrator {
         match run.owner {
             Some(owner) if !self.carries_out(&run) && !passed_on => self.pass_on(owner, job, token, line).await,
             _ => self.shells.offer(job, line),
+        }
+    }
+
+    async fn take_proxied(&self, job: JobId, line: Line) {
+        let Some(gate) = &self.gate else { return };
+        match proxy_rules(&self.network, gate).await {
+            Ok(rules) => Arc::clone(gate).serve(line, rules, None).await,
+            // The caller sees a closed connection, and tries again.
+            Err(failure) => tracing::warn!(job.id = %job, "nothing is asked of the site's proxy: {failure}"),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use kiln_records::{
     Code, Failure, Job, JobId, Moment, Run, ServerId,
     arch::Arch,
-    protocol::AgentFacts,
+    protocol::{AgentFacts, ProxyFacts},
     run::{Kernel, LOCAL, Needs, Plan, Refused, State, Used},
 };
 use tracing::Instrument;
@@ -24,7 +24,7 @@ use super::{
     orchestrator::Orchestrator,
     place::{Placement, Wish},
     places::Decision,
-    reach::reach,
+    reach::{host_of, reach},
     token,
     waits::{Wait, WaitsFor},
 };
@@ -398,16 +398,30 @@ impl Orchestrator {
         let plan = &stored.run.plan;
         let (needs, kernel) = (plan.needs, plan.driver.kernel());
         let shares_network = self.host_network && kernel == Kernel::Shared && plan.place.as_deref() == Some(LOCAL);
-        let (network, doors) = if shares_network {
-            (Network::Host, Vec::new())
+        let (network, doors, proxy) = if shares_network {
+            let variables = match &self.gate {
+                Some(gate) => Some(gate.variables_here().await?),
+                None => None,
+            };
+            let proxy = variables.map(|variables| ProxyFacts { variables, port: None });
+            (Network::Host, Vec::new(), proxy)
         } else {
             let mut services = self.services.clone();
             if plan.place.as_deref() != Some(LOCAL) {
                 // Here the agent reaches its server by a socket.
                 services.extend(self.agent_address.as_ref().map(|address| address.url.clone()));
             }
-            let reach = reach(&self.network, &services).await?;
-            (Network::Isolated(reach), self.doors.ports().to_vec())
+            let reach = reach(&self.network, &services, self.gate.as_deref()).await?;
+            let proxy = self.gate.as_deref().map(|gate| {
+                let port = proxy_port(self.doors.ports());
+                let direct: Vec<_> = services.iter().filter_map(|url| host_of(url)).collect();
+                let url = format!("http://127.0.0.1:{port}");
+                ProxyFacts {
+                    variables: gate.variables(&url, &direct),
+                    port: Some(port),
+                }
+            });
+            (Network::Isolated(reach), self.doors.ports().to_vec(), proxy)
         };
         let server_ca_bundle = match &self.agent_address {
             Some(address) => address.authorities()?,
@@ -436,6 +450,7 @@ impl Orchestrator {
                 job,
                 token: secret,
                 doors,
+                proxy: proxy.map(Box::new),
             },
             server_url: self.agent_address.as_ref().map(|address| address.url.clone()),
             server_ca_bundle,
@@ -468,6 +483,12 @@ impl Orchestrator {
         self.wake.watch.notify_one();
         Ok(())
     }
+}
+
+/// The port of a sandbox's loopback for the way to the proxy: no door has it.
+fn proxy_port(doors: &[u16]) -> u16 {
+    let usual = 3128;
+    (usual..=u16::MAX).find(|port| !doors.contains(port)).unwrap_or(usual)
 }
 
 fn wish(job: &Job, plan: &Plan) -> Wish {

@@ -31,6 +31,7 @@ use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     metrics::{self, Answer, gauges},
+    proxy::Gate,
     sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
 };
@@ -62,6 +63,8 @@ pub struct Parts {
     pub isolation: IsolationSettings,
     /// The settings for what jobs can reach.
     pub network: NetworkSettings,
+    /// The way to the site's HTTP proxy, if there is one.
+    pub gate: Option<Arc<Gate>>,
     /// Addresses of the services that every job needs, as jobs see them.
     pub services: Vec<String>,
     /// The address at which agents find this server if they cannot have its sockets.

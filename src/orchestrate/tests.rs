@@ -258,6 +258,7 @@ impl Site {
                 longest: Duration::from_mins(10),
             },
             isolation: IsolationSettings::default(),
+            gate: None,
             network: NetworkSettings::default(),
             services: Vec::new(),
             agent_address: None,

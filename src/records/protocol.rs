@@ -11,6 +11,7 @@
 //!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
 //!  POST /agent/v1/jobs/{job}/programs                   KeepAccount      204
 //!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
+//!  GET  /agent/v1/jobs/{job}/proxy                      OpenProxy        101, then HTTP as a proxy speaks it
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
 //! ```
 //!
@@ -81,6 +82,19 @@ pub struct AgentFacts {
     /// The address that has these ports, where a sandbox cannot have the server's sockets: in a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
+    /// The way to the site's HTTP proxy, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<Box<ProxyFacts>>,
+}
+
+/// The way of a sandbox's programs to the site's HTTP proxy. It leads through the server, which alone has the login.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyFacts {
+    /// The variables by which programs find it, such as `http_proxy`.
+    pub variables: Vec<(String, String)>,
+    /// The port of the sandbox's own loopback on which the agent passes connections on to its server. None: whoever made
+    /// the sandbox listens.
+    pub port: Option<u16>,
 }
 
 impl fmt::Debug for AgentFacts {

@@ -12,6 +12,7 @@ use tracing::Instrument;
 use super::{
     descriptors::Descriptors,
     places::places,
+    proxy,
     sandboxes::{agent, namespace_driver, shell_place, toolboxes},
     shared_toolboxes::Sharing,
 };
@@ -101,6 +102,7 @@ impl JobService {
             shell_place: shell_place(config),
             isolation: config.isolation.clone(),
             network: config.network.clone(),
+            gate: proxy::gate(&config.network),
             services: s3_endpoint.into_iter().map(str::to_owned).collect(),
             agent_address: AgentAddress::of(&config.server),
             peers: Peers::of(&config.server),

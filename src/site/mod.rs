@@ -11,6 +11,7 @@ mod jobs;
 mod local;
 mod objects;
 mod places;
+mod proxy;
 mod records;
 mod sandboxes;
 mod server;

@@ -9,6 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Toleration as K8sToleration;
 use kiln_records::{Code, Failure, run::Kernel};
 
+use super::proxy;
 use crate::{
     config::{Config, EngineUrl},
     host,
@@ -201,5 +202,6 @@ pub(super) fn node_login(config: &Config) -> RemoteNodeSettings {
 
 /// The toolboxes of this data directory.
 pub fn toolboxes(config: &Config) -> Result<Toolboxes, Failure> {
-    Toolboxes::new(&config.data_dir.join("toolboxes"), namespace_driver(config)?)
+    let toolboxes = Toolboxes::new(&config.data_dir.join("toolboxes"), namespace_driver(config)?)?;
+    Ok(toolboxes.through(proxy::gate(&config.network)))
 }

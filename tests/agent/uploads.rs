@@ -100,6 +100,10 @@ impl AgentCalls for OneUpload {
     async fn take_line(&self, _: JobId, _: &str, _: Line, _: bool) {
         unreachable!("an upload needs no shell")
     }
+
+    async fn take_proxied(&self, _: JobId, _: Line) {
+        unreachable!("an upload needs no shell")
+    }
 }
 
 struct Scene {

@@ -167,6 +167,7 @@ impl<K: Kind> Place<K> {
                 job,
                 token: "secret-of-the-job".to_owned(),
                 doors: vec![port],
+                proxy: None,
             },
             server_url: self.kind.server_url(),
             server_ca_bundle: None,

@@ -19,7 +19,7 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::twins::stand_in;
+use crate::{proxy, twins::stand_in};
 
 /// The directory of the shell's files: in the sandbox, and in no root.
 const DIR: &str = "/run/kiln-shell";
@@ -178,6 +178,8 @@ fn configuration(dir: &Path, wish: &ShellWish, root: &Path, environment: &[(Stri
     };
     let environment: Vec<_> = environment
         .iter()
+        .cloned()
+        .chain(proxy::variables())
         .map(|(name, value)| format!("\"{name}={value}\""))
         .collect();
     format!(

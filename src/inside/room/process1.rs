@@ -32,12 +32,13 @@ pub fn agent(facts: &AgentFacts) -> Result<Command, Failure> {
     command
         .env_clear()
         .envs(ENVIRONMENT)
+        .envs(facts.proxy.iter().flat_map(|proxy| proxy.variables.iter().cloned()))
         .current_dir("/")
         .stdin(Stdio::from(input));
     Ok(command)
 }
 
-/// The environment of the agent; nothing of the host's is passed on.
+/// The environment of the agent, beside the way to a proxy; nothing of the host's is passed on.
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
@@ -113,6 +114,7 @@ mod tests {
             job: JobId::new(),
             token: "token".to_owned(),
             doors: Vec::new(),
+            proxy: None,
         };
         let mut text = String::new();
         let reader = standard_input(&facts).unwrap();

@@ -37,6 +37,8 @@ pub enum Call {
     KeepAccount(Account),
     /// Asks to open a line for logins to the shell. Answered by [`Answer::Line`]; then the connection becomes the line.
     OpenLine,
+    /// Asks for a connection to the site's HTTP proxy. Answered by [`Answer::Line`].
+    OpenProxy,
     /// Reports that the job is over for the agent. Answered by [`Answer::Done`]; then the agent exits.
     Finish(Outcome),
 }

@@ -14,7 +14,10 @@
 //! Each toolbox is for one architecture. The toolboxes for architectures other than this host's are for build nodes,
 //! and are built under the emulator.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use kiln_inside::emulation::binfmt::Emulation;
 use kiln_records::{Code, Failure, arch::Arch};
@@ -28,7 +31,7 @@ use super::{
         definition::{self, Definition},
     },
 };
-use crate::host;
+use crate::{host, proxy::Gate};
 use sha2::{Digest, Sha256};
 
 mod archive;
@@ -41,6 +44,8 @@ pub use archive::Archive;
 pub struct Toolboxes {
     dir: PathBuf,
     driver: NamespaceDriver,
+    /// The way to the site's HTTP proxy, if there is one.
+    gate: Option<Arc<Gate>>,
 }
 
 impl Toolboxes {
@@ -50,7 +55,14 @@ impl Toolboxes {
         Ok(Self {
             dir: dir.to_owned(),
             driver,
+            gate: None,
         })
+    }
+
+    /// With packages that come through a proxy.
+    #[must_use]
+    pub fn through(self, gate: Option<Arc<Gate>>) -> Self {
+        Self { gate, ..self }
     }
 
     /// The toolbox of the built-in description for hosts of this architecture, if it has been built.
@@ -237,6 +249,11 @@ impl Toolboxes {
         if !index.is_empty() {
             env.push(("PIP_INDEX_URL", &index));
         }
+        let proxied = match &self.gate {
+            Some(gate) => gate.variables_here().await?,
+            None => Vec::new(),
+        };
+        env.extend(proxied.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let (emulator, cpu) = emulation.map_or((None, String::new()), |found| (Some(found.entry), found.cpu));
         if emulator.is_some() {
             env.push(("QEMU_CPU", &cpu));
