@@ -49,6 +49,7 @@ mod serve;
 mod sets_cli;
 mod shell;
 mod store;
+mod toolbox_file;
 mod transfer;
 mod twin_truth;
 mod twin_world;

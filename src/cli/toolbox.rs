@@ -50,6 +50,26 @@ pub(super) enum ToolboxCommand {
         #[arg(value_name = "OUT")]
         out: PathBuf,
     },
+    /// Write a toolbox to a file, for hosts without a network. It is built if necessary.
+    Export {
+        /// The architecture of the toolbox [default: this host's].
+        #[arg(long, value_name = "ARCH", value_parser = arch())]
+        arch: Option<Arch>,
+
+        /// The new file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Take a toolbox from a file that `kiln toolbox export` of the same version wrote.
+    Import {
+        /// The SHA-256 of the file, as `kiln toolbox export` printed it. Builds run in what is in the file.
+        #[arg(long, value_name = "DIGEST")]
+        sha256: String,
+
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// List all toolboxes.
     List,
     /// Remove the toolboxes of other versions. No build may be running.
@@ -80,6 +100,20 @@ impl ToolboxCommand {
                 let packer = site::namespace_driver(config)?;
                 image.write(&packer, &repository, &out).await?;
                 printer.result(image.name(&repository));
+            }
+            ToolboxCommand::Export { arch, file } => {
+                let toolbox = ensure(config, printer, arch.unwrap_or(Arch::host()), None).await?;
+                let sha256 = site::toolboxes(config)?.export(&toolbox, &file).await?;
+                printer.result(format_args!("file      {}", file.display()));
+                printer.result(format_args!("sha256    {sha256}"));
+                printer.result(format_args!(
+                    "import    kiln toolbox import --sha256 {sha256} {}",
+                    file.display()
+                ));
+            }
+            ToolboxCommand::Import { sha256, file } => {
+                let toolbox = site::toolboxes(config)?.import(&file, &sha256).await?;
+                show(&toolbox, printer);
             }
             ToolboxCommand::List => {
                 for (toolbox, is_current) in site::toolboxes(config)?.list()? {

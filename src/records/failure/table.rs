@@ -393,8 +393,11 @@ codes! {
         "`kata/toolbox/toolbox.toml` is invalid",
         "the message gives line and column";
     ToolboxFacts = "toolbox_facts", 500, Failed, Lasting,
-        "the record of the new toolbox cannot be written",
-        "a defect of Kiln: report it";
+        "the record of a new toolbox cannot be written, or an archive is not that of the toolbox that it claims to be",
+        "export the toolbox again, with the same version of Kiln; otherwise report the defect";
+    ToolboxArchive = "toolbox_archive", 500, Failed, Lasting,
+        "the archive for `kiln toolbox import` does not have the given digest, or has entries that no toolbox has",
+        "compare it with what `kiln toolbox export` printed, and copy it again";
     ToolboxLock = "toolbox_lock", 500, Failed, Lasting,
         "waiting for another process that builds the toolbox failed",
         "try again";

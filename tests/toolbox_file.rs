@@ -1,0 +1,50 @@
+//! `kiln toolbox export` and `kiln toolbox import`: a toolbox moves to another host as a file.
+
+use std::process::Command;
+
+use crate::support::{Kiln, Ran, tool};
+
+#[track_caller]
+fn failed(ran: &Ran, with: &str) {
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains(with), "{}", ran.stderr);
+}
+
+#[test]
+fn a_toolbox_moves_to_a_host_without_a_network_as_a_file_of_known_content() {
+    let from = Kiln::new();
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("toolbox.tar");
+    let path = file.to_str().unwrap();
+    let said = from.run(["toolbox", "export", path]).ok().stdout;
+    let sha256 = said
+        .lines()
+        .find_map(|line| line.strip_prefix("sha256 "))
+        .unwrap()
+        .trim()
+        .to_owned();
+    assert_eq!(
+        tool("sha256sum", &[path]).split_whitespace().next(),
+        Some(sha256.as_str())
+    );
+
+    let to = Kiln::bare();
+    let import = |digest: &str| to.run(["toolbox", "import", "--sha256", digest, path]);
+    failed(&import(&"0".repeat(64)), "its SHA-256 is");
+    assert_eq!(
+        Command::new("ls")
+            .arg(to.data().join("toolboxes"))
+            .output()
+            .unwrap()
+            .stdout,
+        b"building\n"
+    );
+    let there = import(&sha256).ok().stdout;
+    assert_eq!(
+        there.lines().next(),
+        from.run(["toolbox", "show"]).ok().stdout.lines().next()
+    );
+    let show = to.run(["toolbox", "show"]).ok().stdout;
+    assert_eq!(show, there);
+    to.assert_clean();
+}
