@@ -17,6 +17,7 @@ mod support;
 mod agent;
 mod api;
 mod auth;
+mod backup;
 mod bad_input;
 mod boot;
 mod build;

@@ -68,6 +68,8 @@ fn help() {
           tokens              Manage the tokens for the API of `kiln serve`
           import              Import the records of another service
           export              Export records for another service, or a rule for pods
+          backup              Copy the records of SQLite to a file. Servers may run
+          restore             Put records from a backup where there are none
           config              Check and show the configuration
           completions         Print a completion script for a shell
           man                 Write a manual page for each command

@@ -9,6 +9,7 @@ use crate::config::Config;
 use printer::Printer;
 
 mod artifacts;
+mod backup;
 mod boot;
 mod build;
 mod catalogue;
@@ -141,6 +142,10 @@ enum Command {
     /// Export records for another service, or a rule for pods.
     #[command(subcommand)]
     Export(transfer::ExportCommand),
+    /// Copy the records of SQLite to a file. Servers may run.
+    Backup(backup::BackupArguments),
+    /// Put records from a backup where there are none.
+    Restore(backup::RestoreArguments),
     /// Check and show the configuration.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -209,6 +214,8 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Tokens(command) => command.run(&config()?, printer).await,
         Command::Import(command) => command.run(&config()?, printer).await,
         Command::Export(command) => command.run(&config()?, printer).await,
+        Command::Backup(arguments) => arguments.run(&config()?, printer).await,
+        Command::Restore(arguments) => arguments.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),
         Command::Records(command) => command.run(&config, printer).await,
         Command::Customize(arguments) => arguments.run(&config, printer).await,

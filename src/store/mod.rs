@@ -38,7 +38,7 @@ pub use self::{
     logs::{Appended, JobLogs, LogRows, Pulse},
     postgres::PostgresStore,
     sets::{Channels, SetDeleted, Sets},
-    sqlite::SqliteStore,
+    sqlite::{BackupOrigin, SqliteStore, backup, restore},
 };
 
 /// The store as the rest of Kiln holds it.

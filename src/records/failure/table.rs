@@ -616,6 +616,15 @@ codes! {
     StoreConflict = "store_conflict", 409, Failed, OfStorage,
         "a record was changed by another server or request at the same time",
         "read it again, and repeat the change if it is still needed";
+    BackupExists = "backup_exists", 500, Failed, Lasting,
+        "`kiln backup` or `kiln restore` would write over a file",
+        "move the file away, or name another one; a restore wants a data directory without records";
+    BackupInvalid = "backup_invalid", 500, Failed, Lasting,
+        "the file is no backup by `kiln backup`, is damaged, or is that of a newer Kiln",
+        "name another backup, or restore it with the version that made it";
+    BackupElsewhere = "backup_elsewhere", 500, Failed, Lasting,
+        "the records are in PostgreSQL",
+        "`pg_dump` and `pg_restore`; [operating.md](operating.md#backups) has the commands";
 
     ["Registries", "[registries.md](registries.md) describes the commands. Where one of them fails, no tag was set or moved."]
     RegistryReference = "registry_reference", 422, Refused, Lasting,

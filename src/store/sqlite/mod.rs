@@ -1,6 +1,7 @@
 //! Stores records in an SQLite file. Several processes may have it open: SQLite's own locks keep them apart. Touches
 //! that file and those beside it only.
 
+mod backup;
 mod file;
 #[expect(clippy::duplicate_mod, reason = "compiled for each database")]
 #[path = "../sql/mod.rs"]
@@ -18,6 +19,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
+pub use self::backup::{Origin as BackupOrigin, backup, restore};
 use super::{Lock, News, PlaceLock, Result, fault, measured};
 
 /// How long a statement waits for another process to finish writing.
