@@ -79,6 +79,23 @@ test:
 kubernetes-rig:
 	.ci/kubernetes-rig build $(DIR)
 
+## deb: a Debian package, in target/deb. `make deb ARCH=aarch64` makes that for the other architecture
+# A debug one, for tests, has the agents that are there; a release has those for both architectures.
+.PHONY: deb
+deb: build
+	@.ci/install-packages deb $(FOREIGN:%=deb-%)
+ifeq ($(PROFILE),release)
+	@$(MAKE) --no-print-directory ARCH=$(if $(FOREIGN),$(HOST_ARCH),$(if $(filter x86_64,$(HOST_ARCH)),aarch64,x86_64)) agent
+ifneq ($(FOREIGN),)
+	$(CROSS) cargo build --locked --release --package kiln --bin kiln --target $(TARGET)
+	@rm -rf $(TARGET_DIR)/deb/programs && install -d $(TARGET_DIR)/deb/programs/$(HOST_ARCH)
+	@install -t $(TARGET_DIR)/deb/programs $(TARGET_DIR)/$(TARGET)/release/kiln $(AGENT_OUT)/kiln-agent $(AGENT_OUT)/kiln-exec $(AGENT_OUT)/answers.so
+	@install -t $(TARGET_DIR)/deb/programs/$(HOST_ARCH) $(OUT)/kiln-agent $(OUT)/kiln-exec $(OUT)/answers.so
+endif
+endif
+	@mkdir -p $(TARGET_DIR)/deb
+	HOST_KILN=$(abspath $(OUT))/kiln debian/build $(if $(FOREIGN),$(TARGET_DIR)/deb/programs,$(OUT)) $(ARCH) $(TARGET_DIR)/deb
+
 lint: packages
 	@.ci/install-packages lint
 	cargo fmt --all --check

@@ -39,6 +39,7 @@ mod kubernetes;
 mod local;
 mod logs;
 mod metrics;
+mod package;
 mod places;
 mod proxy;
 mod rebase;

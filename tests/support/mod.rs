@@ -119,7 +119,7 @@ pub fn not_root() -> Option<String> {
 /// Links to kiln, its agent and the agent's companions, so that a build of the project during the tests changes
 /// nothing: builds replace files by new ones. Fails with advice when the static agent is not beside kiln, as after a
 /// plain `cargo test`.
-fn programs() -> &'static Path {
+pub fn programs() -> &'static Path {
     static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(KILN).parent().unwrap();
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("bin-", env!("CARGO_CRATE_NAME")));
