@@ -33,9 +33,9 @@ async fn image(api: &Server, arch: &str, parameters: &str, members: Value) -> St
 }
 
 /// A complete set of the name `n`.
-async fn set(api: &Server, version: &str, archs: &[&str]) -> Value {
+async fn set(api: &Server, version: &str, names: &[&str]) -> Value {
     let mut arches = Vec::new();
-    for arch in archs {
+    for arch in names {
         let tags = json!({"metadata": {"release_image": format!("quay.example.org/r:{version}")}});
         arches.push(json!({"arch": arch, "image_id": image(api, arch, "quiet console=ttyS0\n", tags).await}));
     }

@@ -235,9 +235,9 @@ mod tests {
     fn archive(fill: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> tempfile::NamedTempFile {
         let mut builder = tar::Builder::new(Vec::new());
         fill(&mut builder);
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs_err::write(file.path(), builder.into_inner().unwrap()).unwrap();
-        file
+        let packed = tempfile::NamedTempFile::new().unwrap();
+        fs_err::write(packed.path(), builder.into_inner().unwrap()).unwrap();
+        packed
     }
 
     fn add(builder: &mut tar::Builder<Vec<u8>>, name: &str, kind: tar::EntryType, content: &[u8]) {
