@@ -40,6 +40,7 @@ mod local;
 mod logs;
 mod metrics;
 mod package;
+mod overview;
 mod places;
 mod proxy;
 mod rebase;

@@ -49,6 +49,7 @@ fn help() {
           customize           Make a new image from an existing one, with commands, scripts and playbooks
           shell               Log in to the shell of a job
           schedules           Manage the recurring jobs of a server
+          top                 Show the jobs and places of a server on one screen
           prune               Remove what the retention rules of a server give up
           sets                Manage the image sets of a server
           catalogue           Find the images of complete sets, and move channels

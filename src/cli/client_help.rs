@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 /// The groups of commands that only talk to a server.
-pub(super) const GROUPS: [&str; 16] = [
+pub(super) const GROUPS: [&str; 17] = [
     "customize",
     "shell",
     "recipes",
@@ -18,6 +18,7 @@ pub(super) const GROUPS: [&str; 16] = [
     "sets",
     "catalogue",
     "publish",
+    "top",
     "ims",
     "login",
     "logout",

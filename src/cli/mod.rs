@@ -57,6 +57,7 @@ mod shell;
 mod signals;
 mod tokens;
 mod toolbox;
+mod top;
 mod transfer;
 mod upload;
 mod values;
@@ -97,6 +98,8 @@ enum Command {
     Shell(shell::ShellArguments),
     /// Manage the recurring jobs of a server.
     Schedules(ims::Group<schedules::SchedulesCommand>),
+    /// Show the jobs and places of a server on one screen.
+    Top(top::TopArguments),
     /// Remove what the retention rules of a server give up.
     Prune(prune::PruneArguments),
     /// Manage the image sets of a server.
@@ -221,6 +224,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Customize(arguments) => arguments.run(&config, printer).await,
         Command::Shell(arguments) => return arguments.run(printer).await,
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
+        Command::Top(arguments) => arguments.run(printer).await,
         Command::Prune(arguments) => arguments.run(&config, printer).await,
         Command::Sets(group) => {
             let run = async |session: &session::Session| group.command.run(session).await;

@@ -110,6 +110,67 @@ pub static KEPT_IMAGES: Collection = Collection {
     columns: &[("KEPT IMAGE", "id"), ("NAME", "name"), ("ARCH", "arch"), ("WHY", "why")],
 };
 
+/// The places of an overview.
+pub static TOP_PLACES: Collection = Collection {
+    path: &[],
+    noun: "place",
+    is_deleted: false,
+    command: "top",
+    id: "name",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("PLACE", "name"),
+        ("ARCH", "arch"),
+        ("IS", "is"),
+        ("JOBS", "jobs"),
+        ("CPUS", "cpus"),
+        ("MEMORY", "memory"),
+        ("DISK FREE", "disk"),
+    ],
+};
+
+/// The jobs of an overview that have their place.
+pub static TOP_JOBS: Collection = Collection {
+    path: &[],
+    noun: "job",
+    is_deleted: false,
+    command: "top",
+    id: "id",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("JOB", "id"),
+        ("NAME", "name"),
+        ("ARCH", "arch"),
+        ("HOW", "how"),
+        ("STEP", "step"),
+        ("DONE", "done"),
+        ("PLACE", "place"),
+        ("FOR", "for"),
+        ("HEARD", "heard"),
+        ("WAITS FOR", "waits"),
+    ],
+};
+
+/// The jobs of an overview that wait.
+pub static TOP_QUEUE: Collection = Collection {
+    path: &[],
+    noun: "job",
+    is_deleted: false,
+    command: "top",
+    id: "id",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("WAITING", "id"),
+        ("NAME", "name"),
+        ("ARCH", "arch"),
+        ("FOR", "for"),
+        ("WHY", "reason"),
+    ],
+};
+
 /// Public keys.
 pub static PUBLIC_KEYS: Collection = Collection {
     path: &["v3", "public-keys"],

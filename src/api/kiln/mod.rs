@@ -8,6 +8,7 @@ mod exports;
 mod follow;
 mod jobs;
 mod logs;
+mod overview;
 mod programs;
 mod prune;
 mod schedule_fields;
@@ -26,6 +27,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(logs::get))
         .routes(routes!(follow::get))
         .routes(routes!(jobs::get))
+        .routes(routes!(overview::get))
         .routes(routes!(programs::get))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))

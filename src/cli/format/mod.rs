@@ -40,6 +40,16 @@ impl Format {
     }
 }
 
+/// The width of the terminal that results go to, if they do.
+pub(super) fn terminal_width() -> Option<usize> {
+    table::terminal_width()
+}
+
+/// A list for people, no wider than this.
+pub(super) fn table(collection: &Collection, records: &[Data], width: Option<usize>) -> String {
+    table::list(collection, records, width)
+}
+
 fn yaml(data: &Data) -> Result<String, Failure> {
     let options = serde_saphyr::ser_options! { compact_list_indent: true, prefer_block_scalars: false };
     let mut text = String::new();
