@@ -14,7 +14,7 @@ mod imports;
 
 /// The lowest row comes first.
 const ROWS: &[&[&str]] = &[
-    &["client", "host", "metrics", "proxy", "remote_nodes", "settings", "tls"],
+    &["client", "disk", "host", "metrics", "proxy", "remote_nodes", "settings", "tls"],
     &["config", "sandbox", "store"],
     &["artifacts", "boot"],
     &["import", "orchestrate", "retention"],

@@ -35,6 +35,7 @@ pub mod boot;
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod disk;
 pub mod doctor;
 pub mod host;
 pub mod import;

@@ -25,6 +25,7 @@ mod cli;
 mod config;
 mod crash;
 mod customize;
+mod disk;
 mod doctor;
 mod drivers;
 mod emulator_fault;

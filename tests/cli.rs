@@ -68,7 +68,7 @@ fn help() {
           serve               Run the server: the REST API of IMS and Kiln's own
           tokens              Manage the tokens for the API of `kiln serve`
           import              Import the records of another service
-          export              Export records for another service, or a rule for pods
+          export              Export records for another service, an image as a disk, or a rule for pods
           backup              Copy the records of SQLite to a file. Servers may run
           restore             Put records from a backup where there are none
           config              Check and show the configuration

@@ -20,6 +20,7 @@ mod config;
 mod customize;
 mod deleted;
 mod diagnostics;
+mod disk;
 mod doctor;
 mod explain;
 mod follow;
@@ -142,7 +143,7 @@ enum Command {
     /// Import the records of another service.
     #[command(subcommand)]
     Import(transfer::ImportCommand),
-    /// Export records for another service, or a rule for pods.
+    /// Export records for another service, an image as a disk, or a rule for pods.
     #[command(subcommand)]
     Export(transfer::ExportCommand),
     /// Copy the records of SQLite to a file. Servers may run.
@@ -216,7 +217,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Serve(command) => command.run(&config()?, printer).await,
         Command::Tokens(command) => command.run(&config()?, printer).await,
         Command::Import(command) => command.run(&config()?, printer).await,
-        Command::Export(command) => command.run(&config()?, printer).await,
+        Command::Export(command) => command.run(&config, printer).await,
         Command::Backup(arguments) => arguments.run(&config()?, printer).await,
         Command::Restore(arguments) => arguments.run(&config()?, printer).await,
         Command::Config(command) => command.run(arguments.config.as_deref(), arguments.data_dir, printer),

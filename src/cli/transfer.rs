@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use kiln_records::{Code, Failure};
 
-use super::{multiarch::AffinityArguments, printer::Printer};
+use super::{disk::DiskArguments, multiarch::AffinityArguments, printer::Printer, session::ReadConfig};
 use crate::{
     config::Config,
     import::{self, Note},
@@ -31,6 +31,8 @@ pub(super) enum ExportCommand {
         /// The target directory; created if it does not exist.
         dir: PathBuf,
     },
+    /// Write a disk image that boots an image by UEFI: GRUB, kernel, initrd, and the squashfs as root file system.
+    Disk(Box<DiskArguments>),
 }
 
 impl ImportCommand {
@@ -56,12 +58,13 @@ impl ImportCommand {
 }
 
 impl ExportCommand {
-    pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+    pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
         let dir = match self {
             ExportCommand::Affinity(arguments) => return arguments.run(printer).await,
+            ExportCommand::Disk(arguments) => return arguments.run(config, printer).await,
             ExportCommand::Ims { dir } => dir,
         };
-        let store = site::open_store(config).await?;
+        let store = site::open_store(&config()?).await?;
         let records = import::records_of(&store).await?;
         store.close().await;
         fs_err::create_dir_all(&dir).map_err(|error| Failure::io("cannot make the directory", &error))?;

@@ -599,6 +599,16 @@ codes! {
     BootTimeout = "boot_timeout", 500, Failed, Lasting,
         "`kiln check boot`: the sign of `--until` did not appear within `--timeout`",
         "`--timeout`, `--until`; an emulated CPU takes 20 to 60 times as long";
+    DiskUnsupported = "disk_unsupported", 422, Failed, Lasting,
+        "no disk image can be made of the image: its architecture does not boot by UEFI, its initrd cannot boot a squashfs from \
+         a disk, or its boot files are too large",
+        "boot it over the network, or follow the hint";
+    DiskToolMissing = "disk_tool_missing", 500, Failed, Lasting,
+        "a program for disk images, or GRUB for the image's architecture, is not installed",
+        "install the package that the hint names";
+    DiskExists = "disk_exists", 409, Failed, Lasting,
+        "the file for the disk image exists already",
+        "name another file, or remove this one";
 
     ["Moving from and to IMS", ""]
     NotImsData = "not_ims_data", 500, Failed, Lasting,

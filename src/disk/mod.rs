@@ -1,0 +1,233 @@
+//! Disk images: a boot loader, an image's kernel and initrd, and its root file system, in partitions. Reads the image's files,
+//! runs the host's grub-mkimage and qemu-img, and writes one file.
+//!
+//! ```text
+//!  sector 0   protective MBR, GPT
+//!  1 MiB      EFI system partition (FAT): GRUB, grub.cfg, kernel, initrd
+//!             the root file system: the squashfs, byte for byte
+//!  end        the copy of the GPT
+//! ```
+//!
+//! The root file system stays the squashfs whose digest is in the manifest. The disk boots as a node boots over the network: with
+//! the same initrd, the same read-only root and an overlay in memory. Anything else, an ext4 for example, would be another
+//! root, with files, owners and attributes that somebody has written anew. Equal files make equal disks. No loop device, no
+//! mount and no root are needed.
+
+use std::{
+    io::{Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use kiln_records::{Code, Failure, arch::Arch};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use partition::Partition;
+
+mod esp;
+mod grub;
+pub mod initrd;
+mod partition;
+mod table;
+
+const MIB: u64 = 1 << 20;
+
+/// The forms of a disk image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The bytes of the disk.
+    Raw,
+    /// QEMU's format, version 2 or 3.
+    Qcow2,
+}
+
+impl Form {
+    /// Its name, which QEMU and OpenStack share.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Raw => "raw",
+            Form::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// The parts of a disk.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The architecture.
+    pub arch: Arch,
+    /// The name in the boot loader's menu.
+    pub title: String,
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initrd.
+    pub initrd: PathBuf,
+    /// The root file system, a squashfs.
+    pub root: PathBuf,
+    /// The kernel's parameters, without those for the root file system.
+    pub parameters: String,
+}
+
+/// A disk that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes of the disk.
+    pub disk: u64,
+    /// Bytes of the file.
+    pub file: u64,
+}
+
+/// Where the parts of a disk lie, in bytes.
+struct Layout {
+    esp: (u64, u64),
+    root: (u64, u64),
+    disk: u64,
+}
+
+impl Layout {
+    fn of(boot_files: u64, root: u64) -> Result<Self, Failure> {
+        let esp = esp::size_for(boot_files)?;
+        let root = root.next_multiple_of(MIB);
+        Ok(Self {
+            esp: (MIB, esp),
+            root: (MIB + esp, root),
+            disk: MIB + esp + root + MIB,
+        })
+    }
+}
+
+/// Writes a disk to a file that does not exist yet, and that appears only when it is complete. Blocks.
+///
+/// # Errors
+///
+/// `disk_unsupported` when there is no boot loader for the architecture, `disk_tool_missing` when it or a program is not
+/// installed, `disk_exists`, and `io`.
+pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
+    if to.symlink_metadata().is_ok() {
+        return Err(
+            Failure::new(Code::DiskExists, format!("{} exists already", to.display()))
+                .hint("name another file, or remove this one"),
+        );
+    }
+    let failed = |error: std::io::Error| Failure::io(format!("cannot write {}", to.display()), &error);
+    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    let temporary = || {
+        tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(dir)
+            .map_err(failed)
+    };
+    let mut raw = temporary()?;
+    let disk = write_raw(parts, raw.as_file_mut()).map_err(|problem| match problem {
+        Problem::Io(error) => failed(error),
+        Problem::Failure(failure) => failure,
+    })?;
+    let done = match form {
+        Form::Raw => raw,
+        Form::Qcow2 => {
+            let qcow2 = temporary()?;
+            run(Command::new("qemu-img")
+                .args(["convert", "-q", "-f", "raw", "-O", "qcow2"])
+                .args([raw.path(), qcow2.path()]))?;
+            qcow2
+        }
+    };
+    let file = done.as_file().metadata().map_err(failed)?.len();
+    done.as_file().sync_all().map_err(failed)?;
+    done.persist_noclobber(to).map_err(|error| failed(error.error))?;
+    Ok(Written { disk, file })
+}
+
+/// Why the bytes of a disk are not written.
+enum Problem {
+    Io(std::io::Error),
+    Failure(Failure),
+}
+
+impl From<std::io::Error> for Problem {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
+    let loader = grub::loader(parts.arch)?;
+    let size = |path: &Path| fs_err::metadata(path).map(|metadata| metadata.len());
+    let boot_files = size(&parts.kernel)? + size(&parts.initrd)? + loader.program.len() as u64;
+    let layout = Layout::of(boot_files, size(&parts.root)?)?;
+    disk.set_len(layout.disk)?;
+
+    // The ids of disk and partitions follow from all that is in them.
+    let mut digest = Sha256::new();
+    digest.update(parts.arch.name());
+    digest.update(&parts.parameters);
+    digest.update(&loader.program);
+    for path in [&parts.kernel, &parts.initrd] {
+        copy_and_digest(fs_err::File::open(path)?, &mut std::io::sink(), &mut digest)?;
+    }
+    disk.seek(SeekFrom::Start(layout.root.0))?;
+    let most = Read::take(fs_err::File::open(&parts.root)?, layout.root.1);
+    copy_and_digest(most, disk, &mut digest)?;
+    let seed: [u8; 32] = digest.finalize().into();
+    let ids = table::Ids::from(seed);
+
+    let config = grub::config(&parts.title, &parameters(&parts.parameters, ids.root));
+    let partition = Partition::new(disk, layout.esp.0, layout.esp.1);
+    let files = [
+        (loader.path, esp::Content::Bytes(&loader.program)),
+        (grub::CONFIG, esp::Content::Bytes(config.as_bytes())),
+        (grub::KERNEL, esp::Content::File(&parts.kernel)),
+        (grub::INITRD, esp::Content::File(&parts.initrd)),
+    ];
+    esp::write(partition, layout.esp.1, ids.volume, &files)?;
+    table::write(disk, &ids, layout.esp, layout.root)?;
+    Ok(layout.disk)
+}
+
+/// The kernel's parameters for a root file system in this partition.
+fn parameters(own: &str, root: Uuid) -> String {
+    let live = format!(
+        "root=live:/dev/disk/by-partuuid/{root} rd.live.image rd.live.overlay.overlayfs=1 rd.live.dir=/ \
+         rd.live.squashimg=rootfs"
+    );
+    format!("{own} {live}").trim().to_owned()
+}
+
+fn copy_and_digest(mut from: impl Read, to: &mut impl Write, digest: &mut Sha256) -> std::io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => {
+                digest.update(&buffer[..count]);
+                to.write_all(&buffer[..count])?;
+            }
+        }
+    }
+}
+
+/// Runs a program of the host to its end.
+fn run(command: &mut Command) -> Result<(), Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.env("LC_ALL", "C").output().map_err(|error| {
+        let hint = match name.as_str() {
+            "qemu-img" => "install `qemu-utils`",
+            _ => "install `grub-common`",
+        };
+        Failure::new(Code::DiskToolMissing, format!("cannot run {name}: {error}")).hint(hint)
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    Err(Failure::new(Code::Io, format!("{name} failed: {last}")))
+}
