@@ -14,7 +14,17 @@ mod imports;
 
 /// The lowest row comes first.
 const ROWS: &[&[&str]] = &[
-    &["client", "disk", "host", "metrics", "proxy", "remote_nodes", "settings", "tls"],
+    &[
+        "client",
+        "disk",
+        "glance",
+        "host",
+        "metrics",
+        "proxy",
+        "remote_nodes",
+        "settings",
+        "tls",
+    ],
     &["config", "sandbox", "store"],
     &["artifacts", "boot"],
     &["import", "orchestrate", "retention"],

@@ -37,6 +37,7 @@ pub mod client;
 pub mod config;
 pub mod disk;
 pub mod doctor;
+pub mod glance;
 pub mod host;
 pub mod import;
 pub mod metrics;

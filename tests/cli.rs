@@ -61,7 +61,7 @@ fn help() {
           sandboxes           Manage the sandboxes kept by `kiln build --keep`
           doctor              Check whether this host can build images, and suggest remedies
           artifacts           Manage the artifacts of builds in S3
-          publish             Publish images under one tag of a registry
+          publish             Publish images under one tag of a registry, or to OpenStack
           inspect             Show what a name in a registry stands for
           mirror              Copy an image between registries and directories
           registry            Manage the logins to registries

@@ -26,6 +26,7 @@ mod explain;
 mod follow;
 mod foreground;
 mod format;
+mod glance;
 mod image_files;
 mod image_source;
 mod images;
@@ -126,8 +127,8 @@ enum Command {
     /// Manage the artifacts of builds in S3.
     #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
-    /// Publish images under one tag of a registry.
-    Publish(publish::PublishArguments),
+    /// Publish images under one tag of a registry, or to OpenStack.
+    Publish(Box<publish::PublishArguments>),
     /// Show what a name in a registry stands for.
     Inspect(inspect::InspectArguments),
     /// Copy an image between registries and directories.

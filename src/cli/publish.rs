@@ -13,18 +13,24 @@ use kiln_registry::{
 use reqwest::Url;
 
 use super::{
+    glance::{self, GlanceOptions},
     printer::Printer,
     registry::RegistryOptions,
     session::{ReadConfig, ServerOptions, Session},
+    sets,
 };
 use crate::client::{Data, collection::IMAGES};
 
-/// Publish images as one image of a registry, for every architecture that they have.
+/// Publish images as one image of a registry, for every architecture that they have; or one image to OpenStack.
 #[derive(Debug, Args)]
 pub(super) struct PublishArguments {
-    /// The images, one for each architecture: ids, beginnings of ids, or names. Then the name to publish them as.
-    #[arg(required = true, num_args = 2.., value_names = ["IMAGE", "REGISTRY/NAME:TAG"])]
+    /// The images, one for each architecture: ids, beginnings of ids, or names; or a complete set as NAME@VERSION, which
+    /// stands for all of its images. Then the destination: `REGISTRY/NAME:TAG`, or for one image `glance:NAME`.
+    #[arg(required = true, num_args = 2.., value_names = ["IMAGE", "DESTINATION"])]
     names: Vec<String>,
+
+    #[command(flatten)]
+    glance: GlanceOptions,
 
     #[command(flatten)]
     registry: RegistryOptions,
@@ -38,6 +44,20 @@ impl PublishArguments {
         let Some((to, images)) = self.names.split_last() else {
             return Err(Failure::new(Code::Usage, "nothing is to be published"));
         };
+        if glance::is_destination(to) {
+            let [image] = images else {
+                return Err(Failure::new(Code::Usage, "OpenStack has one image for each name")
+                    .hint("publish the images one by one, each under a name of its own"));
+            };
+            return self.glance.publish(image, to, &self.options, config, printer).await;
+        }
+        if self.glance.are_given() {
+            return Err(Failure::new(
+                Code::Usage,
+                "--type, --arch, --append and --property are for OpenStack only",
+            )
+            .hint("leave them out, or publish to glance:NAME"));
+        }
         // Before anything else: a mistake in it is the most likely one.
         let to: Reference = to.parse()?;
         let interrupted = super::signals::cancel_on_signal()?;
@@ -77,8 +97,11 @@ async fn publish(
     publish::publish(&remote, &to.which, &images, &scratch, &options.notes(&session.printer)).await
 }
 
-/// The ids of the images that a name stands for. The one place where a name of several images would become them.
+/// The ids of the images that a name stands for: those of a set, or the one image.
 async fn images_of(session: &Session, name: &str) -> Result<Vec<String>, Failure> {
+    if name.contains('@') {
+        return sets::images_of(session, name).await;
+    }
     Ok(vec![session.client.find(&IMAGES, name).await?.id])
 }
 

@@ -181,6 +181,27 @@ impl WhichSet {
     }
 }
 
+/// The images of a complete set, by its name and version. A set that is not complete has none to hand on; what failed of its
+/// non-voting architectures is left out.
+pub(super) async fn images_of(session: &Session, set: &str) -> Result<Vec<String>, Failure> {
+    let which = WhichSet { set: set.to_owned() };
+    let found = which.find(session).await?;
+    let answer = session.client.get(&["kiln", "v1", "sets", &found.id]).await?;
+    let state = answer.text("state").unwrap_or_default();
+    if state != "complete" {
+        return Err(Failure::new(
+            Code::SetIncomplete,
+            format!("the set {set} is not complete, but {state}"),
+        )
+        .hint(format!("`kiln sets describe {set}` says what is missing")));
+    }
+    let complete = answer.items("arches").iter();
+    let complete = complete.filter(|arch| arch.text("state") == Some("complete"));
+    Ok(complete
+        .filter_map(|arch| arch.text("image_id").map(str::to_owned))
+        .collect())
+}
+
 impl CreateSet {
     async fn run(self, session: &Session) -> Result<(), Failure> {
         let (name, version) = match parse(&self.set) {

@@ -609,6 +609,24 @@ codes! {
     DiskExists = "disk_exists", 409, Failed, Lasting,
         "the file for the disk image exists already",
         "name another file, or remove this one";
+    GlanceLogin = "glance_login", 500, Failed, Lasting,
+        "the OS_ variables do not describe a login to OpenStack, or its catalogue has no image service",
+        "`source openrc`; or OS_AUTH_TYPE=none and OS_IMAGE_URL for a Glance without logins";
+    GlanceUnreachable = "glance_unreachable", 502, Failed, Lasting,
+        "Keystone or Glance does not answer, not in time, or with an error of its own",
+        "repair the service, then publish again";
+    GlanceDenied = "glance_denied", 403, Failed, Lasting,
+        "Keystone or Glance refuses the login, or the user may not do this (401, 403)",
+        "check the OS_ variables and the roles of the user";
+    GlanceQuota = "glance_quota", 413, Failed, Lasting,
+        "the image is larger than Glance, or the quota of the user, allows; it was removed again",
+        "remove images, or have the quota raised";
+    GlanceRefused = "glance_refused", 500, Failed, Lasting,
+        "Keystone or Glance refuses a request, or does not answer like one of OpenStack's services",
+        "the message is the service's own";
+    GlanceMismatch = "glance_mismatch", 502, Failed, Lasting,
+        "after the upload Glance's digest is not that of the disk image, or the image is not active; it was removed again",
+        "see Glance's log, then publish again";
 
     ["Moving from and to IMS", ""]
     NotImsData = "not_ims_data", 500, Failed, Lasting,
@@ -726,6 +744,9 @@ codes! {
         "correct the cause";
 
     ["Image sets", ""]
+    SetIncomplete = "set_incomplete", 409, Refused, Lasting,
+        "a set that is not complete cannot be published",
+        "see what is missing with `kiln sets describe`; `kiln sets rebuild --failed` tries again";
     SetTimeLimit = "set_time_limit", 500, Failed, Lasting,
         "the job of an architecture took longer than its set allows (`time_limit_s`)",
         "allow more time, or look for the slow step in its log; `kiln sets rebuild --failed` tries again";
