@@ -32,6 +32,7 @@ mod emulator_fault;
 mod equality;
 mod fallback;
 mod faults;
+mod glance;
 mod import;
 mod ims_cli;
 mod jobs;
