@@ -1,8 +1,10 @@
 //! The manifests of `examples/kubernetes`: that they are safe is read from the files in every run; that a cluster takes them, and
 //! that the server's account may do what it has to and nothing else, is asked of a real API server.
 //!
-//! `KILN_TEST_KUBERNETES` names the directory with the programs that `make kubernetes-rig` makes.
+//! `KILN_TEST_KUBERNETES` names the directory with the programs that `make kubernetes-rig` makes. In [`build`], images are built in
+//! pods of a running cluster.
 
+mod build;
 mod manifests;
 mod rig;
 

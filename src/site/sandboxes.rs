@@ -122,7 +122,6 @@ pub fn cluster(config: &Config, installation: &str) -> Result<Option<Cluster>, F
         installation: installation.to_owned(),
         agents: Agents::beside(agent()?),
         start: settings.start.duration(),
-        checks_kernels: true,
         pods: PodSettings {
             image: settings.image.unwrap_or_default(),
             pull_policy: settings.image_pull_policy.name().to_owned(),

@@ -1,15 +1,13 @@
 //! The kubernetes driver, on a cluster with a node that really runs pods.
 //!
 //! `KILN_TEST_KUBERNETES_RUN` names the directory of a cluster that `.ci/kubernetes-rig up` has started. Its node has no
-//! virtual machines and no user namespaces for pods: a RuntimeClass stands in for one with machines, and pods are told not
-//! to mind. The toolbox is that of the rig: busybox.
+//! virtual machines and no user namespaces for pods: a RuntimeClass pretends to have machines. The toolbox is that of the
+//! rig: busybox.
 
 use std::{
-    collections::BTreeMap,
     net::IpAddr,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{Arc, LazyLock},
+    path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,96 +26,14 @@ use crate::drivers::{
     docker::installation,
     place::{Kind, MIB, Place},
 };
-use crate::support::{self, KILN_AGENT, Kiln, eventually_async, tool};
+use crate::support::{
+    self, KILN_AGENT, Kiln,
+    cluster::{self, NAMESPACE, account, address, kubectl},
+    eventually_async, tool,
+};
 
 /// The repository of the tests' images, which no registry has.
 const REPOSITORY: &str = "rig.invalid/kiln-toolbox";
-
-/// The namespaces of the tests' jobs and of the server's account: those of `examples/kubernetes`.
-const NAMESPACE: &str = "kiln-jobs";
-const OF_ACCOUNT: &str = "kiln";
-
-/// The rig's directory.
-fn rig() -> Option<PathBuf> {
-    std::env::var_os("KILN_TEST_KUBERNETES_RUN").map(PathBuf::from)
-}
-
-/// What the rig says of itself.
-fn said() -> BTreeMap<String, String> {
-    let text = fs_err::read_to_string(rig().unwrap().join("env")).unwrap();
-    let words = text.split_whitespace().filter_map(|word| word.split_once('='));
-    words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-fn address() -> IpAddr {
-    said()["KILN_RIG_ADDRESS"].parse().unwrap()
-}
-
-fn kubectl(arguments: &[&str]) -> String {
-    let program = Path::new(&said()["KILN_RIG_BIN"]).join("kubectl");
-    let kubeconfig = format!("--kubeconfig={}", rig().unwrap().join("admin.kubeconfig").display());
-    let mut all = vec![kubeconfig.as_str(), "--namespace", NAMESPACE];
-    all.extend(arguments);
-    tool(program.to_str().unwrap(), &all)
-}
-
-/// A kubeconfig of the account in `examples/kubernetes/rbac.yaml`: a call that the manifest does not grant fails every test.
-fn account(dir: &Path) -> PathBuf {
-    // Two at once would be in each other's way.
-    static APPLIED: LazyLock<String> = LazyLock::new(|| {
-        let base = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes");
-        kubectl(&[
-            "apply",
-            "--namespace",
-            "",
-            "--filename",
-            &format!("{base}/namespaces.yaml"),
-        ]);
-        kubectl(&["apply", "--namespace", "", "--filename", &format!("{base}/rbac.yaml")])
-    });
-    LazyLock::force(&APPLIED);
-    let one = |arguments: &[&str]| {
-        let of_account = ["--namespace", OF_ACCOUNT];
-        kubectl(&[arguments, &of_account].concat()).trim().to_owned()
-    };
-    let mut secret = String::new();
-    // Clusters as old as the rig's make a token for every account, a moment later.
-    let until = Instant::now() + Duration::from_secs(20);
-    while secret.is_empty() && Instant::now() < until {
-        secret = one(&[
-            "get",
-            "serviceaccount",
-            "kiln",
-            "--output",
-            "jsonpath={.secrets[0].name}",
-        ]);
-    }
-    let token = one(&[
-        "get",
-        "secret",
-        &secret,
-        "--output",
-        "go-template={{.data.token | base64decode}}",
-    ]);
-    let of_cluster = |key: &str| {
-        let path = format!("jsonpath={{.clusters[0].cluster.{key}}}");
-        one(&["config", "view", "--raw", "--flatten", "--output", &path])
-    };
-    let kubeconfig = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "rig", "cluster": {
-            "server": of_cluster("server"),
-            "certificate-authority-data": of_cluster("certificate-authority-data"),
-        }}],
-        "users": [{"name": "kiln", "user": {"token": token}}],
-        "contexts": [{"name": "rig", "context": {"cluster": "rig", "user": "kiln", "namespace": NAMESPACE}}],
-        "current-context": "rig",
-    });
-    let file = dir.join("kubeconfig");
-    fs_err::write(&file, kubeconfig.to_string()).unwrap();
-    file
-}
 
 /// Pods of the rig.
 pub struct Pods {
@@ -138,20 +54,7 @@ impl Importing {
         let image = Image::of(&sandbox.toolbox, &self.entrance, &sandbox.agent, sandbox.kernel).unwrap();
         let archive = self.dir.join(format!("{}.tar", image.tag()));
         image.write(&self.packer, REPOSITORY, &archive).await.unwrap();
-        let said = said();
-        let status = Command::new(Path::new(&said["KILN_RIG_BIN"]).join("ctr"))
-            .args([
-                "--address",
-                &said["KILN_RIG_CONTAINERD"],
-                "--namespace",
-                "k8s.io",
-                "images",
-                "import",
-            ])
-            .arg(&archive)
-            .output()
-            .unwrap();
-        assert!(status.status.success(), "{status:?}");
+        cluster::import(&archive);
         fs_err::remove_file(archive).unwrap();
     }
 }
@@ -212,11 +115,10 @@ fn settings(kiln: &Kiln) -> KubernetesSettings {
         installation: installation(kiln),
         agents: Agents::beside(support::kiln_program().with_file_name(KILN_AGENT)),
         start: Duration::from_mins(2),
-        checks_kernels: false,
         pods: PodSettings {
             image: REPOSITORY.to_owned(),
             pull_policy: "Never".to_owned(),
-            vm_runtime: Some("kata-qemu".to_owned()),
+            vm_runtime: Some(cluster::said()["KILN_RIG_MACHINE"].clone()),
             // The node has few, and the tests run at the same time.
             request_cpus: 0,
             ..PodSettings::default()
@@ -232,12 +134,7 @@ impl Kind for Pods {
     const NAME: &'static str = "kubernetes";
 
     fn lack() -> Option<String> {
-        let unset = || {
-            rig().is_none().then(|| {
-                "KILN_TEST_KUBERNETES_RUN does not name a cluster that `.ci/kubernetes-rig up` has started".to_owned()
-            })
-        };
-        unset().or_else(support::no_namespaces)
+        cluster::lack().or_else(support::no_namespaces)
     }
 
     async fn new(kiln: &Kiln) -> Self {
@@ -439,10 +336,10 @@ async fn what_the_cluster_has_not() {
 async fn a_pod_that_should_be_in_a_virtual_machine_refuses_its_nodes_kernel() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
-    let strict = driver(KubernetesSettings {
-        checks_kernels: true,
-        ..settings(&place.kiln)
-    });
+    // A class of Kata's name, whose pods run on the node's kernel as they are.
+    let mut settings = settings(&place.kiln);
+    settings.pods.vm_runtime = Some("kata-qemu".to_owned());
+    let strict = driver(settings);
     let spec = place.spec("ring ready");
     place.kind.driver.import(&spec).await;
     strict.start(&spec).await.unwrap();

@@ -30,6 +30,7 @@ use tempfile::TempDir;
 pub mod archive;
 pub mod authority;
 pub mod bootable;
+pub mod cluster;
 pub mod commands;
 pub mod engine;
 pub mod fake_server;

@@ -3,6 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{LazyLock, Mutex},
@@ -14,13 +15,21 @@ use super::{HOST, foreign, source_dir, tool};
 #[derive(Debug)]
 struct Server {
     child: Child,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl Server {
-    fn start(dir: &Path) -> Self {
+    fn start(dir: &Path, address: IpAddr) -> Self {
         let mut child = Command::new("python3")
-            .args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory"])
+            .args([
+                "-u",
+                "-m",
+                "http.server",
+                "0",
+                "--bind",
+                &address.to_string(),
+                "--directory",
+            ])
             .arg(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -38,7 +47,7 @@ impl Server {
             .nth(1)
             .unwrap();
         Self {
-            port: port.parse().unwrap(),
+            address: SocketAddr::new(address, port.parse().unwrap()),
             child,
         }
     }
@@ -62,14 +71,24 @@ pub struct Repository {
 impl Repository {
     /// A repository for the host's architecture.
     pub fn native() -> Self {
+        Self::native_at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// The same at an address of this host that others reach, too.
+    pub fn native_at(address: IpAddr) -> Self {
         static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-minimal", HOST));
-        Self::serve(&DIR)
+        Self::serve_at(address, &DIR)
     }
 
     /// A repository for the other architecture.
     pub fn foreign() -> Self {
+        Self::foreign_at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// The same at an address of this host that others reach, too.
+    pub fn foreign_at(address: IpAddr) -> Self {
         static DIR: LazyLock<PathBuf> = LazyLock::new(|| made("rpm-minimal", foreign()));
-        Self::serve(&DIR)
+        Self::serve_at(address, &DIR)
     }
 
     /// The repository of `recipes/rpm-shell`: a directory for each architecture.
@@ -148,8 +167,12 @@ S
     }
 
     fn serve(dir: &Path) -> Self {
+        Self::serve_at(Ipv4Addr::LOCALHOST.into(), dir)
+    }
+
+    fn serve_at(address: IpAddr, dir: &Path) -> Self {
         Self {
-            server: Server::start(dir),
+            server: Server::start(dir, address),
             path: String::new(),
         }
     }
@@ -163,11 +186,11 @@ S
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}{}", self.server.port, self.path)
+        format!("http://{}{}", self.server.address, self.path)
     }
 
     pub fn port(&self) -> u16 {
-        self.server.port
+        self.server.address.port()
     }
 
     /// The argument that gives a recipe this repository.

@@ -1,7 +1,7 @@
 //! A proxy between Kiln and its S3 that makes some requests fail.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -58,7 +58,12 @@ pub struct S3Proxy {
 impl S3Proxy {
     /// Starts a proxy for the service at this address.
     pub async fn start(to: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), to).await
+    }
+
+    /// The same at an address of this host that others reach, too.
+    pub async fn start_at(address: IpAddr, to: SocketAddr) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let state: Arc<State> = Arc::default();
         let shared = Arc::clone(&state);

@@ -63,9 +63,6 @@ pub struct KubernetesSettings {
     pub agents: Agents,
     /// How long a pod may wait for its start.
     pub start: Duration,
-    /// Whether pods with a kernel of their own refuse that of a node. Only a cluster that stands in for one with virtual
-    /// machines does without, in tests.
-    pub checks_kernels: bool,
 }
 
 /// A cluster, not contacted before it is needed.

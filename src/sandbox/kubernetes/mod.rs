@@ -313,7 +313,7 @@ impl KubernetesDriver {
         let mut order = orders::order(sandbox, facts, is_shared.then_some(image::IDS), Vec::new(), Vec::new());
         order.programs = PROGRAMS_OF_IMAGE.into();
         order.filters_calls = is_shared;
-        if !is_shared && settings.checks_kernels {
+        if !is_shared {
             order.hosts = nodes::boots(&all);
             if order.hosts.len() < all.len() {
                 let detail = "a node of the cluster does not say which boot it is in, so a pod cannot tell whether it is in \
