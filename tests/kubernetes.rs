@@ -5,6 +5,7 @@
 //! pods of a running cluster.
 
 mod build;
+mod faults;
 mod manifests;
 mod rig;
 

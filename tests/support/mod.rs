@@ -33,6 +33,7 @@ pub mod bootable;
 pub mod cluster;
 pub mod commands;
 pub mod engine;
+pub mod fake_cluster;
 pub mod fake_server;
 pub mod issuer;
 pub mod postgres;

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt::{self, Debug},
     path::PathBuf,
     sync::{Arc, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -17,16 +17,23 @@ use k8s_openapi::api::{
 };
 use kiln_records::{Code, Failure, JobId, failure::chain};
 use kube::{
-    Api, Client, Config,
+    Api, Client, Config, ResourceExt,
     api::{DeleteParams, ListParams, LogParams, PostParams},
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::{
+    sync::{Mutex, OnceCell},
+    time::sleep,
+};
+use uuid::Uuid;
 
 use super::{
     access,
-    fault::{failure, gone, is_missing, is_too_early},
+    budget::Budget,
+    fault::{failure, gone, is_conflict, is_missing, is_too_early},
     pod::CONTAINER,
     recent::Recent,
     said,
@@ -43,8 +50,23 @@ const NODES_FOR: Duration = Duration::from_secs(10);
 const EVENTS_FOR: Duration = Duration::from_secs(4);
 const USAGE_FOR: Duration = Duration::from_secs(15);
 
-/// The last lines of a log that are read.
+/// The annotation of a Job that tells the call that made it from others.
+const CALL: &str = "kiln.call";
+
+/// How long what belonged to an earlier Job of the same name may stay after it, and the pause between two looks.
+const REMAINS: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The last lines of a log that are read, and their bytes.
 const TAIL: i64 = 400;
+const TAIL_BYTES: i64 = 4 << 20;
+
+/// The objects of one page of a list, and the most pages.
+const PAGE: u32 = 500;
+const PAGES: usize = 100;
+
+/// The events of an object that are read. An API server returns any of them, and keeps one for each reason.
+const EVENTS: u32 = 200;
 
 /// The cluster, and the site's settings for jobs in it.
 #[derive(Debug, Clone)]
@@ -84,7 +106,7 @@ struct Open {
     watched: OnceCell<Watched>,
 }
 
-impl fmt::Debug for Open {
+impl Debug for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The client has credentials.
         f.debug_struct("Open")
@@ -150,8 +172,9 @@ impl Cluster {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client =
-            Client::try_from(config).map_err(|error| failure("cannot make a client of the cluster", &error))?;
+        let client = ClientBuilder::try_from(config);
+        let client = client.map_err(|error| failure("cannot make a client of the cluster", &error))?;
+        let client = client.with_layer(&Budget).build();
         Ok(Open {
             client,
             namespace,
@@ -251,35 +274,56 @@ impl Cluster {
         let open = self.open().await?;
         let selected = ListParams::default().labels(&format!("{INSTALLATION}={}", self.settings.installation));
         let what = "cannot list the sandboxes";
-        let listed = within(what, Self::api::<Job>(open).list(&selected)).await?;
-        Ok(listed.map_err(|error| failure(what, &error))?.items)
+        all(what, &Self::api(open), selected).await
     }
 
-    /// Creates a Job. Returns what the API server made of it.
-    pub(super) async fn create_job(&self, job: &Job) -> Result<Result<Job, kube::Error>, Failure> {
-        let open = self.open().await?;
-        let jobs = Self::api::<Job>(open);
-        within(
-            "cannot make the sandbox's Job",
-            jobs.create(&PostParams::default(), job),
-        )
-        .await
+    /// Creates a Job. Returns what the API server made of it; `None` if there is another one of this name.
+    pub(super) async fn create_job(&self, mut job: Job) -> Result<Option<Job>, Failure> {
+        let what = "cannot make the sandbox's Job";
+        let jobs = Self::api::<Job>(self.open().await?);
+        let call = Uuid::new_v4().to_string();
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(CALL.to_owned(), call.clone());
+        match within(what, jobs.create(&PostParams::default(), &job)).await? {
+            Ok(made) => Ok(Some(made)),
+            // The client calls again where a gateway did not wait for the answer.
+            Err(error) if is_conflict(&error) => {
+                let name = job.metadata.name.unwrap_or_default();
+                let there = within(what, jobs.get_opt(&name)).await?;
+                let there = there.map_err(|error| failure(what, &error))?;
+                let is_made = |job: &Job| job.annotations().get(CALL) == Some(&call);
+                Ok(there.filter(is_made))
+            }
+            Err(error) => Err(failure(what, &error)),
+        }
     }
 
+    /// Creates the policy of a Job.
     pub(super) async fn create_policy(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        let open = self.open().await?;
-        let what = "cannot make the sandbox's NetworkPolicy";
-        let policies = Self::api::<NetworkPolicy>(open);
-        let made = within(what, policies.create(&PostParams::default(), policy)).await?;
-        made.map(drop).map_err(|error| failure(what, &error))
+        self.create("cannot make the sandbox's NetworkPolicy", policy).await
     }
 
+    /// Creates the order of a Job.
     pub(super) async fn create_secret(&self, secret: &Secret) -> Result<(), Failure> {
-        let open = self.open().await?;
-        let what = "cannot give the sandbox its order";
-        let secrets = Self::api::<Secret>(open);
-        let made = within(what, secrets.create(&PostParams::default(), secret)).await?;
-        made.map(drop).map_err(|error| failure(what, &error))
+        self.create("cannot give the sandbox its order", secret).await
+    }
+
+    /// Creates what belongs to a Job. That of an earlier Job of the same name goes after it, and is waited for.
+    async fn create<K>(&self, what: &str, object: &K) -> Result<(), Failure>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let api = Self::api::<K>(self.open().await?);
+        let until = Instant::now() + REMAINS;
+        loop {
+            match within(what, api.create(&PostParams::default(), object)).await? {
+                Ok(_) => return Ok(()),
+                Err(error) if !is_conflict(&error) => return Err(failure(what, &error)),
+                Err(error) if Instant::now() > until => return Err(gone(format!("{what}: {}", chain(&error)))),
+                Err(_) => sleep(LOOK_EVERY).await,
+            }
+        }
     }
 
     /// Begins to delete a Job, after its pod. Succeeds when there is none.
@@ -301,6 +345,7 @@ impl Cluster {
         let tail = LogParams {
             container: Some(CONTAINER.to_owned()),
             tail_lines: Some(TAIL),
+            limit_bytes: Some(TAIL_BYTES),
             ..LogParams::default()
         };
         match within(what, Self::api::<Pod>(open).logs(pod, &tail)).await? {
@@ -318,7 +363,8 @@ impl Cluster {
         let open = self.open().await?;
         let of = format!("involvedObject.kind={kind},involvedObject.name={name}");
         let what = "cannot read why the sandbox waits";
-        let listed = within(what, Self::api::<Event>(open).list(&ListParams::default().fields(&of))).await?;
+        let selected = ListParams::default().fields(&of).limit(EVENTS);
+        let listed = within(what, Self::api::<Event>(open).list(&selected)).await?;
         let events = listed.map_err(|error| failure(what, &error))?.items;
         self.events.put(job, events.clone());
         Ok(events)
@@ -344,8 +390,7 @@ impl Cluster {
         }
         let nodes: Api<Node> = Api::all(self.open().await?.client.clone());
         let what = "cannot list the nodes of the cluster";
-        let listed = within(what, nodes.list(&ListParams::default())).await?;
-        let nodes: Arc<[Node]> = listed.map_err(|error| failure(what, &error))?.items.into();
+        let nodes: Arc<[Node]> = all(what, &nodes, ListParams::default()).await?.into();
         *known = Some((Instant::now(), Arc::clone(&nodes)));
         Ok(nodes)
     }
@@ -398,6 +443,25 @@ impl Cluster {
         let open = self.open().await?;
         access::missing(&open.client, &open.namespace).await
     }
+}
+
+/// All objects of a list, page by page.
+async fn all<K>(what: &str, api: &Api<K>, mut selected: ListParams) -> Result<Vec<K>, Failure>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    selected.limit = Some(PAGE);
+    let mut items = Vec::new();
+    for _ in 0..PAGES {
+        let page = within(what, api.list(&selected)).await?;
+        let page = page.map_err(|error| failure(what, &error))?;
+        items.extend(page.items);
+        selected.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if selected.continue_token.is_none() {
+            return Ok(items);
+        }
+    }
+    Err(gone(format!("{what}: the list does not end")))
 }
 
 /// A call of the API, which gets an answer in time or none.

@@ -35,12 +35,12 @@ pub use access::{RIGHTS, Right};
 use cluster::Known;
 pub use cluster::{Cluster, KubernetesSettings};
 use evidence::Stage;
-use fault::{failure, is_conflict};
 pub use image::Image;
 pub use wanted::PodSettings;
 use wanted::{ARCH, JOB, Wanted};
 
 mod access;
+mod budget;
 mod cluster;
 mod evidence;
 mod fault;
@@ -337,13 +337,8 @@ impl KubernetesDriver {
             settings: &settings.pods,
         };
         let job = pod::job(&wanted);
-        let made = cluster.create_job(&job).await?.map_err(|error| {
-            if is_conflict(&error) {
-                orders::exists(sandbox.job)
-            } else {
-                failure("cannot make the sandbox's Job", &error)
-            }
-        })?;
+        let made = cluster.create_job(job.clone()).await?;
+        let made = made.ok_or_else(|| orders::exists(sandbox.job))?;
         let completed = async {
             readback::check(&job, &made)?;
             let owner = pod::owner(&made);
