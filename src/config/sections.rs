@@ -233,6 +233,12 @@ impl IsolationSettings {
     pub fn allows(&self, driver: DriverKind) -> bool {
         self.drivers.is_empty() || self.drivers.contains(&driver)
     }
+
+    /// Whether all jobs run in a cluster: this host then needs neither a toolbox nor ids for sandboxes.
+    pub fn is_cluster_only(&self) -> bool {
+        let in_cluster = |driver: &DriverKind| matches!(driver, DriverKind::Kubernetes | DriverKind::KubernetesVm);
+        !self.drivers.is_empty() && self.drivers.iter().all(in_cluster)
+    }
 }
 
 settings! {

@@ -25,7 +25,7 @@ use crate::{
         make_doors_root,
         runner::{Runner, Runners, server_id},
     },
-    sandbox::{agents::Agents, namespace::make_private_dir, toolbox::Toolbox},
+    sandbox::{agents::Agents, namespace::make_private_dir, toolbox::Toolbox, toolboxes::Toolboxes},
     store::{LogFeed, SharedStore},
 };
 
@@ -66,7 +66,12 @@ impl JobService {
         let runners = Runners::of(&config.data_dir);
         let agents = Agents::beside(agent().map_err(hint)?);
         let toolboxes = toolboxes(config).map_err(hint)?;
-        let known = Arch::ALL.into_iter().filter_map(|arch| toolboxes.find(arch));
+        let known: Vec<_> = if config.isolation.is_cluster_only() {
+            // Images with them are in the cluster.
+            Arch::ALL.map(Toolboxes::named).into()
+        } else {
+            Arch::ALL.into_iter().filter_map(|arch| toolboxes.find(arch)).collect()
+        };
         let equipment = Arc::new(Equipment::new(agents, known));
         let local = namespace_driver(config).map_err(hint)?;
         let (local, outer) = match runner {

@@ -61,10 +61,15 @@ pub(super) fn agent() -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 ///
-/// When the directory cannot be made, or this user has no ids for a sandbox.
+/// When the directory cannot be made, or this user has no ids for a sandbox, unless all sandboxes are in a cluster.
 pub fn namespace_driver(config: &Config) -> Result<NamespaceDriver, Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
-    let driver = NamespaceDriver::new(&config.data_dir.join("sandboxes"), &program)?;
+    let sandboxes = config.data_dir.join("sandboxes");
+    let driver = if config.isolation.is_cluster_only() {
+        NamespaceDriver::perhaps_without_ids(&sandboxes, &program)?
+    } else {
+        NamespaceDriver::new(&sandboxes, &program)?
+    };
     // Without an agent no kind of sandbox works. The error is reported when a sandbox is requested.
     Ok(match agent() {
         Ok(agent) => driver.with_machines(&config.data_dir.join("toolboxes"), &agent),

@@ -131,7 +131,8 @@ impl Shared {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        let kiln = Kiln::new();
+        // Without a toolbox: the cluster has its image.
+        let kiln = Kiln::bare();
         let program = elsewhere(&kiln);
         let mut server = Server::start_in(kiln.with_program(&program), &variables);
         server.environment = vec![

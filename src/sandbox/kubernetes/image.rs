@@ -13,7 +13,9 @@
 use std::{
     fs::File,
     io::{Read, Seek, SeekFrom, Write},
-    path::Path,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use kiln_inside::room::{
@@ -41,7 +43,7 @@ pub(super) const IDS: IdMap = IdMap {
 };
 
 /// Changes with the form of the image.
-const FORM: &str = "kiln-image-1";
+const FORM: &str = "kiln-image-2";
 
 /// The blocks of a tar archive.
 const BLOCK: usize = 512;
@@ -78,10 +80,11 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Its tag: a digest of the toolbox and the programs, and the first id of the toolbox's files.
+    /// Its tag: a digest of the toolbox's description and the programs, and the first id of the toolbox's files. A server
+    /// needs no toolbox to know it.
     pub fn tag(&self) -> String {
         let mut digest = Sha256::new();
-        digest.update(format!("{FORM}\n{}\n", self.toolbox.facts.sha256));
+        digest.update(format!("{FORM}\n{}\n", self.toolbox.name));
         for (name, bytes, _) in &self.programs {
             digest.update(format!("{name} {}\n", hex::encode(Sha256::digest(bytes))));
         }
@@ -137,6 +140,57 @@ impl<'a> Image<'a> {
             tar.append_data(&mut header, path, bytes.as_slice())?;
         }
         tar.into_inner()
+    }
+}
+
+/// The tags of images whose programs have not changed since: their digests cost some 50 ms.
+#[derive(Debug, Default)]
+pub(super) struct Tags(Mutex<Vec<(Key, String)>>);
+
+/// The toolbox, the kind of kernel, and each program with its inode, size, and time of its last change.
+type Key = (String, Kernel, Vec<(PathBuf, [u64; 3], i64)>);
+
+/// The tags that are kept.
+const TAGS: usize = 16;
+
+impl Tags {
+    /// The tag of [`Image::of`].
+    ///
+    /// # Errors
+    ///
+    /// One of the programs cannot be read.
+    pub(super) fn of(
+        &self,
+        toolbox: &Toolbox,
+        entrance: &Path,
+        agent: &Path,
+        kernel: Kernel,
+    ) -> Result<String, Failure> {
+        let mut files = vec![entrance.to_owned(), agent.to_owned()];
+        files.extend(companions(agent).map(|(_, path)| path));
+        let known = |path: PathBuf| -> Result<_, Failure> {
+            let found = fs_err::metadata(&path).map_err(|error| Failure::io("cannot pack the agent", &error))?;
+            let nanoseconds = found
+                .ctime()
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(found.ctime_nsec());
+            Ok((path, [found.dev(), found.ino(), found.size()], nanoseconds))
+        };
+        let files: Result<Vec<_>, Failure> = files.into_iter().map(known).collect();
+        let key = (toolbox.name.clone(), kernel, files?);
+        if let Some((_, tag)) = self.tags().iter().find(|(known, _)| *known == key) {
+            return Ok(tag.clone());
+        }
+        let tag = Image::of(toolbox, entrance, agent, kernel)?.tag();
+        let mut tags = self.tags();
+        tags.truncate(TAGS - 1);
+        tags.insert(0, (key, tag.clone()));
+        Ok(tag)
+    }
+
+    fn tags(&self) -> std::sync::MutexGuard<'_, Vec<(Key, String)>> {
+        // Each change leaves a list of true answers.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -213,8 +267,29 @@ mod tests {
         assert!(first.ends_with("-1") && first.len() == 34, "{first}");
         assert_eq!(tag(&toolbox, "one", Kernel::Own), format!("{}-0", &first[..32]));
         assert_ne!(first, tag(&toolbox, "two", Kernel::Shared));
-        "1".clone_into(&mut toolbox.facts.sha256);
+        "1".clone_into(&mut toolbox.name);
         assert_ne!(first, tag(&toolbox, "one", Kernel::Shared));
+    }
+
+    #[test]
+    fn a_changed_program_has_another_tag() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("agent");
+        fs_err::write(&program, "one").unwrap();
+        let (toolbox, tags) = (toolbox::tests::toolbox(Arch::X86_64), Tags::default());
+        let tag = || tags.of(&toolbox, &program, &program, Kernel::Own).unwrap();
+        let image = || Image::of(&toolbox, &program, &program, Kernel::Own).unwrap().tag();
+        assert_eq!((tag(), tag()), (image(), image()));
+        fs_err::write(dir.path().join("new"), "two").unwrap();
+        fs_err::rename(dir.path().join("new"), &program).unwrap();
+        assert_eq!(tag(), image());
+        assert_eq!(tags.tags().len(), 2);
+        for number in 0..2 * TAGS {
+            fs_err::write(&program, format!("{number:4}")).unwrap();
+            tags.tags()[0].0.0 = format!("{number}");
+            tag();
+        }
+        assert_eq!(tags.tags().len(), TAGS);
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub struct KubernetesDriver {
     is_there: AtomicBool,
     /// The memory that the RuntimeClass adds to each pod, as of the last look.
     overhead: AtomicU64,
+    tags: image::Tags,
 }
 
 #[async_trait]
@@ -238,6 +239,7 @@ impl KubernetesDriver {
             arch,
             is_there: AtomicBool::new(true),
             overhead: AtomicU64::new(0),
+            tags: image::Tags::default(),
         }
     }
 
@@ -323,14 +325,16 @@ impl KubernetesDriver {
         }
         let order = serde_json::to_vec(&order).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let entrance = settings.agents.of(self.arch)?;
-        let image = Image::of(&sandbox.toolbox, &entrance, &sandbox.agent, sandbox.kernel)?;
+        let tag = self
+            .tags
+            .of(&sandbox.toolbox, &entrance, &sandbox.agent, sandbox.kernel)?;
         let wanted = Wanted {
             job: sandbox.job,
             name: cluster.name_of(sandbox.job),
             installation: &settings.installation,
             arch: self.arch,
             kernel: sandbox.kernel,
-            image: image.name(&settings.pods.image),
+            image: format!("{}:{tag}", settings.pods.image),
             limits: sandbox.limits,
             sets_routes: true,
             nodes: only,

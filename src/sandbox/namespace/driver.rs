@@ -193,10 +193,11 @@ impl Driver for NamespaceDriver {
     }
 
     async fn shared_kernel(&self) -> Result<(), Failure> {
-        Ok(())
+        self.ids().map(drop)
     }
 
     async fn own_kernel(&self) -> Result<Machine, Failure> {
+        self.ids()?;
         self.machines_here().await
     }
 }
@@ -215,7 +216,7 @@ impl NamespaceDriver {
             }
         };
         Ok(Plan {
-            ids: self.ids,
+            ids: self.ids()?,
             dir: self.dir_of(sandbox.job),
             task: Task::RunAgent(Box::new(AgentTask {
                 name: sandbox.job.to_string(),

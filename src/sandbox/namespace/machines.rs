@@ -199,7 +199,7 @@ impl NamespaceDriver {
             self.lend_kvm(&trial.files)?;
         }
         let plan = Plan {
-            ids: self.ids,
+            ids: self.ids()?,
             dir: trial.files.dir().to_owned(),
             task: Task::TryMachine(Box::new(machine)),
         };
@@ -232,14 +232,15 @@ impl NamespaceDriver {
     /// Makes a `/dev/kvm` that belongs to the sandbox's root. An ordinary user cannot, and needs one that is open to
     /// all users.
     pub(super) fn lend_kvm(&self, files: &Files) -> Result<(), Failure> {
-        if self.ids.rootless {
+        let ids = self.ids()?;
+        if ids.rootless {
             return Ok(());
         }
         let failed = |errno: nix::errno::Errno| Failure::io("cannot lend /dev/kvm to a sandbox", &errno.into());
         files::remove_file(&files.kvm())?;
         let device = stat(KVM).map_err(failed)?.st_rdev;
         mknod(&files.kvm(), SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, device).map_err(failed)?;
-        let (user, group) = (Uid::from_raw(self.ids.uid_base), Gid::from_raw(self.ids.gid_base));
+        let (user, group) = (Uid::from_raw(ids.uid_base), Gid::from_raw(ids.gid_base));
         chown(&files.kvm(), Some(user), Some(group)).map_err(failed)
     }
 }

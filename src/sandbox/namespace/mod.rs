@@ -66,7 +66,8 @@ pub const SUPERVISOR_COMMAND: &str = "sandbox-supervisor";
 pub struct NamespaceDriver {
     sandboxes: PathBuf,
     program: PathBuf,
-    ids: IdMap,
+    /// A driver that makes no sandboxes may have none.
+    ids: Result<IdMap, Failure>,
     machines: Option<MachineParts>,
     /// The sockets whose end ends the sandboxes of this process; `None` if sandboxes outlive it.
     lifelines: Option<Arc<Mutex<Vec<UnixStream>>>>,
@@ -84,15 +85,30 @@ impl NamespaceDriver {
     ///
     /// The directory cannot be made, or this user has no ids for a sandbox.
     pub fn new(sandboxes: &Path, program: &Path) -> Result<Self, Failure> {
+        let driver = Self::perhaps_without_ids(sandboxes, program)?;
+        driver.ids()?;
+        Ok(driver)
+    }
+
+    /// The same for a user who may have no ids for sandboxes: all that needs them fails, then.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be made.
+    pub fn perhaps_without_ids(sandboxes: &Path, program: &Path) -> Result<Self, Failure> {
         make_private_dir(sandboxes)?;
         trial::sweep_trials(sandboxes);
         Ok(Self {
             sandboxes: sandboxes.to_owned(),
             program: program.to_owned(),
-            ids: IdMap::of_this_user()?,
+            ids: IdMap::of_this_user(),
             machines: None,
             lifelines: None,
         })
+    }
+
+    fn ids(&self) -> Result<IdMap, Failure> {
+        self.ids.clone()
     }
 
     /// The driver for a process whose sandboxes end with it, however it ends.
@@ -144,7 +160,7 @@ impl NamespaceDriver {
         emulator: Option<BinfmtEntry>,
         mut say: impl FnMut(&str),
     ) -> Result<Report, Failure> {
-        let plan = self.host_command(dir, argv, env, emulator);
+        let plan = self.host_command(dir, argv, env, emulator)?;
         let (output, theirs) = socket_pair()?;
         let theirs_too = theirs
             .try_clone()
@@ -172,13 +188,19 @@ impl NamespaceDriver {
         env: &[(&str, &str)],
         output: Stdio,
     ) -> Result<Handle, Failure> {
-        let plan = self.host_command(dir, argv, env, None);
+        let plan = self.host_command(dir, argv, env, None)?;
         self.supervise_with_stderr(&plan, output, Stdio::null()).await
     }
 
-    fn host_command(&self, dir: &Path, argv: &[&str], env: &[(&str, &str)], emulator: Option<BinfmtEntry>) -> Plan {
-        Plan {
-            ids: self.ids,
+    fn host_command(
+        &self,
+        dir: &Path,
+        argv: &[&str],
+        env: &[(&str, &str)],
+        emulator: Option<BinfmtEntry>,
+    ) -> Result<Plan, Failure> {
+        Ok(Plan {
+            ids: self.ids()?,
             dir: dir.to_owned(),
             task: Task::RunHostCommand {
                 argv: argv.iter().map(ToString::to_string).collect(),
@@ -188,14 +210,14 @@ impl NamespaceDriver {
                     .collect(),
                 emulator,
             },
-        }
+        })
     }
 
     /// Removes a directory whose files belong to ids of a sandbox.
     pub async fn remove_dir(&self, dir: &Path) -> Result<(), Failure> {
         if files::is_there(dir)? {
             let plan = Plan {
-                ids: self.ids,
+                ids: self.ids()?,
                 dir: dir.to_owned(),
                 task: Task::Empty,
             };

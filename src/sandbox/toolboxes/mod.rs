@@ -70,6 +70,25 @@ impl Toolboxes {
         Toolbox::find(&self.dir, arch)
     }
 
+    /// The toolbox of the built-in description for hosts of this architecture, known by name only: there are no files of it,
+    /// and no facts but the architecture.
+    pub fn named(arch: Arch) -> Toolbox {
+        let none = Path::new("/nonexistent");
+        Toolbox {
+            name: Self::name_of(arch),
+            squashfs: none.to_owned(),
+            tree: none.to_owned(),
+            vm: none.to_owned(),
+            facts: Facts {
+                sha256: String::new(),
+                size: 0,
+                arch,
+                built: jiff::Timestamp::UNIX_EPOCH,
+                packages: Vec::new(),
+            },
+        }
+    }
+
     /// The name of the toolbox of the built-in description for hosts of this architecture.
     pub fn name_of(arch: Arch) -> String {
         definition::digest(arch)
