@@ -455,10 +455,6 @@ impl Config {
         if let Some(path) = &cluster.kubeconfig {
             self.check_readable("kubernetes", "kubeconfig", path, problems);
         }
-        if cluster.request_cpus == 0 {
-            let problem = self.problem("kubernetes", "request_cpus", "it is zero");
-            problems.push(problem.hint("set it to 1 or more"));
-        }
         if self.jobs.run && self.server.agent_url.is_none() {
             let problem = self.problem(
                 "kubernetes",

@@ -40,7 +40,8 @@ settings! {
         /// Annotations of pods, such as those of Kata Containers.
         annotations: BTreeMap<String, String> = BTreeMap::new();
         /// The number of CPUs that the scheduler reserves for each job. A job may use more, up to `cpus_per_job` in
-        /// `[capacity]`. Memory and disk space are reserved up to the job's limits.
+        /// `[capacity]`. With 0 only the overhead of the RuntimeClass is reserved, so that a job fits a node with 2 CPUs.
+        /// Memory and disk space are reserved up to the job's limits.
         request_cpus: u32 = 1;
         /// The storage class of volumes for the disk space of jobs. Default: none, so it is on the node's own disk.
         storage_class: Option<String> = None, like "\"fast\"";

@@ -220,6 +220,7 @@ impl Driver for KubernetesDriver {
             );
             return Err(Failure::new(Code::NoVm, detail).hint("label the nodes that have Kata Containers"));
         }
+        nodes::only_with_boot(&nodes, &usable, self.arch)?;
         let overhead = class.overhead.and_then(|overhead| overhead.pod_fixed);
         let memory = overhead.as_ref().and_then(|fixed| nodes::amount(fixed.get("memory")?));
         self.overhead.store(memory.unwrap_or_default(), Ordering::Relaxed);
@@ -308,7 +309,7 @@ impl KubernetesDriver {
             nodes::only(&nodes::with_user_namespaces(&usable, self.arch)?, &usable)
         } else {
             cluster.vm_runtime().await?;
-            None
+            nodes::only_with_boot(&all, &usable, self.arch)?
         };
         let facts = orders::facts_elsewhere(sandbox).await?;
         let server = facts.gateway;
@@ -317,11 +318,6 @@ impl KubernetesDriver {
         order.filters_calls = is_shared;
         if !is_shared {
             order.hosts = nodes::boots(&all);
-            if order.hosts.len() < all.len() {
-                let detail = "a node of the cluster does not say which boot it is in, so a pod cannot tell whether it is in \
-                              a virtual machine";
-                return Err(Failure::new(Code::NotIsolated, detail));
-            }
         }
         let order = serde_json::to_vec(&order).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let entrance = settings.agents.of(self.arch)?;

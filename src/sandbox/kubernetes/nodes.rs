@@ -91,16 +91,45 @@ pub(super) fn with_user_namespaces<'a>(usable: &[&'a Node], arch: Arch) -> Resul
     Ok(able)
 }
 
+/// The names of the usable nodes that say in which boot they are, unless all nodes do. On another one a pod could not tell
+/// whether it is in a virtual machine, so none may go there.
+///
+/// # Errors
+///
+/// `not_isolated` when no usable node says it, or one that does not has the name by which pods are tied to another.
+pub(super) fn only_with_boot(all: &[Node], usable: &[&Node], arch: Arch) -> Result<Option<Vec<String>>, Failure> {
+    let silent: Vec<_> = all.iter().filter(|node| boot(node).is_none()).collect();
+    if silent.is_empty() {
+        return Ok(None);
+    }
+    let able = usable.iter().filter(|node| boot(node).is_some());
+    let able: Vec<_> = able.filter_map(|node| name(node)).collect();
+    if able.is_empty()
+        || silent
+            .iter()
+            .any(|node| name(node).is_some_and(|name| able.contains(&name)))
+    {
+        let detail = format!(
+            "no {arch} node of the cluster says which boot it is in, so a pod cannot tell whether it is in a virtual machine \
+             ({} looked at)",
+            usable.len()
+        );
+        return Err(Failure::new(Code::NotIsolated, detail)
+            .hint("`kubectl get nodes --output yaml` shows `status.nodeInfo.bootID`, which the kubelet notes"));
+    }
+    Ok(Some(able))
+}
+
 /// The names of the nodes that can, unless all usable nodes can.
 pub(super) fn only(able: &[&Node], usable: &[&Node]) -> Option<Vec<String>> {
-    let name = |node: &&Node| {
-        let labels = node.metadata.labels.as_ref();
-        labels
-            .and_then(|labels| labels.get(HOSTNAME))
-            .or(node.metadata.name.as_ref())
-            .cloned()
-    };
-    (able.len() < usable.len()).then(|| able.iter().filter_map(name).collect())
+    (able.len() < usable.len()).then(|| able.iter().filter_map(|node| name(node)).collect())
+}
+
+/// The name by which pods are tied to a node.
+fn name(node: &Node) -> Option<String> {
+    let labels = node.metadata.labels.as_ref();
+    let own = labels.and_then(|labels| labels.get(HOSTNAME));
+    own.or(node.metadata.name.as_ref()).cloned()
 }
 
 /// Whether a node has all of these labels, as a RuntimeClass may ask for.
@@ -113,11 +142,12 @@ pub(super) fn has_labels(node: &Node, wanted: &BTreeMap<String, String>) -> bool
 
 /// The boots of all nodes: a pod in a virtual machine has another kernel than any of them.
 pub(super) fn boots(nodes: &[Node]) -> Vec<String> {
-    let infos = nodes.iter().filter_map(|node| node.status.as_ref()?.node_info.as_ref());
-    infos
-        .map(|info| info.boot_id.trim().to_owned())
-        .filter(|boot| !boot.is_empty())
-        .collect()
+    nodes.iter().filter_map(boot).collect()
+}
+
+fn boot(node: &Node) -> Option<String> {
+    let boot = node.status.as_ref()?.node_info.as_ref()?.boot_id.trim();
+    (!boot.is_empty()).then(|| boot.to_owned())
 }
 
 /// The resources of these nodes together. Kubernetes itself counts what is left on each.
@@ -307,5 +337,28 @@ mod tests {
         for text in ["", "x", "1.x", "Ki"] {
             assert_eq!(millis(&Quantity(text.to_owned())), None, "{text}");
         }
+    }
+    #[test]
+    fn a_node_that_does_not_say_its_boot_takes_no_pod_of_a_machine() {
+        let node = |name: &str, boot: &str| -> Node {
+            let info = json!({
+                "architecture": "", "bootID": boot, "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+                "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""
+            });
+            let labels = json!({"kubernetes.io/hostname": name});
+            let node = json!({"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": info}});
+            serde_json::from_value(node).unwrap()
+        };
+        let only = |all: &[Node], usable: &[&Node]| only_with_boot(all, usable, Arch::X86_64);
+        let all = [node("one", "1"), node("two", "2"), node("three", "")];
+        assert_eq!(only(&all[..2], &[&all[0], &all[1]]), Ok(None));
+        let names = vec!["one".to_owned(), "two".to_owned()];
+        assert_eq!(only(&all, &[&all[0], &all[1], &all[2]]), Ok(Some(names.clone())));
+        // A node that is away now may be back before the pod has a node.
+        assert_eq!(only(&all, &[&all[0], &all[1]]), Ok(Some(names)));
+        assert_eq!(only(&all, &[&all[2]]).unwrap_err().code, Code::NotIsolated);
+        // Two of one name cannot be told apart.
+        let twins = [node("one", "1"), node("one", " ")];
+        assert_eq!(only(&twins, &[&twins[0]]).unwrap_err().code, Code::NotIsolated);
     }
 }
