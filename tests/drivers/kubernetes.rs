@@ -372,3 +372,106 @@ async fn a_pod_that_is_deleted_by_hand_is_no_silence() {
     assert!(matches!(code, Code::PodEvicted | Code::SandboxLost), "{code}");
     place.destroy(job).await;
 }
+
+/// Makes an object that is there for one test only.
+struct There(&'static str, String);
+
+impl There {
+    fn new(kind: &'static str, name: String, manifest: &serde_json::Value, dir: &std::path::Path) -> Self {
+        let file = dir.join(format!("{name}.json"));
+        fs_err::write(&file, manifest.to_string()).unwrap();
+        kubectl(&["create", "--filename", file.to_str().unwrap()]);
+        Self(kind, name)
+    }
+
+    fn gone(&self) {
+        kubectl(&["delete", self.0, &self.1, "--ignore-not-found"]);
+    }
+}
+
+impl Drop for There {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.gone();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_is_exceeded_is_the_reason_why_a_sandbox_waits() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let name = format!("quota-{}", JobId::new());
+    let dir = place.kiln.data();
+    let class = serde_json::json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1,
+        "metadata": {"name": name}});
+    let _class = There::new("priorityclass", name.clone(), &class, dir);
+    // Other tests' pods have another class.
+    let quota = serde_json::json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {
+        "hard": {"pods": "0"},
+        "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [name]}]}}});
+    let quota = There::new("resourcequota", name.clone(), &quota, dir);
+    let mut settings = settings(&place.kiln);
+    settings.pods.priority_class = Some(name);
+    let limited = driver(settings);
+    let spec = place.spec("ring ready");
+    place.kind.driver.import(&spec).await;
+    // The controller of quotas has to have seen it.
+    let is_counted = eventually_async(|| async {
+        kubectl(&["get", quota.0, &quota.1, "--output", "jsonpath={.status.hard.pods}"]) == "0"
+    });
+    assert!(is_counted.await);
+    limited.start(&spec).await.unwrap();
+    waits_for(&limited, spec.job, Code::PodWaits, "exceeded quota").await;
+    limited.destroy(spec.job, Scratch::Remove).await.unwrap();
+    assert_eq!(place.kind.leftovers(&place.kiln, spec.job), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_evicted_through_the_api_is_no_fault_of_the_job() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let job = place.start("true").await;
+    let of = format!("kiln.job={job}");
+    let pod = kubectl(&[
+        "get",
+        "pods",
+        "--selector",
+        &of,
+        "--output",
+        "jsonpath={.items[0].metadata.name}",
+    ]);
+    let eviction = serde_json::json!({"apiVersion": "policy/v1beta1", "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": NAMESPACE}});
+    let file = place.kiln.data().join("eviction.json");
+    fs_err::write(&file, eviction.to_string()).unwrap();
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction");
+    kubectl(&["create", "--raw", &path, "--filename", file.to_str().unwrap()]);
+    let code = place.end_of(job).await.failure.unwrap().code;
+    assert!(matches!(code, Code::PodEvicted | Code::SandboxLost), "{code}");
+    place.destroy(job).await;
+}
+
+#[tokio::test]
+async fn a_runtime_class_that_goes_takes_no_running_sandbox_along() {
+    needs!(Pods::lack());
+    let place = Place::<Pods>::new().await;
+    let name = format!("class-{}", JobId::new());
+    let class = serde_json::json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "pretended-machine",
+        "metadata": {"name": name}});
+    let class = There::new("runtimeclass", name.clone(), &class, place.kiln.data());
+    let mut settings = settings(&place.kiln);
+    settings.pods.vm_runtime = Some(name);
+    let own = driver(settings);
+    own.own_kernel().await.unwrap();
+    let spec = place.spec("ring ready; sleep 20; exit 7");
+    place.kind.driver.import(&spec).await;
+    own.start(&spec).await.unwrap();
+    place.wait_for(spec.job, "ready").await;
+    class.gone();
+    let failure = own.start(&place.spec("")).await.unwrap_err();
+    assert_eq!(failure.code, Code::RuntimeUnknown, "{failure}");
+    let evidence = place.end_of(spec.job).await;
+    assert_eq!((evidence.exit_code, evidence.failure), (7, None));
+    place.destroy(spec.job).await;
+}
