@@ -88,6 +88,7 @@ impl Place {
                 job,
                 token: "secret-of-the-job".to_owned(),
                 doors: Vec::new(),
+                proxy: None,
             },
             server_url: Some("http://127.0.0.1:9".to_owned()),
             server_ca_bundle: None,

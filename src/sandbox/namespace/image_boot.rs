@@ -131,7 +131,7 @@ impl Boot {
             self.driver.lend_kvm(&trial.files)?;
         }
         let plan = Plan {
-            ids: self.driver.ids,
+            ids: self.driver.ids()?,
             dir,
             task: Task::BootImage(Box::new(self.machine)),
         };
