@@ -359,6 +359,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         [network]
         allow = []                                       # default
         deny = ["this-host", "169.254.0.0/16", "100.100.100.200/32", "fd00:ec2::254/128"] # default
+        #http_proxy =                                    # not set
+        #https_proxy =                                   # not set
+        no_proxy = []                                    # default
+        #proxy_credentials =                             # not set
 
         [docker]
         #engine =                                        # not set

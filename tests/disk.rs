@@ -77,7 +77,7 @@ fn boot(arch: &str, disk: &Path, format: &str, until: &str) -> String {
             String::from_utf8_lossy(&said).into_owned()
         }
     });
-    let deadline = Instant::now() + Duration::from_secs(180);
+    let deadline = Instant::now() + Duration::from_mins(3);
     while !reader.is_finished() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
     }

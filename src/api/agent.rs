@@ -140,10 +140,10 @@ async fn keep_account(State(calls): Calls, agent: Agent, Body(account): Body<Acc
 }
 
 /// The connection of a request, once it has been answered with 101.
-fn upgrade(request: &mut Request) -> Result<OnUpgrade, Response> {
+fn upgrade(request: &mut Request) -> Result<OnUpgrade, Box<Response>> {
     request.extensions_mut().remove::<OnUpgrade>().ok_or_else(|| {
         let failure = Failure::new(Code::Protocol, "a line is asked for with an Upgrade header");
-        (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response()
+        Box::new((StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response())
     })
 }
 
@@ -151,7 +151,7 @@ fn upgrade(request: &mut Request) -> Result<OnUpgrade, Response> {
 async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
     let upgrade = match upgrade(&mut request) {
         Ok(upgrade) => upgrade,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let (job, token) = (agent.job, agent.token.clone());
     let passed_on = request.headers().contains_key(PASSED_ON);
@@ -172,7 +172,7 @@ async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> R
 async fn open_proxy(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
     let upgrade = match upgrade(&mut request) {
         Ok(upgrade) => upgrade,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let job = agent.job;
     let response = agent.call(&*calls, Call::OpenProxy).await;

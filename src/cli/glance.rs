@@ -47,6 +47,20 @@ pub(super) fn is_destination(text: &str) -> bool {
     text.starts_with(SCHEME)
 }
 
+/// The properties that Glance or Kiln sets.
+const OWN: [&str; 10] = [
+    "id",
+    "name",
+    "status",
+    "owner",
+    "size",
+    "checksum",
+    "file",
+    "disk_format",
+    "container_format",
+    "kiln_disk",
+];
+
 /// Parses a property. Those of Glance itself are no properties.
 fn property(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("it must have the form KEY=VALUE")?;
@@ -54,18 +68,6 @@ fn property(text: &str) -> Result<(String, String), String> {
     if key.is_empty() || key.len() > 255 || value.len() > 255 || !key.chars().all(plain) {
         return Err("names are of letters, digits and `_-.:`, and neither part is longer than 255 bytes".to_owned());
     }
-    const OWN: [&str; 10] = [
-        "id",
-        "name",
-        "status",
-        "owner",
-        "size",
-        "checksum",
-        "file",
-        "disk_format",
-        "container_format",
-        "kiln_disk",
-    ];
     if OWN.contains(&key) || key.starts_with("os_hash") {
         return Err(format!("`{key}` is set by Glance or Kiln"));
     }

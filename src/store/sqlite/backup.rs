@@ -53,7 +53,7 @@ pub async fn backup(from: &Path, to: &Path, origin: &Origin) -> Result<(), Failu
         .execute(&mut source)
         .await;
     let closed = source.close().await;
-    copied.and_then(|_| closed).map_err(|error| unusable(from, &error))?;
+    copied.and(closed).map_err(|error| unusable(from, &error))?;
     let named = async {
         let mut copy = options(&partial, false).connect().await?;
         let statement = "CREATE TABLE kiln_backup (server TEXT NOT NULL, kiln TEXT NOT NULL, made TEXT NOT NULL)";

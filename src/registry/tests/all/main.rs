@@ -4,6 +4,7 @@
     missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::format_push_string,
     clippy::print_stderr,
     reason = "a test fails by panicking, and says what it did"
 )]

@@ -189,7 +189,7 @@ impl Drop for Registry {
 
 fn spawn(dir: &Path, port: u16) -> Child {
     let log = fs_err::File::create(dir.join("log")).unwrap().into_parts().0;
-    let child = Command::new("docker-registry")
+    let mut child = Command::new("docker-registry")
         .arg("serve")
         .arg(dir.join("config.yml"))
         .stdout(Stdio::null())
@@ -202,6 +202,8 @@ fn spawn(dir: &Path, port: u16) -> Child {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+    let _ = child.kill();
+    let _ = child.wait();
     panic!("{}", fs_err::read_to_string(dir.join("log")).unwrap());
 }
 

@@ -114,7 +114,7 @@ async fn serve(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
         Body::Whole(_) if asked.method == "HEAD" => {}
         Body::Whole(body) | Body::Cut(body) => stream.write_all(&body).await?,
         Body::Endless => loop {
-            stream.write_all(&[b' '; 65536]).await?;
+            stream.write_all(&vec![b' '; 65536]).await?;
         },
         Body::Drip => loop {
             stream.write_all(b" ").await?;
