@@ -232,6 +232,47 @@ fn dpkg_and_apt_handle_the_targets_packages() {
     assert!(said.contains("APT::Architecture \"arm64\";"), "{said}");
 }
 
+/// The compiler of libapt-pkg knew the length of the name.
+#[test]
+fn apt_handles_packages_of_a_name_of_another_length() {
+    needs!(other_host());
+    let libraries = root().twins.join("usr/lib").join(Arch::host().multiarch());
+    let library = files_below(&libraries)
+        .into_iter()
+        .find(|file| {
+            file.file_name()
+                .unwrap()
+                .to_string_lossy()
+                .starts_with("libapt-pkg.so.")
+        })
+        .unwrap();
+    let name = library.file_name().unwrap().to_string_lossy();
+    let (soname, _) = name.rsplit_once('.').unwrap();
+    for target in [Arch::Ppc64le, Arch::Riscv64] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut twin = fs_err::read(&library).unwrap();
+        // Of the target's build, only what it says of itself matters.
+        let original = ["\0", target.debian(), "\0"].concat();
+        let told = truth::tell(
+            &format!("/usr/lib/{name}"),
+            &mut twin,
+            original.as_bytes(),
+            Arch::host(),
+            target,
+        );
+        assert_ne!(told.unwrap(), 0);
+        fs_err::write(dir.path().join(soname), twin).unwrap();
+        // The machine's own apt has this library.
+        let mut apt = Command::new("apt-config");
+        let said = apt.arg("dump").env("LD_LIBRARY_PATH", dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        for line in ["APT::Architecture", "APT::Architectures::"] {
+            let line = format!("{line} \"{}\";", target.debian());
+            assert!(said.contains(&line), "{said}");
+        }
+    }
+}
+
 #[test]
 fn make_knows_its_machine() {
     needs!(other_host());

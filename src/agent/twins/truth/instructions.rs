@@ -17,11 +17,11 @@ use super::{
 const WINDOW: usize = 6;
 
 /// An instruction and its place.
-struct Decoded {
-    instruction: Instruction,
-    offsets: ConstantOffsets,
+pub(super) struct Decoded {
+    pub instruction: Instruction,
+    pub offsets: ConstantOffsets,
     /// Its offset in the file.
-    at: usize,
+    pub at: usize,
 }
 
 impl Decoded {
@@ -34,7 +34,7 @@ impl Decoded {
 }
 
 /// Calls `each` with every instruction of `part` in order.
-fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded)) {
+pub(super) fn decode(file: &[u8], part: &Part, mut each: impl FnMut(Decoded)) {
     let code = &file[part.bytes.clone()];
     let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -138,27 +138,20 @@ fn low_half(value: u64) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// Replaces Debian's name of the host where it is an operand: compilers write a text as short as `amd64` in two moves.
-///
-/// Returns the number of replacements. Other compilers make it a string.
+/// Replaces Debian's name of the host, where it is an operand, by one of the same length: compilers write a text as short
+/// as `amd64` in two moves. Returns the number of replacements, which is zero if the compiler made it a string.
 ///
 /// # Errors
 ///
-/// There are such operands, and the target's name has another length.
+/// The names differ in their ends.
 pub(super) fn change_name(file: &mut [u8], image: &Image, host: Arch, target: Arch) -> Result<usize, Untold> {
     let (old, new) = (host.debian().as_bytes(), target.debian().as_bytes());
-    let (Some((old, old_end)), Some((new, new_end))) = (old.split_first_chunk(), new.split_first_chunk()) else {
-        return Ok(0);
-    };
-    if old_end == new_end {
-        return Ok(replace_operand(file, image, *old, *new));
+    match (old.split_first_chunk(), new.split_first_chunk()) {
+        (Some((old, old_end)), Some((new, new_end))) if old_end == new_end => {
+            Ok(replace_operand(file, image, *old, *new))
+        }
+        _ => Err(Untold::new("the name of the architecture has another end")),
     }
-    if replace_operand(file, image, *old, *old) > 0 {
-        return Err(Untold::new(
-            "the name of the architecture is part of the code, and has another length there",
-        ));
-    }
-    Ok(0)
 }
 
 /// Keeps librpm from using the x86_64 level that it finds by `CPUID` as the name of the machine, so that only the

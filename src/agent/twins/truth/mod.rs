@@ -10,6 +10,7 @@
 //! compiler knew. The proof that nothing was missed is not made here but by questions to the twin
 //! ([`Table::probes`](super::table::Table::probes)).
 
+mod apt_name;
 mod image;
 mod instructions;
 mod moves;
@@ -67,9 +68,9 @@ pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target:
             Answer::Converters => strings::move_gconv(twin, &image)?,
             // These are x86_64 instructions.
             Answer::Operands | Answer::CpuLevel if host != Arch::X86_64 => 0,
-            // libapt-pkg is C++: its compiler knew the length of the name, which may be far away from the text.
+            // The compiler knew the length of the name.
             Answer::Operands if host.debian().len() != target.debian().len() => {
-                return Err(Untold::new("the name of the architecture has another length"));
+                apt_name::rename(twin, &image, original, host, target)?
             }
             Answer::Operands => instructions::change_name(twin, &image, host, target)?,
             Answer::CpuLevel => instructions::hide_cpu_level(twin, &image),

@@ -7,7 +7,7 @@ pub(super) enum Answer {
     Strings,
     /// The directory of character set converters, which are host code and lie beside the twins.
     Converters,
-    /// Debian's name of the host where the compiler made it an operand of an instruction.
+    /// Debian's name of the host where the compiler made it, or its length, an operand of an instruction.
     Operands,
     /// The x86_64 level that librpm measures.
     CpuLevel,
@@ -54,7 +54,8 @@ pub(super) fn answers_of(path: &str) -> &'static [Answer] {
     } else if name.starts_with("librpm.so") {
         &[Answer::CpuLevel]
     } else if name.starts_with("libapt-pkg.so") {
-        &[Answer::Strings, Answer::Operands]
+        // The code is compared with the text that it refers to, so the text changes last.
+        &[Answer::Operands, Answer::Strings]
     } else if directory == "/usr/lib/apt/methods" || SPEAKERS.iter().any(|pattern| matches(pattern, name)) {
         &[Answer::Strings]
     } else {
