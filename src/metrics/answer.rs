@@ -13,7 +13,7 @@ use super::{
 /// The type of an answer.
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// The most places with series of their own; the others count together as [`OTHERS`].
+/// The most places with series of their own; the others count together as `others`.
 pub const MOST_PLACES: usize = 64;
 
 /// The name under which the rest of the places count together.
