@@ -134,17 +134,23 @@ async fn a_log_is_followed_to_its_end() {
     let api = Server::shared();
     let mut job = LoggedJob::new(&api).await;
     job.says_up_to(2500).await;
-    let stream = follow(&api, &job, None).await;
-    let reader = tokio::spawn(rest_of(stream));
+    let (mut stream, mut rest) = (follow(&api, &job, None).await, String::new());
+    let mut events = Vec::new();
     for end in [2501, 2502, 4000] {
         tokio::time::sleep(Duration::from_millis(50)).await;
         job.says_up_to(end).await;
     }
     job.becomes(JobStatus::BuildingImage).await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // However long a busy machine takes, the next state comes after this one was seen.
+    let is_building = |event: &Event| event.data["state"] == "building_image";
+    while !events.last().is_some_and(is_building) {
+        events.extend(Some(next_event(&mut stream, &mut rest).await.expect("an open stream")));
+    }
     job.says(&["the last words"]).await;
     job.becomes(JobStatus::Success).await;
-    let events = reader.await.unwrap();
+    while let Some(event) = next_event(&mut stream, &mut rest).await {
+        events.push(event);
+    }
     assert_eq!(numbers(&events), (0..4001).collect::<Vec<_>>());
     let states: Vec<_> = events.iter().filter(|event| event.name != "log").collect();
     let states: Vec<_> = states

@@ -393,7 +393,9 @@ async fn many_may_write_at_once(place: &Place) {
 }
 
 async fn a_pulse_tells_life_from_progress(place: &Place) {
-    const PAUSE: Duration = Duration::from_millis(40);
+    const PAUSE: Duration = Duration::from_millis(100);
+    // The pauses go by this process's clock, the pulse by the database's, which may be adjusted meanwhile.
+    const LEAST: Duration = Duration::from_millis(50);
     let store = place.open().await;
     let id = JobId::new();
     assert_eq!(store.pulse(id).await.unwrap(), None);
@@ -403,7 +405,7 @@ async fn a_pulse_tells_life_from_progress(place: &Place) {
         let empty = store.append((id, attempt), 0, &[], progressed, LIMIT, at(second));
         empty.await.unwrap();
         let pulse = store.pulse(id).await.unwrap().unwrap();
-        (pulse.attempt, has_progressed_since(&pulse, PAUSE))
+        (pulse.attempt, has_progressed_since(&pulse, LEAST))
     };
     assert_eq!(beat(1, false, 10).await, (1, true));
     assert_eq!(beat(1, false, 20).await, (1, false));
@@ -417,7 +419,7 @@ async fn a_pulse_tells_life_from_progress(place: &Place) {
     tokio::time::sleep(PAUSE).await;
     let pulse = store.pulse(id).await.unwrap().unwrap();
     assert_eq!((pulse.attempt, pulse.log_bytes, pulse.log_bytes_before), (2, 0, 0));
-    assert!(pulse.unheard >= PAUSE && pulse.silent >= PAUSE, "{pulse:?}");
+    assert!(pulse.unheard >= LEAST && pulse.silent >= LEAST, "{pulse:?}");
 }
 
 /// Whether the last sign of life, or one shortly before it, was progress.
