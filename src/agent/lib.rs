@@ -19,6 +19,7 @@ pub mod events;
 mod evidence;
 pub mod fetch;
 pub mod guest;
+mod inventory;
 pub mod job;
 pub mod kernel;
 pub mod kiwi_config;

@@ -159,6 +159,11 @@ impl Outputs {
         (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))
     }
 
+    /// The directory of the documents that say what the root consists of.
+    pub fn documents(&self) -> PathBuf {
+        self.scratch.join("documents")
+    }
+
     /// The steps to do, in order. The very first step is done in every attempt and leaves nothing.
     pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let finished = self.facts.finished.unwrap_or(Step::Prepare);
@@ -180,7 +185,7 @@ impl Outputs {
             Step::Fetch => vec![self.recipe().0, self.recipe().1],
             Step::Build => vec![self.root(), self.twinned(), self.twins(), self.writers()],
             Step::Customize => vec![self.twins()],
-            Step::Package => vec![self.packages().0, self.packages().1],
+            Step::Package => vec![self.packages().0, self.packages().1, self.documents()],
             Step::Verify => vec![self.twins(), self.writers()],
             Step::Prepare | Step::Template | Step::Repos | Step::Upload => Vec::new(),
         };

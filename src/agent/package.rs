@@ -10,7 +10,7 @@ use super::{
     boot_files, cause,
     channel::Channel,
     events::Events,
-    mksquashfs,
+    inventory, mksquashfs,
     outputs::{Artifacts, Outputs},
     process::{self, blocking},
     upload::Uploader,
@@ -50,7 +50,42 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
                 .await;
         }
     }
+    artifacts.extend(inventory_of(job, outputs, events).await?);
     Ok(artifacts)
+}
+
+/// The two documents that say what the root consists of. A root whose packages cannot be listed is an image
+/// nevertheless, and its log says that the documents are missing.
+async fn inventory_of(job: &JobDescription, outputs: &Outputs, events: &Events) -> Result<Artifacts, Failure> {
+    let (root, into) = (outputs.root(), outputs.documents());
+    let (image, arch, id) = (job.image_name.clone(), job.arch, job.id.0);
+    let written = blocking(move || {
+        let of = inventory::Of {
+            image: &image,
+            arch,
+            id,
+        };
+        fs_err::create_dir_all(&into)
+            .and_then(|()| inventory::write(&root, of, &into))
+            .map_err(|error| Failure::io("cannot list the packages of the root", &error))
+    })
+    .await;
+    match written {
+        Ok((documents, packages, loose)) => {
+            let text = format!(
+                "the root has {packages} packages, and {loose} programs, libraries and kernel modules that no package owns"
+            );
+            events.say(text).await;
+            Ok(documents)
+        }
+        Err(failure) if failure.code == Code::DiskFull => Err(failure),
+        Err(failure) => {
+            events
+                .say(format!("warning: the image gets no list of its packages: {failure}"))
+                .await;
+            Ok(Artifacts::new())
+        }
+    }
 }
 
 /// Makes the squashfs of a changed image from the original image's, if possible. Returns whether it exists.

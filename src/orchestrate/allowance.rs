@@ -10,7 +10,7 @@ use kiln_records::{
     run::RunUpload,
 };
 
-/// The most uploads of one attempt. An image has four objects, and an agent begins one again when its size differs.
+/// The most uploads of one attempt. An image has six objects, and an agent begins one again when its size differs.
 const MOST_UPLOADS: usize = 16;
 
 /// The most parts whose addresses one call may ask for.

@@ -209,6 +209,7 @@ impl Orchestrator {
         let (job, plan) = (&stored.job, &stored.run.plan);
         Ok(JobDescription {
             id: job.id,
+            image_name: job.image_root_archive_name.clone(),
             arch: job.arch,
             work: match &plan.image {
                 Some(image) => Work::Customize(self.describe_image(image).await?),

@@ -16,6 +16,10 @@ pub enum ArtifactKind {
     Initrd,
     /// The kernel parameters, one text file.
     BootParameters,
+    /// The packages of the root, as an SPDX document. Kiln's own.
+    Spdx,
+    /// The packages of the root, as a CycloneDX document. Kiln's own.
+    CycloneDx,
     /// The whole log of the build, zstd-compressed. Kiln's own; not named by the manifest.
     Log,
 }
@@ -28,6 +32,8 @@ impl ArtifactKind {
             ArtifactKind::Kernel => "kernel",
             ArtifactKind::Initrd => "initrd",
             ArtifactKind::BootParameters => "boot_parameters",
+            ArtifactKind::Spdx => "sbom.spdx.json",
+            ArtifactKind::CycloneDx => "sbom.cdx.json",
             ArtifactKind::Log => "build.log.zst",
         }
     }
@@ -39,6 +45,8 @@ impl ArtifactKind {
             ArtifactKind::Kernel => "application/vnd.cray.image.kernel",
             ArtifactKind::Initrd => "application/vnd.cray.image.initrd",
             ArtifactKind::BootParameters => "application/vnd.cray.image.parameters.boot",
+            ArtifactKind::Spdx => "application/spdx+json",
+            ArtifactKind::CycloneDx => "application/vnd.cyclonedx+json",
             ArtifactKind::Log => "application/zstd",
         }
     }

@@ -20,6 +20,7 @@ pub mod public_key;
 pub mod recipe;
 pub mod remote_build_node;
 pub mod run;
+pub mod sbom;
 pub mod schedule;
 pub mod secret;
 pub mod set;

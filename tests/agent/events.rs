@@ -22,6 +22,7 @@ use crate::support;
 
 pub fn job_with_patience(seconds: u64) -> JobDescription {
     JobDescription {
+        image_name: "image".to_owned(),
         id: JobId::new(),
         arch: Arch::host(),
         work: Work::Create(RecipeWork {

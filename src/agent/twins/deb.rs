@@ -70,7 +70,7 @@ pub(super) fn sums(text: &str) -> Vec<Sum> {
 }
 
 /// A field of a control file; empty when it is absent.
-pub(super) fn field(text: &str, name: &str) -> String {
+pub(crate) fn field(text: &str, name: &str) -> String {
     let values = text.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;
         field.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())

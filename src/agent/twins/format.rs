@@ -7,7 +7,7 @@ use kiln_records::arch::Arch;
 
 /// A package format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     Deb,
     Rpm,
 }

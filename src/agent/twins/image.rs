@@ -11,13 +11,13 @@ use super::{deb, facts::Facts, format::Format, installed, rpm};
 use crate::twins::root::Root;
 
 /// dpkg's list of packages.
-const DPKG_STATUS: &str = "var/lib/dpkg/status";
+pub(crate) const DPKG_STATUS: &str = "var/lib/dpkg/status";
 
 /// The most bytes of dpkg's files; the largest of a full desktop have a few million.
 const LONGEST: u64 = 64 << 20;
 
 /// The format of the image's packages. `None` if it has no known package manager.
-pub(super) fn format(root: &Root) -> Option<Format> {
+pub(crate) fn format(root: &Root) -> Option<Format> {
     if root.file(Path::new(DPKG_STATUS)).is_ok_and(|file| file.is_some()) {
         return Some(Format::Deb);
     }
@@ -72,7 +72,7 @@ fn of_rpm(root: &Root, dir: &Path) -> io::Result<Vec<Facts>> {
 /// # Errors
 ///
 /// There is no database, or it cannot be copied.
-pub(super) fn query_rpm(root: &Root, dir: &Path) -> io::Result<Command> {
+pub(crate) fn query_rpm(root: &Root, dir: &Path) -> io::Result<Command> {
     let database = installed::rpm_database(root).map(Path::new);
     let database = database.ok_or_else(|| io::Error::other("the image has no database of rpms"))?;
     let copy = dir.join("rpmdb");

@@ -14,7 +14,7 @@ use kiln_records::arch::Arch;
 use crate::twins::root::Root;
 
 /// dpkg's directory with the list of each package's files.
-pub(super) const DPKG_LISTS: &str = "var/lib/dpkg/info";
+pub(crate) const DPKG_LISTS: &str = "var/lib/dpkg/info";
 
 /// rpm's possible database directories; distributions differ, and most have links between them.
 const RPM_DATABASES: [&str; 3] = ["usr/lib/sysimage/rpm", "var/lib/rpm", "usr/share/rpm"];

@@ -38,6 +38,14 @@ use self::{
 use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
 use crate::twins::table::Table;
 
+pub(crate) use self::{
+    deb::field as control_field,
+    format::Format,
+    image::{DPKG_STATUS, format as format_of, query_rpm},
+    installed::DPKG_LISTS,
+    root::Root,
+};
+
 mod apt;
 mod archive;
 pub mod call;

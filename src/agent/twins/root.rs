@@ -6,7 +6,7 @@ use std::{
     fs::{File, Metadata},
     io::{self, Read},
     os::fd::{AsRawFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     time::SystemTime,
 };
 
@@ -77,6 +77,20 @@ impl Root {
         names
     }
 
+    /// The path of a directory, without the leading `/`, once all links in it are followed within the root.
+    pub fn real(&self, path: &Path) -> Option<PathBuf> {
+        let top = fs_err::read_link(format!("/proc/self/fd/{}", self.0.as_raw_fd())).ok()?;
+        // An empty path has no file.
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        let place = self.place(path, OFlag::O_DIRECTORY).ok()?;
+        let real = fs_err::read_link(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()?;
+        real.strip_prefix(top).ok().map(Path::to_owned)
+    }
+
     /// The modification time of `path`; a directory changes with the names in it.
     pub fn modified(&self, path: &Path) -> io::Result<SystemTime> {
         self.place(path, OFlag::O_NOFOLLOW)?.metadata()?.modified()
@@ -120,6 +134,12 @@ mod tests {
         assert_eq!(text_at(&root, "/up/tool"), None);
         assert_eq!(text_at(&root, "/out/tool"), None);
         assert_eq!(root.names(Path::new("/up/bin")), ["tool"]);
+        let real = |path: &str| root.real(Path::new(path));
+        assert_eq!(real("bin"), Some("usr/bin".into()));
+        assert_eq!(
+            (real(""), real("up"), real("out")),
+            (Some("".into()), Some("".into()), None)
+        );
         assert!(root.names(Path::new("/out")).is_empty() && root.names(Path::new("/bin/tool")).is_empty());
         fs_err::write(top.join("root/long"), "7 bytes").unwrap();
         assert_eq!(text_at(&root, "/long"), None);

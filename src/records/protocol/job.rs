@@ -11,6 +11,8 @@ use crate::{ChangeKind, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, Tw
 pub struct JobDescription {
     /// The job.
     pub id: JobId,
+    /// The image's name.
+    pub image_name: String,
     /// The architecture of the image.
     pub arch: Arch,
     /// The starting point.

@@ -1,0 +1,136 @@
+//! Finds programs, libraries and kernel modules that no package owns. Reads the root.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::{self, Read},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use kiln_records::sbom::{LooseFile, MOST_LOOSE};
+use sha1::{Digest as _, Sha1};
+use sha2::Sha256;
+
+use super::short;
+use crate::twins::Root;
+
+/// The first bytes of an ELF file.
+const ELF: [u8; 4] = *b"\x7fELF";
+
+/// Kernel modules may be compressed.
+const MODULES: [&str; 3] = [".ko.xz", ".ko.zst", ".ko.gz"];
+
+/// The most files that packages may own, and the most that a root may have. Ten times as many as a full desktop has.
+const MOST_FILES: usize = 10_000_000;
+
+/// The deepest directory that is looked at.
+const DEEPEST: usize = 64;
+
+/// The paths that packages own, without the leading `/`, as they are once links between directories are followed: a
+/// package may own `/bin/sh` where `/bin` is a link to `/usr/bin`.
+#[derive(Debug, Default)]
+pub(super) struct Owned {
+    paths: HashSet<PathBuf>,
+    /// The real directory of each that was seen.
+    directories: HashMap<PathBuf, PathBuf>,
+}
+
+impl Owned {
+    /// Adds the paths that a package owns, each beginning with `/`.
+    pub(super) fn add<'a>(&mut self, root: &Root, paths: impl Iterator<Item = &'a str>) -> io::Result<()> {
+        for path in paths {
+            let path = Path::new(path.trim_start_matches('/'));
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                continue;
+            };
+            if !self.directories.contains_key(parent) {
+                let real = root.real(parent).unwrap_or_else(|| parent.to_owned());
+                self.directories.insert(parent.to_owned(), real);
+            }
+            self.paths.insert(self.directories[parent].join(name));
+            if self.paths.len() > MOST_FILES {
+                return Err(io::Error::other(format!(
+                    "its packages own more than {MOST_FILES} files"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a package owns this path.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.paths.contains(path)
+    }
+}
+
+/// The programs in the root at `path` that are not owned, and the number of those beyond [`MOST_LOOSE`].
+pub(super) fn find(path: &Path, root: &Root, owned: &Owned) -> io::Result<(Vec<LooseFile>, u64)> {
+    let (mut found, mut more, mut seen) = (Vec::new(), 0, 0);
+    let mut directories = vec![(PathBuf::new(), 0)];
+    while let Some((directory, depth)) = directories.pop() {
+        for entry in fs_err::read_dir(path.join(&directory))? {
+            let entry = entry?;
+            let (kind, place) = (entry.file_type()?, directory.join(entry.file_name()));
+            seen += 1;
+            if seen > MOST_FILES || depth > DEEPEST {
+                return Err(io::Error::other("it has too many files, or too deep directories"));
+            }
+            if kind.is_dir() {
+                directories.push((place, depth + 1));
+            } else if kind.is_file() && !owned.has(&place) {
+                let listed = found.len() < MOST_LOOSE;
+                match program(root, &place, listed)? {
+                    Some(Some(file)) => found.push(file),
+                    Some(None) => more += 1,
+                    None => {}
+                }
+            }
+        }
+    }
+    found.sort_by(|one: &LooseFile, other| one.path.cmp(&other.path));
+    Ok((found, more))
+}
+
+/// A file, if it is a program, with its digests if they are wanted.
+fn program(root: &Root, path: &Path, digest: bool) -> io::Result<Option<Option<LooseFile>>> {
+    let Some((mut file, _)) = root.file(path)? else {
+        return Ok(None);
+    };
+    let mut first = [0; ELF.len()];
+    let is_module = MODULES
+        .iter()
+        .any(|end| path.as_os_str().as_bytes().ends_with(end.as_bytes()));
+    let length = read_up_to(&mut file, &mut first)?;
+    if first != ELF && !is_module {
+        return Ok(None);
+    }
+    if !digest {
+        return Ok(Some(None));
+    }
+    let (mut sha1, mut sha256) = (Sha1::default(), Sha256::default());
+    let mut block = vec![0; 1 << 16];
+    block[..length].copy_from_slice(&first[..length]);
+    let mut length = length;
+    while length > 0 {
+        sha1.update(&block[..length]);
+        sha256.update(&block[..length]);
+        length = file.read(&mut block)?;
+    }
+    Ok(Some(Some(LooseFile {
+        path: short(&format!("/{}", path.display())),
+        sha1: hex::encode(sha1.finalize()),
+        sha256: hex::encode(sha256.finalize()),
+    })))
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_up_to(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..])? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    Ok(length)
+}

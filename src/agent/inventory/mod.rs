@@ -1,0 +1,232 @@
+//! Reads what a finished root consists of, and writes the two documents that say so (SBOM). Reads the root, which is not
+//! trusted, runs rpm on a copy of its database, and writes files of the job's disk space.
+//!
+//! A database that is there and cannot be read is an error: a list without its packages would be a lie.
+
+mod debs;
+mod loose;
+mod rpms;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use kiln_records::{
+    ArtifactKind,
+    arch::Arch,
+    sbom::{Inventory, LONGEST_TEXT, MOST_PACKAGES, Package, PackageFormat, System},
+};
+use uuid::Uuid;
+
+use crate::twins::{Format, Root, format_of};
+
+/// The most bytes of `os-release`.
+const LONGEST_RELEASE: u64 = 64 << 10;
+
+/// The most bytes of one document; a desktop with 3000 packages has some 3 MB.
+const LARGEST_DOCUMENT: usize = 128 << 20;
+
+/// The image that a root belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Of<'a> {
+    /// Its name.
+    pub(super) image: &'a str,
+    /// Its architecture.
+    pub(super) arch: Arch,
+    /// An id that no other image has.
+    pub(super) id: Uuid,
+}
+
+/// Reads the root, and writes both documents into the directory `into`. Returns them, and the numbers of packages and of
+/// programs that no package owns.
+///
+/// # Errors
+///
+/// When the database of packages cannot be read, or the disk is full.
+pub(super) fn write(root: &Path, of: Of<'_>, into: &Path) -> io::Result<(Vec<(ArtifactKind, PathBuf)>, usize, u64)> {
+    let inventory = take(root, of, into)?;
+    let loose = inventory.loose.len() as u64 + inventory.more_loose;
+    let documents = [
+        (ArtifactKind::Spdx, inventory.to_spdx()?),
+        (ArtifactKind::CycloneDx, inventory.to_cyclonedx()?),
+    ];
+    let mut written = Vec::new();
+    for (kind, document) in documents {
+        if document.len() > LARGEST_DOCUMENT {
+            return Err(io::Error::other(format!("{} would be too large", kind.key_name())));
+        }
+        let path = into.join(kind.key_name());
+        fs_err::write(&path, document)?;
+        written.push((kind, path));
+    }
+    Ok((written, inventory.packages.len(), loose))
+}
+
+fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
+    let root = Root::open(path)?;
+    let format = format_of(&root);
+    let (mut packages, owned) = match format {
+        Some(Format::Deb) => debs::read(&root)?,
+        Some(Format::Rpm) => rpms::read(&root, aside)?,
+        None => Default::default(),
+    };
+    if packages.len() > MOST_PACKAGES {
+        return Err(io::Error::other(format!("it has more than {MOST_PACKAGES} packages")));
+    }
+    packages
+        .sort_by(|one, other| (&one.name, &one.arch, &one.version).cmp(&(&other.name, &other.arch, &other.version)));
+    let (loose, more_loose) = loose::find(path, &root, &owned)?;
+    Ok(Inventory {
+        image: short(of.image),
+        arch: of.arch.name().to_owned(),
+        id: of.id,
+        read: jiff::Timestamp::now(),
+        system: system(&root),
+        format: format.map(|format| match format {
+            Format::Deb => PackageFormat::Deb,
+            Format::Rpm => PackageFormat::Rpm,
+        }),
+        packages,
+        loose,
+        more_loose,
+    })
+}
+
+/// What a root says of its distribution.
+fn system(root: &Root) -> System {
+    let places = ["etc/os-release", "usr/lib/os-release"];
+    let text = places
+        .iter()
+        .find_map(|place| root.text(Path::new(place), LONGEST_RELEASE))
+        .unwrap_or_default();
+    let value = |name: &str| {
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+        let value = value.trim().trim_matches(['"', '\'']);
+        (!value.is_empty()).then(|| short(value))
+    };
+    System {
+        id: value("ID").map(|id| id.to_ascii_lowercase()),
+        version: value("VERSION_ID"),
+        name: value("PRETTY_NAME"),
+    }
+}
+
+/// A text of the root, not longer than records may be, and without control characters.
+fn short(text: &str) -> String {
+    let plain: String = text.chars().filter(|one| !one.is_control()).collect();
+    let end = (0..=LONGEST_TEXT.min(plain.len()))
+        .rev()
+        .find(|end| plain.is_char_boundary(*end));
+    plain[..end.unwrap_or_default()].trim().to_owned()
+}
+
+/// [`short`], or none for an empty text.
+fn some(text: &str) -> Option<String> {
+    let text = short(text);
+    // rpm's word for a tag that a package does not have.
+    (!text.is_empty() && text != "(none)").then_some(text)
+}
+
+/// The packages, and the paths that they own, without the leading `/`.
+type Found = (Vec<Package>, loose::Owned);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF: Of<'static> = Of {
+        image: "compute",
+        arch: Arch::Aarch64,
+        id: Uuid::nil(),
+    };
+
+    #[test]
+    fn a_root_of_debian_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, aside) = (dir.path().join("root"), dir.path());
+        let write = |path: &str, content: &[u8]| {
+            let path = root.join(path);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, content).unwrap();
+        };
+        write(
+            "etc/os-release",
+            b"ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n",
+        );
+        write(
+            "var/lib/dpkg/status",
+            b"Package: tool\nStatus: install ok installed\nArchitecture: arm64\nVersion: 1:2-3\nSource: tools (2-3)\n\
+              Maintainer: A <a@b>\nHomepage: https://example.org/\n\n\
+              Package: gone\nStatus: deinstall ok config-files\nArchitecture: arm64\nVersion: 1\n",
+        );
+        write(
+            "var/lib/dpkg/info/tool.list",
+            b"/.\n/bin\n/bin/tool\n/usr/lib/libtool.so\n",
+        );
+        write(
+            "usr/share/doc/tool/copyright",
+            b"Format: x\n\nFiles: *\nLicense: GPL-2+\n",
+        );
+        write("usr/bin/tool", b"\x7fELF owned");
+        write("usr/lib/libtool.so", b"\x7fELF owned");
+        write("opt/extra", b"\x7fELF loose");
+        write("opt/notes", b"text");
+        std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
+        std::os::unix::fs::symlink("/proc/self/exe", root.join("opt/link")).unwrap();
+        let inventory = take(&root, OF, aside).unwrap();
+        assert_eq!(inventory.system.id.as_deref(), Some("debian"));
+        assert_eq!(
+            inventory.packages,
+            [Package {
+                name: "tool".to_owned(),
+                version: "1:2-3".to_owned(),
+                arch: "arm64".to_owned(),
+                source: Some("tools (2-3)".to_owned()),
+                supplier: Some("A <a@b>".to_owned()),
+                homepage: Some("https://example.org/".to_owned()),
+                licences: Some("GPL-2+".to_owned()),
+            }]
+        );
+        let loose: Vec<_> = inventory.loose.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(loose, ["/opt/extra"]);
+        let (documents, packages, files) = super::write(&root, OF, aside).unwrap();
+        assert_eq!((documents.len(), packages, files), (2, 1, 1));
+    }
+
+    #[test]
+    fn a_root_without_a_database_has_programs_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs_err::create_dir_all(root.join("bin")).unwrap();
+        fs_err::write(root.join("bin/init"), b"\x7fELF").unwrap();
+        let inventory = take(&root, OF, dir.path()).unwrap();
+        assert_eq!(
+            (inventory.format, inventory.packages.len(), inventory.loose.len()),
+            (None, 0, 1)
+        );
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_read_is_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs_err::create_dir_all(root.join("var/lib/dpkg")).unwrap();
+        let status = fs_err::File::create(root.join("var/lib/dpkg/status")).unwrap();
+        // Larger than any list of packages.
+        status.set_len(1 << 30).unwrap();
+        assert!(take(&root, OF, dir.path()).is_err());
+    }
+
+    #[test]
+    fn texts_of_a_root_are_cut() {
+        assert_eq!(
+            short(&format!("{}\u{e4}", "a".repeat(LONGEST_TEXT - 1))).len(),
+            LONGEST_TEXT - 1
+        );
+        assert_eq!(some("a\u{1b}[31m\n"), Some("a[31m".to_owned()));
+        assert_eq!(some("(none)"), None);
+    }
+}
