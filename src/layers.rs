@@ -20,6 +20,7 @@ const ROWS: &[&[&str]] = &[
         "glance",
         "host",
         "metrics",
+        "origin",
         "proxy",
         "remote_nodes",
         "settings",

@@ -42,6 +42,7 @@ pub mod host;
 pub mod import;
 pub mod metrics;
 pub mod orchestrate;
+pub mod origin;
 pub mod proxy;
 pub mod remote_nodes;
 pub mod retention;

@@ -41,6 +41,7 @@ mod kubernetes;
 mod local;
 mod logs;
 mod metrics;
+mod origin;
 mod overview;
 mod package;
 mod places;

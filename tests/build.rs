@@ -58,6 +58,8 @@ fn assert_host_runs_nothing_foreign() {
 /// debian-minimal, built for both architectures by one command, and fetched with the AWS command line.
 pub struct Both {
     pub kiln: Kiln,
+    /// The public key of the site that built them.
+    pub key: PathBuf,
     /// Where its recipe is.
     pub recipe: PathBuf,
     ran: Ran,
@@ -77,6 +79,10 @@ pub struct Fetched {
 }
 
 impl Fetched {
+    pub fn dir(&self) -> &PathBuf {
+        &self.dir
+    }
+
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -142,7 +148,10 @@ fn build_both() -> Both {
     assert_host_runs_nothing_foreign();
     let archs = format!("{HOST},{}", if foreign() == "aarch64" { "arm64" } else { "amd64" });
     let recipe = recipe(&dir);
+    let (settings, key) = signing(&dir);
     let all = [
+        "--config",
+        settings.to_str().unwrap(),
         "build",
         "--verbose",
         recipe.to_str().unwrap(),
@@ -178,10 +187,24 @@ fn build_both() -> Both {
     Both {
         images: BTreeMap::from(images),
         looks: looks.into_inner(),
+        key,
         kiln,
         recipe,
         ran,
     }
+}
+
+/// A configuration of a site that signs its images, and the public key.
+fn signing(dir: &Path) -> (PathBuf, PathBuf) {
+    let (settings, secret, key) = (dir.join("kiln.toml"), dir.join("signing.pem"), dir.join("signing.pub"));
+    let secret = secret.to_str().unwrap();
+    tool("openssl", &["genpkey", "-algorithm", "ed25519", "-out", secret]);
+    tool(
+        "openssl",
+        &["pkey", "-in", secret, "-pubout", "-out", key.to_str().unwrap()],
+    );
+    fs_err::write(&settings, format!("[signing]\nkey_file = \"{secret}\"\n")).unwrap();
+    (settings, key)
 }
 
 /// The AWS command line, pointed at `kiln artifacts serve`.
@@ -303,6 +326,8 @@ fn check_manifest(image: &Fetched, expected: &[(&str, &str)]) {
     assert_eq!(image.heads["manifest.json"]["ContentType"], "application/json");
 }
 
+const SPDX: (&str, &str) = ("sbom.spdx.json", "application/spdx+json");
+const CYCLONEDX: (&str, &str) = ("sbom.cdx.json", "application/vnd.cyclonedx+json");
 const ROOTFS: (&str, &str) = ("rootfs", "application/vnd.cray.image.rootfs.squashfs");
 const KERNEL: (&str, &str) = ("kernel", "application/vnd.cray.image.kernel");
 const INITRD: (&str, &str) = ("initrd", "application/vnd.cray.image.initrd");
@@ -321,10 +346,11 @@ fn one_command_makes_an_image_per_architecture() {
         assert_eq!(image.job["state"], "success");
         assert_eq!(image.job["name"], "debian-minimal");
         assert_eq!(image.job["how"], if *arch == HOST { "native" } else { "emulated" });
-        check_manifest(image, &[ROOTFS]);
+        check_manifest(image, &[ROOTFS, SPDX, CYCLONEDX]);
     }
     let listed = both.kiln.run(["artifacts", "list"]).ok().stdout;
-    assert_eq!(listed.lines().count(), 6, "{listed}");
+    // Of each: three artifacts, the manifest, the log, and the provenance as it is and signed.
+    assert_eq!(listed.lines().count(), 14, "{listed}");
 }
 
 #[test]
@@ -529,7 +555,18 @@ fn rpm_root(arch: &str, manager: &str, recipe: &Recipe, repository: &Repository)
         .iter()
         .map(|artifact| artifact["type"].as_str().unwrap())
         .collect();
-    assert_eq!(types, [ROOTFS.1, KERNEL.1, INITRD.1], "{}", ran.stdout);
+    let expected = [ROOTFS.1, KERNEL.1, INITRD.1, SPDX.1, CYCLONEDX.1];
+    assert_eq!(types, expected, "{}", ran.stdout);
+    let spdx: Value = serde_json::from_slice(&fs_err::read(dir.join("sbom.spdx.json")).unwrap()).unwrap();
+    let packages: Vec<_> = spdx["packages"].as_array().unwrap().iter().skip(1).collect();
+    assert!(!packages.is_empty());
+    for package in packages {
+        let purl = package["externalRefs"][0]["referenceLocator"].as_str().unwrap();
+        assert!(
+            purl.starts_with("pkg:rpm/") && package["versionInfo"].as_str().unwrap().contains('-'),
+            "{package}"
+        );
+    }
 
     let rootfs = dir.join("rootfs");
     assert_eq!(

@@ -53,6 +53,7 @@ fn help() {
           prune               Remove what the retention rules of a server give up
           sets                Manage the image sets of a server
           catalogue           Find the images of complete sets, and move channels
+          verify              Check that an image is what its builder made
           check               Check images
           ims                 Accept the commands of `cray ims`, such as `kiln ims images list`
           login               Store a server and the token for it

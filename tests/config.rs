@@ -434,6 +434,12 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         packages_after = "30d"                           # default
         package_bytes = "20GiB"                          # default
         toolboxes_after = "90d"                          # default
+
+        [signing]
+        #key_file =                                      # not set
+        command = []                                     # default
+        #public_key_file =                               # not set
+        #builder =                                       # not set
         --- stderr
     "#);
 }

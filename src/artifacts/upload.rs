@@ -6,15 +6,14 @@
 use std::time::Duration;
 
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
-use jiff::Timestamp;
 use kiln_records::{
-    ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, arch::Arch, percent,
+    ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, percent,
     protocol::PartReceipt,
 };
 use md5::{Digest, Md5};
 
 use super::{
-    manifest::{self, Manifest},
+    manifest,
     sdk::{failure, is_missing},
     store::{ArtifactStore, Head, unquoted},
 };
@@ -186,10 +185,9 @@ impl ArtifactStore {
     pub async fn write_manifest(
         &self,
         image: ImageId,
-        arch: Arch,
+        manifest: Vec<u8>,
         artifacts: &[UploadedArtifact],
     ) -> Result<Link, Failure> {
-        let manifest = Manifest::new(artifacts, arch, Timestamp::now())?.to_json()?;
         for artifact in artifacts {
             let head = self.head(&artifact.bucket, &artifact.key).await?;
             let unchanged = head.is_some_and(|head| head.size == artifact.digests.size && head.etag == artifact.etag);
@@ -202,6 +200,19 @@ impl ArtifactStore {
         let (bucket, key) = (self.images_bucket(), format!("{image}/manifest.json"));
         let etag = self.put_bytes(bucket, &key, manifest::MEDIA_TYPE, manifest).await?;
         Ok(Link::s3(bucket, &key, &etag))
+    }
+
+    /// Writes a small object beside those of an image. Returns its place: `s3://bucket/key`.
+    pub async fn put_beside(
+        &self,
+        image: ImageId,
+        name: &str,
+        media_type: &str,
+        content: Vec<u8>,
+    ) -> Result<String, Failure> {
+        let (bucket, key) = (self.images_bucket(), format!("{image}/{name}"));
+        self.put_bytes(bucket, &key, media_type, content).await?;
+        Ok(format!("s3://{bucket}/{key}"))
     }
 
     /// Removes all objects of an image, complete or not. May be repeated.

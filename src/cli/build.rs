@@ -6,7 +6,8 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use kiln_records::{
-    Code, EmulatedProgram, Failure, Image, ImageSet, Job, JobId, JobType, Link, Moment, TwinLevel, UploadedArtifact,
+    Code, EmulatedProgram, Failure, Image, ImageId, ImageSet, Job, JobId, JobType, Link, Moment, TwinLevel,
+    UploadedArtifact,
     arch::Arch,
     job::JobOptions,
     protocol::{Compressor, SquashfsOptions, TemplateMode},
@@ -36,6 +37,7 @@ use crate::{
         recipe::RecipeArchive,
         sets::{NewSet, Source, Wanted},
     },
+    origin,
     site::{self, Isolation, Local},
     store::{Collection, Side, StoredRun},
 };
@@ -367,6 +369,7 @@ impl BuildArguments {
         if let Some(output) = &self.output {
             let dir = output.join(job.arch.name());
             download(&artifacts, manifest.as_ref(), local.artifacts(), &dir).await?;
+            download_provenance(run.image, local.artifacts(), &dir).await?;
             printer.result(format_args!("files      {}", dir.display()));
         }
         Ok(())
@@ -466,6 +469,25 @@ async fn download(
         .download(bucket, key, &dir.join("manifest.json"), None)
         .await
         .map(drop)
+}
+
+/// Writes the image's provenance, and its signature if the site signs.
+async fn download_provenance(image: ImageId, store: &ArtifactStore, dir: &Path) -> Result<(), Failure> {
+    for name in [origin::STATEMENT, origin::ENVELOPE] {
+        let (bucket, key) = (store.images_bucket(), format!("{image}/{name}"));
+        let to = dir.join(name);
+        match store.download(bucket, &key, &to, None).await {
+            // That of another image must not stay beside this one.
+            Err(failure) if failure.code == Code::S3Missing => match fs_err::remove_file(&to) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Failure::io("cannot remove the provenance of another image", &error));
+                }
+                _ => {}
+            },
+            downloaded => drop(downloaded?),
+        }
+    }
+    Ok(())
 }
 
 fn interruption() -> Failure {

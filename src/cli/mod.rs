@@ -63,6 +63,7 @@ mod top;
 mod transfer;
 mod upload;
 mod values;
+mod verify;
 
 /// Build operating-system images for any CPU architecture on the hosts you have.
 #[derive(Debug, Parser)]
@@ -108,6 +109,8 @@ enum Command {
     Sets(ims::Group<sets::SetsCommand>),
     /// Find the images of complete sets, and move channels.
     Catalogue(ims::Group<catalogue::CatalogueCommand>),
+    /// Check that an image is what its builder made.
+    Verify(Box<verify::VerifyArguments>),
     /// Check images.
     Check(ims::Group<check::CheckCommand>),
     /// Accept the commands of `cray ims`, such as `kiln ims images list`.
@@ -236,6 +239,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
             let run = async |session: &session::Session| group.command.run(session).await;
             group.options.with(&config, printer, false, run).await
         }
+        Command::Verify(arguments) => arguments.run(&config, printer).await,
         Command::Check(group) => group.command.run(&group.options, &config, printer).await,
         Command::Ims(arguments) => arguments.run(&config, printer).await,
         Command::Login(arguments) => arguments.run(printer).await,

@@ -54,6 +54,7 @@ impl Config {
         self.check_access(&mut problems);
         self.check_trusted_listener(&mut problems);
         self.check_metrics(&mut problems);
+        self.check_signing(&mut problems);
         self.check_oidc(&mut problems);
         self.check_limits(&mut problems);
         self.check_store(&mut problems);

@@ -11,6 +11,7 @@ use super::{
         IsolationSettings, JobSettings, LimitSettings, LogSettings, MetricsSettings, NetworkSettings, OidcSettings,
         RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
+    signing::SigningSettings,
 };
 use crate::settings::{Key, Section};
 
@@ -41,6 +42,7 @@ pub(super) const SECTIONS: &[Section] = &[
     WatchSettings::SECTION,
     RemoteBuildNodeSettings::SECTION,
     RetentionSettings::SECTION,
+    SigningSettings::SECTION,
 ];
 
 /// Keys outside sections.

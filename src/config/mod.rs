@@ -13,6 +13,7 @@ mod reference;
 mod retention;
 mod s3;
 mod sections;
+mod signing;
 mod source;
 
 use std::{
@@ -40,6 +41,7 @@ pub use self::{
         LogFormat, LogSettings, MetricsSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
         ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
+    signing::SigningSettings,
 };
 
 /// All settings.
@@ -57,6 +59,8 @@ pub struct Config {
     pub server: ServerSettings,
     /// The addresses whose callers need no token.
     pub trusted_listener: TrustedListenerSettings,
+    /// Signatures of images.
+    pub signing: SigningSettings,
     /// The addresses of metrics.
     pub metrics: MetricsSettings,
     /// Limits on requests.
@@ -107,6 +111,7 @@ struct Values {
     store: StoreSettings,
     server: ServerSettings,
     trusted_listener: TrustedListenerSettings,
+    signing: SigningSettings,
     metrics: MetricsSettings,
     limits: LimitSettings,
     catalogue: CatalogueSettings,
@@ -173,6 +178,7 @@ impl Config {
             store: values.store,
             server: values.server,
             trusted_listener: values.trusted_listener,
+            signing: values.signing,
             metrics: values.metrics,
             limits: values.limits,
             catalogue: values.catalogue,

@@ -106,6 +106,7 @@ impl Config {
             "capacity" => values(&self.capacity),
             "watch" => values(&self.watch),
             "remote_build_nodes" => values(&self.remote_build_nodes),
+            "signing" => values(&self.signing),
             "retention" => values(&self.retention),
             _ => None,
         }

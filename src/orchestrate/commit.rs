@@ -9,14 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use kiln_records::{
     Code, FailedTwin, Failure, Image, Link, Moment, Run, UploadedArtifact,
     run::{Kernel, State},
 };
+use sha2::{Digest, Sha256};
 use tracing::Instrument;
 
-use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator};
-use crate::store::{Collection, Side, StoreError, StoredRun};
+use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator, provenance};
+use crate::{
+    artifacts::manifest::Manifest,
+    origin,
+    store::{Collection, Side, StoreError, StoredRun},
+};
 
 /// How long S3 or the database may be away before the job fails because of it.
 const PATIENCE: Duration = Duration::from_mins(15);
@@ -85,10 +91,14 @@ impl Orchestrator {
         }
         let packed = packed_log(self.store.clone(), job.id);
         let log = self.artifacts.put_log(run.image, packed).await?;
-        let manifest = self.artifacts.write_manifest(run.image, job.arch, &artifacts).await?;
+        let manifest = Manifest::new(&artifacts, job.arch, Timestamp::now())?.to_json()?;
+        // Before the manifest: an image that exists has its provenance.
+        let provenance = self.write_provenance(stored, &manifest, &artifacts).await?;
+        let manifest = self.artifacts.write_manifest(run.image, manifest, &artifacts).await?;
         let objects: Vec<String> = artifacts
             .iter()
             .map(UploadedArtifact::path)
+            .chain(provenance)
             .chain([manifest.path.clone(), log])
             .collect();
         let is_own_recipe = run.plan.recipe == self.artifacts.recipe_path(job.id);
@@ -106,6 +116,37 @@ impl Orchestrator {
         self.change(job.id, Run::commit).await?;
         tracing::info!(image.id = %run.image, "the job has made its image");
         Ok(())
+    }
+
+    /// Writes the statement about an image beside it, and signs it if the site has a key. Returns the places of both.
+    async fn write_provenance(
+        &self,
+        stored: &StoredRun,
+        manifest: &[u8],
+        artifacts: &[UploadedArtifact],
+    ) -> Result<Vec<String>, Failure> {
+        let image = stored.run.image;
+        let digest = hex::encode(Sha256::digest(manifest));
+        let statement = provenance::statement(stored, &self.builder, &digest, artifacts);
+        let unwritable = |error: serde_json::Error| Failure::new(Code::SigningFailed, error);
+        let text = serde_json::to_vec(&statement).map_err(unwritable)?;
+        let mut places = Vec::new();
+        if let Some(signer) = &self.signer {
+            let envelope = signer.sign(origin::STATEMENT_TYPE, &text).await.map_err(|error| {
+                Failure::new(Code::SigningFailed, format!("the image cannot be signed: {error}"))
+                    .hint("see [signing] in the configuration, and the standard error of the server for its command")
+            })?;
+            let envelope = serde_json::to_vec(&envelope).map_err(unwritable)?;
+            let put = self
+                .artifacts
+                .put_beside(image, origin::ENVELOPE, origin::ENVELOPE_TYPE, envelope);
+            places.push(put.await?);
+        }
+        let put = self
+            .artifacts
+            .put_beside(image, origin::STATEMENT, origin::STATEMENT_TYPE, text);
+        places.push(put.await?);
+        Ok(places)
     }
 
     /// Keeps the twin that died in an earlier try of this job from later jobs: without twins the job succeeds.

@@ -36,6 +36,7 @@ mod orchestrator;
 mod peers;
 pub mod place;
 mod places;
+mod provenance;
 mod reach;
 pub mod recipe;
 pub mod runner;

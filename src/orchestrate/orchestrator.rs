@@ -31,6 +31,7 @@ use crate::{
     artifacts::ArtifactStore,
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
     metrics::{self, Answer, gauges},
+    origin::Signer,
     proxy::Gate,
     sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
@@ -75,6 +76,10 @@ pub struct Parts {
     pub emulation: EmulationSettings,
     /// The resources that this host gives to jobs.
     pub capacity: CapacitySettings,
+    /// Signs the provenance of images, if the site has a key for it.
+    pub signer: Option<Arc<Signer>>,
+    /// The name of this builder in the provenance of its images: a URI.
+    pub builder: String,
     /// When jobs are given up.
     pub watch: WatchSettings,
     /// The file by which the sandboxes of a server on this host know that it holds its lease; `None` if no other server

@@ -268,6 +268,8 @@ impl Site {
             }),
             emulation: self.emulation.clone(),
             capacity: CapacitySettings::default(),
+            signer: None,
+            builder: "urn:kiln:test".to_owned(),
             watch,
             lease_file: None,
             feed: Arc::default(),

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
-use kiln_records::{Failure, JobId, ServerId, arch::Arch};
+use kiln_records::{Code, Failure, JobId, ServerId, arch::Arch};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -25,6 +25,7 @@ use crate::{
         make_doors_root,
         runner::{Runner, Runners, server_id},
     },
+    origin::Signer,
     sandbox::{agents::Agents, namespace::make_private_dir, toolbox::Toolbox, toolboxes::Toolboxes},
     store::{LogFeed, SharedStore},
 };
@@ -114,6 +115,8 @@ impl JobService {
             emulation: config.emulation.clone(),
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),
+            signer: signer(config)?,
+            builder: config.signing.builder(id),
             // The sandboxes of a command end with it.
             lease_file: (is_shared && runner.is_none()).then(|| lease_file(&config.data_dir)),
             feed,
@@ -217,4 +220,11 @@ mod tests {
             assert_eq!(loopback_port(endpoint), port, "{endpoint}");
         }
     }
+}
+
+/// What signs the provenance of images, if the site has a key.
+fn signer(config: &Config) -> Result<Option<Arc<Signer>>, Failure> {
+    let signer = config.signing.signer();
+    let signer = signer.map_err(|error| Failure::new(Code::KeyUnusable, format!("[signing]: {error}")))?;
+    Ok(signer.map(Arc::new))
 }

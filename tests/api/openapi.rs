@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::api::server::{IMAGES, RECIPES, Server, id_of};
+use crate::{
+    api::server::{IMAGES, RECIPES, Server, id_of},
+    support::python_tools,
+};
 
 /// The variable that says to write the checked-in description instead of comparing it.
 const UPDATE: &str = "KILN_UPDATE_OPENAPI";
@@ -116,42 +119,6 @@ async fn the_page_needs_nothing_from_elsewhere() {
     assert!(String::from_utf8(settings.body).unwrap().contains("/openapi.json"));
 }
 
-/// Schemathesis, installed beside the build once.
-fn schemathesis() -> PathBuf {
-    let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemathesis/requirements.txt");
-    let text = fs_err::read_to_string(&requirements).unwrap();
-    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&text));
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("schemathesis-{}", &digest[..16]));
-    let program = dir.join("bin/schemathesis");
-    if !program.exists() {
-        let _ = fs_err::remove_dir_all(&dir);
-        let run = |command: &mut Command| {
-            let output = command.output().unwrap();
-            assert!(
-                output.status.success(),
-                "cannot install Schemathesis (`.ci/install-packages test` installs what that needs):\n{}{}",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
-        };
-        run(Command::new("python3").args(["-m", "venv"]).arg(&dir));
-        let pip = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--require-hashes",
-            "--no-deps",
-        ];
-        run(Command::new(dir.join("bin/python"))
-            .args(pip)
-            .arg("--requirement")
-            .arg(requirements));
-    }
-    program
-}
-
 /// Schemathesis's settings for this server: existing records, and facts that a description cannot express.
 async fn settings(api: &Server) -> String {
     let mut text = format!("[parameters]\n\"query.cursor\" = \"{CURSOR}\"\n");
@@ -234,7 +201,7 @@ async fn settings(api: &Server) -> String {
 
 #[tokio::test]
 async fn a_client_that_tries_everything_finds_the_description_true() {
-    let program = schemathesis();
+    let program = python_tools("schemathesis").join("bin/schemathesis");
     let api = Server::with(&[("KILN__REMOTE_BUILD_NODES__CONNECT_TIMEOUT", "1s")]);
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("schemathesis.toml");

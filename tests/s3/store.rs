@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use kiln::artifacts::{ArtifactStore, manifest::Manifest};
-use kiln_records::{ArtifactKind, Digests, ImageId, JobId, Upload, UploadedArtifact, protocol::PartReceipt};
+use kiln_records::{
+    ArtifactKind, Digests, ImageId, JobId, Upload, UploadedArtifact, arch::Arch, protocol::PartReceipt,
+};
 use sha2::{Digest, Sha256};
 
 use crate::s3::target::{Target, bytes, md5};
@@ -68,6 +70,11 @@ async fn upload(
     first
 }
 
+fn manifest_of(artifacts: &[UploadedArtifact]) -> Vec<u8> {
+    let manifest = Manifest::new(artifacts, Arch::Aarch64, jiff::Timestamp::now()).unwrap();
+    manifest.to_json().unwrap()
+}
+
 pub async fn an_image_from_upload_to_manifest(target: Target) -> Target {
     let store = ArtifactStore::connect(&target.settings).await.unwrap();
     let image = ImageId::new();
@@ -91,12 +98,9 @@ pub async fn an_image_from_upload_to_manifest(target: Target) -> Target {
     assert_eq!(metadata.get("x-shasta-ims-image-name").unwrap(), "N%C3%A4me");
     assert!(metadata.contains_key("x-shasta-ims-job-id"));
 
+    let artifacts = [rootfs.clone(), parameters, log];
     let link = store
-        .write_manifest(
-            image,
-            kiln_records::arch::Arch::Aarch64,
-            &[rootfs.clone(), parameters, log],
-        )
+        .write_manifest(image, manifest_of(&artifacts), &artifacts)
         .await
         .unwrap();
     let (bucket, key) = link.bucket_and_key().unwrap();
@@ -122,15 +126,16 @@ pub async fn a_changed_artifact_gets_no_manifest(target: Target) -> Target {
     let image = ImageId::new();
     let rootfs = upload(&target, &store, image, ArtifactKind::Rootfs, b"rootfs").await;
     target.put(&rootfs.key, "changed").await;
+    let artifacts = [rootfs.clone()];
     let failure = store
-        .write_manifest(image, kiln_records::arch::Arch::Aarch64, std::slice::from_ref(&rootfs))
+        .write_manifest(image, manifest_of(&artifacts), &artifacts)
         .await
         .unwrap_err();
     assert_eq!(failure.code.name(), "artifact_mismatch");
     store.delete(&rootfs.bucket, &rootfs.key).await.unwrap();
     assert_eq!(
         store
-            .write_manifest(image, kiln_records::arch::Arch::Aarch64, &[rootfs])
+            .write_manifest(image, manifest_of(&artifacts), &artifacts)
             .await
             .unwrap_err()
             .code

@@ -13,7 +13,7 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, LazyLock, Mutex},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -894,4 +894,44 @@ impl Recipe {
     pub fn path(&self) -> &str {
         self.dir.path().to_str().unwrap()
     }
+}
+
+/// The Python programs and libraries that `tests/NAME/requirements.txt` lists, installed beside the build once.
+pub fn python_tools(name: &str) -> PathBuf {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let requirements = source_dir().join("tests").join(name).join("requirements.txt");
+    let text = fs_err::read_to_string(&requirements).unwrap();
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&text));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", &digest[..16]));
+    let complete = dir.join("complete");
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if complete.exists() {
+        return dir;
+    }
+    let _ = fs_err::remove_dir_all(&dir);
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "cannot install {name} (`.ci/install-packages test` installs what that needs):\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&dir));
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--require-hashes",
+        "--no-deps",
+    ];
+    run(Command::new(dir.join("bin/python"))
+        .args(pip)
+        .arg("--requirement")
+        .arg(requirements));
+    fs_err::write(complete, "").unwrap();
+    dir
 }

@@ -196,6 +196,11 @@ codes! {
         "mksquashfs failed",
         "the message is the last line of its output";
 
+    SigningFailed = "signing_failed", 503, Failed, PassingStorage,
+        "the provenance of an image cannot be signed: the command of `[signing]` fails, takes more than a minute, or gives \
+         a signature that the public key does not confirm",
+        "run the command by hand; the job waits a while for a signer that is away, and then fails";
+
     ["The sandbox", ""]
     NoUserNamespace = "no_user_namespace", 500, Failed, Lasting,
         "the host does not allow this user to create user namespaces",
@@ -716,6 +721,13 @@ codes! {
     MultiarchFailed = "multiarch_failed", 422, Failed, Lasting,
         "`kiln check multiarch` found a fault",
         "the table names each";
+
+    NotVerified = "not_verified", 422, Failed, Lasting,
+        "`kiln verify` found that an image, its provenance or its signature is not as its builder made it",
+        "each line with `no` names an object and what is wrong with it; do not use the image";
+    KeyUnusable = "key_unusable", 422, Failed, Lasting,
+        "a key file is missing, or holds no key of Ed25519, P-256 or P-384",
+        "`openssl pkey -in KEY -pubout` writes the public half of a private key";
 
     ["Configuration and the rest", ""]
     ConfigUnreadable = "config_unreadable", 500, Failed, Lasting,

@@ -1,0 +1,98 @@
+//! The statement about an image that a job made: from what, how, and where. Pure: no I/O.
+//!
+//! Values for templates are left out, and only their names are recorded: they may be secrets.
+
+use jiff::Timestamp;
+use kiln_records::{Job, JobType, Moment, Run, UploadedArtifact};
+use serde_json::{Value, json};
+
+use crate::{
+    origin::{Statement, Subject},
+    store::StoredRun,
+};
+
+/// The beginning of the type of build, which says what the parameters mean; docs/origin.md does.
+const BUILD_TYPE: &str = "urn:kiln:build";
+
+/// The statement about an image with this manifest (its SHA-256) and these artifacts.
+pub(super) fn statement(
+    stored: &StoredRun,
+    builder: &str,
+    manifest: &str,
+    artifacts: &[UploadedArtifact],
+) -> Statement {
+    let named = artifacts
+        .iter()
+        .map(|artifact| Subject::new(artifact.kind.key_name(), artifact.digests.sha256.clone()));
+    let subjects = std::iter::once(Subject::new("manifest.json", manifest)).chain(named);
+    Statement::provenance(subjects.collect(), predicate(&stored.job, &stored.run, builder))
+}
+
+fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
+    let plan = &run.plan;
+    let names: Vec<&str> = plan.values.iter().map(|(name, _)| name.as_str()).collect();
+    let mut metadata = json!({ "invocationId": job.id.to_string() });
+    if let Some(launched) = run.launched {
+        metadata["startedOn"] = at(launched).into();
+    }
+    let found = run
+        .found
+        .as_ref()
+        .map(|found| json!({ "kernel": found.kernel, "hypervisor": found.hypervisor, "emulator": found.emulator }));
+    json!({
+        "buildDefinition": {
+            "buildType": format!("{BUILD_TYPE}:{}", job.job_type.name()),
+            "externalParameters": {
+                "name": job.image_root_archive_name,
+                "arch": job.arch,
+                "recipe": (job.job_type == JobType::Create).then(|| job.artifact_id.to_string()),
+                "image": (job.job_type == JobType::Customize).then(|| job.artifact_id.to_string()),
+                "valueNames": names,
+                "squashfs": plan.squashfs,
+                "requireDkms": job.require_dkms,
+            },
+            "internalParameters": {
+                "driver": plan.driver,
+                "how": plan.how,
+                "twins": run.twins_in_force(),
+                "programs": run.execs.as_ref().map(|execs| json!({ "twins": execs.twins, "emulated": execs.emulated })),
+                "sandbox": found,
+                "attempt": run.attempt,
+                "resumedFrom": plan.resume.map(|resume| resume.job.to_string()),
+            },
+            "resolvedDependencies": dependencies(run),
+        },
+        "runDetails": {
+            "builder": { "id": builder, "version": { "kiln": env!("CARGO_PKG_VERSION") } },
+            "metadata": metadata,
+        },
+    })
+}
+
+/// What the image was made from, by digests.
+fn dependencies(run: &Run) -> Vec<Value> {
+    let dependency =
+        |name: &str, uri: &str, sha256: &str| json!({ "name": name, "uri": uri, "digest": { "sha256": sha256 } });
+    let mut all = Vec::new();
+    if let Some(sha256) = &run.recipe_sha256 {
+        all.push(dependency("recipe", &run.plan.recipe, sha256));
+    }
+    if let Some(base) = &run.plan.image {
+        let digests = [("sha256", &base.sha256), ("md5", &base.md5)];
+        let digests: serde_json::Map<String, Value> = digests
+            .into_iter()
+            .filter_map(|(name, digest)| Some((name.to_owned(), digest.clone()?.into())))
+            .collect();
+        all.push(json!({ "name": "rootfs", "uri": base.rootfs, "digest": digests }));
+        let changes = base.changes.iter();
+        all.extend(changes.map(|change| dependency(change.kind.name(), &change.object, &change.sha256)));
+    }
+    all
+}
+
+/// A moment as in-toto has it.
+fn at(moment: Moment) -> Option<String> {
+    Timestamp::from_microsecond(moment.micros())
+        .ok()
+        .map(|time| time.to_string())
+}

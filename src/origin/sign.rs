@@ -1,0 +1,150 @@
+//! Signs statements, by a key in a file or by the site's own command, which may ask a hardware token. Reads a key file,
+//! and runs that command.
+
+use std::{
+    path::Path,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::Command,
+    time::timeout,
+};
+
+use super::{
+    Envelope,
+    envelope::signed_bytes,
+    key::{BadKey, PrivateKey, PublicKey},
+};
+
+/// The time that the command gets.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The most bytes of a signature.
+const LONGEST_SIGNATURE: u64 = 16 << 10;
+
+/// Signs.
+#[derive(Debug)]
+pub struct Signer {
+    how: How,
+    public: PublicKey,
+}
+
+#[derive(Debug)]
+enum How {
+    Key(PrivateKey),
+    Command(Vec<String>),
+}
+
+/// Why there is no signature.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningError {
+    /// The command cannot be run.
+    #[error("cannot run `{0}`: {1}")]
+    NotRun(String, std::io::Error),
+    /// The command failed.
+    #[error("`{0}` failed: {1}")]
+    Failed(String, ExitStatus),
+    /// The command takes too long.
+    #[error("`{0}` gave no signature within {PATIENCE:?}")]
+    Late(String),
+    /// What it gave is no signature by the public key.
+    #[error("what `{0}` gave is no signature by the key {1}")]
+    NotBy(String, String),
+    /// The key in the file does not sign.
+    #[error("the key cannot sign")]
+    Key,
+}
+
+impl Signer {
+    /// A signer with the private key in a file.
+    ///
+    /// # Errors
+    ///
+    /// When there is no key.
+    pub fn with_key(path: &Path) -> Result<Self, BadKey> {
+        let (key, public) = PrivateKey::read(path)?;
+        Ok(Self {
+            how: How::Key(key),
+            public,
+        })
+    }
+
+    /// A signer by a command: it reads the bytes to sign from its standard input, and writes the signature (raw for
+    /// Ed25519, DER for ECDSA). It is believed only if the public key in a file confirms it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no key.
+    pub fn with_command(command: Vec<String>, public: &Path) -> Result<Self, BadKey> {
+        Ok(Self {
+            how: How::Command(command),
+            public: PublicKey::read(public)?,
+        })
+    }
+
+    /// The public half of its key.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Signs a payload.
+    ///
+    /// # Errors
+    ///
+    /// When there is no signature that the public key confirms.
+    pub async fn sign(&self, payload_type: &str, payload: &[u8]) -> Result<Envelope, SigningError> {
+        let message = signed_bytes(payload_type, payload);
+        let signature = match &self.how {
+            How::Key(key) => key.sign(&message).ok_or(SigningError::Key)?,
+            How::Command(command) => {
+                let name = || command.first().cloned().unwrap_or_default();
+                let ran = timeout(PATIENCE, run(command, &message)).await;
+                let signature = ran.map_err(|_| SigningError::Late(name()))??;
+                if !self.public.has_signed(&message, &signature) {
+                    return Err(SigningError::NotBy(name(), self.public.id().to_owned()));
+                }
+                signature
+            }
+        };
+        Ok(Envelope::new(payload_type, payload, &self.public, &signature))
+    }
+}
+
+async fn run(command: &[String], message: &[u8]) -> Result<Vec<u8>, SigningError> {
+    let (name, arguments) = command.split_first().map_or(("", &[][..]), |(name, rest)| (name, rest));
+    let not_run = |error| SigningError::NotRun(name.to_owned(), error);
+    let mut child = Command::new(name)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(not_run)?;
+    let (mut input, mut output) = (child.stdin.take(), child.stdout.take());
+    let write = async {
+        if let Some(mut input) = input.take() {
+            // A command that does not read all of it is judged by its signature.
+            let _ = input.write_all(message).await;
+        }
+    };
+    let read = async {
+        let mut bytes = Vec::new();
+        if let Some(output) = output.take() {
+            output
+                .take(LONGEST_SIGNATURE)
+                .read_to_end(&mut bytes)
+                .await
+                .map_err(not_run)?;
+        }
+        Ok(bytes)
+    };
+    let ((), signature) = tokio::join!(write, read);
+    let status = child.wait().await.map_err(not_run)?;
+    if !status.success() {
+        return Err(SigningError::Failed(name.to_owned(), status));
+    }
+    signature
+}
