@@ -79,6 +79,10 @@ pub struct Fetched {
 }
 
 impl Fetched {
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     pub fn dir(&self) -> &PathBuf {
         &self.dir
     }

@@ -132,3 +132,38 @@ fn verify(both: &Both, dir: &Path) -> (Option<i32>, String) {
         .run(["verify", dir, "--key", key, "--recipe", recipe.as_str().unwrap()]);
     (ran.code, format!("{}{}", ran.stdout, ran.stderr))
 }
+
+#[test]
+fn packages_of_images_are_asked_for() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let both = both();
+    let ask = |arguments: &[&str]| {
+        let local = [&["images"], arguments, &["--server", "local", "--format", "json"]].concat();
+        let ran = both.kiln.run(local).ok();
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()
+    };
+    let [one, other] = [HOST, foreign()].map(|arch| both.images[arch].id());
+    let packages = ask(&["packages", one]);
+    assert!(packages.as_array().unwrap().len() > 50);
+    let named = ask(&["packages", one, "adduser"]);
+    assert_eq!(named.as_array().unwrap().len(), 1);
+    assert_eq!(named[0]["licences"], "GPL-2.0-or-later");
+    assert_eq!(ask(&["packages", one, "no-such"]), serde_json::json!([]));
+    // Packages for all architectures are the same in both.
+    let changes = ask(&["diff", one, other]);
+    let changes = changes.as_array().unwrap();
+    assert!(
+        changes
+            .iter()
+            .any(|change| change["name"] == "bash" && change["change"] == "added")
+    );
+    assert!(changes.iter().all(|change| change["name"] != "adduser"));
+    assert_eq!(ask(&["diff", one, one]), serde_json::json!([]));
+    let version = named[0]["version"].as_str().unwrap();
+    let found = ask(&["find-package", "adduser", "--below", &format!("{version}.1")]);
+    assert_eq!(found.as_array().unwrap().len(), 2, "{found}");
+    assert_eq!(
+        ask(&["find-package", "adduser", "--below", version]),
+        serde_json::json!([])
+    );
+}

@@ -121,7 +121,12 @@ impl ArtifactStore {
         Ok(rootfs)
     }
 
-    async fn read_manifest(&self, link: &Link) -> Result<Vec<Listed>, Unusable> {
+    /// The entries of the manifest that an image's link names.
+    ///
+    /// # Errors
+    ///
+    /// When the manifest is not valid, or S3 gives no answer.
+    pub async fn read_manifest(&self, link: &Link) -> Result<Vec<Listed>, Unusable> {
         self.read_whole_manifest(link).await.map(|(listed, _)| listed)
     }
 

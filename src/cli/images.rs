@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     image_files::ImageFiles,
+    packages::{Difference, FindPackage, ImagePackages},
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
     upload::{Objects, create_filled, upload},
@@ -29,6 +30,15 @@ pub(super) enum ImagesCommand {
     /// Change a record.
     #[command(display_order = 4)]
     Update(UpdateImage),
+    /// List the packages of an image.
+    #[command(display_order = 7)]
+    Packages(ImagePackages),
+    /// Compare the packages of two images.
+    #[command(display_order = 8)]
+    Diff(Difference),
+    /// Find the images that have a package.
+    #[command(display_order = 9)]
+    FindPackage(FindPackage),
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +112,9 @@ impl ImagesCommand {
                 Some(path) => image.create_from_manifest(&path, session).await,
                 None => create(session, &IMAGES, &image.body()).await,
             },
+            ImagesCommand::Packages(packages) => packages.run(session).await,
+            ImagesCommand::Diff(difference) => difference.run(session).await,
+            ImagesCommand::FindPackage(package) => package.run(session).await,
             ImagesCommand::Update(change) => {
                 let body = change.body()?;
                 let found = session.client.find(&IMAGES, &change.which.id).await?;

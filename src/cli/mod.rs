@@ -41,6 +41,7 @@ mod login;
 mod man;
 mod mirror;
 mod multiarch;
+mod packages;
 mod printer;
 mod progress;
 mod prune;

@@ -78,6 +78,59 @@ pub static PROGRAMS: Collection = Collection {
     ],
 };
 
+/// The packages of an image.
+pub static PACKAGES: Collection = Collection {
+    path: &[],
+    noun: "package",
+    is_deleted: false,
+    command: "images packages",
+    id: "name",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("PACKAGE", "name"),
+        ("VERSION", "version"),
+        ("ARCH", "arch"),
+        ("LICENCES", "licences"),
+    ],
+};
+
+/// Packages that two images have in different versions.
+pub static PACKAGE_CHANGES: Collection = Collection {
+    path: &[],
+    noun: "package",
+    is_deleted: false,
+    command: "images diff",
+    id: "name",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("PACKAGE", "name"),
+        ("ARCH", "arch"),
+        ("CHANGE", "change"),
+        ("OLD", "old"),
+        ("NEW", "new"),
+    ],
+};
+
+/// Packages in images.
+pub static FOUND_PACKAGES: Collection = Collection {
+    path: &[],
+    noun: "package",
+    is_deleted: false,
+    command: "images find-package",
+    id: "id",
+    name: "image",
+    bin: None,
+    columns: &[
+        ("ID", "id"),
+        ("IMAGE", "image"),
+        ("ARCH", "arch"),
+        ("PACKAGE", "name"),
+        ("VERSION", "version"),
+    ],
+};
+
 /// What pruning removes.
 pub static PRUNED: Collection = Collection {
     path: &[],

@@ -120,6 +120,15 @@ impl Client {
         self.get(&["kiln", "v1", "jobs", job, "programs"]).await
     }
 
+    /// The packages of an image: all, or those of a name, with lower versions than one.
+    pub async fn image_packages(&self, image: &str, name: Option<&str>, below: Option<&str>) -> Result<Data, Failure> {
+        let mut query = Vec::new();
+        query.extend(name.map(|name| ("name", name)));
+        query.extend(below.map(|below| ("below", below)));
+        self.send(Method::GET, &["kiln", "v1", "images", image, "packages"], &query, None)
+            .await
+    }
+
     /// Cancels a job.
     pub async fn cancel_job(&self, job: &str) -> Result<Data, Failure> {
         self.send(Method::POST, &["kiln", "v1", "jobs", job, "cancel"], &[], None)

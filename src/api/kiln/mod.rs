@@ -9,6 +9,8 @@ mod follow;
 mod jobs;
 mod logs;
 mod overview;
+mod package_versions;
+mod packages;
 mod programs;
 mod prune;
 mod schedule_fields;
@@ -36,6 +38,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(customize::create))
         .routes(routes!(prune::look, prune::prune))
         .routes(routes!(downloads::list))
+        .routes(routes!(packages::list))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))
         .routes(routes!(schedules::pause))

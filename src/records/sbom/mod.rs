@@ -10,7 +10,7 @@ use packageurl::PackageUrl;
 use serde::{Deserialize, Serialize};
 
 pub use licence::of_copyright_file;
-pub use read::{Listed, Unreadable, read};
+pub use read::{Listed, ListedPackage, Unreadable, read};
 
 /// The most packages of one image. The largest distributions have some 70 000 packages in all.
 pub const MOST_PACKAGES: usize = 100_000;
