@@ -56,6 +56,7 @@ mod sets_cli;
 mod shell;
 mod store;
 mod toolbox_file;
+mod transcript;
 mod transfer;
 mod twin_truth;
 mod twin_world;

@@ -22,13 +22,13 @@ use crate::support::{
 const CAP: u64 = 34 << 20;
 
 /// A Glance of this test's own.
-struct Glance {
+pub struct Glance {
     dir: TempDir,
     child: Child,
     url: String,
 }
 
-fn no_glance() -> Option<String> {
+pub fn no_glance() -> Option<String> {
     let missing = ["glance-api", "glance-manage", "glance"]
         .into_iter()
         .find(|program| !Path::new("/usr/bin").join(program).exists());
@@ -43,6 +43,11 @@ fn no_disks() -> Option<String> {
 
 impl Glance {
     fn start() -> Self {
+        Self::start_with(CAP)
+    }
+
+    /// A Glance that refuses images of more bytes than this.
+    pub fn start_with(cap: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().display();
         for name in ["store", "staging"] {
@@ -50,7 +55,7 @@ impl Glance {
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = format!(
-            "[DEFAULT]\nbind_host = 127.0.0.1\nbind_port = {port}\nworkers = 1\nimage_size_cap = {CAP}\n\
+            "[DEFAULT]\nbind_host = 127.0.0.1\nbind_port = {port}\nworkers = 1\nimage_size_cap = {cap}\n\
              node_staging_uri = file://{at}/staging\n[database]\nconnection = sqlite:///{at}/glance.sqlite\n\
              [glance_store]\nstores = file\ndefault_store = file\nfilesystem_store_datadir = {at}/store\n\
              [paste_deploy]\nconfig_file = /etc/glance/glance-api-paste.ini\n"
@@ -78,6 +83,10 @@ impl Glance {
         glance
     }
 
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Runs lines of Python with the library of that client. They know `images`.
     fn python(&self, lines: &str) -> String {
         let script = format!(
@@ -89,7 +98,7 @@ impl Glance {
     }
 
     /// The names and states of all images.
-    fn images(&self) -> Vec<(String, String)> {
+    pub fn images(&self) -> Vec<(String, String)> {
         let text = self.python("print(json.dumps({'images': [dict(image) for image in images.list()]}))");
         let page: Value = serde_json::from_str(&text).unwrap();
         let images = page["images"].as_array().unwrap().iter();

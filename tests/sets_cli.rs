@@ -109,7 +109,7 @@ async fn from_a_recipe_for_two_architectures_to_a_channel() {
     // The jobs of the first two end as another program ends them; the third fails.
     let jobs = site.run("jobs list --format json").ok();
     let jobs: serde_json::Value = serde_json::from_str(&jobs.stdout).unwrap();
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::serve::client(None);
     for job in jobs.as_array().unwrap() {
         let (id, arch) = (job["id"].as_str().unwrap(), job["arch"].as_str().unwrap());
         let body = if arch == "riscv64" {

@@ -1,5 +1,10 @@
 //! `kiln sets`: the commands for image sets, which have one image for each of several architectures.
 
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
 use clap::{Args, Subcommand};
 use kiln_records::{
     Code, Failure,
@@ -19,6 +24,9 @@ use crate::client::{
     collection::{IMAGES, PUBLIC_KEYS, RECIPES, SET_ARCHES, SETS},
 };
 
+/// How often a set is looked at while a command waits for it.
+const LOOK: Duration = Duration::from_secs(2);
+
 #[derive(Debug, Subcommand)]
 pub(super) enum SetsCommand {
     /// List records.
@@ -27,6 +35,9 @@ pub(super) enum SetsCommand {
     /// Show the state of a set and of each of its architectures, after a look at its images
     #[command(display_order = 2)]
     Describe(WhichSet),
+    /// Wait until a set is complete, or nothing is under way any more that could make it so
+    #[command(display_order = 7)]
+    Wait(WaitForSet),
     /// Create a set: build recipes of several architectures, or put existing images together
     #[command(display_order = 3)]
     Create(Box<CreateSet>),
@@ -47,6 +58,16 @@ pub(super) struct WhichSet {
     /// The set: NAME@VERSION, its id, or the first four or more characters of the id.
     #[arg(value_name = "SET")]
     set: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WaitForSet {
+    #[command(flatten)]
+    which: WhichSet,
+
+    /// How long to wait, in seconds [default: as long as it takes].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -137,6 +158,7 @@ impl SetsCommand {
                 let found = which.find(session).await?;
                 show(session, &send(session, Method::GET, &found, None, None).await?)
             }
+            Self::Wait(wait) => wait.run(session).await,
             Self::Create(set) => set.run(session).await,
             Self::AddArch(more) => more.run(session).await,
             Self::Rebuild(rebuild) => {
@@ -200,6 +222,42 @@ pub(super) async fn images_of(session: &Session, set: &str) -> Result<Vec<String
     Ok(complete
         .filter_map(|arch| arch.text("image_id").map(str::to_owned))
         .collect())
+}
+
+impl WaitForSet {
+    async fn run(self, session: &Session) -> Result<(), Failure> {
+        let found = self.which.find(session).await?;
+        let (begun, mut told) = (Instant::now(), BTreeMap::new());
+        loop {
+            let set = send(session, Method::GET, &found, None, None).await?;
+            for arch in set.items("arches") {
+                let text = |member: &str| arch.text(member).unwrap_or_default().to_owned();
+                let (name, state) = (text("arch"), text("state"));
+                if told.get(&name) != Some(&state) {
+                    session.printer.note(format_args!("{name:<8} {state}"));
+                    told.insert(name, state);
+                }
+            }
+            let state = set.text("state").unwrap_or_default();
+            let failure = |code, cause| {
+                let hint = format!("`kiln sets describe {}` says what is missing", self.which.set);
+                Failure::new(code, format!("the set {} is {state}{cause}", self.which.set)).hint(hint)
+            };
+            match state {
+                "complete" => return show(session, &set),
+                // What cannot be looked at now may be there a little later.
+                "building" | "unverified" => {}
+                _ => {
+                    show(session, &set)?;
+                    return Err(failure(Code::SetIncomplete, String::new()));
+                }
+            }
+            if let Some(seconds) = self.timeout.filter(|seconds| begun.elapsed().as_secs() >= *seconds) {
+                return Err(failure(Code::SetIncomplete, format!(" after {seconds} s")));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
 }
 
 impl CreateSet {
