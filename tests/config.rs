@@ -312,6 +312,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
 
         [catalogue]
         public = false                                   # default
+        channels = []                                    # default
 
         [log]
         format = "text"                                  # default

@@ -220,6 +220,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
             let asker = Asker {
                 store: Arc::clone(store),
                 artifacts: artifacts.clone(),
+                channels: Vec::new(),
                 jobs: JobSettings::default(),
                 orchestrator: None,
             };

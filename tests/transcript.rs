@@ -138,6 +138,7 @@ fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
     );
     let ports = format!("[{}]", repository.port());
     let rules = "[{ name = \"compute-*\", keep = 1, younger = \"1d\" }]";
+    let channels = "[{ channel = \"stable\", requires = [\"boot\", \"signature\"] }]";
     let server = Server::start_in(
         Kiln::new(),
         &[
@@ -145,6 +146,8 @@ fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
             ("KILN__ISOLATION__FOREIGN", "namespace"),
             ("KILN__SIGNING__KEY_FILE", secret),
             ("KILN__RETENTION__IMAGES", rules),
+            // The script checks and signs all of it, so the channel takes it.
+            ("KILN__CATALOGUE__CHANNELS", channels),
         ],
     );
     server.make_key();

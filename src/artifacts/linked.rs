@@ -136,8 +136,12 @@ impl ArtifactStore {
         Ok((listed(link, &text)?.0, text))
     }
 
-    /// The bytes of a manifest.
-    pub(super) async fn manifest_text(&self, link: &Link) -> Result<Bytes, Unusable> {
+    /// The bytes of the manifest that an image's link names.
+    ///
+    /// # Errors
+    ///
+    /// When it is too large or not there, or S3 gives no answer.
+    pub async fn manifest_text(&self, link: &Link) -> Result<Bytes, Unusable> {
         let (bucket, key) = self.place(&link.path)?;
         let path = || link.path.clone();
         match self.read_small(bucket, key, manifest::MAX_SIZE).await {

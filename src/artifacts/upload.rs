@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use bytes::Bytes;
 use kiln_records::{
     ArtifactKind, Code, Digests, Failure, ImageId, JobId, Link, Upload, UploadedArtifact, percent,
     protocol::PartReceipt,
@@ -13,7 +14,7 @@ use kiln_records::{
 use md5::{Digest, Md5};
 
 use super::{
-    manifest,
+    ReadError, Unusable, manifest,
     sdk::{failure, is_missing},
     store::{ArtifactStore, Head, unquoted},
 };
@@ -213,6 +214,22 @@ impl ArtifactStore {
         let (bucket, key) = (self.images_bucket(), format!("{image}/{name}"));
         self.put_bytes(bucket, &key, media_type, content).await?;
         Ok(format!("s3://{bucket}/{key}"))
+    }
+
+    /// A small object beside those of an image; `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When it is not smaller than `limit` bytes, or S3 gives no answer.
+    pub async fn read_beside(&self, image: ImageId, name: &str, limit: usize) -> Result<Option<Bytes>, Unusable> {
+        let (bucket, key) = (self.images_bucket(), format!("{image}/{name}"));
+        self.read_small(bucket, &key, limit).await.map_err(|error| match error {
+            ReadError::S3(failure) => Unusable::S3(failure),
+            ReadError::TooLarge(size) => Unusable::Malformed {
+                path: format!("s3://{bucket}/{key}"),
+                cause: format!("it has {size} bytes"),
+            },
+        })
     }
 
     /// Removes all objects of an image, complete or not. May be repeated.

@@ -4,14 +4,21 @@ use std::{path::PathBuf, time::Duration};
 
 use bytesize::ByteSize;
 use clap::Args;
-use kiln_records::{Code, Failure, arch::Arch, names};
+use kiln_records::{
+    Code, Failure,
+    arch::Arch,
+    names,
+    set::check::{LONGEST_TEXT, MOST_CONSOLE},
+};
+use reqwest::Method;
 use serde::Serialize;
+use serde_json::json;
 
 use super::{
     format::Format,
     image_source::ImageSource,
     printer::Printer,
-    session::{ReadConfig, ServerOptions},
+    session::{ReadConfig, ServerOptions, Session},
     signals::cancel_on_signal,
     values::arch,
 };
@@ -108,16 +115,16 @@ impl BootArguments {
             );
         }
         let image = Box::pin(ImageSource::open(&self.image, self.arch, options, config, printer)).await?;
-        let config = config()?;
+        let settings = config()?;
         let console = self.console.clone().unwrap_or_else(|| {
-            let name = image.id.as_deref().unwrap_or(&image.name);
-            config
+            let name = image.record.as_ref().map_or(&image.name, |(id, _)| id);
+            settings
                 .data_dir
                 .join("boots")
                 .join(format!("{}-{}.log", plain(name), image.arch))
         });
         let longest = Duration::from_secs(self.timeout);
-        let boot = site::namespace_driver(&config)?
+        let boot = site::namespace_driver(&settings)?
             .ready_to_boot(Bootable {
                 arch: image.arch,
                 kernel: image.kernel.clone(),
@@ -133,7 +140,7 @@ impl BootArguments {
         let checked = boot::check(boot, until, &console).await?;
         let report = Report {
             image: &image.name,
-            id: image.id.as_deref(),
+            id: image.record.as_ref().map(|(id, _)| id.as_str()),
             arch: image.arch,
             machine: &machine,
             accelerated,
@@ -143,6 +150,12 @@ impl BootArguments {
         match options.data_format(self.json) {
             Some(format) => report.show_data(format, printer)?,
             None => report.show(printer),
+        }
+        if let Some((id, manifest)) = &image.record {
+            let kept = keep(id, manifest, &report, options, config, printer).await;
+            if let Err(failure) = kept {
+                printer.warning(format_args!("the result is not kept beside the image: {failure}"), None);
+            }
         }
         checked.failure(longest).map_or(Ok(()), Err)
     }
@@ -167,6 +180,52 @@ impl BootArguments {
         }
         Ok(all)
     }
+}
+
+/// Keeps the result beside the image, where channels can require it.
+async fn keep(
+    id: &str,
+    manifest: &str,
+    report: &Report<'_>,
+    options: &ServerOptions,
+    config: ReadConfig<'_>,
+    printer: &Printer,
+) -> Result<(), Failure> {
+    let console = fs_err::read(&report.console).unwrap_or_default();
+    let mut console = &console[console.len().saturating_sub(MOST_CONSOLE)..];
+    // The cut may be in the middle of a character.
+    while console.first().is_some_and(|byte| byte & 0xC0 == 0x80) {
+        console = &console[1..];
+    }
+    let (up, detail) = match &report.checked.verdict {
+        Verdict::Up { seen } => (true, seen),
+        Verdict::Down { detail, .. } => (false, detail),
+    };
+    let short = |text: &str| {
+        let text: String = names::shown(text).to_string().chars().take(LONGEST_TEXT / 4).collect();
+        if text.is_empty() { "-".to_owned() } else { text }
+    };
+    let mut body = json!({
+        "manifest_sha256": manifest,
+        "up": up,
+        "detail": short(detail),
+        "seconds": Duration::from_secs_f64(report.checked.seconds.max(0.0)).as_secs(),
+        "machine": short(report.machine),
+    });
+    if let Ok(text) = std::str::from_utf8(console)
+        && !text.is_empty()
+    {
+        body["console"] = text.replace('\0', "").into();
+    }
+    let work = async |session: &Session| {
+        let path = ["kiln", "v1", "images", id, "boot-check"];
+        session
+            .client
+            .send(Method::PUT, &path, &[], Some(&body))
+            .await
+            .map(drop)
+    };
+    Box::pin(options.with(config, printer, false, work)).await
 }
 
 impl Report<'_> {

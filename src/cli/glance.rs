@@ -148,7 +148,7 @@ impl GlanceOptions {
             .into_iter()
             .collect();
         properties.insert("min_disk".to_owned(), disk.div_ceil(1 << 30).into());
-        if let Some(id) = &image.id {
+        if let Some((id, _)) = &image.record {
             properties.insert("kiln_image".to_owned(), id.as_str().into());
         }
         let given = self

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kiln_records::{ArtifactKind, Code, Digests, Failure, Link, arch::Arch, link::bucket_and_key};
 use reqwest::Method;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::{
@@ -24,8 +25,8 @@ const MOST_PARAMETERS: u64 = 64 * 1024;
 pub(super) struct ImageSource {
     /// The image's name.
     pub(super) name: String,
-    /// The id of its record, if it has one.
-    pub(super) id: Option<String>,
+    /// The id of its record, if it has one, and the SHA-256 of the manifest by which its files were read.
+    pub(super) record: Option<(String, String)>,
     pub(super) arch: Arch,
     pub(super) rootfs: PathBuf,
     pub(super) kernel: PathBuf,
@@ -39,7 +40,7 @@ pub(super) struct ImageSource {
 /// An image before its files are checked.
 struct Found {
     name: String,
-    id: Option<String>,
+    record: Option<(String, String)>,
     arch: Option<Arch>,
     artifacts: Vec<(ArtifactKind, PathBuf)>,
     dir: Option<TempDir>,
@@ -78,7 +79,7 @@ fn in_directory(dir: &Path) -> Result<Found, Failure> {
     let own = || Some(fs_err::canonicalize(dir).ok()?.file_name()?.to_str()?.to_owned());
     Ok(Found {
         name: files.name.or_else(own).unwrap_or_else(|| "image".to_owned()),
-        id: None,
+        record: None,
         arch: files.arch,
         artifacts: files.artifacts,
         dir: None,
@@ -109,7 +110,7 @@ async fn of_record(given: &str, session: &Session, config: &Config) -> Result<Fo
     let dir = fs_err::create_dir_all(&dir)
         .and_then(|()| TempDir::new_in(&dir))
         .map_err(|error| Failure::io("cannot make a directory for the image's files", &error))?;
-    let artifacts = if let Some(local) = session.without_server() {
+    let (artifacts, manifest) = if let Some(local) = session.without_server() {
         download(local.artifacts(), &link, dir.path(), &session.printer).await?
     } else {
         let (store, embedded) = site::artifact_store(config).await?;
@@ -121,20 +122,26 @@ async fn of_record(given: &str, session: &Session, config: &Config) -> Result<Fo
     };
     Ok(Found {
         name,
-        id: Some(found.id),
+        record: Some((found.id, manifest)),
         arch,
         artifacts,
         dir: Some(dir),
     })
 }
 
-/// Downloads the files that a boot needs, and compares them with the manifest.
+/// Downloads the files that a boot needs, and compares them with the manifest. Returns them, and the manifest's SHA-256.
 async fn download(
     store: &ArtifactStore,
     manifest: &Link,
     dir: &Path,
     printer: &Printer,
-) -> Result<Vec<(ArtifactKind, PathBuf)>, Failure> {
+) -> Result<(Vec<(ArtifactKind, PathBuf)>, String), Failure> {
+    let digest = async || {
+        let text = store.manifest_text(manifest).await;
+        let text = text.map_err(|error| Failure::new(Code::ManifestInvalid, error))?;
+        Ok::<_, Failure>(hex::encode(Sha256::digest(text)))
+    };
+    let before = digest().await?;
     let mut artifacts = Vec::new();
     for (path, entry) in store.manifest_entries(manifest).await? {
         let media_type = entry.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -160,7 +167,11 @@ async fn download(
         verify(&path, &digests, &entry)?;
         artifacts.push((kind, to));
     }
-    Ok(artifacts)
+    if digest().await? != before {
+        let detail = format!("{} changed while the image was read", manifest.path);
+        return Err(Failure::new(Code::ArtifactMismatch, detail).hint("try again"));
+    }
+    Ok((artifacts, before))
 }
 
 /// Compares an object with its entry in the manifest, which names none, some or all of these.
@@ -208,7 +219,7 @@ impl Found {
             parameters,
             arch,
             name: self.name,
-            id: self.id,
+            record: self.record,
             _dir: self.dir,
         })
     }

@@ -1,6 +1,7 @@
 //! The configuration: one TOML file with strict keys, and variables that override it. Reads the file and the
 //! environment; no network.
 
+mod catalogue;
 mod check;
 mod engine;
 mod keys;
@@ -26,6 +27,7 @@ use serde::Deserialize;
 
 pub(crate) use self::check::is_private;
 pub use self::{
+    catalogue::{ChannelRule, Requirement},
     check::Access,
     engine::{DEFAULT_SOCKET, EngineUrl},
     kubernetes::{KubernetesSettings, PullPolicy, Toleration},

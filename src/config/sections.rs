@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use kiln_records::{Role, Secret, TwinLevel, run::DriverKind};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::ProxyUrl;
+use super::{ChannelRule, ProxyUrl};
 use crate::{
     settings,
     settings::{Addresses, Destination, Period, Ports, Size},
@@ -92,6 +92,11 @@ settings! {
         /// Let callers without a token read the catalogue and its files, and nothing else: firmware and boot loaders have
         /// none. Whoever reaches the server can then read every image of a complete set.
         public: bool = false;
+        /// Rules for channels, such as `{ channel = "stable", name = "compute*", requires = ["boot", "signature"], follows =
+        /// true }`. `requires`: each image of a set needs a boot check of its present content, or provenance signed with
+        /// this site's key, before the channel may lead to the set. `follows`: the channel moves on by itself to the
+        /// newest complete set that has all this. The first rule for a channel and name decides. Default: none.
+        channels: Vec<ChannelRule> = Vec::new();
     }
 }
 

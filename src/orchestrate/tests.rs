@@ -37,6 +37,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 
 mod ask;
+mod channels;
 mod commit;
 mod nodes;
 mod places;

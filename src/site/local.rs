@@ -117,6 +117,7 @@ impl Local {
             store: Arc::clone(&store),
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
+            channels: config.catalogue.channels.clone(),
             orchestrator: orchestrator.clone(),
         });
         let stop = CancellationToken::new();

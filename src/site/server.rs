@@ -160,6 +160,7 @@ impl Joined {
             store: Arc::clone(store),
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
+            channels: config.catalogue.channels.clone(),
             orchestrator: orchestrator.clone(),
         });
         let api = Api::new(Shared {

@@ -433,6 +433,7 @@ impl From<CatalogueRefusal> for Problem {
             | CatalogueRefusal::NoArch { .. }
             | CatalogueRefusal::NoFile { .. } => Self::new(StatusCode::NOT_FOUND, refusal),
             CatalogueRefusal::Incomplete { .. }
+            | CatalogueRefusal::Lacking { .. }
             | CatalogueRefusal::Raced { .. }
             | CatalogueRefusal::NothingBefore(..)
             | CatalogueRefusal::Automatic => Self::conflict(refusal),

@@ -1,5 +1,6 @@
 //! `/kiln/v1`: the API beyond IMS's. One file per resource.
 
+mod boot_checks;
 mod catalogue;
 mod channels;
 mod customize;
@@ -39,6 +40,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(prune::look, prune::prune))
         .routes(routes!(downloads::list))
         .routes(routes!(packages::list))
+        .routes(routes!(boot_checks::get, boot_checks::put))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))
         .routes(routes!(schedules::pause))

@@ -27,7 +27,7 @@ pub(super) use self::{
 use super::orchestrator::Orchestrator;
 use crate::{
     artifacts::ArtifactStore,
-    config::JobSettings,
+    config::{ChannelRule, JobSettings},
     store::{SharedStore, StoredRun},
 };
 
@@ -97,6 +97,8 @@ pub struct Asker {
     pub artifacts: ArtifactStore,
     /// The defaults for jobs that do not say otherwise.
     pub jobs: JobSettings,
+    /// The rules for channels.
+    pub channels: Vec<ChannelRule>,
     /// The orchestrator that carries jobs out; `None` on a server that keeps records only.
     pub orchestrator: Option<Arc<Orchestrator>>,
 }

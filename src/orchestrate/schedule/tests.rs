@@ -84,6 +84,7 @@ impl Site {
         let asker = Asker {
             store: Arc::clone(&store),
             artifacts,
+            channels: Vec::new(),
             jobs: JobSettings::default(),
             orchestrator: None,
         };

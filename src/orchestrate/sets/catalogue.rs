@@ -68,6 +68,18 @@ pub enum CatalogueRefusal {
         /// Its files.
         there: Vec<String>,
     },
+    /// The channel requires more of the set's images than they have.
+    #[error("The channel {channel} may not lead to {name}@{version}: {}.", .lacks.join("; "))]
+    Lacking {
+        /// The set's name.
+        name: String,
+        /// Its version.
+        version: String,
+        /// The channel.
+        channel: String,
+        /// What is lacking, a sentence for each image and requirement.
+        lacks: Vec<String>,
+    },
     /// Another change of the channel came first.
     #[error("The channel {channel} was changed at the same time: change {number} leads to {}.", .version.as_deref().unwrap_or("no set"))]
     Raced {
@@ -209,6 +221,7 @@ impl Sets {
             return Ok(current.clone());
         }
         let looked = self.look(id, now).await?.ok_or_else(unknown)?.complete()?;
+        self.must_meet(&change.channel, &looked).await?;
         let before = current.as_ref().map(|current| current.number);
         let set = &looked.stored.record;
         let next = next(change, current.as_ref(), PromotionKind::Promote, Some(set), before, now);

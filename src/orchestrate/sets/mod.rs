@@ -8,6 +8,7 @@
 //! What is complete is decided in [`kiln_records::set::state`].
 
 mod catalogue;
+mod checks;
 mod look;
 mod members;
 mod refusal;
@@ -23,6 +24,7 @@ use kiln_records::{
 
 pub use self::{
     catalogue::{CatalogueRefusal, ChannelChange},
+    checks::NotKept,
     refusal::SetRefusal,
 };
 use super::ask::Asker;
@@ -264,7 +266,9 @@ impl Sets {
     /// When the store does not answer. The work done so far stays done.
     pub async fn pass_once(&self, now: Moment) -> Result<(), Failure> {
         for stored in self.store().sets_to_look_at(now, PAGE).await? {
-            self.look(stored.record.id, now).await?;
+            if let Some(looked) = self.look(stored.record.id, now).await? {
+                self.move_channels(&looked.stored.record, now).await?;
+            }
         }
         Ok(())
     }

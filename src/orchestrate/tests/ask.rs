@@ -19,6 +19,7 @@ impl Site {
         Asker {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
+            channels: Vec::new(),
             jobs: JobSettings::default(),
             orchestrator: server.map(|server| Arc::clone(&server.orchestrator)),
         }

@@ -34,6 +34,7 @@ impl Site {
         let asker = Asker {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
+            channels: Vec::new(),
             jobs: crate::config::JobSettings::default(),
             orchestrator: Some(Arc::clone(&command.orchestrator)),
         };

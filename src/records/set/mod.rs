@@ -6,6 +6,7 @@
 //! The id of a job is chosen before the job exists, and is stored with the set. So a set whose server died half-way leads
 //! to the same jobs, made by another server.
 
+pub mod check;
 pub mod ipxe;
 pub mod name;
 pub mod openstack;

@@ -1,0 +1,163 @@
+//! Tests what channels require of images, and channels that follow by themselves.
+
+use kiln_records::{
+    RecipeType,
+    set::check::{BootCheck, MAX_SIZE},
+};
+
+use super::{commit::finish, *};
+use crate::{
+    config::{ChannelRule, Requirement},
+    orchestrate::sets::{CatalogueRefusal, ChannelChange, NewSet, NotKept, Sets, Source, Wanted},
+    store::Side,
+};
+
+/// Sets of a site with these rules.
+fn sets(site: &Site, server: &Server, rules: Vec<ChannelRule>) -> Sets {
+    let mut asker = site.asker(Some(server));
+    asker.channels = rules;
+    Sets::new(Arc::new(asker))
+}
+
+fn rule(requires: Vec<Requirement>, follows: bool) -> ChannelRule {
+    ChannelRule {
+        channel: "stable".to_owned(),
+        name: "comp*".to_owned(),
+        requires,
+        follows,
+    }
+}
+
+/// A version of a set whose image is there. Returns the image, and the SHA-256 of its manifest.
+async fn version(site: &Site, server: &Server, sets: &Sets, version: &str) -> (kiln_records::ImageId, String) {
+    let recipe = site.recipe(Arch::host(), RecipeType::KiwiNg).await;
+    let new = NewSet {
+        name: "compute".to_owned(),
+        version: version.to_owned(),
+        public_key_id: None,
+        options: kiln_records::job::JobOptions::default(),
+        members: vec![Wanted {
+            arch: Arch::host(),
+            required: true,
+            from: Source::Recipe(recipe),
+            time_limit_s: None,
+        }],
+    };
+    let made = sets.create(new, None, Moment::now()).await.unwrap();
+    let job = made.stored.record.job_of(Arch::host()).unwrap();
+    server.orchestrator.launch_once().await.unwrap();
+    server.has_started(job).await;
+    finish(site, server, job).await;
+    server.orchestrator.commit_once().await.unwrap();
+    let looked = sets.look(made.stored.record.id, Moment::now()).await.unwrap().unwrap();
+    let image = looked.stored.record.members[0].image.clone().unwrap();
+    (image.id, image.proof.unwrap().sha256)
+}
+
+fn checked(manifest: &str, up: bool) -> BootCheck {
+    BootCheck {
+        manifest_sha256: manifest.to_owned(),
+        up,
+        detail: "as the console said".to_owned(),
+        seconds: 3,
+        machine: "QEMU".to_owned(),
+        checked: Moment::now(),
+        by: None,
+    }
+}
+
+async fn promote(sets: &Sets, version: &str) -> Result<u32, CatalogueRefusal> {
+    let change = ChannelChange {
+        name: "compute".to_owned(),
+        channel: "stable".to_owned(),
+        after: None,
+        by: None,
+    };
+    Ok(sets.promote(change, version, Moment::now()).await?.number)
+}
+
+async fn leads_to(site: &Site) -> Option<String> {
+    let now = site.store.channel("compute", "stable").await.unwrap();
+    now.and_then(|now| now.version)
+}
+
+#[track_caller]
+fn lacks(promoted: Result<u32, CatalogueRefusal>, words: &str) {
+    match promoted {
+        Err(CatalogueRefusal::Lacking { lacks, .. }) => {
+            assert!(lacks.len() == 1 && lacks[0].contains(words), "{lacks:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_channel_wants_a_boot_check_of_this_very_content() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let sets = sets(&site, &server, vec![rule(vec![Requirement::Boot], false)]);
+    let (image, manifest) = version(&site, &server, &sets, "1").await;
+    lacks(promote(&sets, "1").await, "not booted yet");
+    // What is not a result, or is one for another content, is none.
+    let other = "0".repeat(64);
+    let kept = sets.keep_check(image, &checked(&other, true), None).await;
+    assert!(matches!(kept, Err(NotKept::OtherContent(digest)) if digest == manifest));
+    for content in [
+        serde_json::to_vec(&checked(&other, true)).unwrap(),
+        b"{}".to_vec(),
+        vec![b' '; MAX_SIZE + 1],
+    ] {
+        let put = site
+            .artifacts
+            .put_beside(image, "boot-check.json", "application/json", content);
+        put.await.unwrap();
+        assert!(matches!(
+            promote(&sets, "1").await,
+            Err(CatalogueRefusal::Lacking { .. })
+        ));
+    }
+    sets.keep_check(image, &checked(&manifest, false), Some("panic".to_owned()))
+        .await
+        .unwrap();
+    lacks(promote(&sets, "1").await, "did not boot: as the console said");
+    sets.keep_check(image, &checked(&manifest, true), None).await.unwrap();
+    assert_eq!(promote(&sets, "1").await.unwrap(), 1);
+    // The objects of the check are the image's, and go with it.
+    let store: &dyn crate::store::Collection<kiln_records::Image> = &*site.store;
+    store.delete(Some(image), Moment::now()).await.unwrap();
+    store.purge(Side::Deleted, Some(image), false).await.unwrap();
+    let doomed = site.store.doomed(100).await.unwrap();
+    for name in ["boot-check.json", "console.log", "provenance.json"] {
+        assert!(doomed.iter().any(|doomed| doomed.path.ends_with(name)), "{name}: {doomed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_channel_that_follows_moves_on_when_a_set_has_what_it_wants() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let sets = sets(&site, &server, vec![rule(vec![Requirement::Boot], true)]);
+    let (first, of_first) = version(&site, &server, &sets, "1").await;
+    let (second, of_second) = version(&site, &server, &sets, "2").await;
+    let later = Moment::now().plus(Duration::from_hours(10));
+    sets.pass_once(later).await.unwrap();
+    assert_eq!(leads_to(&site).await, None, "neither was booted");
+    sets.keep_check(second, &checked(&of_second, true), None).await.unwrap();
+    assert_eq!(leads_to(&site).await.as_deref(), Some("2"));
+    // An older one that passes later changes nothing, and neither does another look.
+    sets.keep_check(first, &checked(&of_first, true), None).await.unwrap();
+    sets.pass_once(later).await.unwrap();
+    assert_eq!(leads_to(&site).await.as_deref(), Some("2"));
+    let history = site.store.promotions("compute", "stable", 10).await.unwrap();
+    assert_eq!((history.len(), history[0].by.as_deref()), (1, Some("rule")));
+}
+
+#[tokio::test]
+async fn a_channel_that_wants_signatures_takes_nothing_unsigned() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let sets = sets(&site, &server, vec![rule(vec![Requirement::Signature], false)]);
+    version(&site, &server, &sets, "1").await;
+    lacks(promote(&sets, "1").await, "no key in [signing]");
+    assert_eq!(leads_to(&site).await, None);
+}
