@@ -10,7 +10,8 @@ use super::{
     boot_files, cause,
     channel::Channel,
     events::Events,
-    inventory, mksquashfs,
+    inventory::{self, Written},
+    mksquashfs,
     outputs::{Artifacts, Outputs},
     process::{self, blocking},
     upload::Uploader,
@@ -71,7 +72,11 @@ async fn inventory_of(job: &JobDescription, outputs: &Outputs, events: &Events) 
     })
     .await;
     match written {
-        Ok((documents, packages, loose)) => {
+        Ok(Written {
+            documents,
+            packages,
+            loose,
+        }) => {
             let text = format!(
                 "the root has {packages} packages, and {loose} programs, libraries and kernel modules that no package owns"
             );

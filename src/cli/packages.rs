@@ -50,7 +50,7 @@ impl ImagePackages {
             .client
             .image_packages(&image, self.name.as_deref(), None)
             .await?;
-        session.show_table(&PACKAGES, known(&self.image, answer)?)
+        session.show_table(&PACKAGES, known(&self.image, &answer)?)
     }
 }
 
@@ -60,7 +60,7 @@ impl Difference {
         for given in [&self.old, &self.new] {
             let image = session.client.find(&IMAGES, given).await?.id;
             let answer = session.client.image_packages(&image, None, None).await?;
-            both.push(by_name(&known(given, answer)?));
+            both.push(by_name(&known(given, &answer)?));
         }
         let (Some(new), Some(old)) = (both.pop(), both.pop()) else {
             return Ok(());
@@ -109,7 +109,7 @@ impl FindPackage {
 }
 
 /// The packages in an answer.
-fn known(image: &str, answer: Data) -> Result<Vec<Data>, Failure> {
+fn known(image: &str, answer: &Data) -> Result<Vec<Data>, Failure> {
     if *answer.get("packages") == Data::Null {
         let cause = format!("nobody has listed the packages of `{image}`");
         let hint = "images that Kiln builds have such a list, unless their log says why not";

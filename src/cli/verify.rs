@@ -175,7 +175,7 @@ async fn in_s3(store: &ArtifactStore, link: &Link, printer: &Printer) -> Result<
                 format!("{path} in the manifest is no path in S3"),
             )
         })?;
-        let name = key.rsplit('/').next().unwrap_or_default().to_owned();
+        let name = key.rsplit('/').next().unwrap_or_default();
         printer.note(format_args!("reading {path}"));
         let digest = match store.digests(bucket, key).await {
             Ok(digests) => Some(digests.sha256),
@@ -221,7 +221,7 @@ fn in_directory(dir: &Path) -> Result<Objects, Failure> {
         let name =
             name.ok_or_else(|| Failure::new(Code::ManifestInvalid, "an artifact in the manifest has no path"))?;
         let digest = digest_of(&dir.join(name)).map_err(|error| Failure::io("cannot read the image", &error))?;
-        objects.add(name.to_owned(), digest, entry)?;
+        objects.add(name, digest, entry)?;
     }
     Ok(objects)
 }
@@ -242,9 +242,9 @@ fn digest_of(path: &Path) -> std::io::Result<Option<String>> {
 }
 
 impl Objects {
-    fn add(&mut self, name: String, digest: Option<String>, entry: &Value) -> Result<(), Failure> {
+    fn add(&mut self, name: &str, digest: Option<String>, entry: &Value) -> Result<(), Failure> {
         let named = entry.get("sha256").and_then(Value::as_str).map(str::to_owned);
-        if self.named.insert(name.clone(), named).is_some() || self.found.insert(name.clone(), digest).is_some() {
+        if self.named.insert(name.to_owned(), named).is_some() || self.found.insert(name.to_owned(), digest).is_some() {
             let cause = format!("the manifest names two objects that end in `{name}`");
             return Err(Failure::new(Code::ManifestInvalid, cause));
         }

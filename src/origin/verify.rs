@@ -46,11 +46,15 @@ pub fn check(
     for (name, digest) in found {
         let mut fault = None;
         if name != crate::origin::verify::MANIFEST {
-            fault = judge("manifest", manifest.get(name).map(Option::as_deref), digest.as_deref());
+            fault = judge(
+                "manifest",
+                manifest.get(name).and_then(Option::as_deref),
+                digest.as_deref(),
+            );
         }
         if let (None, Some(statement)) = (&fault, statement) {
             let named = statement.subject.iter().find(|subject| subject.name == *name);
-            fault = judge("provenance", named.map(super::Subject::sha256), digest.as_deref());
+            fault = judge("provenance", named.and_then(super::Subject::sha256), digest.as_deref());
         }
         findings.insert(name, fault);
     }
@@ -69,11 +73,11 @@ pub fn check(
 /// The name of the manifest among the objects.
 pub(super) const MANIFEST: &str = "manifest.json";
 
-fn judge(by: &'static str, expected: Option<Option<&str>>, found: Option<&str>) -> Option<Fault> {
+fn judge(by: &'static str, expected: Option<&str>, found: Option<&str>) -> Option<Fault> {
     match (expected, found) {
         (_, None) => Some(Fault::Missing(by)),
-        (None | Some(None), Some(_)) => Some(Fault::Unknown(by)),
-        (Some(Some(expected)), Some(found)) => (!expected.eq_ignore_ascii_case(found)).then_some(Fault::Changed(by)),
+        (None, Some(_)) => Some(Fault::Unknown(by)),
+        (Some(expected), Some(found)) => (!expected.eq_ignore_ascii_case(found)).then_some(Fault::Changed(by)),
     }
 }
 

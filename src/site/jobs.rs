@@ -202,6 +202,13 @@ pub fn loopback_port(endpoint: &str) -> Option<u16> {
     here.then(|| url.port_or_known_default()).flatten()
 }
 
+/// What signs the provenance of images, if the site has a key.
+fn signer(config: &Config) -> Result<Option<Arc<Signer>>, Failure> {
+    let signer = config.signing.signer();
+    let signer = signer.map_err(|error| Failure::new(Code::KeyUnusable, format!("[signing]: {error}")))?;
+    Ok(signer.map(Arc::new))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,11 +227,4 @@ mod tests {
             assert_eq!(loopback_port(endpoint), port, "{endpoint}");
         }
     }
-}
-
-/// What signs the provenance of images, if the site has a key.
-fn signer(config: &Config) -> Result<Option<Arc<Signer>>, Failure> {
-    let signer = config.signing.signer();
-    let signer = signer.map_err(|error| Failure::new(Code::KeyUnusable, format!("[signing]: {error}")))?;
-    Ok(signer.map(Arc::new))
 }

@@ -78,11 +78,11 @@ pub(super) fn find(path: &Path, root: &Root, owned: &Owned) -> io::Result<(Vec<L
             if kind.is_dir() {
                 directories.push((place, depth + 1));
             } else if kind.is_file() && !owned.has(&place) {
-                let listed = found.len() < MOST_LOOSE;
-                match program(root, &place, listed)? {
-                    Some(Some(file)) => found.push(file),
-                    Some(None) => more += 1,
-                    None => {}
+                let has_room = found.len() < MOST_LOOSE;
+                match look(root, &place, has_room)? {
+                    Found::Program(file) => found.push(file),
+                    Found::Unlisted => more += 1,
+                    Found::Other => {}
                 }
             }
         }
@@ -91,10 +91,19 @@ pub(super) fn find(path: &Path, root: &Root, owned: &Owned) -> io::Result<(Vec<L
     Ok((found, more))
 }
 
-/// A file, if it is a program, with its digests if they are wanted.
-fn program(root: &Root, path: &Path, digest: bool) -> io::Result<Option<Option<LooseFile>>> {
+/// What a file is.
+enum Found {
+    /// A program, with its digests.
+    Program(LooseFile),
+    /// A program for which there is no room in the list.
+    Unlisted,
+    /// None.
+    Other,
+}
+
+fn look(root: &Root, path: &Path, has_room: bool) -> io::Result<Found> {
     let Some((mut file, _)) = root.file(path)? else {
-        return Ok(None);
+        return Ok(Found::Other);
     };
     let mut first = [0; ELF.len()];
     let is_module = MODULES
@@ -102,10 +111,10 @@ fn program(root: &Root, path: &Path, digest: bool) -> io::Result<Option<Option<L
         .any(|end| path.as_os_str().as_bytes().ends_with(end.as_bytes()));
     let length = read_up_to(&mut file, &mut first)?;
     if first != ELF && !is_module {
-        return Ok(None);
+        return Ok(Found::Other);
     }
-    if !digest {
-        return Ok(Some(None));
+    if !has_room {
+        return Ok(Found::Unlisted);
     }
     let (mut sha1, mut sha256) = (Sha1::default(), Sha256::default());
     let mut block = vec![0; 1 << 16];
@@ -116,11 +125,11 @@ fn program(root: &Root, path: &Path, digest: bool) -> io::Result<Option<Option<L
         sha256.update(&block[..length]);
         length = file.read(&mut block)?;
     }
-    Ok(Some(Some(LooseFile {
+    Ok(Found::Program(LooseFile {
         path: short(&format!("/{}", path.display())),
         sha1: hex::encode(sha1.finalize()),
         sha256: hex::encode(sha256.finalize()),
-    })))
+    }))
 }
 
 /// Reads until the buffer is full or the file ends.

@@ -38,29 +38,42 @@ pub(super) struct Of<'a> {
     pub(super) id: Uuid,
 }
 
-/// Reads the root, and writes both documents into the directory `into`. Returns them, and the numbers of packages and of
-/// programs that no package owns.
+/// What was written.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// The documents.
+    pub(super) documents: Vec<(ArtifactKind, PathBuf)>,
+    /// The number of packages.
+    pub(super) packages: usize,
+    /// The number of programs that no package owns.
+    pub(super) loose: u64,
+}
+
+/// Reads the root, and writes both documents into the directory `into`.
 ///
 /// # Errors
 ///
 /// When the database of packages cannot be read, or the disk is full.
-pub(super) fn write(root: &Path, of: Of<'_>, into: &Path) -> io::Result<(Vec<(ArtifactKind, PathBuf)>, usize, u64)> {
+pub(super) fn write(root: &Path, of: Of<'_>, into: &Path) -> io::Result<Written> {
     let inventory = take(root, of, into)?;
-    let loose = inventory.loose.len() as u64 + inventory.more_loose;
     let documents = [
         (ArtifactKind::Spdx, inventory.to_spdx()?),
         (ArtifactKind::CycloneDx, inventory.to_cyclonedx()?),
     ];
-    let mut written = Vec::new();
+    let mut written = Written {
+        documents: Vec::new(),
+        packages: inventory.packages.len(),
+        loose: inventory.loose.len() as u64 + inventory.more_loose,
+    };
     for (kind, document) in documents {
         if document.len() > LARGEST_DOCUMENT {
             return Err(io::Error::other(format!("{} would be too large", kind.key_name())));
         }
         let path = into.join(kind.key_name());
         fs_err::write(&path, document)?;
-        written.push((kind, path));
+        written.documents.push((kind, path));
     }
-    Ok((written, inventory.packages.len(), loose))
+    Ok(written)
 }
 
 fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
@@ -192,8 +205,8 @@ mod tests {
         );
         let loose: Vec<_> = inventory.loose.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(loose, ["/opt/extra"]);
-        let (documents, packages, files) = super::write(&root, OF, aside).unwrap();
-        assert_eq!((documents.len(), packages, files), (2, 1, 1));
+        let written = super::write(&root, OF, aside).unwrap();
+        assert_eq!((written.documents.len(), written.packages, written.loose), (2, 1, 1));
     }
 
     #[test]

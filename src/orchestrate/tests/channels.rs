@@ -128,7 +128,10 @@ async fn a_channel_wants_a_boot_check_of_this_very_content() {
     store.purge(Side::Deleted, Some(image), false).await.unwrap();
     let doomed = site.store.doomed(100).await.unwrap();
     for name in ["boot-check.json", "console.log", "provenance.json"] {
-        assert!(doomed.iter().any(|doomed| doomed.path.ends_with(name)), "{name}: {doomed:?}");
+        assert!(
+            doomed.iter().any(|doomed| doomed.path.ends_with(name)),
+            "{name}: {doomed:?}"
+        );
     }
 }
 

@@ -26,9 +26,12 @@ pub fn of_copyright_file(text: &str) -> Option<String> {
     }
     let licences: Vec<String> = licences
         .iter()
-        .map(|licence| match licence.contains(" or ") && licences.len() > 1 {
-            true => format!("({licence})"),
-            false => (*licence).to_owned(),
+        .map(|licence| {
+            if licence.contains(" or ") && licences.len() > 1 {
+                format!("({licence})")
+            } else {
+                (*licence).to_owned()
+            }
         })
         .collect();
     Some(licences.join(" and "))
@@ -38,8 +41,7 @@ pub fn of_copyright_file(text: &str) -> Option<String> {
 pub(super) fn expression(declared: &str) -> Option<String> {
     let spaced = declared.replace('(', " ( ").replace(')', " ) ").replace(',', " ");
     let mut words = Vec::new();
-    let mut rest = spaced.split_whitespace().peekable();
-    while let Some(word) = rest.next() {
+    for word in spaced.split_whitespace() {
         let word = match word.to_ascii_lowercase().as_str() {
             "and" => "AND".to_owned(),
             "or" => "OR".to_owned(),

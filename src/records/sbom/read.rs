@@ -104,7 +104,7 @@ pub fn read(text: &[u8]) -> Result<Listed, Unreadable> {
         if *listed.format.get_or_insert(format) != format {
             return Err(Unreadable::Unsound("its packages have different formats"));
         }
-        let arch = purl.qualifiers().get("arch").map(|arch| arch.to_string());
+        let arch = purl.qualifiers().get("arch").map(ToString::to_string);
         let declared = package.license_declared.filter(|text| text != "NOASSERTION");
         let package = ListedPackage {
             name: package.name,
