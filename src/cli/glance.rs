@@ -9,6 +9,7 @@ use super::{
     disk::{self, FormName},
     image_source::ImageSource,
     printer::Printer,
+    scratch::Scratch,
     session::{ReadConfig, ServerOptions},
     signals::cancel_on_signal,
     values::arch,
@@ -100,10 +101,7 @@ impl GlanceOptions {
         // Before the work: a login that is not complete, or that is refused.
         let glance = Box::pin(Glance::open(Login::from_environment()?)).await?;
         let image = Box::pin(ImageSource::open(image, self.arch, options, config, printer)).await?;
-        let failed = |error: std::io::Error| Failure::io("cannot make a directory for the disk image", &error);
-        let data = config()?.data_dir;
-        fs_err::create_dir_all(&data).map_err(failed)?;
-        let dir = tempfile::TempDir::with_prefix_in("publish-", data).map_err(failed)?;
+        let dir = Scratch::new(&config()?.data_dir)?;
         let (form, file) = (
             Form::from(self.form.unwrap_or(FormName::Qcow2)),
             dir.path().join("disk"),

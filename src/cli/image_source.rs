@@ -7,12 +7,12 @@ use kiln_records::{ArtifactKind, Code, Digests, Failure, Link, arch::Arch, link:
 use reqwest::Method;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
 use super::{
     image_files::ImageFiles,
     printer::Printer,
     records::request,
+    scratch::Scratch,
     session::{ReadConfig, ServerOptions, Session},
 };
 use crate::{artifacts::ArtifactStore, client::collection::IMAGES, config::Config, site};
@@ -34,7 +34,7 @@ pub(super) struct ImageSource {
     /// The kernel parameters; empty if there are none.
     pub(super) parameters: String,
     /// Where downloaded files are.
-    _dir: Option<TempDir>,
+    _dir: Option<Scratch>,
 }
 
 /// An image before its files are checked.
@@ -43,7 +43,7 @@ struct Found {
     record: Option<(String, String)>,
     arch: Option<Arch>,
     artifacts: Vec<(ArtifactKind, PathBuf)>,
-    dir: Option<TempDir>,
+    dir: Option<Scratch>,
 }
 
 impl ImageSource {
@@ -106,10 +106,7 @@ async fn of_record(given: &str, session: &Session, config: &Config) -> Result<Fo
     })?;
     let link = Link::s3(bucket, key, link.text("etag").unwrap_or_default());
     let arch = record.text("arch").and_then(|arch| arch.parse().ok());
-    let dir = config.data_dir.join("downloads");
-    let dir = fs_err::create_dir_all(&dir)
-        .and_then(|()| TempDir::new_in(&dir))
-        .map_err(|error| Failure::io("cannot make a directory for the image's files", &error))?;
+    let dir = Scratch::new(&config.data_dir)?;
     let (artifacts, manifest) = if let Some(local) = session.without_server() {
         download(local.artifacts(), &link, dir.path(), &session.printer).await?
     } else {
@@ -239,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    fn found(names: &[&str]) -> (TempDir, Result<ImageSource, Failure>) {
+    fn found(names: &[&str]) -> (tempfile::TempDir, Result<ImageSource, Failure>) {
         let dir = tempfile::tempdir().unwrap();
         for name in names {
             fs_err::write(dir.path().join(name), *name).unwrap();

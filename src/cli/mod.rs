@@ -53,6 +53,7 @@ mod registry;
 mod remote_build_nodes;
 mod sandboxes;
 mod schedules;
+mod scratch;
 mod serve;
 mod session;
 mod sets;

@@ -47,8 +47,13 @@ impl MultiarchArguments {
         }
         match findings.iter().filter(|finding| !finding.ok).count() {
             0 => Ok(()),
-            faults => Err(Failure::new(Code::MultiarchFailed, format!("{faults} checks failed"))
-                .hint("the lines that say `no` give the reasons")),
+            faults => {
+                let cause = match faults {
+                    1 => "1 check failed".to_owned(),
+                    more => format!("{more} checks failed"),
+                };
+                Err(Failure::new(Code::MultiarchFailed, cause).hint("the lines that say `no` give the reasons"))
+            }
         }
     }
 }

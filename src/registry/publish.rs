@@ -237,7 +237,15 @@ impl Work<'_> {
         {
             return Ok((entry.clone(), true));
         }
-        self.publish(image).await.map(|entry| (entry, false))
+        let published = self.publish(image).await.map_err(|failure| {
+            // Of several images, which one?
+            if failure.code == Code::LayerUnmade {
+                let detail = format!("{} ({}): {}", image.name, image.arch, failure.detail);
+                return Failure { detail, ..failure };
+            }
+            failure
+        });
+        published.map(|entry| (entry, false))
     }
 
     async fn publish(&self, image: &Image) -> Result<Descriptor, Failure> {

@@ -1,0 +1,108 @@
+//! Directories for what a command downloads or makes on the way. Writes below one directory of the data directory.
+//!
+//! A directory is locked for as long as its command lives. What a killed command left is removed by the next one.
+
+use std::{
+    fs::TryLockError,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kiln_records::Failure;
+use tempfile::TempDir;
+
+/// The lock of a directory, inside it.
+const LOCK: &str = ".lock";
+
+/// A younger directory may be about to be locked.
+const YOUNG: Duration = Duration::from_mins(1);
+
+/// A directory that goes with its command.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    // Dropped first: what is left of a directory without a lock is anybody's to remove.
+    dir: TempDir,
+    _lock: fs_err::File,
+}
+
+impl Scratch {
+    /// Makes a directory in the data directory, and removes those of killed commands.
+    ///
+    /// # Errors
+    ///
+    /// `io` or `disk_full` when it cannot be made.
+    pub(super) fn new(data: &Path) -> Result<Self, Failure> {
+        let make = || -> io::Result<Self> {
+            let parent = data.join("downloads");
+            fs_err::create_dir_all(&parent)?;
+            sweep(&parent);
+            let dir = TempDir::new_in(&parent)?;
+            let lock = fs_err::File::create(dir.path().join(LOCK))?;
+            lock.file().try_lock()?;
+            Ok(Self { dir, _lock: lock })
+        };
+        make().map_err(|error| Failure::io("cannot make a directory for downloads", &error))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// Removes directories whose command is gone. One that cannot be removed is left to the next command.
+fn sweep(parent: &Path) {
+    let entries = fs_err::read_dir(parent).into_iter().flatten().flatten();
+    for dir in entries.map(|entry| entry.path()).filter(|path| is_left(path)) {
+        let _ = fs_err::remove_dir_all(dir);
+    }
+}
+
+/// Whether nobody holds the lock of a directory that is not young. What cannot be looked at is not left.
+fn is_left(dir: &PathBuf) -> bool {
+    let age = fs_err::symlink_metadata(dir).and_then(|metadata| metadata.modified());
+    let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > YOUNG));
+    if !is_old {
+        return false;
+    }
+    match fs_err::File::open(dir.join(LOCK)) {
+        Ok(lock) => !matches!(
+            lock.file().try_lock(),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_))
+        ),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn what_a_killed_command_left_goes_and_nothing_else() {
+        let data = tempfile::tempdir().unwrap();
+        let downloads = data.path().join("downloads");
+        let live = Scratch::new(data.path()).unwrap();
+        let old = |name: &str| {
+            let dir = downloads.join(name);
+            fs_err::create_dir_all(&dir).unwrap();
+            fs_err::write(dir.join(LOCK), "").unwrap();
+            fs_err::write(dir.join("rootfs"), "large").unwrap();
+            dir
+        };
+        let age = |dir: &Path| {
+            let hour_ago = SystemTime::now() - Duration::from_hours(1);
+            let dir = fs_err::File::open(dir).unwrap();
+            dir.file().set_modified(hour_ago).unwrap();
+        };
+        let (left, young) = (old("left"), old("young"));
+        age(&left);
+        age(live.path());
+        let next = Scratch::new(data.path()).unwrap();
+        assert!(!left.exists() && young.exists() && live.path().exists());
+        drop((live, next));
+        assert_eq!(fs_err::read_dir(&downloads).unwrap().count(), 1);
+    }
+}
