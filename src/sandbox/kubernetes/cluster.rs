@@ -375,9 +375,12 @@ impl Cluster {
         if let Some(usage) = self.usages.get(job) {
             return Ok(usage);
         }
-        let usage = said::usage(&self.log(pod).await?).unwrap_or_default();
-        self.usages.put(job, usage);
-        Ok(usage)
+        // A pod that has said nothing yet may say all of it before such an answer is old: a short job had none at its end.
+        let said = said::usage(&self.log(pod).await?);
+        if let Some(usage) = said {
+            self.usages.put(job, usage);
+        }
+        Ok(said.unwrap_or_default())
     }
 
     /// All nodes, a few seconds old at most.
