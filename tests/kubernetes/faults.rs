@@ -12,6 +12,7 @@ use kiln::sandbox::{
     kubernetes::{Cluster, KubernetesDriver, KubernetesSettings, PodSettings},
     toolbox::{Facts, Toolbox},
 };
+use kiln_inside::room::{Usage, order::Said};
 use kiln_records::{Code, JobId, arch::Arch, protocol::AgentFacts, run::Kernel};
 use serde_json::json;
 use tempfile::TempDir;
@@ -242,4 +243,24 @@ async fn an_answer_without_an_end_is_not_kept() {
     assert!(failure.detail.contains("bytes"), "{failure}");
     let grown = peak().saturating_sub(before);
     assert!(grown < 600 << 20, "{grown}");
+}
+
+/// A short job says what it used once or twice, and is asked at its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_a_pod_has_said_nothing_yet_is_not_remembered() {
+    let place = Place::new().await;
+    let job = place.start().await;
+    place.is_watched(job).await;
+    assert_eq!(place.driver.usage(job).await.unwrap(), Usage::default());
+    let used = Usage {
+        memory_peak: 1 << 20,
+        ..Usage::default()
+    };
+    let line = serde_json::to_string(&Said::Usage(used)).unwrap();
+    place.cluster.pods_say(&line);
+    assert_eq!(place.driver.usage(job).await.unwrap(), used);
+    // What it said costs its node one call for some time.
+    place.cluster.take();
+    assert_eq!(place.driver.usage(job).await.unwrap(), used);
+    assert!(place.cluster.take().is_empty());
 }

@@ -13,6 +13,9 @@ use crate::support::{self, Kiln, authority::Authority};
 /// The directory that a site applies.
 pub static BASE: LazyLock<PathBuf> = LazyLock::new(|| support::source_dir().join("examples/kubernetes"));
 
+/// What a site adds if its cluster has the operator of Prometheus.
+static METRICS: LazyLock<PathBuf> = LazyLock::new(|| BASE.with_file_name("kubernetes-metrics"));
+
 /// The objects of a file.
 pub fn documents(file: &Path) -> Vec<Value> {
     let text = fs_err::read_to_string(file).unwrap();
@@ -139,24 +142,27 @@ fn no_secret_is_in_the_manifests() {
     assert!(!s3.contains_key("access_key") && !s3.contains_key("secret_key"));
 }
 
-fn configuration(all: &[Value]) -> &str {
-    of_kind(all, "ConfigMap")[0]["data"]["kiln.toml"].as_str().unwrap()
-}
-
 /// The configuration, its certificate and its password are where the pod has them, and Kiln takes them.
 #[test]
 fn kiln_takes_the_configuration() {
+    takes_the_configuration(&[]);
+}
+
+/// Kiln takes the base's configuration in a pod that also has the mounts and the environment of these containers.
+fn takes_the_configuration(more: &[&Value]) {
     const SECRETS: &str = "/run/secrets/kiln";
     let all = all();
     let (_, pod) = pods(&all)[0];
-    let container = containers(pod)[0];
     let kiln = Kiln::bare();
     let root = kiln.data().join("pod");
     // Only what the pod mounts is there.
-    for mount in container["volumeMounts"].as_array().unwrap() {
-        fs_err::create_dir_all(root.join(&mount["mountPath"].as_str().unwrap()[1..])).unwrap();
+    for container in [containers(pod)[0]].iter().chain(more) {
+        for mount in container["volumeMounts"].as_array().unwrap() {
+            fs_err::create_dir_all(root.join(&mount["mountPath"].as_str().unwrap()[1..])).unwrap();
+        }
     }
     let secrets = root.join(&SECRETS[1..]);
+    let inside = |text: &str| text.replace(SECRETS, secrets.to_str().unwrap());
     let authority = Authority::new();
     let tls = secrets.join("tls");
     authority.write_for(
@@ -168,7 +174,7 @@ fn kiln_takes_the_configuration() {
     fs_err::write(secrets.join("database/password"), "of a test\n").unwrap();
 
     let file = root.join("etc/kiln/kiln.toml");
-    let text = configuration(&all).replace(SECRETS, secrets.to_str().unwrap());
+    let text = inside(configuration(&all));
     // A Kiln without the driver of clusters knows neither its section nor its name.
     let reference = kiln.run(["config", "reference"]).ok().stdout;
     let text = if reference.contains("[kubernetes]") {
@@ -181,8 +187,95 @@ fn kiln_takes_the_configuration() {
     fs_err::write(&file, text).unwrap();
     let mut command = kiln.command(["config", "check"]);
     command.env("KILN_CONFIG", &file);
+    for variable in more.iter().flat_map(|container| container["env"].as_array().unwrap()) {
+        let value = inside(variable["value"].as_str().unwrap());
+        if variable["name"] == "KILN__METRICS__TOKEN_FILE" {
+            fs_err::write(&value, "0123456789abcdef0123456789abcdef\n").unwrap();
+        }
+        command.env(variable["name"].as_str().unwrap(), value);
+    }
     let ran = support::run(command).ok();
     assert_eq!(ran.stdout, format!("ok: {}\n", file.display()));
+}
+
+/// The monitor leads Prometheus to the listener that the servers get, with its token and by the name in their certificate.
+#[test]
+fn figures_are_where_the_monitor_looks() {
+    let base = all();
+    let list = &documents(&METRICS.join("kustomization.yaml"))[0];
+    assert_eq!(list["kind"], "Component");
+    let files: Vec<String> = serde_json::from_value(list["resources"].clone()).unwrap();
+    let more: Vec<Value> = files.iter().flat_map(|file| documents(&METRICS.join(file))).collect();
+    let patch = &documents(&METRICS.join(list["patches"][0]["path"].as_str().unwrap()))[0];
+    let there = fs_err::read_dir(&*METRICS).unwrap().count();
+    assert_eq!(there, files.len() + 2, "a file that is there and not applied");
+
+    // The patch meets the container that is there.
+    let (deployment, pod) = pods(&base)[0];
+    for key in ["apiVersion", "kind"] {
+        assert_eq!(patch[key], deployment[key]);
+    }
+    for key in ["name", "namespace"] {
+        assert_eq!(patch["metadata"][key], deployment["metadata"][key]);
+    }
+    let added = &patch["spec"]["template"]["spec"];
+    let container = &added["containers"][0];
+    assert_eq!(container["name"], containers(pod)[0]["name"]);
+
+    // Monitor, Service, port, policy and listener are the same.
+    let monitor = &of_kind(&more, "ServiceMonitor")[0]["spec"];
+    let service = of_kind(&more, "Service")[0];
+    let policy = &of_kind(&more, "NetworkPolicy")[0]["spec"];
+    assert_eq!(monitor["selector"]["matchLabels"], service["metadata"]["labels"]);
+    for other in of_kind(&base, "Service") {
+        assert_ne!(other["metadata"]["labels"], service["metadata"]["labels"]);
+    }
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(service["spec"]["selector"], *labels);
+    assert_eq!(policy["podSelector"]["matchLabels"], *labels);
+    let endpoint = &monitor["endpoints"][0];
+    let port = &container["ports"][0];
+    assert_eq!(endpoint["port"], service["spec"]["ports"][0]["name"]);
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], port["name"]);
+    assert_eq!(policy["ingress"][0]["ports"][0]["port"], port["containerPort"]);
+    assert_eq!(
+        policy["ingress"][0]["from"].as_array().map(Vec::len),
+        Some(1),
+        "open to all"
+    );
+    let listen = &container["env"][0];
+    assert_eq!(listen["name"], "KILN__METRICS__LISTEN");
+    assert_eq!(listen["value"], format!("0.0.0.0:{}", port["containerPort"]));
+
+    // The token is the mounted one, and the certificate is checked.
+    assert_eq!(
+        (&endpoint["path"], &endpoint["scheme"]),
+        (&"/metrics".into(), &"https".into())
+    );
+    let secret = &added["volumes"][0]["secret"];
+    let credentials = &endpoint["authorization"]["credentials"];
+    assert_eq!(credentials["name"], secret["secretName"]);
+    assert_eq!(credentials["key"], secret["items"][0]["key"]);
+    let mount = &container["volumeMounts"][0];
+    assert_eq!(mount["name"], added["volumes"][0]["name"]);
+    let token = format!(
+        "{}/{}",
+        mount["mountPath"].as_str().unwrap(),
+        secret["items"][0]["path"].as_str().unwrap()
+    );
+    assert_eq!(container["env"][1]["value"], token);
+    let name = endpoint["tlsConfig"]["serverName"].as_str().unwrap();
+    assert_eq!(
+        endpoint["tlsConfig"],
+        serde_json::json!({"ca": {"secret": {"name": "kiln-tls", "key": "ca.crt"}}, "serverName": name})
+    );
+    assert!(configuration(&base).contains(&format!("agent_url = \"https://{name}\"")));
+
+    takes_the_configuration(&[container]);
+}
+
+fn configuration(all: &[Value]) -> &str {
+    of_kind(all, "ConfigMap")[0]["data"]["kiln.toml"].as_str().unwrap()
 }
 
 #[test]

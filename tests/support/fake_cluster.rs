@@ -67,6 +67,8 @@ struct State {
     version: watch::Sender<usize>,
     rule: Mutex<Option<Rule>>,
     asked: Mutex<BTreeMap<String, usize>>,
+    /// What every pod wrote, after its first line.
+    said: Mutex<String>,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +138,13 @@ impl FakeCluster {
         let objects = self.state.objects.lock().unwrap();
         let of = |(kind, name): &(String, String)| (kind == resource).then(|| name.clone());
         objects.there.keys().filter_map(of).collect()
+    }
+
+    /// Adds a line to what every pod wrote.
+    pub fn pods_say(&self, line: &str) {
+        let mut said = self.state.said.lock().unwrap();
+        said.push_str(line);
+        said.push('\n');
     }
 
     /// Changes the status of the pod of a Job, as its node would.
@@ -333,7 +342,9 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
                 &json!({"metadata": {"resourceVersion": version.to_string()}, "items": items}),
             )
         }
-        ("get", Some(_)) if sub == Some("log") => Response::new(Body::from("a line\n")),
+        ("get", Some(_)) if sub == Some("log") => {
+            Response::new(Body::from(format!("a line\n{}", state.said.lock().unwrap())))
+        }
         ("get", Some(name)) => {
             let found = state
                 .objects
