@@ -53,7 +53,7 @@ impl Scratch {
 /// Removes directories whose command is gone. One that cannot be removed is left to the next command.
 fn sweep(parent: &Path) {
     let entries = fs_err::read_dir(parent).into_iter().flatten().flatten();
-    for dir in entries.map(|entry| entry.path()).filter(|path| is_left(path)) {
+    for dir in entries.map(|entry| entry.path()).filter(is_left) {
         let _ = fs_err::remove_dir_all(dir);
     }
 }

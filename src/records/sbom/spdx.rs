@@ -103,7 +103,7 @@ fn of_file((number, file): (usize, &LooseFile)) -> Value {
     })
 }
 
-/// "Organization: name (address)", from "name <address>".
+/// `Organization: name (address)`, from `name <address>`.
 fn supplier_of(text: &str) -> String {
     let clean = |part: &str| part.trim().replace(['(', ')', '<', '>'], " ");
     match text.split_once('<') {
