@@ -15,7 +15,7 @@ use kiln_records::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    Looked, Sets,
+    Looked, Sets, TRIES,
     catalogue::{CatalogueRefusal, ChannelChange},
 };
 use crate::{
@@ -72,16 +72,26 @@ impl Sets {
         }
         let put = artifacts.put_beside(id, BOOT_CHECK, "application/json", text);
         places.push(put.await.map_err(Unusable::from)?);
-        // So that both go when the image goes for good.
-        match self.store().replace(&stored.record, stored.revision, &places).await {
-            // A change of the record meanwhile: the next check tells the store again.
-            Ok(()) | Err(StoreError::Stale) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.note_objects(id, &places).await?;
         for set in self.sets_with(id).await? {
             self.move_channels(&set, Moment::now()).await?;
         }
         Ok(())
+    }
+
+    /// Notes that these objects are an image's, so that they go when the image goes for good.
+    async fn note_objects(&self, id: ImageId, objects: &[String]) -> Result<(), NotKept> {
+        for _ in 0..TRIES {
+            let stored = Collection::<Image>::get(&**self.store(), Side::Live, id).await?;
+            let stored = stored.ok_or(NotKept::Unknown)?;
+            match self.store().replace(&stored.record, stored.revision, objects).await {
+                Ok(()) => return Ok(()),
+                // The record was changed meanwhile.
+                Err(StoreError::Stale) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::Stale.into())
     }
 
     /// The result of the last boot check of an image; none if there is none of its present content.
