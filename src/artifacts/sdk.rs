@@ -12,7 +12,7 @@ use aws_sdk_s3::{
     error::{ProvideErrorMetadata, SdkError},
 };
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
-use kiln_records::{Code, Failure};
+use kiln_records::{Code, Failure, failure::chain};
 
 use super::{S3Settings, measuring::Measuring};
 
@@ -182,19 +182,6 @@ pub(super) fn presign_failure<E: Error + 'static>(what: impl Display, error: &E)
 /// The failure for a local file.
 pub(super) fn io_failure(what: impl Display) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::io(&what, &error)
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub mod words;
 /// Identifies this version of the protocol: a digest (FNV-1a) of the files that define it. Kiln and its agent are built
 /// together. A mismatched pair must be detected at once, not by the first unreadable message.
 pub const PROTOCOL: u64 = {
-    let hash = fnv1a(0xcbf2_9ce4_8422_2325, include_bytes!("protocol.rs"));
+    let hash = fnv1a(FNV_BASIS, include_bytes!("protocol.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/call.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/event.rs"));
     let hash = fnv1a(hash, include_bytes!("twins.rs"));
@@ -53,6 +53,9 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))
 };
+
+/// What FNV-1a hashes begin with.
+pub const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// The FNV-1a hash of `bytes`, continued from `hash`.
 pub const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {

@@ -1,7 +1,10 @@
 //! The rules of `qemu/twins.toml`: which programs may run as twins, from which level on, and how they are tried. Pure:
 //! the table is compiled in.
 
-use kiln_records::{Code, Failure, TwinLevel, protocol::fnv1a};
+use kiln_records::{
+    Code, Failure, TwinLevel,
+    protocol::{FNV_BASIS, fnv1a},
+};
 use serde::Deserialize;
 
 use super::call::CommandHash;
@@ -10,7 +13,7 @@ use super::call::CommandHash;
 const TABLE: &str = include_str!("../../../qemu/twins.toml");
 
 /// Identifies the table: its FNV-1a hash.
-pub(super) const VERSION: u64 = fnv1a(0xcbf2_9ce4_8422_2325, TABLE.as_bytes());
+pub(super) const VERSION: u64 = fnv1a(FNV_BASIS, TABLE.as_bytes());
 
 /// The programs that may run as twins.
 #[derive(Debug, Clone, Deserialize)]
