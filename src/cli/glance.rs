@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     disk::{self, FormName},
+    distribution,
     image_source::ImageSource,
     printer::Printer,
     scratch::Scratch,
@@ -146,6 +147,12 @@ impl GlanceOptions {
             .into_iter()
             .collect();
         properties.insert("min_disk".to_owned(), disk.div_ceil(1 << 30).into());
+        let (id, version) = distribution::of(&image.rootfs);
+        let said = [("os_distro", id), ("os_version", version)];
+        properties.extend(
+            said.into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?.into()))),
+        );
         if let Some((id, _)) = &image.record {
             properties.insert("kiln_image".to_owned(), id.as_str().into());
         }

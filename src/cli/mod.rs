@@ -21,6 +21,7 @@ mod customize;
 mod deleted;
 mod diagnostics;
 mod disk;
+mod distribution;
 mod doctor;
 mod explain;
 mod follow;

@@ -58,6 +58,8 @@ fn make(arch: &str) -> PathBuf {
     let _ = fs_err::remove_dir_all(&dir);
     fs_err::create_dir_all(dir.join("root/etc")).unwrap();
     fs_err::write(dir.join("root/etc/issue"), "Tiny root\n").unwrap();
+    fs_err::create_dir_all(dir.join("root/usr/lib")).unwrap();
+    fs_err::write(dir.join("root/usr/lib/os-release"), "ID=tiny\nVERSION_ID=\"0.1\"\n").unwrap();
     let paths = ["root", "rootfs"].map(|name| dir.join(name));
     let [root, rootfs] = paths.each_ref().map(|path| path.to_str().unwrap());
     tool("mksquashfs", &[root, rootfs, "-quiet", "-noappend", "-all-root"]);
