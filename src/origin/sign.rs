@@ -148,3 +148,78 @@ async fn run(command: &[String], message: &[u8]) -> Result<Vec<u8>, SigningError
     }
     signature
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn openssl(arguments: &[&str]) {
+        let ran = std::process::Command::new("openssl").args(arguments).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+
+    /// A new private key and its public half.
+    fn keys(dir: &Path, name: &str) -> (String, std::path::PathBuf) {
+        let (secret, public) = (dir.join(name), dir.join(format!("{name}.pub")));
+        let secret = secret.to_str().unwrap().to_owned();
+        openssl(&["genpkey", "-algorithm", "ed25519", "-out", &secret]);
+        openssl(&["pkey", "-in", &secret, "-pubout", "-out", public.to_str().unwrap()]);
+        (secret, public)
+    }
+
+    fn shell(script: String) -> Vec<String> {
+        vec!["sh".to_owned(), "-c".to_owned(), script]
+    }
+
+    #[tokio::test]
+    async fn a_command_signs_and_is_believed_only_if_the_public_key_agrees() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, public) = keys(dir.path(), "one");
+        let (other, _) = keys(dir.path(), "other");
+        let to_sign = dir.path().join("to-sign");
+        let sign = |key: &str| {
+            let at = to_sign.display();
+            shell(format!(
+                "cat > {at} && openssl pkeyutl -sign -rawin -inkey {key} -in {at}"
+            ))
+        };
+        let signer = |command| Signer::with_command(command, &public).unwrap();
+        let good = signer(sign(&secret));
+        let envelope = good.sign("a/b", b"payload").await.unwrap();
+        assert_eq!(envelope.open("a/b", good.public()).unwrap(), b"payload");
+        assert!(envelope.open("a/c", good.public()).is_err());
+
+        let failed = async |command| signer(command).sign("a/b", b"payload").await.unwrap_err();
+        assert!(matches!(failed(sign(&other)).await, SigningError::NotBy(..)));
+        assert!(matches!(
+            failed(shell("cat > /dev/null".to_owned())).await,
+            SigningError::NotBy(..)
+        ));
+        assert!(matches!(
+            failed(shell("yes".to_owned())).await,
+            SigningError::Failed(..) | SigningError::NotBy(..)
+        ));
+        assert!(matches!(
+            failed(shell("exit 3".to_owned())).await,
+            SigningError::Failed(..)
+        ));
+        assert!(matches!(
+            failed(vec!["/no/such".to_owned()]).await,
+            SigningError::NotRun(..)
+        ));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, public) = keys(dir.path(), "one");
+        let rsa = dir.path().join("rsa");
+        openssl(&["genpkey", "-algorithm", "RSA", "-out", rsa.to_str().unwrap()]);
+        for path in [&public, &rsa, &dir.path().join("none")] {
+            assert!(Signer::with_key(path).is_err(), "{}", path.display());
+        }
+        for path in [Path::new(&secret), &rsa] {
+            assert!(PublicKey::read(path).is_err(), "{}", path.display());
+        }
+    }
+}
