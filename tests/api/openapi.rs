@@ -130,6 +130,11 @@ async fn settings(api: &Server) -> String {
     operation("POST .*/jobs", &format!("{accepted} = ['2xx', '400']"));
     operation("POST .*/(recipes|images)", &format!("{accepted} = ['2xx', '422']"));
     operation("PUT /kiln/.*/manifest", &format!("{accepted} = ['2xx', '404', '422']"));
+    // Nor which content an image has, whether it has a list of packages, and what a version is.
+    operation(
+        "(GET|PUT) /kiln/.*/(boot-check|packages)",
+        &format!("{accepted} = ['2xx', '400', '404', '409', '422']"),
+    );
     // Nor what a cron line or a time zone is.
     operation(
         "POST /kiln/.*/schedules",
