@@ -50,7 +50,8 @@ impl Kind for Namespaces {
     }
 
     fn end_of_a_running_one(&self) -> Duration {
-        Duration::from_secs(1)
+        // Less than the three seconds after which a supervisor that does not answer is killed.
+        Duration::from_millis(2500)
     }
 
     fn no_sized_disk(&self) -> Option<String> {
