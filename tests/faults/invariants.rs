@@ -10,6 +10,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
 
 use crate::faults::site::{PATIENCE, Site};
@@ -180,8 +181,20 @@ async fn image_objects(artifacts: &kiln::artifacts::ArtifactStore, image: &Value
         .read_small("boot-images", &format!("{id}/manifest.json"), 1 << 20)
         .await;
     let manifest = stored.unwrap().unwrap_or_else(|| panic!("image {id} has no manifest"));
+    let provenance = format!("{id}/provenance.json");
+    let statement = artifacts.read_small("boot-images", &provenance, 1 << 20).await;
+    let statement = statement
+        .unwrap()
+        .unwrap_or_else(|| panic!("image {id} has no provenance"));
+    let statement: Value = serde_json::from_slice(&statement).unwrap();
+    let digest = hex::encode(Sha256::digest(&manifest));
+    assert_eq!(
+        statement["subject"][0]["digest"]["sha256"], digest,
+        "the provenance is of another manifest"
+    );
     let manifest: Value = serde_json::from_slice(&manifest).unwrap();
-    let mut keys = BTreeSet::from([format!("{id}/manifest.json"), format!("{id}/build.log.zst")]);
+    let names = ["manifest.json", "build.log.zst", "provenance.json"];
+    let mut keys = BTreeSet::from(names.map(|name| format!("{id}/{name}")));
     for artifact in manifest["artifacts"].as_array().unwrap() {
         let path = text(&artifact["link"], "path");
         let key = path.strip_prefix("s3://boot-images/").unwrap();
