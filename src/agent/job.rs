@@ -39,6 +39,7 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 ///
 /// The reason why the agent ends before the server knows the outcome.
 pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
+    let asked_to_end = stop::asked();
     doors::open(&facts.doors, facts.gateway).await?;
     let channel = Channel::new(facts)?;
     proxy::open(facts.proxy.as_deref(), &channel).await?;
@@ -50,7 +51,7 @@ pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
             Ending::Failed(failure) => Err(failure),
             Ending::Dismissed(failure) => return Err(failure),
         },
-        failure = stop::asked() => Err(failure),
+        failure = asked_to_end => Err(failure),
     };
     // The server must have the last line before it hears that the job is over.
     let finish = async {
