@@ -2,7 +2,11 @@
 
 use std::{
     borrow::Cow,
+    future::Future,
     io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write},
+    os::fd::AsFd,
+    pin::pin,
+    time::Duration,
 };
 
 use clap::Args;
@@ -10,6 +14,7 @@ use kiln_records::{
     Failure,
     names::{self, is_invisible},
 };
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{
     follow::Follower,
@@ -17,6 +22,9 @@ use super::{
     session::Session,
 };
 use crate::client::{LogEntry, News, collection::JOBS};
+
+/// The interval between checks for a reader that left while the job says nothing.
+const READER_CHECK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ShowLog {
@@ -43,7 +51,10 @@ impl ShowLog {
         if self.follow {
             let mut follower = Follower::new(session, &job, self.after);
             loop {
-                let news = follower.next().await.map_err(|failure| missing(&JOBS, failure))?;
+                let Some(news) = while_read(follower.next()).await else {
+                    return Ok(());
+                };
+                let news = news.map_err(|failure| missing(&JOBS, failure))?;
                 let lines = news.iter().filter_map(|news| match news {
                     News::Line(line) => Some(line),
                     _ => None,
@@ -109,6 +120,27 @@ impl Output {
     }
 }
 
+/// Waits as long as standard output has a reader. None if the reader left: a command that writes only what it waits for
+/// would otherwise outlive its reader (`| head`) until the next line, which may never come.
+async fn while_read<F: Future>(waited: F) -> Option<F::Output> {
+    let mut waited = pin!(waited);
+    let mut check = tokio::time::interval(READER_CHECK);
+    loop {
+        tokio::select! {
+            output = &mut waited => return Some(output),
+            _ = check.tick() => if has_no_reader(io::stdout()) { return None },
+        }
+    }
+}
+
+/// Whether all readers of a pipe or a terminal have left. A file has none to lose.
+fn has_no_reader(output: impl AsFd) -> bool {
+    // Errors and hang-ups are reported without being asked for (poll(2)).
+    let mut watched = [PollFd::new(output.as_fd(), PollFlags::empty())];
+    let left = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut watched, PollTimeout::ZERO).is_ok() && watched[0].revents().is_some_and(|events| events.intersects(left))
+}
+
 /// A line without control sequences for a terminal: colours and other commands are left out, and other characters that
 /// could deceive a reader are [shown](names::shown).
 pub(super) fn harmless(text: &str) -> Cow<'_, str> {
@@ -123,6 +155,15 @@ pub(super) fn harmless(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reader_that_left_is_noticed() {
+        let (reader, writer) = io::pipe().unwrap();
+        assert!(!has_no_reader(&writer));
+        drop(reader);
+        assert!(has_no_reader(&writer));
+        assert!(!has_no_reader(fs_err::File::open("/dev/null").unwrap().file()));
+    }
 
     #[test]
     fn a_terminal_obeys_nothing_in_a_log() {
