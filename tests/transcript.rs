@@ -3,7 +3,7 @@
 
 use std::{
     net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -154,16 +154,14 @@ fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
     let recipe = recipe(&repository);
     let site = keys.path().join("site");
     let name = format!("127.0.0.1:{}/site/compute", registry.port);
-    let mut script = server.kiln.command([] as [&str; 0]);
-    let program = PathBuf::from(script.get_program());
-    script = Command::new("bash");
+    let mut script = Command::new("bash");
     script
         .arg(support::source_dir().join("examples/image-set-session.sh"))
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap())
         .env("HOME", keys.path())
         .env("TMPDIR", keys.path())
-        .env("KILN", program)
+        .env("KILN", support::kiln_program())
         .env("KILN_DATA_DIR", server.kiln.data())
         .env("KILN_SERVER", &server.url)
         .env("KILN_ISOLATION", "namespace")

@@ -1,6 +1,7 @@
 //! `manifest.json` of an image, version 1.0: the list of its artifacts that boot services read. Reads other manifests
 //! from S3; everything else here is pure.
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use kiln_records::{ArtifactKind, Code, Failure, Link, UploadedArtifact, arch::Arch};
 use serde::{Deserialize, Serialize};
@@ -125,6 +126,15 @@ impl ArtifactStore {
     ///
     /// Fails with `manifest_invalid` when it cannot be parsed.
     pub async fn manifest_entries(&self, link: &Link) -> Result<Vec<(String, Value)>, Failure> {
+        self.manifest_with_entries(link).await.map(|(_, entries)| entries)
+    }
+
+    /// [`Self::manifest_entries`], and the bytes that they were read from.
+    ///
+    /// # Errors
+    ///
+    /// As for the entries alone.
+    pub async fn manifest_with_entries(&self, link: &Link) -> Result<(Bytes, Vec<(String, Value)>), Failure> {
         let unusable = |cause: &str| Failure::new(Code::ManifestInvalid, format_args!("{} {cause}", link.path));
         let (bucket, key) = self.place(&link.path).map_err(|fault| match fault {
             Misplaced::Foreign(_) => unusable("is in a bucket that is not this server's"),
@@ -144,7 +154,7 @@ impl ArtifactStore {
             let path = entry.pointer("/link/path")?.as_str()?.to_owned();
             Some((path, entry))
         });
-        Ok(named.collect())
+        Ok((text, named.collect()))
     }
 }
 

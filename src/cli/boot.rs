@@ -191,12 +191,9 @@ async fn keep(
     config: ReadConfig<'_>,
     printer: &Printer,
 ) -> Result<(), Failure> {
-    let console = fs_err::read(&report.console).unwrap_or_default();
-    let mut console = &console[console.len().saturating_sub(MOST_CONSOLE)..];
-    // The cut may be in the middle of a character.
-    while console.first().is_some_and(|byte| byte & 0xC0 == 0x80) {
-        console = &console[1..];
-    }
+    // It is text, as it was written.
+    let console = fs_err::read_to_string(&report.console).unwrap_or_default();
+    let end = &console[console.ceil_char_boundary(console.len().saturating_sub(MOST_CONSOLE))..];
     let (up, detail) = match &report.checked.verdict {
         Verdict::Up { seen } => (true, seen),
         Verdict::Down { detail, .. } => (false, detail),
@@ -212,10 +209,8 @@ async fn keep(
         "seconds": Duration::from_secs_f64(report.checked.seconds.max(0.0)).as_secs(),
         "machine": short(report.machine),
     });
-    if let Ok(text) = std::str::from_utf8(console)
-        && !text.is_empty()
-    {
-        body["console"] = text.replace('\0', "").into();
+    if !end.is_empty() {
+        body["console"] = end.replace('\0', "").into();
     }
     let work = async |session: &Session| {
         let path = ["kiln", "v1", "images", id, "boot-check"];

@@ -6,15 +6,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The most that is read of the file, in bytes.
-const LONGEST: u64 = 64 << 10;
-
-/// The places of the file (os-release(5)). The first is usually a link to the second.
-const PLACES: [&str; 2] = ["usr/lib/os-release", "etc/os-release"];
+use kiln_records::os_release;
 
 /// The `ID` and `VERSION_ID` of the distribution in a squashfs; each is `None` if the root does not say it.
 pub(super) fn of(rootfs: &Path) -> (Option<String>, Option<String>) {
-    let text = PLACES.iter().find_map(|place| read(rootfs, place)).unwrap_or_default();
+    // The other way round than in a root: what unsquashfs prints of a link is nothing.
+    let mut places = os_release::PLACES.iter().rev();
+    let text = places.find_map(|place| read(rootfs, place)).unwrap_or_default();
     (value(&text, "ID"), value(&text, "VERSION_ID"))
 }
 
@@ -33,7 +31,7 @@ fn read(rootfs: &Path, place: &str) -> Option<String> {
     let read = child
         .stdout
         .take()
-        .map(|output| output.take(LONGEST).read_to_end(&mut bytes));
+        .map(|output| output.take(os_release::LONGEST).read_to_end(&mut bytes));
     // It may have more to say than anyone wants to read.
     let _ = child.kill();
     let _ = child.wait();
@@ -44,12 +42,9 @@ fn read(rootfs: &Path, place: &str) -> Option<String> {
 
 /// The value of a variable, if it is a plain word, as the specification wants both of these.
 fn value(text: &str, name: &str) -> Option<String> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
-    let value = value.trim().trim_matches(['"', '\'']);
+    let value = os_release::value(text, name)?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (!value.is_empty() && value.len() <= 64 && value.bytes().all(is_plain)).then(|| value.to_ascii_lowercase())
+    (value.len() <= 64 && value.bytes().all(is_plain)).then(|| value.to_ascii_lowercase())
 }
 
 #[cfg(test)]

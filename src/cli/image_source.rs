@@ -107,16 +107,8 @@ async fn of_record(given: &str, session: &Session, config: &Config) -> Result<Fo
     let link = Link::s3(bucket, key, link.text("etag").unwrap_or_default());
     let arch = record.text("arch").and_then(|arch| arch.parse().ok());
     let dir = Scratch::new(&config.data_dir)?;
-    let (artifacts, manifest) = if let Some(local) = session.without_server() {
-        download(local.artifacts(), &link, dir.path(), &session.printer).await?
-    } else {
-        let (store, embedded) = site::artifact_store(config).await?;
-        let downloaded = download(&store, &link, dir.path(), &session.printer).await;
-        if let Some(embedded) = embedded {
-            embedded.shutdown().await;
-        }
-        downloaded?
-    };
+    let read = async |store: &ArtifactStore| download(store, &link, dir.path(), &session.printer).await;
+    let (artifacts, manifest) = with_artifacts(session, config, read).await?;
     Ok(Found {
         name,
         record: Some((found.id, manifest)),
@@ -126,6 +118,23 @@ async fn of_record(given: &str, session: &Session, config: &Config) -> Result<Fo
     })
 }
 
+/// Does `work` with the site's objects: those of a session without a server, or those that the configuration names.
+pub(super) async fn with_artifacts<T>(
+    session: &Session,
+    config: &Config,
+    work: impl AsyncFnOnce(&ArtifactStore) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if let Some(local) = session.without_server() {
+        return work(local.artifacts()).await;
+    }
+    let (store, embedded) = site::artifact_store(config).await?;
+    let done = work(&store).await;
+    if let Some(embedded) = embedded {
+        embedded.shutdown().await;
+    }
+    done
+}
+
 /// Downloads the files that a boot needs, and compares them with the manifest. Returns them, and the manifest's SHA-256.
 async fn download(
     store: &ArtifactStore,
@@ -133,14 +142,9 @@ async fn download(
     dir: &Path,
     printer: &Printer,
 ) -> Result<(Vec<(ArtifactKind, PathBuf)>, String), Failure> {
-    let digest = async || {
-        let text = store.manifest_text(manifest).await;
-        let text = text.map_err(|error| Failure::new(Code::ManifestInvalid, error))?;
-        Ok::<_, Failure>(hex::encode(Sha256::digest(text)))
-    };
-    let before = digest().await?;
+    let (text, entries) = store.manifest_with_entries(manifest).await?;
     let mut artifacts = Vec::new();
-    for (path, entry) in store.manifest_entries(manifest).await? {
+    for (path, entry) in entries {
         let media_type = entry.get("type").and_then(Value::as_str).unwrap_or_default();
         let wanted = [
             ArtifactKind::Rootfs,
@@ -164,11 +168,7 @@ async fn download(
         verify(&path, &digests, &entry)?;
         artifacts.push((kind, to));
     }
-    if digest().await? != before {
-        let detail = format!("{} changed while the image was read", manifest.path);
-        return Err(Failure::new(Code::ArtifactMismatch, detail).hint("try again"));
-    }
-    Ok((artifacts, before))
+    Ok((artifacts, hex::encode(Sha256::digest(&text))))
 }
 
 /// Compares an object with its entry in the manifest, which names none, some or all of these.

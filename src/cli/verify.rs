@@ -16,6 +16,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
+    image_source::with_artifacts,
     printer::Printer,
     records::request,
     session::{ReadConfig, ServerOptions, Session},
@@ -23,12 +24,8 @@ use super::{
 use crate::{
     artifacts::{ArtifactStore, ReadError, manifest},
     client::collection::IMAGES,
-    origin::{self, Envelope, Finding, PublicKey, Statement},
-    site,
+    origin::{self, Envelope, Finding, MANIFEST, PublicKey, Statement},
 };
-
-/// The name of the manifest among the objects of an image.
-const MANIFEST: &str = "manifest.json";
 
 /// Check that an image is what its builder made: every object against the manifest and the provenance, and the
 /// provenance's signature against a key.
@@ -113,16 +110,8 @@ impl VerifyArguments {
         let mut objects = None;
         let work = async |session: &Session| {
             let link = self.manifest(session).await?;
-            objects = Some(if let Some(local) = session.without_server() {
-                in_s3(local.artifacts(), &link, printer).await?
-            } else {
-                let (store, embedded) = site::artifact_store(&config()?).await?;
-                let read = in_s3(&store, &link, printer).await;
-                if let Some(embedded) = embedded {
-                    embedded.shutdown().await;
-                }
-                read?
-            });
+            let read = async |store: &ArtifactStore| in_s3(store, &link, printer).await;
+            objects = Some(with_artifacts(session, &config()?, read).await?);
             Ok(())
         };
         Box::pin(self.options.with(config, printer, false, work)).await?;
@@ -144,7 +133,7 @@ impl VerifyArguments {
 
 /// Reads the objects of an image in S3.
 async fn in_s3(store: &ArtifactStore, link: &Link, printer: &Printer) -> Result<Objects, Failure> {
-    let entries = store.manifest_entries(link).await?;
+    let (text, entries) = store.manifest_with_entries(link).await?;
     let (bucket, key) = link.bucket_and_key().unwrap_or_default();
     let prefix = key.rsplit_once('/').map_or("", |(prefix, _)| prefix);
     let small = async |name: &str, limit| {
@@ -157,11 +146,6 @@ async fn in_s3(store: &ArtifactStore, link: &Link, printer: &Printer) -> Result<
             ReadError::S3(failure) => failure,
         })
     };
-    let text = store.read_small(bucket, key, manifest::MAX_SIZE).await;
-    let text = text
-        .ok()
-        .flatten()
-        .ok_or_else(|| Failure::new(Code::S3Missing, format!("{} cannot be read a second time", link.path)))?;
     let mut objects = Objects {
         found: BTreeMap::from([(MANIFEST.to_owned(), Some(hex::encode(Sha256::digest(&text))))]),
         named: BTreeMap::new(),
@@ -339,26 +323,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::origin::{Signer, Subject};
+    use crate::origin::{Signer, Subject, new_keys::key_pair};
 
     /// Objects of an image that is signed by a new key, and the key's public half.
     async fn signed_objects(dir: &Path, algorithm: &[&str]) -> (Objects, PublicKey) {
-        let (secret, public) = (dir.join("key.pem"), dir.join("key.pub"));
-        let openssl = |arguments: &[&str]| {
-            let ran = std::process::Command::new("openssl").args(arguments).output().unwrap();
-            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        };
-        let mut generate = vec!["genpkey", "-out", secret.to_str().unwrap()];
-        generate.extend(algorithm);
-        openssl(&generate);
-        openssl(&[
-            "pkey",
-            "-in",
-            secret.to_str().unwrap(),
-            "-pubout",
-            "-out",
-            public.to_str().unwrap(),
-        ]);
+        let (secret, public) = key_pair(dir, "key", algorithm);
         let subjects = [(MANIFEST, "m"), ("rootfs", "r")].map(|(name, digest)| Subject::new(name, digest));
         let predicate =
             json!({"buildDefinition": {"resolvedDependencies": [{"name": "recipe", "digest": {"sha256": "a"}}]}});

@@ -7,7 +7,7 @@ use kiln_records::{Job, JobType, Moment, Run, UploadedArtifact};
 use serde_json::{Value, json};
 
 use crate::{
-    origin::{Statement, Subject},
+    origin::{MANIFEST, Statement, Subject},
     store::StoredRun,
 };
 
@@ -24,7 +24,7 @@ pub(super) fn statement(
     let named = artifacts
         .iter()
         .map(|artifact| Subject::new(artifact.kind.key_name(), artifact.digests.sha256.clone()));
-    let subjects = std::iter::once(Subject::new("manifest.json", manifest)).chain(named);
+    let subjects = std::iter::once(Subject::new(MANIFEST, manifest)).chain(named);
     Statement::provenance(subjects.collect(), predicate(&stored.job, &stored.run, builder))
 }
 

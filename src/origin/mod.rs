@@ -3,6 +3,8 @@
 
 mod envelope;
 mod key;
+#[cfg(test)]
+pub(crate) mod new_keys;
 mod sign;
 mod statement;
 mod verify;
@@ -12,6 +14,9 @@ pub use key::{BadKey, PublicKey};
 pub use sign::{Signer, SigningError};
 pub use statement::{MEDIA_TYPE as STATEMENT_TYPE, PREDICATE_TYPE, Statement, Subject};
 pub use verify::{Fault, Finding, check};
+
+/// The name of the manifest among the subjects of a statement.
+pub const MANIFEST: &str = "manifest.json";
 
 /// The name of the object with an image's statement, beside its manifest.
 pub const STATEMENT: &str = "provenance.json";

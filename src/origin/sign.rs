@@ -152,20 +152,9 @@ async fn run(command: &[String], message: &[u8]) -> Result<Vec<u8>, SigningError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::origin::new_keys::{key_pair, openssl};
 
-    fn openssl(arguments: &[&str]) {
-        let ran = std::process::Command::new("openssl").args(arguments).output().unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    }
-
-    /// A new private key and its public half.
-    fn keys(dir: &Path, name: &str) -> (String, std::path::PathBuf) {
-        let (secret, public) = (dir.join(name), dir.join(format!("{name}.pub")));
-        let secret = secret.to_str().unwrap().to_owned();
-        openssl(&["genpkey", "-algorithm", "ed25519", "-out", &secret]);
-        openssl(&["pkey", "-in", &secret, "-pubout", "-out", public.to_str().unwrap()]);
-        (secret, public)
-    }
+    const ED25519: [&str; 2] = ["-algorithm", "ed25519"];
 
     fn shell(script: String) -> Vec<String> {
         vec!["sh".to_owned(), "-c".to_owned(), script]
@@ -174,11 +163,11 @@ mod tests {
     #[tokio::test]
     async fn a_command_signs_and_is_believed_only_if_the_public_key_agrees() {
         let dir = tempfile::tempdir().unwrap();
-        let (secret, public) = keys(dir.path(), "one");
-        let (other, _) = keys(dir.path(), "other");
+        let (secret, public) = key_pair(dir.path(), "one", &ED25519);
+        let (other, _) = key_pair(dir.path(), "other", &ED25519);
         let to_sign = dir.path().join("to-sign");
-        let sign = |key: &str| {
-            let at = to_sign.display();
+        let sign = |key: &Path| {
+            let (at, key) = (to_sign.display(), key.display());
             shell(format!(
                 "cat > {at} && openssl pkeyutl -sign -rawin -inkey {key} -in {at}"
             ))
@@ -212,13 +201,13 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (secret, public) = keys(dir.path(), "one");
+        let (secret, public) = key_pair(dir.path(), "one", &ED25519);
         let rsa = dir.path().join("rsa");
         openssl(&["genpkey", "-algorithm", "RSA", "-out", rsa.to_str().unwrap()]);
         for path in [&public, &rsa, &dir.path().join("none")] {
             assert!(Signer::with_key(path).is_err(), "{}", path.display());
         }
-        for path in [Path::new(&secret), &rsa] {
+        for path in [&secret, &rsa] {
             assert!(PublicKey::read(path).is_err(), "{}", path.display());
         }
     }

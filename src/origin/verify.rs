@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Statement;
+use super::{MANIFEST, Statement};
 
 /// What is known of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,7 +45,7 @@ pub fn check(
     let mut findings: BTreeMap<&str, Option<Fault>> = BTreeMap::new();
     for (name, digest) in found {
         let mut fault = None;
-        if name != crate::origin::verify::MANIFEST {
+        if name != MANIFEST {
             fault = judge(
                 "manifest",
                 manifest.get(name).and_then(Option::as_deref),
@@ -69,9 +69,6 @@ pub fn check(
     };
     findings.into_iter().map(finding).collect()
 }
-
-/// The name of the manifest among the objects.
-pub(super) const MANIFEST: &str = "manifest.json";
 
 fn judge(by: &'static str, expected: Option<&str>, found: Option<&str>) -> Option<Fault> {
     match (expected, found) {

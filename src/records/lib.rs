@@ -14,6 +14,7 @@ pub mod link;
 pub mod log;
 pub mod names;
 pub mod near;
+pub mod os_release;
 pub mod percent;
 pub mod protocol;
 pub mod public_key;

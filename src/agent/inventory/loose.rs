@@ -105,41 +105,30 @@ fn look(root: &Root, path: &Path, has_room: bool) -> io::Result<Found> {
     let Some((mut file, _)) = root.file(path)? else {
         return Ok(Found::Other);
     };
-    let mut first = [0; ELF.len()];
     let is_module = MODULES
         .iter()
         .any(|end| path.as_os_str().as_bytes().ends_with(end.as_bytes()));
-    let length = read_up_to(&mut file, &mut first)?;
-    if first != ELF && !is_module {
+    let mut block = Vec::new();
+    file.by_ref().take(ELF.len() as u64).read_to_end(&mut block)?;
+    if block != ELF && !is_module {
         return Ok(Found::Other);
     }
     if !has_room {
         return Ok(Found::Unlisted);
     }
-    let (mut sha1, mut sha256) = (Sha1::default(), Sha256::default());
-    let mut block = vec![0; 1 << 16];
-    block[..length].copy_from_slice(&first[..length]);
-    let mut length = length;
-    while length > 0 {
+    let (mut sha1, mut sha256) = (Sha1::new_with_prefix(&block), Sha256::new_with_prefix(&block));
+    block.resize(1 << 16, 0);
+    loop {
+        let length = file.read(&mut block)?;
+        if length == 0 {
+            break;
+        }
         sha1.update(&block[..length]);
         sha256.update(&block[..length]);
-        length = file.read(&mut block)?;
     }
     Ok(Found::Program(LooseFile {
         path: short(&format!("/{}", path.display())),
         sha1: hex::encode(sha1.finalize()),
         sha256: hex::encode(sha256.finalize()),
     }))
-}
-
-/// Reads until the buffer is full or the file ends.
-fn read_up_to(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while length < buffer.len() {
-        match file.read(&mut buffer[length..])? {
-            0 => break,
-            more => length += more,
-        }
-    }
-    Ok(length)
 }

@@ -15,14 +15,12 @@ use std::{
 use kiln_records::{
     ArtifactKind,
     arch::Arch,
+    os_release,
     sbom::{Inventory, LONGEST_TEXT, MOST_PACKAGES, Package, PackageFormat, System},
 };
 use uuid::Uuid;
 
 use crate::twins::{Format, Root, format_of};
-
-/// The most bytes of `os-release`.
-const LONGEST_RELEASE: u64 = 64 << 10;
 
 /// The most bytes of one document; a desktop with 3000 packages has some 3 MB.
 const LARGEST_DOCUMENT: usize = 128 << 20;
@@ -108,18 +106,11 @@ fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
 
 /// What a root says of its distribution.
 fn system(root: &Root) -> System {
-    let places = ["etc/os-release", "usr/lib/os-release"];
-    let text = places
+    let text = os_release::PLACES
         .iter()
-        .find_map(|place| root.text(Path::new(place), LONGEST_RELEASE))
+        .find_map(|place| root.text(Path::new(place), os_release::LONGEST))
         .unwrap_or_default();
-    let value = |name: &str| {
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
-        let value = value.trim().trim_matches(['"', '\'']);
-        (!value.is_empty()).then(|| short(value))
-    };
+    let value = |name: &str| os_release::value(&text, name).map(short);
     System {
         id: value("ID").map(|id| id.to_ascii_lowercase()),
         version: value("VERSION_ID"),
@@ -130,10 +121,7 @@ fn system(root: &Root) -> System {
 /// A text of the root, not longer than records may be, and without control characters.
 fn short(text: &str) -> String {
     let plain: String = text.chars().filter(|one| !one.is_control()).collect();
-    let end = (0..=LONGEST_TEXT.min(plain.len()))
-        .rev()
-        .find(|end| plain.is_char_boundary(*end));
-    plain[..end.unwrap_or_default()].trim().to_owned()
+    plain[..plain.floor_char_boundary(LONGEST_TEXT)].trim().to_owned()
 }
 
 /// [`short`], or none for an empty text.

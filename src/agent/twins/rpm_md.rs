@@ -13,7 +13,7 @@ use std::{
 };
 
 use fs_err::File;
-use kiln_records::{arch::Arch, compression::Compression};
+use kiln_records::{arch::Arch, compression::Compression, os_release};
 use reqwest::Url;
 
 use super::{
@@ -39,9 +39,6 @@ const OF_IMAGE: [&str; 3] = ["etc/zypp/repos.d", "etc/yum.repos.d", "etc/dnf/rep
 
 /// The directory of an image's logins for them.
 const CREDENTIALS_OF_IMAGE: &str = "etc/zypp/credentials.d";
-
-/// The files that identify an image's distribution.
-const OS_RELEASE: [&str; 2] = ["etc/os-release", "usr/lib/os-release"];
 
 /// The most bytes of each of these files.
 const LONGEST: u64 = 1 << 20;
@@ -109,7 +106,9 @@ impl Zypper {
     pub(super) fn of_image(dir: PathBuf, root: &Root, target: Arch, host: Arch) -> io::Result<Self> {
         let text = |path: &Path| root.text(path, LONGEST);
         let logins = |name: &OsStr| text(&Path::new(CREDENTIALS_OF_IMAGE).join(name));
-        let release = OS_RELEASE.iter().find_map(|path| version(&text(Path::new(path))?));
+        let release = os_release::PLACES
+            .iter()
+            .find_map(|path| version(&text(Path::new(path))?));
         let mut repositories = Vec::new();
         for dir in OF_IMAGE.map(Path::new) {
             for name in root.names(dir) {
@@ -292,8 +291,7 @@ fn is_off(section: &[(&str, &str)]) -> bool {
 
 /// The version in a file in the format of `/etc/os-release`.
 fn version(text: &str) -> Option<String> {
-    let line = text.lines().find_map(|line| line.strip_prefix("VERSION_ID="))?;
-    Some(line.trim().trim_matches('"').to_owned())
+    os_release::value(text, "VERSION_ID").map(str::to_owned)
 }
 
 /// The repository of a section. `None` for a section that is not about one.

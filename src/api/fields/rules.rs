@@ -176,6 +176,24 @@ impl Field for bool {
     }
 }
 
+/// A whole number.
+impl Field for u32 {
+    type Read = Self;
+
+    fn read(value: &Value) -> Parsed<Self> {
+        let number = value.as_u64().and_then(|number| Self::try_from(number).ok());
+        number.ok_or_else(|| error("Must be a number from 0 to 4294967295."))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .minimum(Some(0))
+            .maximum(Some(u32::MAX))
+            .into()
+    }
+}
+
 /// A size of 1 GiB or more. Fractions are cut off, and decimal texts are accepted.
 #[derive(Debug)]
 pub(in crate::api) enum Gib {}

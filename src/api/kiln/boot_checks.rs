@@ -5,9 +5,7 @@ use kiln_records::{
     Image, ImageId, Moment,
     set::check::{BootCheck, LONGEST_TEXT, MOST_CONSOLE},
 };
-use serde_json::Value;
 use sha2::{Digest, Sha256};
-use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use crate::{
     api::{
@@ -15,7 +13,7 @@ use crate::{
         address::Path,
         auth::Principal,
         body::{Answer, RawBody},
-        fields::{Field, Parsed, body, checked, error, string, texts},
+        fields::{body, checked, string, texts},
         problem::{Problem, Result},
         v3::find,
     },
@@ -33,7 +31,7 @@ body! {
         /// The sign by which it was up, or why it was not.
         detail: Detail,
         /// The time that it took, in seconds.
-        seconds: Seconds,
+        seconds: u32,
         /// The machine.
         machine: Detail,
         /// The end of what its console said.
@@ -58,27 +56,6 @@ texts! {
             (text.len() <= MOST_CONSOLE).then_some(()).ok_or("Longer than 512 KiB.")
         }),
         string().min_length(Some(1)).max_length(Some(65536));
-}
-
-/// A number of seconds.
-#[derive(Debug)]
-pub(super) enum Seconds {}
-
-impl Field for Seconds {
-    type Read = u32;
-
-    fn read(value: &Value) -> Parsed<u32> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| error("Must be a number from 0 to 4294967295."))
-    }
-
-    fn schema() -> RefOr<Schema> {
-        ObjectBuilder::new()
-            .schema_type(Type::Integer)
-            .minimum(Some(0))
-            .maximum(Some(u32::MAX))
-            .into()
-    }
 }
 
 /// Show the result of the last boot check of an image's present content.

@@ -13,8 +13,6 @@ use kiln_records::{
         promotion::Promotion,
     },
 };
-use serde_json::Value;
-use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use super::set_requests::SetVersion;
 use crate::{
@@ -23,7 +21,7 @@ use crate::{
         address::Path,
         auth::Principal,
         body::{Answer, RawBody},
-        fields::{Field, Parsed, body, error},
+        fields::body,
         lists,
         problem::{Problem, Result},
     },
@@ -39,7 +37,7 @@ body! {
         /// The version of the set that the channel is to lead to.
         version: SetVersion,
         /// The number of the channel's latest change that the caller knows of, 0 for none: a later one is a conflict.
-        after: Option<Number>,
+        after: Option<u32>,
     }
 }
 
@@ -47,28 +45,7 @@ body! {
     /// A rollback.
     pub(super) struct Rollback with at least 1 member {
         /// The number of the channel's latest change that the caller knows of: a later one is a conflict.
-        after: Option<Number>,
-    }
-}
-
-/// The number of a change.
-#[derive(Debug)]
-pub(super) enum Number {}
-
-impl Field for Number {
-    type Read = u32;
-
-    fn read(value: &Value) -> Parsed<u32> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| error("Must be a number from 0 to 4294967295."))
-    }
-
-    fn schema() -> RefOr<Schema> {
-        ObjectBuilder::new()
-            .schema_type(Type::Integer)
-            .minimum(Some(0))
-            .maximum(Some(u32::MAX))
-            .into()
+        after: Option<u32>,
     }
 }
 

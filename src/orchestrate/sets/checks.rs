@@ -238,7 +238,7 @@ impl Sets {
         };
         let names_it = statement.is_some_and(|statement| {
             let mut subjects = statement.subject.iter();
-            subjects.any(|subject| subject.name == "manifest.json" && subject.sha256() == Some(manifest_sha256))
+            subjects.any(|subject| subject.name == origin::MANIFEST && subject.sha256() == Some(manifest_sha256))
         });
         (!names_it).then(|| "what is signed is another manifest".to_owned())
     }

@@ -5,10 +5,10 @@ use kiln_records::{
     set::check::{BootCheck, MAX_SIZE},
 };
 
-use super::{commit::finish, *};
+use super::{commit::finish, sets::of_this_arch, *};
 use crate::{
     config::{ChannelRule, Requirement},
-    orchestrate::sets::{CatalogueRefusal, ChannelChange, NewSet, NotKept, Sets, Source, Wanted},
+    orchestrate::sets::{CatalogueRefusal, ChannelChange, NotKept, Sets},
     store::Side,
 };
 
@@ -31,18 +31,7 @@ fn rule(requires: Vec<Requirement>, follows: bool) -> ChannelRule {
 /// A version of a set whose image is there. Returns the image, and the SHA-256 of its manifest.
 async fn version(site: &Site, server: &Server, sets: &Sets, version: &str) -> (kiln_records::ImageId, String) {
     let recipe = site.recipe(Arch::host(), RecipeType::KiwiNg).await;
-    let new = NewSet {
-        name: "compute".to_owned(),
-        version: version.to_owned(),
-        public_key_id: None,
-        options: kiln_records::job::JobOptions::default(),
-        members: vec![Wanted {
-            arch: Arch::host(),
-            required: true,
-            from: Source::Recipe(recipe),
-            time_limit_s: None,
-        }],
-    };
+    let new = of_this_arch(recipe, version, None);
     let made = sets.create(new, None, Moment::now()).await.unwrap();
     let job = made.stored.record.job_of(Arch::host()).unwrap();
     server.orchestrator.launch_once().await.unwrap();

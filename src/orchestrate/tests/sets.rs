@@ -1,20 +1,18 @@
 //! Tests image sets whose jobs a server carries out: their limits of time, two servers at once, and an S3 that is away.
 
 use kiln_records::{
-    RecipeType, SetId,
+    RecipeId, RecipeType, SetId,
     set::state::{ArchState, SetState},
 };
 
 use super::{commit::finish, s3_proxy::proxy, *};
 use crate::orchestrate::sets::{Change, Looked, NewSet, Sets, Source, Wanted};
 
-/// A set of this host's architecture, and the sets of its server.
-async fn set(site: &Site, server: &Server, time_limit_s: Option<u32>) -> (Sets, Looked) {
-    let sets = Sets::new(Arc::new(site.asker(Some(server))));
-    let recipe = site.recipe(Arch::host(), RecipeType::KiwiNg).await;
-    let new = NewSet {
+/// A version of a set of this host's architecture.
+pub(super) fn of_this_arch(recipe: RecipeId, version: &str, time_limit_s: Option<u32>) -> NewSet {
+    NewSet {
         name: "compute".to_owned(),
-        version: "1".to_owned(),
+        version: version.to_owned(),
         public_key_id: None,
         options: kiln_records::job::JobOptions::default(),
         members: vec![Wanted {
@@ -23,7 +21,14 @@ async fn set(site: &Site, server: &Server, time_limit_s: Option<u32>) -> (Sets, 
             from: Source::Recipe(recipe),
             time_limit_s,
         }],
-    };
+    }
+}
+
+/// A set of this host's architecture, and the sets of its server.
+async fn set(site: &Site, server: &Server, time_limit_s: Option<u32>) -> (Sets, Looked) {
+    let sets = Sets::new(Arc::new(site.asker(Some(server))));
+    let recipe = site.recipe(Arch::host(), RecipeType::KiwiNg).await;
+    let new = of_this_arch(recipe, "1", time_limit_s);
     let made = sets.create(new, None, Moment::now()).await.unwrap();
     (sets, made)
 }
