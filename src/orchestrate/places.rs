@@ -527,6 +527,7 @@ impl Place {
         } else {
             before.offers.own_kernel.clone()
         };
+        let unknown = matches!(&own_kernel, Err(failure) if failure.code == Code::NotLookedAt);
         Seen {
             offers: Offers {
                 arch,
@@ -536,7 +537,7 @@ impl Place {
             cpus: capacity.map_or(before.cpus, |Capacity { cpus, .. }| Some(cpus)),
             awaits: None,
             kernels: true,
-            machines: machines || before.machines,
+            machines: (machines || before.machines) && !unknown,
         }
     }
 

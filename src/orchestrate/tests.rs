@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -57,6 +60,8 @@ struct Place {
     sandboxes: Mutex<BTreeMap<JobId, (SandboxSpec, SandboxState)>>,
     /// What every agent there says on its standard error.
     words: Mutex<Vec<String>>,
+    /// Whether it cannot be known yet what machines it has.
+    lacks_toolbox: AtomicBool,
 }
 
 impl Place {
@@ -70,6 +75,7 @@ impl Place {
             is_shared,
             sandboxes: Mutex::default(),
             words: Mutex::default(),
+            lacks_toolbox: AtomicBool::new(false),
         })
     }
 
@@ -157,6 +163,9 @@ impl Driver for Place {
     }
 
     async fn own_kernel(&self) -> Result<Machine, Failure> {
+        if self.lacks_toolbox.load(Ordering::Relaxed) {
+            return Err(Failure::new(Code::NotLookedAt, "the toolbox is not built yet"));
+        }
         Ok(Machine {
             what: "a machine of the tests".to_owned(),
             accelerated: true,

@@ -87,3 +87,38 @@ async fn a_kind_of_sandbox_that_the_site_prefers_is_waited_for_until_it_is_known
     assert_eq!(driver(decide(&preferred)), Some(DriverKind::Microvm));
     assert!(matches!(decide(&[DriverKind::Kata]), Decision::Refused(_)));
 }
+
+/// The first job at a new site makes the toolbox, and with it the kernel of virtual machines comes.
+#[tokio::test]
+async fn a_place_that_cannot_be_looked_at_yet_is_not_taken_for_one_without_machines() {
+    let equipment = Arc::new(Equipment::new(Agents::beside("/none".into()), [toolbox(Arch::host())]));
+    let local = Place::new(Some(Arch::host()));
+    local.lacks_toolbox.store(true, Ordering::Relaxed);
+    let places = Places::new(
+        ServerId::new(),
+        Arc::clone(&local) as _,
+        Arch::host(),
+        Vec::new(),
+        Box::new(|_| panic!("no nodes")),
+        equipment,
+    );
+    let wish = Wish {
+        arch: Arch::host(),
+        own_kernel: true,
+    };
+    let decide = || places.decide(wish, &IsolationSettings::default(), false, |_, _| 0);
+    for _ in 0..2 {
+        let decision = decide();
+        assert!(matches!(decision, Decision::Later(_)), "{decision:?}");
+        join_all(places.looks(&[])).await;
+    }
+    local.lacks_toolbox.store(false, Ordering::Relaxed);
+    let decision = decide();
+    assert!(matches!(decision, Decision::Later(_)), "{decision:?}");
+    join_all(places.looks(&[])).await;
+    let decision = decide();
+    assert!(
+        matches!(&decision, Decision::Placed(placement) if placement.driver == DriverKind::Microvm),
+        "{decision:?}"
+    );
+}

@@ -65,12 +65,16 @@ impl NamespaceDriver {
     }
 
     /// The machines available here, found by trial.
+    ///
+    /// # Errors
+    ///
+    /// `not_looked_at` while there is no toolbox to try it with, else what is missing.
     pub(super) async fn machines_here(&self) -> Result<Machine, Failure> {
         let qemu = qemu::find()?;
         let parts = self.parts()?;
         let toolbox = Toolbox::find(&parts.toolboxes, Arch::host()).ok_or_else(|| {
             Failure::new(
-                Code::NoVm,
+                Code::NotLookedAt,
                 "the kernel of virtual machines is part of the toolbox, which is not built yet",
             )
             .hint("run `kiln toolbox build`")
