@@ -16,6 +16,7 @@ mod fault;
 mod feed;
 mod logs;
 mod measured;
+mod overview;
 mod postgres;
 mod sets;
 mod sqlite;
@@ -36,6 +37,7 @@ use uuid::Uuid;
 pub use self::{
     feed::LogFeed,
     logs::{Appended, JobLogs, LogRows, Pulse},
+    overview::Overview,
     postgres::PostgresStore,
     sets::{Channels, SetDeleted, Sets},
     sqlite::{BackupOrigin, SqliteStore, backup, restore},
@@ -75,6 +77,7 @@ pub trait Store:
     + Sets
     + Channels
     + JobLogs
+    + Overview
     + FailedTwins
     + RemoteBuildNodes
     + Tokens

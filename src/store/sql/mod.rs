@@ -9,6 +9,7 @@ mod jobs;
 mod logs;
 mod nodes;
 mod objects;
+mod overview;
 mod page;
 #[cfg(test)]
 pub(super) mod plans;

@@ -13,7 +13,7 @@ use super::{
     conditions::Conditions,
     logs,
     objects::{bequeath, doom, doomed_among, forget_refs, oldest_doomed},
-    page, sets,
+    overview, page, sets,
     statements::{Chosen, insert, select_stored, update},
 };
 use crate::store::{After, JobFilter, Query, Side, Sort, table::Table};
@@ -79,6 +79,16 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         Conditions::of(&mut delete).and_job(&filter);
         add(&format!("delete {filter:?}"), &delete, false);
     }
+    let status = JobStatus::Error;
+    add("first open runs", &overview::first_open(10), true);
+    add("latest runs", &overview::latest_run(status, 10), true);
+    add(
+        "latest jobs",
+        &overview::latest_ids(status, Moment::from_micros(1), 10),
+        true,
+    );
+    add("latest successes", &overview::successes(Uuid::nil(), 10), true);
+    add("count jobs", &overview::count(status, 10), false);
     add("insert job", &insert(job, None, Vec::new()), false);
     add("doomed among", &doomed_among(&["a".to_owned(), "b".to_owned()]), false);
     add("oldest doomed", &oldest_doomed(10), true);

@@ -14,7 +14,7 @@ use super::{
 use crate::store::{JobFilter, Lock, OpenRuns, Result, Runs, StoreError, StoredRun, table::Value};
 
 /// The columns that [`read`] reads.
-const COLUMNS: &str = "record, run, revision, position";
+pub(super) const COLUMNS: &str = "record, run, revision, position";
 
 #[async_trait]
 impl Runs for ThisStore {
@@ -138,7 +138,7 @@ fn columns(run: &Run) -> Result<Vec<(&'static str, Value)>> {
     ])
 }
 
-fn read(row: &Row) -> Result<StoredRun> {
+pub(super) fn read(row: &Row) -> Result<StoredRun> {
     let (job, run): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
     Ok(StoredRun {
         job: serde_json::from_str(job).map_err(|error| damaged::<Job>(job, &error))?,
