@@ -39,6 +39,7 @@ mod places;
 mod provenance;
 mod reach;
 pub mod recipe;
+mod rooms;
 pub mod runner;
 mod sample;
 pub mod schedule;
@@ -62,6 +63,7 @@ pub use self::{
     orchestrator::{Ended, Orchestrator, Parts},
     peers::Peers,
     places::Places,
+    rooms::PlaceRoom,
     shell_ports::ShellPlace,
 };
 

@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -29,6 +30,9 @@ use crate::{
 
 /// Makes the driver of a remote build node, given its name. This does not contact the node yet.
 pub type NodeDriver = Box<dyn Fn(&str) -> Arc<dyn Driver> + Send + Sync>;
+
+/// The resources of this host are looked at again for a page, but not more often than this.
+const FRESH: Duration = Duration::from_secs(2);
 
 /// All places of a server.
 pub struct Places {
@@ -53,8 +57,8 @@ struct Place {
     /// Whether it comes from the record of a remote build node.
     is_node: bool,
     seen: Mutex<Seen>,
-    /// Its resources as of the last look; none if it did not say then.
-    capacity: Mutex<Option<Capacity>>,
+    /// Its resources as of the last look, with its time; none if it did not say then.
+    capacity: Mutex<Option<(Instant, Capacity)>>,
     /// Whether a look at it is under way.
     looking: AtomicBool,
 }
@@ -104,14 +108,31 @@ struct OwnPlace {
 pub struct SeenPlace {
     /// Its name.
     pub name: String,
+    /// The host of the other server that tells of it; none for this server's own.
+    pub host: Option<String>,
     /// The architecture of its CPUs.
     pub arch: Arch,
+    /// Its CPUs, if it ever said.
+    pub cpus: Option<u32>,
     /// Whether it was looked at.
     pub is_known: bool,
-    /// Whether it can make sandboxes of some kind.
-    pub is_usable: bool,
+    /// The kinds of sandboxes that it can make.
+    pub makes: Vec<DriverKind>,
+    /// Why it makes no sandbox of any kind.
+    pub lacks: Option<String>,
+    /// The part being made for it, without which it cannot be used yet.
+    pub awaits: Option<String>,
     /// Its resources, if it said.
     pub capacity: Option<Capacity>,
+    /// The time since it said so.
+    pub age: Duration,
+}
+
+impl SeenPlace {
+    /// Whether it can make sandboxes of some kind.
+    pub fn is_usable(&self) -> bool {
+        !self.makes.is_empty()
+    }
 }
 
 /// The decision on a job that needs a place.
@@ -216,7 +237,7 @@ impl Places {
     /// Writes into an answer what the last look at each place found.
     pub fn write_metrics(&self, answer: &mut Answer) {
         for seen in self.look_back().iter().filter(|seen| seen.is_known) {
-            answer.add_at(&gauges::PLACE_USABLE, &seen.name, u64::from(seen.is_usable));
+            answer.add_at(&gauges::PLACE_USABLE, &seen.name, u64::from(seen.is_usable()));
             if let Some(capacity) = seen.capacity {
                 answer.add_at(&gauges::PLACE_CPUS, &seen.name, capacity.cpus.into());
                 answer.add_at(&gauges::PLACE_MEMORY, &seen.name, capacity.memory);
@@ -228,17 +249,27 @@ impl Places {
     /// What the last look at each place found, of those that are there.
     pub fn look_back(&self) -> Vec<SeenPlace> {
         let all = self.all().into_iter().filter(|place| place.driver.is_there());
-        all.map(|place| {
-            let seen = place.seen().clone();
-            SeenPlace {
-                name: place.name.clone(),
-                arch: seen.offers.arch,
-                is_known: seen.kernels,
-                is_usable: seen.offers.shared_kernel.is_ok() || seen.offers.own_kernel.is_ok(),
-                capacity: *place.capacity.lock().unwrap_or_else(PoisonError::into_inner),
-            }
-        })
-        .collect()
+        all.map(|place| OwnPlace::of(&place).seen_from(None, place.capacity()))
+            .collect()
+    }
+
+    /// What the other servers say of their places. Their resources are their own affair.
+    pub fn told_of(&self) -> Vec<SeenPlace> {
+        let hosts = self.elsewhere().into_iter().filter_map(|other| other.says);
+        hosts
+            .flat_map(|host| {
+                let places = host.places.into_iter();
+                places.map(move |place| place.seen_from(Some(host.name.clone()), None))
+            })
+            .collect()
+    }
+
+    /// Looks at the resources of this host again, if the last look is not new. Other places may take their time.
+    pub async fn measure_this_host(&self) {
+        if self.local.capacity().is_none_or(|(when, _)| when.elapsed() > FRESH) {
+            let capacity = self.local.driver.capacity().await;
+            self.local.note_capacity(capacity.ok());
+        }
     }
 
     /// Whether every server reaches the sandboxes of a place.
@@ -434,6 +465,39 @@ impl OwnPlace {
         }
     }
 
+    /// What a person is told of it.
+    fn seen_from(self, host: Option<String>, capacity: Option<(Instant, Capacity)>) -> SeenPlace {
+        let Seen {
+            offers,
+            cpus,
+            awaits,
+            kernels,
+            ..
+        } = self.seen;
+        let kinds = [
+            (offers.shared_kernel.is_ok(), self.drivers.0),
+            (offers.own_kernel.is_ok(), self.drivers.1),
+        ];
+        let makes = kinds
+            .iter()
+            .filter(|(is_offered, _)| *is_offered)
+            .map(|(_, kind)| *kind);
+        let makes: Vec<_> = makes.collect();
+        let lacks = offers.shared_kernel.as_ref().err();
+        SeenPlace {
+            lacks: lacks.filter(|_| makes.is_empty()).map(ToString::to_string),
+            name: self.name,
+            host,
+            arch: offers.arch,
+            cpus,
+            is_known: kernels,
+            makes,
+            awaits,
+            capacity: capacity.map(|(_, capacity)| capacity),
+            age: capacity.map(|(when, _)| when.elapsed()).unwrap_or_default(),
+        }
+    }
+
     fn candidate<'a>(
         &'a self,
         host: Option<(ServerId, &'a str)>,
@@ -541,8 +605,13 @@ impl Place {
         }
     }
 
+    fn capacity(&self) -> Option<(Instant, Capacity)> {
+        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn note_capacity(&self, capacity: Option<Capacity>) {
-        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner) = capacity;
+        let now = capacity.map(|capacity| (Instant::now(), capacity));
+        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
     /// An offer of nothing, for this reason.

@@ -163,7 +163,7 @@ pub(in crate::api) async fn get(State(api): State<Api>) -> Result<Json<Overview>
     let places = places.into_iter().map(|seen| PlaceNow {
         jobs: held.get(seen.name.as_str()).copied().unwrap_or_default(),
         arch: seen.arch,
-        usable: seen.is_known.then_some(seen.is_usable),
+        usable: seen.is_known.then(|| seen.is_usable()),
         cpus: seen.capacity.map(|capacity| capacity.cpus),
         memory_bytes: seen.capacity.map(|capacity| capacity.memory),
         disk_free_bytes: seen.capacity.map(|capacity| capacity.disk_free),
