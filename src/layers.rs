@@ -30,6 +30,7 @@ const ROWS: &[&[&str]] = &[
     &["artifacts", "boot"],
     &["import", "orchestrate", "retention"],
     &["api"],
+    &["web"],
     &["site"],
     &["doctor"],
     &["cli"],

@@ -43,8 +43,11 @@ async fn nothing_has_to_be_configured() {
     let said = started.wait_for("server ");
     assert_eq!(said, "server     http://127.0.0.1:9000");
     assert_eq!(started.wait_for("s3 "), "s3         http://127.0.0.1:9001");
+    assert_eq!(started.wait_for("dashboard "), "dashboard  http://127.0.0.1:9000/ui");
     started.wait_for("auth       off");
-    started.wait_for("try        kiln images list --server http://127.0.0.1:9000");
+    started.wait_for("next       kiln public-keys create --name me");
+    started.wait_for("           kiln recipes create --from DIRECTORY");
+    started.wait_for("           kiln jobs create --job-type create --artifact-id compute");
     let keys = started.wait_for("s3 keys");
     assert!(Path::new(keys.split_whitespace().last().unwrap()).exists());
 
@@ -535,5 +538,5 @@ fn without_configuration_there_is_little_to_say() {
     server.started.wait_for("ready");
     let ran = server.stop();
     assert_eq!(ran.stderr, "");
-    assert_eq!(ran.stdout.lines().count(), 7, "{}", ran.stdout);
+    assert_eq!(ran.stdout.lines().count(), 10, "{}", ran.stdout);
 }

@@ -3,13 +3,15 @@
 use std::io::IsTerminal;
 
 use clap::Args;
-use kiln_records::Failure;
+use kiln_records::{Failure, Recipe};
 use tracing_subscriber::EnvFilter;
 
 use super::printer::Printer;
 use crate::{
+    client,
     config::{self, Access, Config, LogFormat},
     site::{self, Server},
+    store::{Collection, Query, Side},
 };
 
 /// The most threads for requests: each costs memory, and they mostly wait for the database and S3.
@@ -47,6 +49,13 @@ impl ServeArguments {
     }
 }
 
+/// The commands that lead from a new site to its first image.
+const FIRST_IMAGE: [&str; 3] = [
+    "public-keys create --name me --public-key ~/.ssh/id_ed25519.pub",
+    "recipes create --from DIRECTORY --name compute --linux-distribution debian",
+    "jobs create --job-type create --artifact-id compute --public-key-id me --image-root-archive-name compute --follow",
+];
+
 /// Prints the addresses of all parts, and how to use them.
 async fn introduce(config: &Config, printer: &Printer, server: &Server) {
     let scheme = if config.server.tls_certificate.is_some() {
@@ -62,6 +71,7 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
         .first()
         .map(|address| format!("{scheme}://{address}"));
     let url = config.server.public_url.clone().or(first).unwrap_or_default();
+    printer.result(format_args!("dashboard  {url}/ui"));
     let records = match &config.store.url {
         Some(url) => url.to_string(),
         None => config.records_file().display().to_string(),
@@ -102,7 +112,7 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
                 ),
             };
             printer.result(format_args!("auth       off: {reach}"));
-            printer.result(format_args!("try        kiln images list --server {url}"));
+            show_next(printer, server, &url, "").await;
         }
         Access::Authenticated => {
             let oidc = config.oidc.issuer.as_deref();
@@ -114,8 +124,30 @@ async fn introduce(config: &Config, printer: &Printer, server: &Server) {
             if oidc.is_none() && server.store().tokens().await.is_ok_and(|tokens| tokens.is_empty()) {
                 printer.result("           none yet: create one with `kiln tokens create --name NAME --role admin`");
             }
-            printer.result(format_args!("try        KILN_TOKEN=… kiln images list --server {url}"));
+            show_next(printer, server, &url, "KILN_TOKEN=… ").await;
         }
+    }
+}
+
+/// Prints what may be done next: at a new site the way to its first image. `before` comes before each command.
+async fn show_next(printer: &Printer, server: &Server, url: &str, before: &str) {
+    let first = Query {
+        limit: 1,
+        ..Query::default()
+    };
+    let recipes = Collection::<Recipe>::page(&**server.store(), Side::Live, &first).await;
+    // It is only a courtesy, so a failure does not matter here.
+    if !recipes.is_ok_and(|recipes| recipes.is_empty()) {
+        printer.result(format_args!("try        {before}kiln images list --server {url}"));
+        return;
+    }
+    let at = if url == client::Server::DEFAULT {
+        String::new()
+    } else {
+        format!(" --server {url}")
+    };
+    for (label, command) in ["next", "", ""].iter().zip(FIRST_IMAGE) {
+        printer.result(format_args!("{label:10} {before}kiln {command}{at}"));
     }
 }
 

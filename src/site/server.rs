@@ -26,6 +26,7 @@ use crate::{
     orchestrate::{AgentAddress, ask::Asker},
     retention::Retention,
     store::{LogFeed, SharedStore},
+    web::Dashboard,
 };
 
 /// The interval between searches for objects that no record names any more.
@@ -182,14 +183,16 @@ impl Joined {
             stop: stop.clone(),
             schedule_changed: Arc::default(),
         });
-        let app = serve::app(api.clone().router(), agents, auth, Limits::from(&config.limits));
+        let dashboard = Dashboard::new(api.clone(), is_reached_over_tls(config));
+        let routes = api.clone().router().merge(dashboard.router());
+        let limits = Limits::from(&config.limits);
+        let app = dashboard.before(serve::app(routes, agents, auth, limits));
         let metrics_auth = match &config.metrics.token_file {
             Some(path) => Auth::token_file(path.clone(), &config.limits),
             // The configuration is refused with other addresses than those of this host.
             None => Auth::open(config.server.hosts.clone(), &config.limits),
         };
-        let limits = Limits::from(&config.limits);
-        let metrics_app = serve::metrics_app(api.clone().metrics_router(), metrics_auth, limits);
+        let metrics_app = serve::metrics_app(api.clone().metrics_router(), metrics_auth, Limits::from(&config.limits));
         Ok(Self {
             sockets,
             trusted,
@@ -287,6 +290,16 @@ pub(super) fn seen_s3_endpoint(config: &Config, embedded: Option<&EmbeddedS3>) -
         s3.public_endpoint.clone().or_else(|| s3.endpoint.clone())
     };
     embedded.map(EmbeddedS3::endpoint).or_else(configured)
+}
+
+/// Whether browsers reach the server over TLS, its own or a gateway's.
+fn is_reached_over_tls(config: &Config) -> bool {
+    let server = &config.server;
+    let of_gateway = server
+        .public_url
+        .as_ref()
+        .is_some_and(|url| url.starts_with("https://"));
+    server.tls_certificate.is_some() || of_gateway
 }
 
 /// The configured certificate of the server, if it has one.

@@ -43,12 +43,15 @@ pub fn need(method: &Method, path: &str) -> Need {
         ["v2" | "v3", kind, rest @ ..] | [kind, rest @ ..] if RECORDS.contains(kind) => {
             Need::Role(record(method, look, rest))
         }
+        // The pages' own style, script and form for signing in. To send that form is to use a token.
+        ["ui", "login" | "style.css" | "script.js" | "icon.svg"] if look => Need::Nothing,
+        ["ui", "login" | "logout"] => Need::Role(Role::Read),
         ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["kiln", "v1", "catalogue"] if look => Need::Catalogue,
         ["kiln", "v1", "catalogue", _, "versions" | "channels", _, rest @ ..] if look && rest.len() <= 2 => {
             Need::Catalogue
         }
-        ["kiln", "v1", _, ..] => Need::Role(if look { Role::Read } else { Role::Write }),
+        ["ui", ..] | ["kiln", "v1", _, ..] => Need::Role(if look { Role::Read } else { Role::Write }),
         _ => Need::Role(Role::Admin),
     }
 }
@@ -111,6 +114,12 @@ mod tests {
             ("/kiln/v1/catalogue/n/secrets/1", "read"),
             ("/kiln/v1/catalogue/../jobs", "admin"),
             ("/kiln/v1/catalogue/n/versions/../../../v3/images", "admin"),
+            ("/ui/login", "nothing"),
+            ("/ui/style.css", "nothing"),
+            ("/ui", "read"),
+            ("/ui/jobs/1/lines", "read"),
+            ("/ui/", "admin"),
+            ("/ui/login/x", "read"),
             ("/", "admin"),
             ("/metrics", "read"),
             ("/v4/images", "admin"),
@@ -152,6 +161,8 @@ mod tests {
             ("DELETE", "/v3/remote-build-nodes/x1", "admin"),
             ("GET", "/v3/remote-build-nodes", "read"),
             ("POST", "/kiln/v1/jobs/1/cancel", "write"),
+            ("POST", "/ui/login", "read"),
+            ("POST", "/ui/jobs/1/cancel", "write"),
             ("DELETE", "/kiln/v1/schedules/1", "write"),
             ("POST", "/version", "admin"),
             ("POST", "/metrics", "admin"),

@@ -1,0 +1,174 @@
+//! The sessions of people who signed in with a token. In memory only: they end with the server.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use kiln_records::Secret;
+use sha2::{Digest, Sha256};
+
+/// How long a session lasts.
+const LONGEST: Duration = Duration::from_hours(12);
+
+/// The most sessions. The oldest one makes room for another.
+const MOST: usize = 4096;
+
+/// All sessions.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    /// Whether browsers reach the server over TLS.
+    secure: bool,
+    /// Makes the tokens of forms unguessable.
+    secret: Secret,
+    open: Mutex<HashMap<Key, Session>>,
+}
+
+/// A session, by the digest of its cookie: the time that a search takes says nothing about cookies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key([u8; 32]);
+
+#[derive(Debug)]
+struct Session {
+    token: Secret,
+    begun: Instant,
+}
+
+impl Sessions {
+    pub(super) fn new(secure: bool) -> Self {
+        Self {
+            secure,
+            secret: hex::encode(rand::random::<[u8; 32]>()).into(),
+            open: Mutex::default(),
+        }
+    }
+
+    /// Begins a session, and returns its key and the header that gives the browser its cookie.
+    pub(super) fn begin(&self, token: &str) -> (Key, HeaderValue) {
+        let cookie = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        let key = Key::of(&cookie);
+        let mut open = self.open();
+        open.retain(|_, session| session.begun.elapsed() < LONGEST);
+        if open.len() >= MOST
+            && let Some(oldest) = open
+                .iter()
+                .min_by_key(|(_, session)| session.begun)
+                .map(|(key, _)| *key)
+        {
+            open.remove(&oldest);
+        }
+        let session = Session {
+            token: token.to_owned().into(),
+            begun: Instant::now(),
+        };
+        open.insert(key, session);
+        (key, self.cookie(&cookie, LONGEST))
+    }
+
+    /// Ends a session. Returns the header that takes the cookie away.
+    pub(super) fn end(&self, key: Option<Key>) -> HeaderValue {
+        if let Some(key) = key {
+            self.open().remove(&key);
+        }
+        self.cookie("", Duration::ZERO)
+    }
+
+    /// The session of a request, with its token, if it is open.
+    pub(super) fn of(&self, headers: &HeaderMap) -> Option<(Key, String)> {
+        let cookies = headers.get_all(header::COOKIE).iter();
+        let cookies = cookies
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(';'));
+        let mut named = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+        let (_, value) = named.find(|(name, _)| *name == self.name())?;
+        let key = Key::of(value);
+        let open = self.open();
+        let session = open.get(&key).filter(|session| session.begun.elapsed() < LONGEST)?;
+        Some((key, session.token.expose().to_owned()))
+    }
+
+    /// The token that forms of a session carry, so that no page of another site can send them. Without sessions, all
+    /// forms of a server have the same: other sites cannot read it either.
+    pub(super) fn form_token(&self, key: Option<Key>) -> String {
+        let mut digest = Sha256::new();
+        digest.update(self.secret.expose());
+        if let Some(Key(key)) = key {
+            digest.update(key);
+        }
+        hex::encode(digest.finalize())
+    }
+
+    /// Over TLS, the prefix keeps other hosts of the domain from setting the cookie.
+    fn name(&self) -> &'static str {
+        if self.secure {
+            "__Host-kiln_session"
+        } else {
+            "kiln_session"
+        }
+    }
+
+    fn cookie(&self, value: &str, age: Duration) -> HeaderValue {
+        let (name, age) = (self.name(), age.as_secs());
+        let secure = if self.secure { "; Secure" } else { "" };
+        let cookie = format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}");
+        HeaderValue::from_str(&cookie).unwrap_or_else(|_| HeaderValue::from_static(""))
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<Key, Session>> {
+        // Each change is one call.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Key {
+    fn of(cookie: &str) -> Self {
+        Self(Sha256::digest(cookie).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(cookie: &HeaderValue) -> HeaderMap {
+        let value = cookie.to_str().unwrap().split(';').next().unwrap();
+        HeaderMap::from_iter([(header::COOKIE, HeaderValue::from_str(&format!("a=b; {value}")).unwrap())])
+    }
+
+    #[test]
+    fn a_session_is_found_by_its_cookie_until_it_ends() {
+        let sessions = Sessions::new(true);
+        let (key, cookie) = sessions.begin("kiln_x");
+        let headers = sent(&cookie);
+        assert_eq!(sessions.of(&headers), Some((key, "kiln_x".to_owned())));
+        assert!(
+            cookie
+                .to_str()
+                .unwrap()
+                .ends_with("; HttpOnly; SameSite=Strict; Secure")
+        );
+        assert_eq!(
+            sessions.of(&sent(&HeaderValue::from_static("__Host-kiln_session=x"))),
+            None
+        );
+        assert_ne!(sessions.form_token(Some(key)), sessions.form_token(None));
+        sessions.end(Some(key));
+        assert_eq!(sessions.of(&headers), None);
+        assert!(!format!("{sessions:?}").contains("kiln_x"));
+    }
+
+    #[test]
+    fn sessions_have_an_end() {
+        let sessions = Sessions::new(false);
+        let (first, _) = sessions.begin("kiln_x");
+        for _ in 0..MOST {
+            sessions.begin("kiln_y");
+        }
+        let open = sessions.open();
+        assert_eq!(open.len(), MOST);
+        assert!(!open.contains_key(&first));
+    }
+}
