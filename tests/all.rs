@@ -62,3 +62,4 @@ mod twin_truth;
 mod twin_world;
 mod twins;
 mod verify;
+mod web;
