@@ -197,6 +197,15 @@ fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
         .filter(|architecture| *architecture != "unknown")
         .collect();
     assert_eq!(platforms.len(), 2, "{raw}");
+    // The lists of packages and the signed provenance went along, and are no platforms.
+    for kind in [
+        "application/spdx+json",
+        "application/vnd.cyclonedx+json",
+        "application/vnd.in-toto+json",
+        "application/vnd.dsse.envelope",
+    ] {
+        assert!(said.contains(kind), "{kind}: {said}");
+    }
     assert_eq!(
         server.json(&["catalogue", "resolve", "compute:stable", "--arch", foreign()])["version"],
         "24.11"

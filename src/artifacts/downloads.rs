@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kiln_records::Link;
+use kiln_records::{ImageId, Link};
 use sha2::{Digest, Sha256};
 
-use super::{ArtifactStore, Listed, Unusable};
+use super::{ArtifactStore, Unusable};
 
 /// How long an address is valid: a client may have many large objects to read, one after the other.
 const URL_VALID: Duration = Duration::from_hours(6);
@@ -22,8 +22,12 @@ pub struct Downloads {
 /// An object that can be read.
 #[derive(Debug)]
 pub struct Download {
-    /// Its entry in the manifest.
-    pub listed: Listed,
+    /// Its media type.
+    pub media_type: String,
+    /// Its place: `s3://bucket/key`.
+    pub path: String,
+    /// Its SHA-256, lower-case hexadecimal, if the manifest has it.
+    pub sha256: Option<String>,
     /// Its size in bytes.
     pub size: u64,
     /// Its address, which lets anyone read it for six hours.
@@ -44,11 +48,41 @@ impl ArtifactStore {
             let size = self.size(bucket, key).await?;
             let size = size.ok_or_else(|| Unusable::Missing(listed.path.clone()))?;
             let url = self.presign_get(bucket, key, URL_VALID).await?;
-            objects.push(Download { listed, size, url });
+            objects.push(Download {
+                media_type: listed.media_type,
+                path: listed.path,
+                sha256: listed.sha256,
+                size,
+                url,
+            });
         }
         Ok(Downloads {
             manifest_sha256: hex::encode(Sha256::digest(&manifest)),
             objects,
         })
+    }
+
+    /// Those of these objects beside an image's manifest that are there, given their names and media types.
+    ///
+    /// # Errors
+    ///
+    /// When S3 gives no answer.
+    pub async fn downloads_beside(&self, image: ImageId, objects: &[(&str, &str)]) -> Result<Vec<Download>, Unusable> {
+        let bucket = self.images_bucket();
+        let mut found = Vec::new();
+        for (name, media_type) in objects {
+            let key = format!("{image}/{name}");
+            let Some(size) = self.size(bucket, &key).await? else {
+                continue;
+            };
+            found.push(Download {
+                media_type: (*media_type).to_owned(),
+                path: format!("s3://{bucket}/{key}"),
+                sha256: None,
+                size,
+                url: self.presign_get(bucket, &key, URL_VALID).await?,
+            });
+        }
+        Ok(found)
     }
 }

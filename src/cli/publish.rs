@@ -116,12 +116,19 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
     };
     let text = |data: &Data, name: &str| data.text(name).map(str::to_owned).ok_or_else(unknown);
     let digest = |hex: &str| format!("sha256:{hex}").parse::<Digest>().ok();
-    let mut artifacts = Vec::new();
-    for artifact in &answer.get("artifacts").clone().into_items() {
+    let items = |name: &str| answer.get(name).clone().into_items();
+    let (mut artifacts, mut documents) = (Vec::new(), Vec::new());
+    for artifact in items("artifacts").iter().chain(&items("provenance")) {
         let media_type = text(artifact, "type")?;
         let (size, path) = (artifact.number("size").ok_or_else(unknown)?, text(artifact, "path")?);
         let url = Url::parse(&text(artifact, "url")?).map_err(|_| unknown())?;
-        artifacts.push(Artifact {
+        // What no node needs to boot says something about the image.
+        let list = if kind_of(&media_type).is_some() {
+            &mut artifacts
+        } else {
+            &mut documents
+        };
+        list.push(Artifact {
             name: file_name(&media_type, &path).to_owned(),
             digest: artifact.text("sha256").and_then(digest),
             size: Some(size),
@@ -145,19 +152,24 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
         manifest: answer.text("manifest_sha256").and_then(digest).ok_or_else(unknown)?,
         rootfs,
         boot: artifacts,
+        documents,
     })
 }
 
-/// The name of an artifact's file: its kind's, or the one that it has in S3.
-fn file_name<'a>(media_type: &str, path: &'a str) -> &'a str {
+/// The kind of an artifact that a node needs to boot.
+fn kind_of(media_type: &str) -> Option<ArtifactKind> {
     let kinds = [
         ArtifactKind::Rootfs,
         ArtifactKind::Kernel,
         ArtifactKind::Initrd,
         ArtifactKind::BootParameters,
     ];
-    let kind = kinds.into_iter().find(|kind| media_type.starts_with(kind.media_type()));
-    match kind {
+    kinds.into_iter().find(|kind| media_type.starts_with(kind.media_type()))
+}
+
+/// The name of an artifact's file: its kind's, or the one that it has in S3.
+fn file_name<'a>(media_type: &str, path: &'a str) -> &'a str {
+    match kind_of(media_type) {
         Some(kind) => kind.key_name(),
         None => path.rsplit('/').next().unwrap_or(path),
     }

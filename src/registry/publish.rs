@@ -4,7 +4,8 @@
 //! ```text
 //!  tag ─▶ index ─▶ image (linux/amd64) ─▶ config, layer           what containers are made of
 //!            │        ▲ subject
-//!            │        └─ boot artifact ─▶ kernel, initrd, parameters, squashfs
+//!            │        ├─ boot artifact ─▶ kernel, initrd, parameters, squashfs
+//!            │        └─ a document each ─▶ lists of packages, provenance
 //!            └───▶ image (linux/arm64) …
 //! ```
 //!
@@ -39,9 +40,12 @@ pub const MANIFEST: &str = "vnd.kiln.image.manifest";
 /// The digest of the boot artifact of an entry.
 const BOOT_DIGEST: &str = "vnd.kiln.image.boot";
 
+/// The digests of the documents about the image of an entry, with spaces between them.
+const DOCUMENT_DIGESTS: &str = "vnd.kiln.image.documents";
+
 /// The version of what this module makes of an image. Another one is published anew.
 const FORMAT: &str = "vnd.kiln.publish.format";
-const FORMAT_NOW: &str = "1";
+const FORMAT_NOW: &str = "2";
 
 const TITLE: &str = "org.opencontainers.image.title";
 const CREATED: &str = "org.opencontainers.image.created";
@@ -81,6 +85,8 @@ pub struct Image {
     pub rootfs: Artifact,
     /// Kernel, initrd, boot parameters.
     pub boot: Vec<Artifact>,
+    /// What is said about it: lists of its packages, its provenance. Each becomes a referrer of its own.
+    pub documents: Vec<Artifact>,
 }
 
 /// A published image.
@@ -94,6 +100,8 @@ pub struct Entry {
     pub digest: Digest,
     /// The digest of its boot artifact.
     pub boot: Digest,
+    /// The digests of the documents about it.
+    pub documents: Vec<Digest>,
     /// It was there already.
     pub reused: bool,
 }
@@ -164,6 +172,7 @@ pub async fn publish(
         platform: platform(image.arch).to_string(),
         digest: entry.digest.clone(),
         boot: boot_of(entry).unwrap_or_else(|| entry.digest.clone()),
+        documents: documents_of(entry),
         reused: *reused,
     });
     let entries = entries.collect();
@@ -213,6 +222,14 @@ fn boot_of(entry: &Descriptor) -> Option<Digest> {
     entry.annotation(BOOT_DIGEST)?.parse().ok()
 }
 
+fn documents_of(entry: &Descriptor) -> Vec<Digest> {
+    let digests = entry.annotation(DOCUMENT_DIGESTS).unwrap_or_default();
+    digests
+        .split_whitespace()
+        .filter_map(|digest| digest.parse().ok())
+        .collect()
+}
+
 /// The work on one index.
 struct Work<'a> {
     remote: &'a Remote,
@@ -231,9 +248,7 @@ impl Work<'_> {
                 && entry.platform.as_ref() == Some(&platform(image.arch))
         };
         if let Some(entry) = known.iter().find(is_same)
-            && let Some(boot) = boot_of(entry)
-            && self.remote.head(&Which::Digest(entry.digest.clone())).await?.is_some()
-            && self.remote.head(&Which::Digest(boot)).await?.is_some()
+            && self.is_whole(entry, image).await?
         {
             return Ok((entry.clone(), true));
         }
@@ -246,6 +261,21 @@ impl Work<'_> {
             failure
         });
         published.map(|entry| (entry, false))
+    }
+
+    /// Whether all that was made of an image is still there. Documents have no digests here: an image that was signed
+    /// since has one more.
+    async fn is_whole(&self, entry: &Descriptor, image: &Image) -> Result<bool, Failure> {
+        let documents = documents_of(entry);
+        let Some(boot) = boot_of(entry).filter(|_| documents.len() == image.documents.len()) else {
+            return Ok(false);
+        };
+        for digest in documents.into_iter().chain([boot, entry.digest.clone()]) {
+            if self.remote.head(&Which::Digest(digest)).await?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     async fn publish(&self, image: &Image) -> Result<Descriptor, Failure> {
@@ -267,14 +297,18 @@ impl Work<'_> {
             )
             .await
         };
-        let boot = image.boot.iter().map(|artifact| async {
-            let known = artifact.digest.as_ref().zip(artifact.size);
-            let known = known.map(|(digest, size)| Descriptor::new(&artifact.media_type, digest.clone(), size));
-            let mut sent = self.send(image, &artifact.name, known, &*artifact.source).await?;
-            sent.media_type.clone_from(&artifact.media_type);
-            Ok(sent.annotated(TITLE, &artifact.name))
-        });
-        let (layer_sent, root, mut boot) = future::try_join3(sent_layer, root, future::try_join_all(boot)).await?;
+        let boot = image.boot.iter().map(|artifact| self.send_artifact(image, artifact));
+        let documents = image
+            .documents
+            .iter()
+            .map(|artifact| self.send_artifact(image, artifact));
+        let (layer_sent, root, mut boot, documents) = future::try_join4(
+            sent_layer,
+            root,
+            future::try_join_all(boot),
+            future::try_join_all(documents),
+        )
+        .await?;
         let made = layer
             .made()
             .ok_or_else(|| Failure::new(Code::LayerUnmade, "the layer was not made to its end"))?;
@@ -314,18 +348,26 @@ impl Work<'_> {
         let empty = self
             .send_document(image, "config", media::EMPTY, &serde_json::json!({}))
             .await?;
-        let artifact = Manifest {
-            artifact_type: Some(BOOT.to_owned()),
-            config: empty,
-            layers: boot,
+        let referrer = |kind: &str, layers: Vec<Descriptor>| Manifest {
+            artifact_type: Some(kind.to_owned()),
+            config: empty.clone(),
+            layers,
             subject: Some(entry.clone()),
-            annotations: Some(own),
-            ..manifest
+            annotations: Some(own.clone()),
+            ..manifest.clone()
         };
-        let artifact = self.put(&artifact).await?;
+        let artifact = self.put(&referrer(BOOT, boot)).await?;
+        let mut digests = Vec::with_capacity(documents.len());
+        // One after the other: where a registry has no list of referrers, all of them change the same one.
+        for document in documents {
+            let kind = document.media_type.clone();
+            digests.push(self.put(&referrer(&kind, vec![document])).await?.digest.to_string());
+        }
         let mut entry = entry
+            .clone()
             .annotated(MANIFEST, image.manifest.as_str())
             .annotated(BOOT_DIGEST, artifact.digest.as_str())
+            .annotated(DOCUMENT_DIGESTS, digests.join(" "))
             .annotated(FORMAT, FORMAT_NOW);
         entry.platform = Some(platform(image.arch));
         Ok(entry)
@@ -356,6 +398,15 @@ impl Work<'_> {
             .hint("the image's objects were changed or are damaged: build it again"));
         }
         Ok(Descriptor::new(&rootfs.media_type, digest, size))
+    }
+
+    /// Sends a file of an image.
+    async fn send_artifact(&self, image: &Image, artifact: &Artifact) -> Result<Descriptor, Failure> {
+        let known = artifact.digest.as_ref().zip(artifact.size);
+        let known = known.map(|(digest, size)| Descriptor::new(&artifact.media_type, digest.clone(), size));
+        let mut sent = self.send(image, &artifact.name, known, &*artifact.source).await?;
+        sent.media_type.clone_from(&artifact.media_type);
+        Ok(sent.annotated(TITLE, &artifact.name))
     }
 
     /// Sends a blob that is not there yet.

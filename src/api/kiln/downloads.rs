@@ -14,6 +14,7 @@ use crate::{
         v3::find,
     },
     artifacts::Download,
+    origin,
     store::Side,
 };
 
@@ -33,7 +34,16 @@ pub(super) struct ImageArtifacts {
     manifest_sha256: String,
     /// Its artifacts, in the order of the manifest.
     artifacts: Vec<ReadableArtifact>,
+    /// Where it comes from: the statement beside its manifest and, if the site signs, the signed one. Empty for an image
+    /// that Kiln did not make.
+    provenance: Vec<ReadableArtifact>,
 }
+
+/// The objects with an image's provenance, and their media types.
+const PROVENANCE: [(&str, &str); 2] = [
+    (origin::STATEMENT, origin::STATEMENT_TYPE),
+    (origin::ENVELOPE, origin::ENVELOPE_TYPE),
+];
 
 /// An artifact that can be read.
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,12 +62,19 @@ struct ReadableArtifact {
 }
 
 impl From<Download> for ReadableArtifact {
-    fn from(Download { listed, size, url }: Download) -> Self {
-        Self {
-            media_type: listed.media_type,
+    fn from(download: Download) -> Self {
+        let Download {
+            media_type,
+            path,
+            sha256,
             size,
-            sha256: listed.sha256,
-            path: listed.path,
+            url,
+        } = download;
+        Self {
+            media_type,
+            size,
+            sha256,
+            path,
             url,
         }
     }
@@ -73,6 +90,7 @@ pub(super) async fn list(State(api): State<Api>, Path(text): Path<String>) -> Re
         .link
         .ok_or_else(|| Problem::conflict("The image has no artifacts yet."))?;
     let downloads = api.artifacts.downloads(&link).await?;
+    let provenance = api.artifacts.downloads_beside(image.id, &PROVENANCE).await?;
     Ok(Json(ImageArtifacts {
         id: image.id.0,
         name: image.name,
@@ -80,5 +98,6 @@ pub(super) async fn list(State(api): State<Api>, Path(text): Path<String>) -> Re
         created: image.created.to_string(),
         manifest_sha256: downloads.manifest_sha256,
         artifacts: downloads.objects.into_iter().map(Into::into).collect(),
+        provenance: provenance.into_iter().map(Into::into).collect(),
     }))
 }

@@ -1,6 +1,6 @@
 //! Publishing to a real registry, with TLS and an account, and reading it with a tool that is not ours.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use kiln_records::Code;
 use kiln_registry::{
@@ -117,9 +117,16 @@ async fn a_published_root_is_the_root_that_was_built() {
     let (there, which) = place(&name, &access, false).await;
     let seen = inspect::inspect(&there, which.as_ref()).await.unwrap();
     assert_eq!(seen.digest, published.digest);
-    let boot = &seen.entries[0].referrers[0];
-    assert_eq!(boot.artifact_type.as_deref(), Some(publish::BOOT));
+    let of_kind = |kind: &str| {
+        let mut referrers = seen.entries[0].referrers.iter();
+        referrers.find(|referrer| referrer.artifact_type.as_deref() == Some(kind))
+    };
+    let boot = of_kind(publish::BOOT).unwrap();
     assert_eq!(boot.files, ["kernel", "initrd", "rootfs"]);
+    // What is said about an image is found from it, too, and is no platform.
+    let document = of_kind(rig::SPDX).unwrap();
+    assert_eq!(document.files, ["sbom.spdx.json"]);
+    assert_eq!(published.images[0].documents, std::slice::from_ref(&document.digest));
     assert_eq!(affinity::architectures(&seen).unwrap(), [host().oci()]);
     let found = check::check(&there, which.as_ref(), &[host()]).await.unwrap();
     assert!(found.iter().all(|finding| finding.ok) && found.len() == 6, "{found:?}");
@@ -156,11 +163,15 @@ async fn mirrors_have_the_same_digests_there_and_back() {
             .await
             .unwrap();
         assert_eq!(mirrored.digest, published.digest, "{to}");
-        assert_eq!((mirrored.manifests, mirrored.blobs), (3, 6), "{to}");
+        assert_eq!((mirrored.manifests, mirrored.blobs), (4, 7), "{to}");
         // A registry takes blobs from its own repositories.
-        assert_eq!(mirrored.copied, if to.contains("mounted") { 0 } else { 6 }, "{to}");
+        assert_eq!(mirrored.copied, if to.contains("mounted") { 0 } else { 7 }, "{to}");
         let seen = inspect::inspect(&target, to_which.as_ref()).await.unwrap();
-        assert_eq!(seen.entries[0].referrers[0].digest, published.images[0].boot, "{to}");
+        // In whichever order a place lists them.
+        let referrers = seen.entries[0].referrers.iter().map(|referrer| &referrer.digest);
+        let published = &published.images[0];
+        let all = published.documents.iter().chain([&published.boot]);
+        assert_eq!(referrers.collect::<BTreeSet<_>>(), all.collect(), "{to}");
         from = to;
     }
     run("skopeo", &["inspect", &format!("{layout}:1")]);

@@ -93,6 +93,9 @@ pub fn root(dir: &Path) -> (PathBuf, PathBuf) {
     (root, squashfs)
 }
 
+/// The kind of the document about an image.
+pub const SPDX: &str = "application/spdx+json";
+
 pub fn image(squashfs: &Path, arch: Arch) -> Image {
     let blob = |name: &str, content: &'static [u8]| Artifact {
         name: name.to_owned(),
@@ -100,6 +103,14 @@ pub fn image(squashfs: &Path, arch: Arch) -> Image {
         digest: Some(Digest::of(content)),
         size: Some(content.len() as u64),
         source: Arc::new(Bytes::from_static(content)),
+    };
+    // Neither its digest nor its size is known before it is read.
+    let document = Artifact {
+        name: "sbom.spdx.json".to_owned(),
+        media_type: SPDX.to_owned(),
+        digest: None,
+        size: None,
+        source: Arc::new(Bytes::from_static(br#"{"spdxVersion": "SPDX-2.3"}"#)),
     };
     Image {
         name: "compute".to_owned(),
@@ -114,6 +125,7 @@ pub fn image(squashfs: &Path, arch: Arch) -> Image {
             source: Arc::new(FileSource(squashfs.to_owned())),
         },
         boot: vec![blob("kernel", b"the kernel"), blob("initrd", b"the initrd")],
+        documents: vec![document],
     }
 }
 
