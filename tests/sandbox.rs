@@ -216,8 +216,7 @@ fn no_memory_limits() -> Option<String> {
 fn a_build_that_needs_more_memory_than_it_may_have() {
     needs!(support::no_namespaces(), no_memory_limits());
     let (kiln, repository) = (Kiln::new(), Repository::native());
-    // awk keeps it all in one string that doubles.
-    let recipe = Recipe::with_script("awk 'BEGIN { s = \"0123456789abcdef\"; while (1) s = s s }'");
+    let recipe = Recipe::with_script(support::TAKES_ALL_MEMORY);
     let ran = kiln.run(["build", recipe.path(), &repository.set(), "--memory=200MiB"]);
     let error = ran.failed();
     assert_eq!(kiln.failure_code(), "out_of_memory", "{error}");

@@ -149,7 +149,7 @@ async fn stopping_finishes_what_is_under_way() {
         let Server { kiln, started, .. } = server;
         let ran = started.end();
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
         drop(silent);
         kiln.assert_clean();
     }

@@ -159,10 +159,8 @@ async fn the_first_line_comes_at_once_and_later_ones_in_batches() {
     events.flush().await;
     let took = begun.elapsed();
     let batches = kept.batches();
-    assert!(
-        batches[0].0 - begun < Duration::from_millis(100),
-        "the first was held back"
-    );
+    // Those that came while the first one was held back would be with it.
+    assert!(batches[0].1 < 20, "the first was held back: {batches:?}");
     let most = usize::try_from(took.as_millis() / 250).unwrap() + 2;
     assert!(batches.len() <= most, "{} batches in {took:?}", batches.len());
     assert_eq!(kept.texts(), numbered(100));
@@ -211,7 +209,7 @@ async fn a_silent_agent_says_that_it_lives() {
     let batches = kept.batches();
     assert_eq!((batches[0].1, batches[1].1), (1, 0));
     let pause = batches[1].0 - batches[0].0;
-    assert!(pause < Duration::from_secs(11), "{pause:?}");
+    assert!(pause < Duration::from_secs(13), "{pause:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

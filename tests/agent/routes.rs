@@ -56,7 +56,7 @@ async fn an_agent_without_business_exits_and_says_why() {
         assert_eq!(output.status.code(), Some(1), "{words}");
         assert!(words.starts_with("kiln-agent: ") && words.contains(code), "{words}");
         assert!(!words.contains(TOKEN), "{words}");
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
     }
 }
 
@@ -188,7 +188,7 @@ async fn a_server_that_stays_away_is_given_up() {
     let begun = Instant::now();
     let lost = channel.finish(&Outcome { failure: None }).await.unwrap_err();
     assert_eq!(lost.code.name(), "server_lost");
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(channel.ended().await, Ending::Dismissed(lost));
 }
 

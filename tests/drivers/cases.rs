@@ -371,7 +371,7 @@ pub async fn more_processes_than_allowed<K: Kind>() {
 pub async fn more_memory_than_allowed<K: Kind>() {
     needs!(support::not_root());
     let place = Place::<K>::new().await;
-    let mut spec = place.spec("awk 'BEGIN { s = \"0123456789abcdef\"; while (1) s = s s }'");
+    let mut spec = place.spec(support::TAKES_ALL_MEMORY);
     spec.limits.memory = Some(100 * MIB);
     let evidence = place.run(&spec).await;
     assert!(evidence.oom_kills > 0, "{evidence:?}");

@@ -208,10 +208,7 @@ async fn a_machine_has_the_cpus_of_its_job() {
 async fn a_machine_has_the_memory_of_its_job() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;
-    let mut spec = place.spec(
-        "awk 'BEGIN { s = \"0123456789abcdef\"; while (1) s = s s }' 2>/dev/null
-        echo on >&2",
-    );
+    let mut spec = place.spec(&format!("{} 2>/dev/null; echo on >&2", support::TAKES_ALL_MEMORY));
     spec.limits.memory = Some(512 * MIB);
     let evidence = place.run(&spec).await;
     assert!(evidence.oom_kills > 0 && evidence.failure.is_none(), "{evidence:?}");

@@ -189,7 +189,8 @@ async fn what_another_server_wrote_comes_soon() {
     job.says(&["hello"]).await;
     let event = next_event(&mut stream, &mut rest).await.unwrap();
     assert_eq!(event.data["text"], "hello");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    // Once a second on an idle host; on a busy one before a sign of life would be due.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -50,6 +50,11 @@ pub const KILN_EXEC: &str = "kiln-exec";
 pub const ANSWERS: &str = "answers.so";
 pub const HOST: &str = std::env::consts::ARCH;
 
+/// A script that asks for more and more memory, in small steps: a request for more than there is would be refused, and
+/// the kernel would have no reason to end a process.
+pub const TAKES_ALL_MEMORY: &str = "awk 'BEGIN { s = \"0123456789abcdef\"; while (length(s) < 65536) s = s s; \
+                                    while (1) kept[n++] = s n }'";
+
 /// The directory of the repository.
 pub fn source_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
