@@ -14,7 +14,7 @@ use kiln::{
 use kiln_records::{
     Job, JobStatus, Link, Moment, Recipe, RecipeId, RecipeType, Schedule, ScheduleId,
     job::JobOptions,
-    schedule::{MissedRuns, Outcome, Overlap, Tick, Timing},
+    schedule::{MissedRuns, Outcome, Overlap, ScheduledRecipe, ScheduledSet, Tick, Timing},
 };
 use kiln_s3::EmbeddedS3;
 use serde_json::json;
@@ -43,10 +43,11 @@ fn schedule(recipe: RecipeId, cron: &str, next: Moment) -> Schedule {
         id: ScheduleId::new(),
         created: moment("2026-01-01T00:00:00Z"),
         name: "s".to_owned(),
-        recipe_id: recipe,
+        recipe_id: Some(recipe),
         cron: cron.to_owned(),
         timezone: "UTC".to_owned(),
-        image_root_archive_name: "{recipe}-{date}-{time}".to_owned(),
+        image_root_archive_name: Some("{recipe}-{date}-{time}".to_owned()),
+        image_set: None,
         public_key_id: None,
         options: JobOptions::default(),
         missed_runs: MissedRuns::Once,
@@ -56,6 +57,24 @@ fn schedule(recipe: RecipeId, cron: &str, next: Moment) -> Schedule {
         next_run: Some(next),
         last_run: None,
         runs: 0,
+    }
+}
+
+/// The same schedule, that makes image sets of its own name.
+fn of_sets(schedule: Schedule, recipe: RecipeId) -> Schedule {
+    Schedule {
+        recipe_id: None,
+        image_root_archive_name: None,
+        image_set: Some(ScheduledSet {
+            name: schedule.id.to_string(),
+            version: "{n}".to_owned(),
+            recipes: vec![ScheduledRecipe {
+                recipe_id: recipe,
+                required: true,
+                time_limit_s: None,
+            }],
+        }),
+        ..schedule
     }
 }
 
@@ -86,9 +105,12 @@ async fn add_due(data: &Path, recipe: RecipeId, all: &mut Vec<ScheduleId>) -> Le
         }
     }
     let last_year = moment("2025-11-21T00:00:00Z");
-    for _ in 0..EACH {
+    for number in 0..EACH {
         // Once a year, so that the last missed run is the same for every server that looks.
-        let schedule = schedule(recipe, "0 0 1 1 *", last_year);
+        let mut schedule = schedule(recipe, "0 0 1 1 *", last_year);
+        if number % 2 == 1 {
+            schedule = of_sets(schedule, recipe);
+        }
         store.insert_schedule(&schedule).await.unwrap();
         all.push(schedule.id);
     }
@@ -138,7 +160,11 @@ async fn a_server_that_is_killed_makes_one_job_of_each_run() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         assert_eq!(tick["due"], "2026-01-01T00:00:00");
-        jobs.insert(tick["job_id"].as_str().unwrap().to_owned());
+        let job = match tick["set_id"].as_str() {
+            Some(set) => server.read(&format!("/kiln/v1/sets/{set}")).await["arches"][0]["jobs"][0].clone(),
+            None => tick["job_id"].clone(),
+        };
+        jobs.insert(job.as_str().unwrap().to_owned());
     }
     assert_eq!(jobs.len(), ROUNDS * EACH);
     let made: BTreeSet<_> = server.ids("/v3/jobs").await.into_iter().collect();

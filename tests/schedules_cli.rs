@@ -36,6 +36,8 @@ describe ID
 create --recipe RECIPE --cron '0 2 * * *' --timezone Europe/Berlin --name nightly-{date}
 create --recipe RECIPE --cron '0 2 * * *' --name nightly --image-name {recipe}-{n} --public-key-id ID --missed-runs all --missed-runs-limit 5 --overlap replace --build-env-size 15 --job-mem-size 4 --kernel-file-name vmlinuz --initrd-file-name initrd.img --kernel-parameters-file-name p --require-dkms no --twins shell --paused
 update ID --cron '*/30 * * * *' --timezone UTC --name other --recipe RECIPE
+create --recipe RECIPE --cron '0 2 * * *' --name nightly --image-set compute@{date} --non-voting aarch64 --time-limit 600,x86_64=60
+update ID --image-set compute@24-{n} --recipe RECIPE
 update ID --overlap queue --unset public-key-id,build-env-size
 pause ID
 resume ID
@@ -49,6 +51,9 @@ delete ID
 fn what_each_command_sends() {
     let kiln = Kiln::bare();
     let server = FakeServer::start(|asked| match asked.method.as_str() {
+        "GET" if asked.target.ends_with(&format!("/{RECIPE}")) => {
+            Answer::json(200, &json!({"id": RECIPE, "arch": "aarch64"}))
+        }
         "GET" if !asked.target.ends_with(ID) => Answer::json(200, &json!([])),
         "DELETE" => Answer::empty(),
         _ => Answer::json(200, &json!({})),
@@ -118,8 +123,13 @@ fn slips_are_recognised() {
         "create --name n --cron '0 2 * * *'",
         "create --name n --recipe r --cron '0 2 * * *' --overlap allow",
         "create --name n --recipe r --cron '0 2 * * *' --missed-runs-limit 101",
+        "create --name n --recipe r --recipe s --cron '0 2 * * *'",
+        "create --name n --recipe r --cron '0 2 * * *' --image-set compute",
+        "create --name n --recipe r --cron '0 2 * * *' --image-set compute@{n} --image-name x",
+        "create --name n --recipe r --cron '0 2 * * *' --non-voting aarch64",
         "update x",
         "update x --unset name",
+        "update x --image-set compute@{n}",
         "deleteall",
         "run x",
     ] {

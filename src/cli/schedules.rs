@@ -6,6 +6,7 @@ use clap::{
 };
 use kiln_records::{
     Code, Failure,
+    arch::Arch,
     schedule::{MOST_MISSED, MissedRuns, Overlap},
 };
 use reqwest::Method;
@@ -15,7 +16,8 @@ use super::{
     job_options::{BootFiles, BuildSizes, Execution, Verification},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
-    values::{Body, missed_runs, overlap},
+    sets::{limit, limit_of, records},
+    values::{Body, arch, missed_runs, overlap},
 };
 use crate::client::{
     Data, Found,
@@ -59,9 +61,13 @@ pub(super) struct CreateSchedule {
     #[arg(long)]
     name: String,
 
-    /// The recipe to build: id, beginning of an id, or name.
-    #[arg(long, value_name = "ID")]
-    recipe: String,
+    /// The recipe to build: id, beginning of an id, or name. For image sets there may be several, and recipes for several
+    /// architectures may share a name.
+    #[arg(long, value_name = "ID", required = true)]
+    recipe: Vec<String>,
+
+    #[command(flatten)]
+    sets: ImageSets,
 
     /// The time of its runs: minute, hour, day of the month, month and day of the week, as in a crontab.
     #[arg(long, value_name = "LINE")]
@@ -88,9 +94,13 @@ pub(super) struct UpdateSchedule {
     #[arg(long)]
     name: Option<String>,
 
-    /// The recipe to build: id, beginning of an id, or name.
+    /// The recipe to build: id, beginning of an id, or name. For image sets there may be several, and recipes for several
+    /// architectures may share a name.
     #[arg(long, value_name = "ID")]
-    recipe: Option<String>,
+    recipe: Vec<String>,
+
+    #[command(flatten)]
+    sets: ImageSets,
 
     /// The time of its runs; the next run is computed from now.
     #[arg(long, value_name = "LINE")]
@@ -106,6 +116,64 @@ pub(super) struct UpdateSchedule {
     /// Options of jobs to reset to the default, separated by commas.
     #[arg(long, value_name = "OPTION,…", value_delimiter = ',', value_parser = option())]
     unset: Vec<String>,
+}
+
+/// The image sets of a schedule.
+#[derive(Debug, Args)]
+struct ImageSets {
+    /// Make an image set of the recipes in each run. {date}, {time} or n in braces gives each its own version.
+    #[arg(
+        long,
+        value_name = "NAME@VERSION",
+        requires = "recipe",
+        conflicts_with = "image_root_archive_name"
+    )]
+    image_set: Option<String>,
+
+    /// The architectures without which a set is complete all the same.
+    #[arg(long, value_name = "ARCH,…", value_delimiter = ',', value_parser = arch(), requires = "image_set")]
+    non_voting: Vec<Arch>,
+
+    /// How long the job of an architecture may take, for all or as ARCH=SECONDS [default: no limit].
+    #[arg(long, value_name = "SECONDS", value_delimiter = ',', value_parser = limit, requires = "image_set")]
+    time_limit: Vec<(Option<Arch>, u32)>,
+}
+
+impl ImageSets {
+    /// Adds what the runs make: image sets, or images of one recipe.
+    async fn add_to(self, body: Body, recipes: &[String], session: &Session) -> Result<Body, Failure> {
+        let Some(set) = &self.image_set else {
+            return match recipes {
+                [] => Ok(body),
+                [recipe] => Ok(body.set("recipe_id", Some(session.client.find(&RECIPES, recipe).await?.id))),
+                _ => Err(Failure::new(
+                    Code::Usage,
+                    "a schedule builds one recipe, or makes image sets of several",
+                )
+                .hint("give --image-set, or make a schedule for each recipe")),
+            };
+        };
+        let Some((name, version)) = set.split_once('@') else {
+            return Err(Failure::new(Code::Usage, "image sets have a name and a version")
+                .hint(format!("write `{set}@{{date}}`")));
+        };
+        let mut list = Vec::new();
+        for recipe in recipes {
+            for record in records(session, &RECIPES, recipe).await? {
+                let arch = record.text("arch").unwrap_or_default();
+                let entry = Body::default()
+                    .set("recipe_id", record.text("id"))
+                    .set("required", Some(!self.non_voting.iter().any(|of| of.name() == arch)))
+                    .set("time_limit_s", limit_of(&self.time_limit, arch));
+                list.push(entry.into_value());
+            }
+        }
+        let sets = Body::default()
+            .set("name", Some(name))
+            .set("version", Some(version))
+            .set("recipes", Some(list));
+        Ok(body.set("image_set", Some(sets.into_value())))
+    }
 }
 
 /// The options of a schedule's jobs.
@@ -179,26 +247,21 @@ impl SchedulesCommand {
             Self::List(list) => session.show_list(&SCHEDULES, client.list(&SCHEDULES, &list.into()).await?),
             Self::Describe(which) => session.show(&describe(session, &SCHEDULES, &which.id).await?),
             Self::Create(schedule) => {
-                let recipe = client.find(&RECIPES, &schedule.recipe).await?;
                 let body = Body::default()
                     .set("name", Some(schedule.name))
-                    .set("recipe_id", Some(recipe.id))
                     .set("cron", Some(schedule.cron))
                     .set("timezone", schedule.timezone)
                     .set("paused", schedule.paused.then_some(true));
+                let body = schedule.sets.add_to(body, &schedule.recipe, session).await?;
                 let body = schedule.jobs.add_to(body, session).await?;
                 create(session, &SCHEDULES, &body.into_value()).await
             }
             Self::Update(change) => {
-                let recipe = match &change.recipe {
-                    Some(recipe) => Some(client.find(&RECIPES, recipe).await?.id),
-                    None => None,
-                };
                 let body = Body::default()
                     .set("name", change.name)
-                    .set("recipe_id", recipe)
                     .set("cron", change.cron)
                     .set("timezone", change.timezone);
+                let body = change.sets.add_to(body, &change.recipe, session).await?;
                 let mut body = change.jobs.add_to(body, session).await?;
                 for option in &change.unset {
                     body = body.set(&option.replace('-', "_"), Some(Value::Null));
@@ -275,7 +338,7 @@ fn not_made(found: &Found, run: &Data) -> Failure {
     let why = run.text("why").unwrap_or("the server does not say why");
     Failure::new(
         Code::RunFailed,
-        format!("{} made no job: {why}", called(&SCHEDULES, found)),
+        format!("{} made nothing: {why}", called(&SCHEDULES, found)),
     )
     .hint(format!("`kiln schedules describe {}` shows what it is told", found.id))
 }

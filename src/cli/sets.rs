@@ -138,7 +138,8 @@ pub(super) struct Rebuild {
     failed: bool,
 }
 
-fn limit(text: &str) -> Result<(Option<Arch>, u32), String> {
+/// Reads `SECONDS` or `ARCH=SECONDS`.
+pub(super) fn limit(text: &str) -> Result<(Option<Arch>, u32), String> {
     let (arch, seconds) = match text.split_once('=') {
         Some((arch, seconds)) => (Some(arch.parse::<Arch>().map_err(|error| error.to_string())?), seconds),
         None => (None, text),
@@ -394,22 +395,28 @@ impl AddArch {
 impl Sources {
     /// The entry of an architecture in a request.
     fn entry(&self, arch: &str, source: &str, id: &str, required: bool) -> Value {
-        let own = self
-            .time_limit
-            .iter()
-            .find(|(of, _)| of.is_some_and(|of| of.name() == arch));
-        let limit = own.or_else(|| self.time_limit.iter().find(|(of, _)| of.is_none()));
         Body::default()
             .set("arch", Some(arch))
             .set(source, Some(id))
             .set("required", Some(required))
-            .set("time_limit_s", limit.map(|(_, seconds)| *seconds))
+            .set("time_limit_s", limit_of(&self.time_limit, arch))
             .into_value()
     }
 }
 
+/// The limit of an architecture: its own, or the one for all.
+pub(super) fn limit_of(limits: &[(Option<Arch>, u32)], arch: &str) -> Option<u32> {
+    let own = limits.iter().find(|(of, _)| of.is_some_and(|of| of.name() == arch));
+    let limit = own.or_else(|| limits.iter().find(|(of, _)| of.is_none()));
+    limit.map(|(_, seconds)| *seconds)
+}
+
 /// The records that a user names: one by its id, or all of a name, which several architectures share.
-async fn records(session: &Session, collection: &'static Collection, given: &str) -> Result<Vec<Data>, Failure> {
+pub(super) async fn records(
+    session: &Session,
+    collection: &'static Collection,
+    given: &str,
+) -> Result<Vec<Data>, Failure> {
     let named = of_name(session, collection, given).await?;
     if !named.is_empty() {
         return Ok(named);

@@ -289,6 +289,7 @@ pub static RUNS: Collection = Collection {
         ("DUE (UTC)", "due"),
         ("OUTCOME", "outcome"),
         ("JOB", "job_id"),
+        ("SET", "set_id"),
         ("WHY", "why"),
     ],
 };

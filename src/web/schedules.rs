@@ -99,6 +99,7 @@ fn tick_words(tick: &Tick) -> Markup {
     html! {
         (badge(class, tick.outcome.name())) " " (when(tick.due))
         @if let Some(job) = tick.job_id { " " a href={ "/ui/jobs/" (job) } { "job " (short(job)) } }
+        @if let Some(set) = tick.set_id { " image set " (short(set)) }
         @if let Some(why) = &tick.why { div.dim { (cut(why, 160)) } }
     }
 }
@@ -111,7 +112,15 @@ pub(super) async fn page(
     let store = &web.api.store;
     let schedule = store.get_schedule(id).await?.ok_or_else(Problem::not_found)?.record;
     let ticks = store.ticks(id, HISTORY).await?;
-    let recipe = Collection::<Recipe>::get(&**store, Side::Live, schedule.recipe_id).await?;
+    let mut recipes = Vec::new();
+    let of_set = schedule.image_set.iter().flat_map(|set| &set.recipes);
+    for id in schedule
+        .recipe_id
+        .into_iter()
+        .chain(of_set.map(|recipe| recipe.recipe_id))
+    {
+        recipes.push((id, Collection::<Recipe>::get(&**store, Side::Live, id).await?));
+    }
     let preview = Preview::of(&schedule.cron, &schedule.timezone);
     let action = |what: &str, words: &str| {
         html! {
@@ -130,11 +139,14 @@ pub(super) async fn page(
             }
         }
         dl.facts {
-            dt { "Recipe" } dd { @match &recipe {
-                Some(stored) => a href={ "/ui/recipes/" (schedule.recipe_id) } { (name(&stored.record.name)) " (" (stored.record.arch.name()) ")" },
-                None => strong.bad { "deleted: its runs fail" },
-            } }
-            dt { "Image" } dd { (name(&schedule.image_root_archive_name)) }
+            @for (id, recipe) in &recipes {
+                dt { "Recipe" } dd { @match recipe {
+                    Some(stored) => a href={ "/ui/recipes/" (id) } { (name(&stored.record.name)) " (" (stored.record.arch.name()) ")" },
+                    None => strong.bad { "deleted: its runs fail" },
+                } }
+            }
+            @if let Some(names) = &schedule.image_root_archive_name { dt { "Image" } dd { (name(names)) } }
+            @if let Some(set) = &schedule.image_set { dt { "Image set" } dd { (name(&set.name)) "@" (name(&set.version)) } }
             dt { "Times" } dd { code { (cut(&schedule.cron, 200)) } " " (cut(&schedule.timezone, 60)) " " span.dim { (shown(&preview.words)) } }
             @if !schedule.paused { dt { "Next runs" } dd { ol.plain { @for run in &preview.runs { li { (run) } } } } }
             dt { "Missed runs" } dd { (schedule.missed_runs.name()) }

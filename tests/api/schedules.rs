@@ -102,7 +102,7 @@ async fn what_is_wrong_is_said_by_field() {
         }
     }
     let errors = api.post(PATH, json!({"x": 1})).await.errors();
-    for member in ["name", "recipe_id", "cron"] {
+    for member in ["name", "cron"] {
         assert_eq!(errors[member], json!(["Missing data for required field."]));
     }
     for member in ["recipe_id", "public_key_id"] {
@@ -127,6 +127,129 @@ async fn what_is_wrong_is_said_by_field() {
         .await
         .problem(404);
     api.get(&format!("{PATH}/{id}/history?limit=0")).await.problem(400);
+}
+
+#[tokio::test]
+async fn image_sets_are_made_of_recipes_for_several_architectures() {
+    let api = server();
+    let mut recipes = Vec::new();
+    for arch in ["x86_64", "aarch64", "aarch64"] {
+        recipes.push(id_of(&api.recipe(json!({"arch": arch})).await));
+    }
+    let set = unique("compute");
+    let sets = |members: Value| {
+        let mut sets = json!({"name": set, "version": "{date}.{n}", "recipes": [
+            {"recipe_id": recipes[0]},
+            {"recipe_id": recipes[1], "required": false, "time_limit_s": 60},
+        ]});
+        crate::api::server::merge(&mut sets, &members);
+        sets
+    };
+    let name = unique("nightly");
+    let body = json!({"name": name, "cron": "0 2 * * *", "timezone": "Europe/Berlin", "image_set": sets(json!({}))});
+    for (member, value, path, words) in [
+        ("image_set", Value::Null, "/image_set/0", "may not be null"),
+        (
+            "recipe_id",
+            json!(recipes[0]),
+            "/recipe_id/0",
+            "Either `recipe_id` or `image_set`",
+        ),
+        (
+            "image_root_archive_name",
+            json!("n"),
+            "/image_root_archive_name/0",
+            "makes image sets",
+        ),
+        (
+            "image_set",
+            sets(json!({"version": "24.11"})),
+            "/image_set/version/0",
+            "a version of its own",
+        ),
+        (
+            "image_set",
+            sets(json!({"version": "{arch}"})),
+            "/image_set/version/0",
+            "no placeholder {arch}",
+        ),
+        ("image_set", sets(json!({"name": "a b"})), "/image_set/name/0", ""),
+        (
+            "image_set",
+            sets(json!({"recipes": []})),
+            "/image_set/recipes/0",
+            "has to be required",
+        ),
+        (
+            "image_set",
+            sets(json!({"recipes": [{"recipe_id": recipes[1], "required": false}]})),
+            "/image_set/recipes/0",
+            "has to be required",
+        ),
+        (
+            "image_set",
+            sets(json!({"recipes": [{"recipe_id": recipes[1]}, {"recipe_id": recipes[2]}]})),
+            "/image_set/recipes/1/recipe_id/0",
+            "Another recipe is for aarch64",
+        ),
+    ] {
+        let mut wrong = body.clone();
+        wrong[member] = value;
+        let errors = api.post(PATH, wrong).await.errors();
+        let why = errors
+            .pointer(path)
+            .and_then(Value::as_str)
+            .unwrap_or_else(|| panic!("{path}: {errors}"));
+        assert!(why.contains(words), "{path}: {errors}");
+    }
+    let mut unknown = body.clone();
+    unknown["image_set"] = sets(json!({"recipes": [{"recipe_id": NOBODY}]}));
+    api.post(PATH, unknown).await.problem(400);
+
+    let made = api.make(PATH, body).await;
+    assert_eq!(
+        (&made["recipe_id"], &made["image_root_archive_name"]),
+        (&Value::Null, &Value::Null)
+    );
+    let path = format!("{PATH}/{}", id_of(&made));
+    for wrong in [
+        json!({"recipe_id": recipes[0]}),
+        json!({"image_root_archive_name": "n"}),
+    ] {
+        api.patch(&path, wrong).await.errors();
+    }
+    let one = schedule(&api, json!({})).await;
+    let of_one = format!("{PATH}/{}", id_of(&one));
+    let errors = api.patch(&of_one, json!({"image_set": sets(json!({}))})).await.errors();
+    assert!(
+        errors["image_set"][0].as_str().unwrap().contains("builds one recipe"),
+        "{errors}"
+    );
+
+    let run = api.post(&format!("{path}/run"), Value::Null).await.is(201).json();
+    assert_eq!((&run["outcome"], &run["job_id"]), (&json!("made"), &Value::Null));
+    let made_set = api
+        .read(&format!("/kiln/v1/sets/{}", run["set_id"].as_str().unwrap()))
+        .await;
+    let arches: Vec<_> = made_set["arches"].as_array().unwrap().iter().collect();
+    let facts: Vec<_> = arches
+        .iter()
+        .map(|arch| json!([arch["arch"], arch["required"], arch["time_limit_s"]]))
+        .collect();
+    assert_eq!(json!(facts), json!([["x86_64", true, null], ["aarch64", false, 60]]));
+    let job = api
+        .read(&format!("/v3/jobs/{}", arches[1]["jobs"][0].as_str().unwrap()))
+        .await;
+    assert_eq!(job["arch"], "aarch64");
+    let image = job["image_root_archive_name"].as_str().unwrap();
+    assert!(
+        image.starts_with(&format!("{set}-20")) && image.ends_with(".1.aarch64"),
+        "{image}"
+    );
+
+    let changed = sets(json!({"version": "next-{n}"}));
+    let answer = api.patch(&path, json!({ "image_set": changed })).await.is(200).json();
+    assert_eq!(answer["image_set"]["version"], "next-{n}");
 }
 
 #[tokio::test]

@@ -27,10 +27,11 @@ fn schedule(name: &str, next_run: Option<i64>) -> Schedule {
         id: ScheduleId::new(),
         created: Moment::from_micros(1_700_000_000_123_456),
         name: name.to_owned(),
-        recipe_id: RecipeId::new(),
+        recipe_id: Some(RecipeId::new()),
         cron: "0 2 * * *".to_owned(),
         timezone: "Europe/Berlin".to_owned(),
-        image_root_archive_name: "nightly-{date}".to_owned(),
+        image_root_archive_name: Some("nightly-{date}".to_owned()),
+        image_set: None,
         public_key_id: None,
         options: JobOptions {
             job_mem_size: Some(3),
@@ -55,6 +56,7 @@ fn tick(schedule: &Schedule, due: i64, outcome: Outcome) -> Tick {
         number: 1,
         outcome,
         job_id: Some(JobId::new()),
+        set_id: None,
         why: None,
     }
 }

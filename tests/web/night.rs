@@ -8,7 +8,10 @@ use kiln::{
     orchestrate::runner::{Runner, Runners, server_id},
     store::{SharedStore, open},
 };
-use kiln_records::{Image, Job, JobId, LogLine, LogStream, Moment, Recipe, Run, Schedule, ServerId, Step};
+use kiln_records::{
+    Image, Job, JobId, LogLine, LogStream, Moment, Recipe, Run, Schedule, ScheduleId, ServerId, Step,
+    schedule::{ScheduledRecipe, ScheduledSet},
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -78,6 +81,25 @@ impl Night {
             "next_run": Moment::now().plus(Duration::from_hours(5)), "last_run": null, "runs": 0,
         }))
         .unwrap();
+        self.store.insert_schedule(&schedule).await.unwrap();
+        schedule
+    }
+
+    /// A schedule that makes image sets of these recipes.
+    pub async fn schedule_of_sets(&self, name: &str, recipes: &[&Recipe]) -> Schedule {
+        let mut schedule = self.schedule(name, recipes[0]).await;
+        schedule.id = ScheduleId::new();
+        (schedule.recipe_id, schedule.image_root_archive_name) = (None, None);
+        let recipes = recipes.iter().map(|recipe| ScheduledRecipe {
+            recipe_id: recipe.id,
+            required: true,
+            time_limit_s: None,
+        });
+        schedule.image_set = Some(ScheduledSet {
+            name: "compute".to_owned(),
+            version: "{date}".to_owned(),
+            recipes: recipes.collect(),
+        });
         self.store.insert_schedule(&schedule).await.unwrap();
         schedule
     }

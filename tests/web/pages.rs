@@ -47,7 +47,7 @@ async fn bad_night(night: &Night) -> Records {
     night.image("compute-2026.11", "x86_64", true).await;
     night.image("compute-2026.11", "aarch64", false).await;
     night.image(HOSTILE, "x86_64", true).await;
-    let schedule = night.schedule("nightly compute", &native).await;
+    let schedule = night.schedule_of_sets("nightly compute", &[&native, &foreign]).await;
     let steps = |build: u64| {
         json!([
             { "step": "prepare", "wall_ms": 900, "cpu_ms": 400 }, { "step": "fetch", "wall_ms": 1200, "cpu_ms": 300 },

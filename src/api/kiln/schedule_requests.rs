@@ -9,8 +9,9 @@ use utoipa::openapi::{
 };
 use uuid::Uuid;
 
+use super::set_requests::{SetName, TimeLimit};
 use crate::api::{
-    fields::{Field, Flatten, Name, Nullable, Parsed, body, checked, error, members, string, text, texts},
+    fields::{Field, Flatten, List, Name, Nullable, Parsed, body, checked, error, members, string, text, texts},
     job_options::ScheduledJobOptions,
 };
 
@@ -19,8 +20,10 @@ body! {
     pub(super) struct ScheduleCreate {
         /// Its name.
         name: Name,
-        /// The recipe to build.
-        recipe_id: Uuid,
+        /// The recipe to build. Either this or `image_set` has to be given.
+        recipe_id: Option<Uuid>,
+        /// The image sets that its runs make.
+        image_set: Option<ScheduledSetFields>,
         /// The time of its runs: minute, hour, day of the month, month, day of the week.
         cron: Cron,
         settings: Flatten<Settings>,
@@ -32,8 +35,10 @@ body! {
     pub(super) struct ScheduleUpdate with at least 1 member {
         /// Its name.
         name: Option<Name>,
-        /// The recipe to build.
+        /// The recipe to build. A schedule that makes image sets has none.
         recipe_id: Option<Uuid>,
+        /// The image sets that its runs make. A schedule that builds one recipe has none.
+        image_set: Option<ScheduledSetFields>,
         /// The time of its runs.
         cron: Option<Cron>,
         settings: Flatten<Settings>,
@@ -46,7 +51,8 @@ members! {
         /// The time zone of `cron`; the default for a new schedule is UTC.
         timezone: Option<ZoneName>,
         /// The names of the resulting images, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
-        /// The default for a new schedule is `name`.
+        /// The default for a new schedule is `name`. A schedule that makes image sets has none: their images are called
+        /// `NAME-VERSION.ARCH`.
         image_root_archive_name: Option<ImageNames>,
         /// The public key of its jobs.
         public_key_id: Nullable<Uuid>,
@@ -62,7 +68,34 @@ members! {
     }
 }
 
+body! {
+    /// The image sets of a schedule, one for each run.
+    pub(super) struct ScheduledSetFields {
+        /// Their name.
+        name: SetName,
+        /// Their versions, with at least one of the placeholders `{date}`, `{time}` and `{n}`.
+        version: SetVersions,
+        /// The recipes to build, each for another architecture.
+        recipes: List<ScheduledRecipeFields>,
+    }
+}
+
+body! {
+    /// A recipe of scheduled image sets.
+    pub(super) struct ScheduledRecipeFields {
+        /// The recipe.
+        recipe_id: Uuid,
+        /// Whether a set is incomplete without its architecture; the default is true.
+        required: Option<bool>,
+        /// How long an attempt of its job may take from its launch, in seconds; the default is no limit.
+        time_limit_s: Option<TimeLimit>,
+    }
+}
+
 texts! {
+    /// Versions of image sets, with placeholders; what comes of them is seen later.
+    pub(super) SetVersions = |value| checked(value, |_| Ok(())),
+        string().min_length(Some(1)).examples(["{date}"]);
     /// Five fields; what they may hold is in docs/schedules.md.
     pub(super) Cron = cron,
         string().max_length(Some(256)).pattern(Some(r"^\s*\S+(\s+\S+){4}\s*$")).examples(["0 2 * * *"]);

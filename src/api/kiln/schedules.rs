@@ -77,7 +77,7 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<Schedule>) -> R
 #[utoipa::path(post, path = "/schedules", tag = "schedules", request_body = ScheduleCreate,
     responses((status = 201, body = ScheduleDetails)))]
 pub(super) async fn create(State(api): State<Api>, body: RawBody) -> Answer<(StatusCode, Json<ScheduleDetails>)> {
-    let mut schedule = Schedule::from(body.read::<ScheduleCreate>()?);
+    let mut schedule = Schedule::try_from(body.read::<ScheduleCreate>()?)?;
     settle(&api, &mut schedule, None).await?;
     api.store.insert_schedule(&schedule).await?;
     api.schedule_changed.notify_one();
@@ -178,7 +178,7 @@ async fn change(api: &Api, mut current: Stored<Schedule>, update: &ScheduleUpdat
     let id = current.record.id;
     for _ in 0..TRIES {
         let mut schedule = current.record.clone();
-        update.apply(&mut schedule);
+        update.apply(&mut schedule)?;
         settle(api, &mut schedule, Some(&current.record)).await?;
         match api.store.replace_schedule(&schedule, current.revision, &[]).await {
             Ok(()) => {

@@ -1,7 +1,7 @@
 //! Decides which runs of a schedule are due, and when it is due next. Pure: no I/O.
 
 use kiln_records::{
-    JobId, Moment, Schedule,
+    JobId, Moment, Schedule, SetId,
     schedule::{MissedRuns, Outcome, Tick, Timing},
 };
 
@@ -48,7 +48,8 @@ pub(super) fn claim(schedule: &Schedule, timing: &Timing, now: Moment) -> Option
             fired: now,
             number: next.runs,
             outcome: Outcome::Waiting,
-            job_id: Some(JobId::new()),
+            job_id: schedule.image_set.is_none().then(JobId::new),
+            set_id: schedule.image_set.is_some().then(SetId::new),
             why: None,
         }
     };
@@ -85,6 +86,7 @@ pub(super) fn unreadable(schedule: &Schedule, why: &str, now: Moment) -> Claim {
         number: next.runs,
         outcome: Outcome::Waiting,
         job_id: None,
+        set_id: None,
         why: None,
     };
     next.next_run = None;

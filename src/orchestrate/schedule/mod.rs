@@ -1,35 +1,35 @@
-//! Makes the jobs of schedules when they are due. It reads and writes rows of the store; the `Asker` that makes the
-//! jobs also touches S3.
+//! Makes the jobs and image sets of schedules when they are due. It reads and writes rows of the store; the `Asker` that
+//! makes the jobs also touches S3.
 //!
 //! [`Scheduler::pass_once`] acts on rows, not on remembered events, in two steps:
 //!
 //! 1. For each schedule that is due, the ticks up to now and the next run are stored together, unless another writer
-//!    has changed the schedule meanwhile. From here on each tick has the id of its job.
-//! 2. Each open tick is carried on: it waits, is skipped, or its job is made, under that id.
+//!    has changed the schedule meanwhile. From here on each tick has the id of its job or set.
+//! 2. Each open tick is carried on: it waits, is skipped, or its job or set is made, under that id.
 //!
 //! It is right when run twice, by two servers at the same time, and after a crash at any line: a tick exists once,
-//! since schedule and time are its key, and a job is made once, since its id is the tick's.
+//! since schedule and time are its key, and a job or set is made once, since its id is the tick's.
 //!
 //! A clock that jumps forward leaves missed runs; a clock that is set back makes nothing twice.
 
 mod due;
 mod overlap;
+mod work;
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use kiln_records::{
-    Code, Failure, JobId, JobStatus, JobType, Moment, Recipe, Schedule, ScheduleId,
-    schedule::{Outcome, Tick, Timing, image_name},
+    Failure, JobId, Moment, Schedule, ScheduleId, SetId,
+    schedule::{Outcome, Tick, Timing, Work},
 };
 use tokio::sync::Notify;
 
-use super::{
-    ask::{Ask, Asker, NewJob},
-    job_span,
+use super::ask::Asker;
+use crate::{
+    metrics,
+    store::{SharedStore, StoreError, Stored},
 };
-use crate::metrics;
-use crate::store::{Collection, SharedStore, Side, StoreError, Stored};
 
 /// The longest time between two passes: another server may have made a schedule, and the clock may have been set.
 const MOST_SLEEP: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ const WHILE_WAITING: Duration = Duration::from_secs(5);
 /// The number of schedules read at once.
 const PAGE: u32 = 100;
 
-/// How long to keep trying to make a job while the database or S3 does not answer.
+/// How long to keep trying to make a job or set while the database or S3 does not answer.
 const TRIED_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// How often to try a change again when another writer was faster.
@@ -149,12 +149,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Makes a job of a schedule now, whether or not the schedule is paused and whichever of its other jobs are
+    /// Makes a job or set of a schedule now, whether or not the schedule is paused and whichever of its other jobs are
     /// running. `None` when there is no such schedule.
     ///
     /// # Errors
     ///
-    /// When the store does not answer. If the job could not be made, the tick says so.
+    /// When the store does not answer. If the job or set could not be made, the tick says so.
     pub async fn run_now(&self, id: ScheduleId, now: Moment) -> Result<Option<Tick>, Failure> {
         for _ in 0..TRIES {
             let Some(stored) = self.store().get_schedule(id).await? else {
@@ -174,7 +174,8 @@ impl Scheduler {
                 fired: due,
                 number: schedule.runs,
                 outcome: Outcome::Making,
-                job_id: Some(JobId::new()),
+                job_id: schedule.image_set.is_none().then(JobId::new),
+                set_id: schedule.image_set.is_some().then(SetId::new),
                 why: None,
             };
             let claimed = self
@@ -224,24 +225,22 @@ impl Scheduler {
                 Outcome::Making => self.make(&schedule, tick, now).await?,
                 _ => tick,
             };
-            match (tick.outcome, tick.job_id) {
+            match (tick.outcome, tick.work()) {
                 (Outcome::Waiting, _) => waiting.push(tick),
-                (Outcome::Made, Some(job)) if self.has_ended(job).await => {
+                (Outcome::Made, Some(work)) if self.is_over(work).await => {
                     self.store().settle_tick(&tick.now(Outcome::Ended)).await?;
                 }
-                (Outcome::Making | Outcome::Made, Some(job)) => unfinished.push(job),
+                (Outcome::Making | Outcome::Made, Some(work)) => unfinished.push(work),
                 _ => {}
             }
         }
         let verdict = overlap::decide(schedule.overlap, &waiting, &unfinished);
-        for job in verdict.cancel {
-            if let Err(failure) = self.cancel(job).await {
-                job_span(job).in_scope(|| {
-                    tracing::warn!(
-                        schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
-                        "the job to replace was not cancelled: {failure}"
-                    );
-                });
+        for work in verdict.cancel {
+            if let Err(failure) = self.cancel(work).await {
+                tracing::warn!(
+                    schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
+                    "the {work} was not cancelled, which is to be replaced: {failure}"
+                );
             }
         }
         for tick in verdict.ticks {
@@ -256,24 +255,18 @@ impl Scheduler {
         Ok(!waiting.is_empty())
     }
 
-    /// Makes the job of a tick, and notes the outcome.
+    /// Makes the job or set of a tick, and notes the outcome.
     async fn make(&self, schedule: &Schedule, tick: Tick, now: Moment) -> Result<Tick, Failure> {
-        let Some(job) = tick.job_id else { return Ok(tick) };
-        let made = match self.request(schedule, &tick).await {
-            Ok(new) => self.make_once(job, new, format!("schedule {}", schedule.name)).await,
-            Err(failure) => Err(failure),
-        };
-        let tick = match made {
+        let Some(work) = tick.work() else { return Ok(tick) };
+        let tick = match self.make_work(schedule, &tick, work).await {
             Ok(()) => tick.now(Outcome::Made),
             Err(failure) => {
                 let tried = now.micros().saturating_sub(tick.fired.micros());
                 let is_worth_it = failure.code.is_of_the_place() && i128::from(tried) < TRIED_FOR.as_micros();
-                job_span(job).in_scope(|| {
-                    tracing::warn!(
-                        schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
-                        "a job was not created: {failure}"
-                    );
-                });
+                tracing::warn!(
+                    schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
+                    "the {work} was not created: {failure}"
+                );
                 if is_worth_it {
                     tick.waiting(failure.detail)
                 } else {
@@ -287,87 +280,17 @@ impl Scheduler {
         Ok(tick)
     }
 
-    /// The request that the schedule's user would make by hand.
-    async fn request(&self, schedule: &Schedule, tick: &Tick) -> Result<NewJob, Failure> {
-        let unusable = |why: String| Failure::new(Code::ScheduleUnusable, why);
-        let timing = Timing::parse(&schedule.cron, &schedule.timezone).map_err(unusable)?;
-        let recipe = Collection::<Recipe>::get(&**self.store(), Side::Live, schedule.recipe_id).await?;
-        let recipe =
-            recipe.ok_or_else(|| unusable(format!("There is no recipe with the id {}.", schedule.recipe_id)))?;
-        let facts = image_name::Facts {
-            due: &timing.local(tick.due),
-            recipe: &recipe.record.name,
-            arch: recipe.record.arch,
-            number: tick.number,
-        };
-        Ok(NewJob {
-            job_type: JobType::Create,
-            artifact_id: schedule.recipe_id.into(),
-            public_key_id: schedule.public_key_id,
-            image_root_archive_name: image_name::expand(&schedule.image_root_archive_name, &facts).map_err(unusable)?,
-            enable_debug: false,
-            shells: Vec::new(),
-            changes: Vec::new(),
-            options: schedule.options.clone(),
+    /// Whether a run's work has ended, as far as that can be known now.
+    async fn is_over(&self, work: Work) -> bool {
+        self.has_ended(work).await.unwrap_or_else(|error| {
+            let failure = Failure::from(error);
+            tracing::warn!(
+                code = failure.code.name(),
+                hint = failure.hint,
+                "it is unknown whether the {work} has ended: {failure}"
+            );
+            false
         })
-    }
-
-    /// Makes the job with this id, unless it already exists.
-    async fn make_once(&self, id: JobId, new: NewJob, who: String) -> Result<(), Failure> {
-        if self.store().get_job(id).await?.is_some() {
-            return Ok(());
-        }
-        let asked = self.asker.ask(id, Ask::New(Box::new(new)), Some(who));
-        match Box::pin(asked).await {
-            Ok(_) => Ok(()),
-            // Another server was faster.
-            Err(_) if self.store().get_job(id).await?.is_some() => Ok(()),
-            Err(refusal) => Err(refusal.into()),
-        }
-    }
-
-    /// Cancels the job, if there is one. The job need not have ended when this returns.
-    async fn cancel(&self, id: JobId) -> Result<(), Failure> {
-        if let Some(orchestrator) = &self.asker.orchestrator {
-            // A job that has ended or does not exist need not be cancelled.
-            let _ = orchestrator
-                .cancel(
-                    id,
-                    Failure::new(Code::Cancelled, "a later run of its schedule takes its place"),
-                )
-                .await;
-            return Ok(());
-        }
-        // Another program carries the job out, and sees the change in its record.
-        while let Some(stored) = self.store().get_job(id).await? {
-            let mut job = stored.record;
-            if job.status.is_final() {
-                break;
-            }
-            job.status = JobStatus::Error;
-            if unless_stale(self.store().replace_job(&job, stored.revision).await)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    async fn has_ended(&self, job: JobId) -> bool {
-        match self.store().get_job(job).await {
-            // A deleted job has ended.
-            Ok(stored) => stored.is_none_or(|stored| stored.record.status.is_final()),
-            Err(error) => {
-                let failure = Failure::from(error);
-                job_span(job).in_scope(|| {
-                    tracing::warn!(
-                        code = failure.code.name(),
-                        hint = failure.hint,
-                        "it is unknown whether a job has ended: {failure}"
-                    );
-                });
-                false
-            }
-        }
     }
 }
 

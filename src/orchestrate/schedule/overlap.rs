@@ -1,10 +1,7 @@
 //! Decides what happens to waiting runs while earlier ones have not ended. Pure: no I/O.
 
 use super::due::is_missed;
-use kiln_records::{
-    JobId,
-    schedule::{Outcome, Overlap, Tick},
-};
+use kiln_records::schedule::{Outcome, Overlap, Tick, Work};
 
 /// The most runs of one schedule that may wait.
 const MOST_WAITING: usize = 100;
@@ -14,14 +11,14 @@ const MOST_WAITING: usize = 100;
 pub(super) struct Verdict {
     /// Ticks that change.
     pub(super) ticks: Vec<Tick>,
-    /// Jobs to cancel.
-    pub(super) cancel: Vec<JobId>,
+    /// What is to be cancelled.
+    pub(super) cancel: Vec<Work>,
 }
 
-/// Decides about the waiting runs of a schedule, in their order. `unfinished` are the jobs of earlier runs.
+/// Decides about the waiting runs of a schedule, in their order. `unfinished` is the work of earlier runs.
 ///
 /// Runs that are made up for always wait for each other: the purpose of keeping them is to run them all.
-pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -> Verdict {
+pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[Work]) -> Verdict {
     let mut verdict = Verdict::default();
     // The last run that was on time takes the place of all before it.
     let replacing = match overlap {
@@ -36,8 +33,8 @@ pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -
     for (index, tick) in waiting.iter().enumerate() {
         let next = if replacing.is_some_and(|last| index < last) {
             tick.clone().skipped("A later run took its place.")
-        } else if let Some(job) = busy {
-            let why = format!("The job {job} of an earlier run has not ended.");
+        } else if let Some(work) = busy {
+            let why = format!("The {work} of an earlier run has not ended.");
             if overlap == Overlap::Forbid && !is_missed(tick) {
                 tick.clone().skipped(why)
             } else if places == 0 {
@@ -48,7 +45,7 @@ pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -
                 tick.clone().waiting(why)
             }
         } else {
-            busy = tick.job_id;
+            busy = tick.work();
             tick.clone().now(Outcome::Making)
         };
         if next != *tick {
@@ -61,7 +58,7 @@ pub(super) fn decide(overlap: Overlap, waiting: &[Tick], unfinished: &[JobId]) -
 #[cfg(test)]
 mod tests {
     use Outcome::{Making, Skipped, Waiting};
-    use kiln_records::Moment;
+    use kiln_records::{JobId, Moment};
 
     use super::*;
     use crate::orchestrate::schedule::tests::{moment, schedule};
@@ -79,6 +76,7 @@ mod tests {
                 number,
                 outcome: Waiting,
                 job_id: Some(JobId::new()),
+                set_id: None,
                 why: None,
             }
         });
@@ -88,7 +86,7 @@ mod tests {
     /// The outcome of each run, and whether the unfinished job is cancelled.
     fn decided(overlap: Overlap, missed: &[bool], is_busy: bool) -> (Vec<Outcome>, bool) {
         let mut ticks = waiting(missed);
-        let unfinished: Vec<JobId> = is_busy.then(JobId::new).into_iter().collect();
+        let unfinished: Vec<Work> = is_busy.then(|| Work::Job(JobId::new())).into_iter().collect();
         let verdict = decide(overlap, &ticks, &unfinished);
         for changed in verdict.ticks {
             let tick = ticks.iter_mut().find(|tick| tick.due == changed.due).unwrap();
@@ -130,7 +128,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_and_a_second_look_changes_nothing() {
         let ticks = waiting(&[false; MOST_WAITING + 2]);
-        let busy = [JobId::new()];
+        let busy = [Work::Job(JobId::new())];
         let verdict = decide(Overlap::Queue, &ticks, &busy);
         let skipped = verdict.ticks.iter().filter(|tick| tick.outcome == Skipped).count();
         assert_eq!((verdict.ticks.len(), skipped), (MOST_WAITING + 2, 2));

@@ -3,17 +3,17 @@
 
 use super::*;
 use kiln_records::{
-    Job, Link, LinuxDistribution, RecipeId, RecipeType,
+    Job, JobStatus, Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
     arch::Arch,
     job::JobOptions,
-    schedule::{MissedRuns, Overlap},
+    schedule::{MissedRuns, Overlap, ScheduledRecipe, ScheduledSet},
 };
 use kiln_s3::EmbeddedS3;
 
 use crate::{
     config::JobSettings,
     orchestrate::tests::s3_proxy::{Fault, proxy},
-    store::{self, Query},
+    store::{self, Collection, Query, Side},
 };
 
 pub(super) fn moment(text: &str) -> Moment {
@@ -26,10 +26,11 @@ pub(super) fn schedule(cron: &str, next: &str) -> Schedule {
         id: ScheduleId::new(),
         created: moment("2026-01-01T00:00:00Z"),
         name: "s".to_owned(),
-        recipe_id: RecipeId::new(),
+        recipe_id: Some(RecipeId::new()),
         cron: cron.to_owned(),
         timezone: "Europe/Berlin".to_owned(),
-        image_root_archive_name: "{recipe}-{date}-{time}-{n}".to_owned(),
+        image_root_archive_name: Some("{recipe}-{date}-{time}-{n}".to_owned()),
+        image_set: None,
         public_key_id: None,
         options: JobOptions::default(),
         missed_runs: MissedRuns::Once,
@@ -40,6 +41,30 @@ pub(super) fn schedule(cron: &str, next: &str) -> Schedule {
         last_run: None,
         runs: 0,
     }
+}
+
+/// A schedule that makes image sets of this version, of one recipe.
+fn sets(cron: &str, next: &str, version: &str) -> Schedule {
+    Schedule {
+        recipe_id: None,
+        image_root_archive_name: None,
+        image_set: Some(ScheduledSet {
+            name: "compute".to_owned(),
+            version: version.to_owned(),
+            recipes: vec![ScheduledRecipe {
+                recipe_id: RecipeId::new(),
+                required: true,
+                time_limit_s: Some(60),
+            }],
+        }),
+        ..schedule(cron, next)
+    }
+}
+
+/// The first recipe of a schedule.
+fn recipe_of(schedule: &Schedule) -> RecipeId {
+    let of_set = schedule.image_set.as_ref().map(|set| set.recipes[0].recipe_id);
+    schedule.recipe_id.or(of_set).unwrap()
 }
 
 struct Site {
@@ -67,7 +92,7 @@ impl Site {
         let bucket = artifacts.recipes_bucket();
         let etag = artifacts.put_bytes(bucket, "r", "a/b", "archive").await.unwrap();
         let recipe = Recipe {
-            id: schedule.recipe_id,
+            id: recipe_of(&schedule),
             created: schedule.created,
             link: Some(Link::s3(bucket, "r", &etag)),
             recipe_type: RecipeType::KiwiNg,
@@ -153,7 +178,7 @@ impl Site {
 
     /// Removes the recipe's link to its archive.
     async fn unlink_recipe(&self) {
-        let recipe = self.schedule().await.recipe_id;
+        let recipe = recipe_of(&self.schedule().await);
         let stored = Collection::<Recipe>::get(&*self.store, Side::Live, recipe).await;
         let Stored {
             mut record, revision, ..
@@ -289,12 +314,83 @@ async fn what_passes_is_tried_again_and_what_does_not_is_told() {
 async fn a_recipe_that_is_gone_fails_the_run() {
     let mut schedule = schedule("0 2 * * *", "2026-11-21T01:00:00Z");
     let site = Site::with(schedule.clone()).await;
-    schedule.recipe_id = RecipeId::new();
+    schedule.recipe_id = Some(RecipeId::new());
     site.store.replace_schedule(&schedule, 1, &[]).await.unwrap();
     site.pass("2026-11-21T01:00:00Z").await;
     let ticks = site.ticks().await;
     assert_eq!(ticks[0].outcome, Outcome::Failed);
     assert!(ticks[0].why.as_ref().unwrap().contains("no recipe"), "{ticks:?}");
+}
+
+#[tokio::test]
+async fn a_run_makes_one_image_set_and_ends_with_its_jobs() {
+    let site = Site::with(sets("0 2 * * *", "2026-11-21T01:00:00Z", "{date}.{n}")).await;
+    for now in ["2026-11-21T01:00:00Z", "2026-11-21T01:00:10Z"] {
+        site.pass(now).await;
+    }
+    assert_eq!(site.names().await, ["compute-2026-11-21.1.aarch64"]);
+    let tick = site.ticks().await.pop().unwrap();
+    assert_eq!((tick.outcome, tick.job_id), (Outcome::Made, None));
+    let set = site.store.get_set(tick.set_id.unwrap()).await.unwrap().unwrap().record;
+    assert_eq!((&*set.name, &*set.version), ("compute", "2026-11-21.1"));
+    assert_eq!(set.by.as_deref(), Some("schedule s"));
+    let member = &set.members[0];
+    assert_eq!(
+        (member.arch, member.required, member.time_limit_s),
+        (Arch::Aarch64, true, Some(60))
+    );
+    site.end_all().await;
+    site.pass("2026-11-21T01:01:00Z").await;
+    assert_eq!(site.outcomes().await, [Outcome::Ended]);
+
+    // A set that is deleted has no more to do, whatever became of its jobs.
+    site.pass("2026-11-22T01:00:00Z").await;
+    let made = site.ticks().await.pop().unwrap().set_id.unwrap();
+    site.store.delete_set(made).await.unwrap();
+    site.pass("2026-11-22T01:01:00Z").await;
+    assert_eq!(site.outcomes().await, [Outcome::Ended, Outcome::Ended]);
+}
+
+#[tokio::test]
+async fn an_image_set_is_replaced_with_its_jobs() {
+    let site = Site::with(Schedule {
+        overlap: Overlap::Replace,
+        ..sets("* * * * *", "2026-11-21T01:00:00Z", "{time}")
+    })
+    .await;
+    site.pass("2026-11-21T01:00:00Z").await;
+    assert!(
+        site.pass("2026-11-21T01:01:00Z").await,
+        "the jobs of the set have not ended"
+    );
+    let why = site.ticks().await.pop().unwrap().why.unwrap();
+    assert!(why.starts_with("The image set "), "{why}");
+    site.pass("2026-11-21T01:01:05Z").await;
+    assert_eq!(site.outcomes().await, [Outcome::Ended, Outcome::Made]);
+    assert_eq!(site.names().await, ["compute-0200.aarch64", "compute-0201.aarch64"]);
+}
+
+#[tokio::test]
+async fn an_image_set_that_is_there_already_fails_the_run() {
+    let site = Site::with(sets("0 2,3 * * *", "2026-11-21T01:00:00Z", "{date}")).await;
+    site.pass("2026-11-21T01:00:00Z").await;
+    site.end_all().await;
+    site.pass("2026-11-21T02:00:00Z").await;
+    let last = site.ticks().await.pop().unwrap();
+    assert_eq!((last.outcome, last.set_id), (Outcome::Failed, None));
+    assert!(
+        last.why.as_ref().unwrap().contains("compute@2026-11-21 already"),
+        "{last:?}"
+    );
+    assert_eq!(site.names().await.len(), 1);
+
+    let site = Site::with(sets("0 2 * * *", "2026-11-21T01:00:00Z", "{date}")).await;
+    site.unlink_recipe().await;
+    let tick = site.scheduler.run_now(site.id, moment("2026-11-21T00:00:00Z")).await;
+    let tick = tick.unwrap().unwrap();
+    assert_eq!(tick.outcome, Outcome::Failed);
+    assert!(tick.why.as_ref().unwrap().contains("no link"), "{tick:?}");
+    assert!(site.names().await.is_empty());
 }
 
 #[tokio::test]

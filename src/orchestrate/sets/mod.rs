@@ -135,11 +135,26 @@ impl Sets {
     ///
     /// Why there is no set. A job that could not be made although all was well before is named by the set itself.
     pub async fn create(&self, new: NewSet, who: Option<String>, now: Moment) -> Result<Looked, SetRefusal> {
+        self.create_as(SetId::new(), new, who, now).await
+    }
+
+    /// As [`Self::create`], with an id that was chosen before.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no new set.
+    pub async fn create_as(
+        &self,
+        id: SetId,
+        new: NewSet,
+        who: Option<String>,
+        now: Moment,
+    ) -> Result<Looked, SetRefusal> {
         if new.members.is_empty() {
             return Err(SetRefusal::NoArch);
         }
         let mut set = ImageSet {
-            id: SetId::new(),
+            id,
             created: now,
             name: new.name,
             version: new.version,

@@ -1,10 +1,8 @@
-//! Expands the name templates of scheduled images. Pure: no I/O.
-
-use std::fmt::Write;
+//! Expands the templates of schedules: names of images, and versions of image sets. Pure: no I/O.
 
 use jiff::Zoned;
 
-use crate::{arch::Arch, names::check_file_name};
+use crate::{arch::Arch, names::check_file_name, set::name::check_version};
 
 /// The values of the placeholders.
 #[derive(Debug, Clone)]
@@ -25,6 +23,46 @@ pub struct Facts<'a> {
 ///
 /// One sentence: a placeholder is unknown, a brace has no partner, or the result is not a valid image name.
 pub fn expand(template: &str, facts: &Facts<'_>) -> Result<String, String> {
+    let known = "{date}, {time}, {recipe}, {arch} and {n}";
+    let name = replace(template, known, |placeholder| match placeholder {
+        "recipe" => Some(facts.recipe.to_owned()),
+        "arch" => Some(facts.arch.name().to_owned()),
+        _ => of_run(placeholder, facts.due, facts.number),
+    })?;
+    match check_file_name(&name) {
+        Ok(()) if name.is_empty() => Err("Shorter than minimum length 1.".to_owned()),
+        Ok(()) => Ok(name),
+        Err(why) if name == template => Err(why.to_owned()),
+        Err(why) => Err(format!("`{name}`: {why}")),
+    }
+}
+
+/// Replaces `{date}`, `{time}` and `{n}`, given the time at which the run was due and its number.
+///
+/// # Errors
+///
+/// One sentence: as for names of images, the result is not a valid version, or all runs would have the same one.
+pub fn expand_version(template: &str, due: &Zoned, number: u32) -> Result<String, String> {
+    let known = "{date}, {time} and {n}";
+    let version = replace(template, known, |placeholder| of_run(placeholder, due, number))?;
+    if version == template {
+        return Err(format!("Each run needs a version of its own, with one of {known}."));
+    }
+    check_version(&version).map_err(|why| format!("`{version}`: {why}"))?;
+    Ok(version)
+}
+
+fn of_run(placeholder: &str, due: &Zoned, number: u32) -> Option<String> {
+    match placeholder {
+        "date" => Some(due.strftime("%Y-%m-%d").to_string()),
+        "time" => Some(due.strftime("%H%M").to_string()),
+        "n" => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Replaces placeholders; `known` names them for people.
+fn replace(template: &str, known: &str, value: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut name = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(at) = rest.find(['{', '}']) {
@@ -34,28 +72,12 @@ pub fn expand(template: &str, facts: &Facts<'_>) -> Result<String, String> {
                 "A brace without its partner; a name cannot have any but those around placeholders.".to_owned(),
             );
         };
-        // Writing to a string cannot fail.
-        let _ = match placeholder {
-            "date" => write!(name, "{}", facts.due.strftime("%Y-%m-%d")),
-            "time" => write!(name, "{}", facts.due.strftime("%H%M")),
-            "recipe" => write!(name, "{}", facts.recipe),
-            "arch" => write!(name, "{}", facts.arch.name()),
-            "n" => write!(name, "{}", facts.number),
-            _ => {
-                return Err(format!(
-                    "There is no placeholder {{{placeholder}}}; there are {{date}}, {{time}}, {{recipe}}, {{arch}} and {{n}}."
-                ));
-            }
-        };
+        let value = value(placeholder);
+        name.push_str(&value.ok_or_else(|| format!("There is no placeholder {{{placeholder}}}; there are {known}."))?);
         rest = after;
     }
     name.push_str(rest);
-    match check_file_name(&name) {
-        Ok(()) if name.is_empty() => Err("Shorter than minimum length 1.".to_owned()),
-        Ok(()) => Ok(name),
-        Err(why) if name == template => Err(why.to_owned()),
-        Err(why) => Err(format!("`{name}`: {why}")),
-    }
+    Ok(name)
 }
 
 #[cfg(test)]
@@ -81,6 +103,21 @@ mod tests {
             "r {n}.aarch64-7-0300"
         );
         assert_eq!(expanded("plain", "r").unwrap(), "plain");
+    }
+
+    #[test]
+    fn each_run_has_a_version_of_its_own() {
+        let due: Zoned = "2026-03-29T03:00:00+02:00[Europe/Berlin]".parse().unwrap();
+        let expanded = |template| expand_version(template, &due, 7);
+        assert_eq!(expanded("24.11-{date}.{n}").unwrap(), "24.11-2026-03-29.7");
+        for (template, words) in [
+            ("24.11", "a version of its own"),
+            ("{arch}", "there are {date}, {time} and {n}."),
+            ("{n} a", "`7 a`: "),
+        ] {
+            let why = expanded(template).unwrap_err();
+            assert!(why.contains(words), "{template}: {why}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Schedules: jobs that are made repeatedly. Types and rules. Pure: no I/O.
 //!
-//! Each time at which a schedule is due is a [`Tick`], and each tick makes one job at most:
+//! Each time at which a schedule is due is a [`Tick`], and each tick makes one job at most, or one image set with a job for
+//! each architecture:
 //!
 //! ```text
 //!             ┌──────────────▶ skipped
@@ -9,15 +10,17 @@
 //!                          └─▶ failed ┈┈▶ made
 //! ```
 //!
-//! The job's id is chosen with the tick. After a crash, or beside another server, a tick in `making` therefore leads to
-//! the same job. `failed` gives way to `made` where one server failed and another did not.
+//! The id of the job or set is chosen with the tick. After a crash, or beside another server, a tick in `making` therefore
+//! leads to the same job or set. `failed` gives way to `made` where one server failed and another did not.
 
 pub mod image_name;
 pub mod timing;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, job::JobOptions};
+use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, SetId, job::JobOptions};
 pub use timing::Timing;
 
 /// The largest possible limit of missed runs to catch up on.
@@ -34,15 +37,19 @@ pub struct Schedule {
     pub created: Moment,
     /// Its name, which need not be unique.
     pub name: String,
-    /// The recipe to build. A run fails if the recipe does not exist at that time.
-    #[schema(value_type = uuid::Uuid)]
-    pub recipe_id: RecipeId,
+    /// The recipe to build; null if the runs make image sets. A run fails if the recipe does not exist at that time.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub recipe_id: Option<RecipeId>,
     /// The time of its runs: minute, hour, day of the month, month, day of the week.
     pub cron: String,
     /// The time zone of `cron`.
     pub timezone: String,
-    /// The names of the resulting images, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`.
-    pub image_root_archive_name: String,
+    /// The names of the resulting images, with the placeholders `{date}`, `{time}`, `{recipe}`, `{arch}` and `{n}`; null if
+    /// the runs make image sets.
+    pub image_root_archive_name: Option<String>,
+    /// The image sets that the runs make; null if they build one recipe.
+    #[serde(default)]
+    pub image_set: Option<ScheduledSet>,
     /// The public key of its jobs; null if they have none.
     #[schema(value_type = Option<uuid::Uuid>)]
     pub public_key_id: Option<PublicKeyId>,
@@ -65,6 +72,29 @@ pub struct Schedule {
     pub last_run: Option<Moment>,
     /// The number of its runs, including skipped ones. `{n}` stands for it.
     pub runs: u32,
+}
+
+/// The image sets of a schedule: one for each run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ScheduledSet {
+    /// Their name.
+    pub name: String,
+    /// Their versions, with the placeholders `{date}`, `{time}` and `{n}`.
+    pub version: String,
+    /// The recipes to build, each for another architecture.
+    pub recipes: Vec<ScheduledRecipe>,
+}
+
+/// A recipe of scheduled image sets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ScheduledRecipe {
+    /// The recipe. A run fails if it does not exist at that time.
+    #[schema(value_type = uuid::Uuid)]
+    pub recipe_id: RecipeId,
+    /// Whether a set is incomplete without its architecture.
+    pub required: bool,
+    /// How long an attempt of its job may take from its launch, in seconds; null for no limit.
+    pub time_limit_s: Option<u32>,
 }
 
 /// The treatment of missed runs: those that are at least one minute late because no server was running.
@@ -138,11 +168,38 @@ pub struct Tick {
     /// The id of its job, chosen before the job exists; null if it gets none.
     #[schema(value_type = Option<uuid::Uuid>)]
     pub job_id: Option<JobId>,
+    /// The id of its image set, chosen before the set exists; null if it gets none.
+    #[serde(default)]
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub set_id: Option<SetId>,
     /// The reason why it waits, was skipped or failed.
     pub why: Option<String>,
 }
 
+/// What a run makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// A job.
+    Job(JobId),
+    /// An image set.
+    Set(SetId),
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job(job) => write!(out, "job {job}"),
+            Self::Set(set) => write!(out, "image set {set}"),
+        }
+    }
+}
+
 impl Tick {
+    /// What it makes; `None` if nothing.
+    pub fn work(&self) -> Option<Work> {
+        self.job_id.map(Work::Job).or(self.set_id.map(Work::Set))
+    }
+
     /// The tick keeps waiting, for this reason.
     #[must_use]
     pub fn waiting(self, why: impl Into<String>) -> Self {
@@ -152,24 +209,24 @@ impl Tick {
         }
     }
 
-    /// The tick makes no job, for this reason.
+    /// The tick makes nothing, for this reason.
     #[must_use]
     pub fn skipped(self, why: impl Into<String>) -> Self {
-        Self {
-            outcome: Outcome::Skipped,
-            job_id: None,
-            why: Some(why.into()),
-            ..self
-        }
+        self.without_work(Outcome::Skipped, why.into())
     }
 
-    /// The tick's job could not be made, for this reason.
+    /// What the tick makes could not be made, for this reason.
     #[must_use]
     pub fn failed(self, why: impl Into<String>) -> Self {
+        self.without_work(Outcome::Failed, why.into())
+    }
+
+    fn without_work(self, outcome: Outcome, why: String) -> Self {
         Self {
-            outcome: Outcome::Failed,
+            outcome,
             job_id: None,
-            why: Some(why.into()),
+            set_id: None,
+            why: Some(why),
             ..self
         }
     }
@@ -191,15 +248,15 @@ impl Tick {
 pub enum Outcome {
     /// It waits for earlier runs to end.
     Waiting,
-    /// Its job is being made.
+    /// Its job or image set is being made.
     Making,
-    /// Its job is there.
+    /// Its job or image set is there.
     Made,
-    /// Its job has ended.
+    /// Its job, or each of its set's, has ended.
     Ended,
-    /// It made no job, as it was told.
+    /// It made nothing, as it was told.
     Skipped,
-    /// Its job could not be made.
+    /// Its job or image set could not be made.
     Failed,
 }
 
