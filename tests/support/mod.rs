@@ -494,10 +494,16 @@ impl Kiln {
         left
     }
 
+    /// Nothing is left behind. A process that the kernel has killed goes once its reads and writes are done, which may take
+    /// a moment on a busy disk.
     #[track_caller]
     pub fn assert_clean(&self) {
-        let left = self.leftovers();
-        assert!(left.is_empty(), "left behind: {left:#?}");
+        let left = || self.leftovers();
+        assert!(
+            eventually(Duration::from_secs(5), || left().is_empty()),
+            "left behind: {:#?}",
+            left()
+        );
     }
 
     /// Like [`Kiln::assert_clean`], and S3 is empty: no object, no unfinished upload.
