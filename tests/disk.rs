@@ -32,13 +32,40 @@ fn no_disks(arch: &str) -> Option<String> {
         (format!("/usr/lib/grub/{platform}/moddep.lst"), "GRUB for it"),
         ("/usr/bin/grub-mkimage".to_owned(), "grub-common"),
         ("/usr/bin/qemu-img".to_owned(), "qemu-utils"),
+        ("/usr/bin/xorriso".to_owned(), "xorriso"),
     ];
     let missing = needed.into_iter().find(|(path, _)| !Path::new(path).exists());
     lacking(arch).or(missing.map(|(path, what)| format!("{what} is not installed ({path})")))
 }
 
-/// Starts a disk as a whole machine does, by its firmware, and reads the console up to a text.
-fn boot(arch: &str, disk: &Path, format: &str, until: &str) -> String {
+/// What a machine takes a file for.
+#[derive(Debug, Clone, Copy)]
+enum Drive {
+    Disk(&'static str),
+    Cd,
+}
+
+impl Drive {
+    fn options(self, file: &Path) -> Vec<String> {
+        let file = file.display();
+        match self {
+            Drive::Disk(format) => vec!["-drive".to_owned(), format!("if=virtio,format={format},file={file}")],
+            Drive::Cd => [
+                "-device",
+                "virtio-scsi-pci",
+                "-device",
+                "scsi-cd,drive=cd",
+                "-drive",
+                &format!("if=none,id=cd,media=cdrom,readonly=on,format=raw,file={file}"),
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+        }
+    }
+}
+
+/// Starts a machine with a drive as firmware does it, and reads the console up to a text.
+fn boot(arch: &str, file: &Path, drive: Drive, until: &str) -> String {
     let (firmware, options) = machine(arch);
     let mut qemu = Command::new(format!("qemu-system-{arch}"))
         .args([
@@ -54,11 +81,8 @@ fn boot(arch: &str, disk: &Path, format: &str, until: &str) -> String {
         ])
         .args(["-accel", "tcg", "-no-reboot", "-bios", firmware])
         .args(options)
-        .args([
-            "-snapshot",
-            "-drive",
-            &format!("if=virtio,format={format},file={}", disk.display()),
-        ])
+        .arg("-snapshot")
+        .args(drive.options(file))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -109,10 +133,62 @@ fn a_disk_boots_by_its_firmware() {
         needs!(no_disks(arch));
         let kiln = Kiln::bare();
         let disk = disk_of(&kiln, arch, "disk.qcow2");
-        let said = boot(arch, &disk, "qcow2", "tiny login:");
+        let said = boot(arch, &disk, Drive::Disk("qcow2"), "tiny login:");
         assert!(said.contains("Tiny root"), "{said}");
         assert!(said.contains("root=live:/dev/disk/by-partuuid/"), "{said}");
     }
+}
+
+#[test]
+fn an_iso_boots_as_a_cd_and_from_a_stick() {
+    let kiln = Kiln::bare();
+    for arch in [HOST, support::foreign()] {
+        needs!(no_disks(arch));
+        let name = format!("{arch}.iso");
+        let iso = disk_of(&kiln, arch, &name);
+        let drives = if arch == HOST {
+            &[
+                (Drive::Cd, "live CD on /dev/sr0"),
+                (Drive::Disk("raw"), "live CD on /dev/vda"),
+            ][..]
+        } else {
+            &[(Drive::Cd, "live CD on /dev/sr0")]
+        };
+        for (drive, device) in drives {
+            let said = boot(arch, &iso, *drive, "tiny login:");
+            assert!(said.contains("Tiny root") && said.contains(device), "{drive:?}: {said}");
+            assert!(said.contains("rd.live.dir=/LiveOS rd.live.squashimg=rootfs"), "{said}");
+        }
+    }
+    let again = kiln.data().join("again.iso");
+    fs_err::rename(kiln.data().join(format!("{HOST}.iso")), &again).unwrap();
+    let iso = disk_of(&kiln, HOST, &format!("{HOST}.iso"));
+    assert!(
+        fs_err::read(&iso).unwrap() == fs_err::read(&again).unwrap(),
+        "the images differ"
+    );
+    // Another reader of the file system.
+    let root = kiln.data().join("rootfs");
+    let paths = [&iso, &root].map(|path| path.to_str().unwrap());
+    tool(
+        "xorriso",
+        &[
+            "-no_rc",
+            "-osirrox",
+            "on",
+            "-indev",
+            paths[0],
+            "-extract",
+            "/LiveOS/rootfs",
+            paths[1],
+        ],
+    );
+    assert!(fs_err::read(&root).unwrap() == fs_err::read(tiny(HOST).join("rootfs")).unwrap());
+    let left: Vec<_> = fs_err::read_dir(kiln.data())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 4, "{left:?}");
 }
 
 #[test]

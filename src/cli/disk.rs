@@ -25,7 +25,7 @@ pub(super) struct DiskArguments {
     /// The file for the disk image, which must not exist yet.
     file: PathBuf,
 
-    /// The form of the disk image [default: qcow2 if the file is called so, else raw].
+    /// The form of the disk image [default: qcow2 or iso if the file is called so, else raw].
     #[arg(long = "type", value_name = "FORM")]
     form: Option<FormName>,
 
@@ -51,6 +51,7 @@ pub(super) struct DiskArguments {
 pub(super) enum FormName {
     Qcow2,
     Raw,
+    Iso,
 }
 
 impl From<FormName> for Form {
@@ -58,6 +59,7 @@ impl From<FormName> for Form {
         match name {
             FormName::Qcow2 => Form::Qcow2,
             FormName::Raw => Form::Raw,
+            FormName::Iso => Form::Iso,
         }
     }
 }
@@ -66,6 +68,7 @@ impl DiskArguments {
     pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
         let by_name = || match self.file.extension() {
             Some(extension) if extension == "qcow2" => FormName::Qcow2,
+            Some(extension) if extension == "iso" => FormName::Iso,
             _ => FormName::Raw,
         };
         let form = Form::from(self.form.unwrap_or_else(by_name));

@@ -1,7 +1,10 @@
 //! `kiln publish IMAGE glance:NAME`: uploads an image to OpenStack as a disk image. Reads the image's files and the OS_
 //! variables, writes a temporary file, and talks to OpenStack.
 
-use clap::Args;
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use kiln_records::{Code, Failure, arch::Arch, names};
 use serde_json::{Map, Value};
 
@@ -23,12 +26,19 @@ use crate::{
 /// What destinations in Glance begin with.
 const SCHEME: &str = "glance:";
 
+fn form() -> impl TypedValueParser<Value = FormName> {
+    PossibleValuesParser::new(["qcow2", "raw"]).map(|name| match name.as_str() {
+        "raw" => FormName::Raw,
+        _ => FormName::Qcow2,
+    })
+}
+
 /// How an image becomes one of OpenStack.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "For OpenStack (glance:NAME)")]
 pub(super) struct GlanceOptions {
     /// The form of the disk image [default: qcow2].
-    #[arg(long = "type", value_name = "FORM", value_enum)]
+    #[arg(long = "type", value_name = "FORM", value_parser = form())]
     form: Option<FormName>,
 
     /// The image's architecture [default: as its record or directory says].

@@ -86,18 +86,28 @@ fn modules(arch: Arch) -> Result<(Platform, std::path::PathBuf), Failure> {
     Err(Failure::new(Code::DiskToolMissing, detail).hint(hint))
 }
 
-/// Makes the loader.
-pub(super) fn loader(arch: Arch) -> Result<Loader, Failure> {
+/// Further modules for a CD, whose volume is searched for.
+const CD_MODULES: [&str; 3] = ["iso9660", "search", "search_label"];
+
+/// Makes the loader. Its files are in the partition that it was read from, or else in the volume of that name.
+pub(super) fn loader(arch: Arch, volume: Option<&str>) -> Result<Loader, Failure> {
     let (platform, dir) = modules(arch)?;
     let failed = |error: std::io::Error| Failure::io("cannot make the boot loader", &error);
     let file = tempfile::NamedTempFile::new().map_err(failed)?;
     // Without a device in the prefix GRUB takes the partition that it was read from.
-    run(Command::new("grub-mkimage")
-        .args(["--format", platform.name, "--prefix", "/grub", "--directory"])
+    let mut make = Command::new("grub-mkimage");
+    make.args(["--format", platform.name, "--prefix", "/grub", "--directory"])
         .arg(dir)
         .arg("--output")
         .arg(file.path())
-        .args(MODULES))?;
+        .args(MODULES);
+    let early = tempfile::NamedTempFile::new().map_err(failed)?;
+    if let Some(volume) = volume {
+        let find = format!("search --no-floppy --set=root --label {volume}\nset prefix=($root)/grub\n");
+        fs_err::write(early.path(), find).map_err(failed)?;
+        make.args(CD_MODULES).arg("--config").arg(early.path());
+    }
+    run(&mut make)?;
     Ok(Loader {
         path: platform.path,
         program: fs_err::read(file.path()).map_err(failed)?,

@@ -1,5 +1,5 @@
 //! Disk images: a boot loader, an image's kernel and initrd, and its root file system, in partitions. Reads the image's files,
-//! runs the host's grub-mkimage and qemu-img, and writes one file.
+//! runs the host's grub-mkimage, qemu-img and xorriso, and writes one file.
 //!
 //! ```text
 //!  sector 0   protective MBR, GPT
@@ -11,7 +11,7 @@
 //! The root file system stays the squashfs whose digest is in the manifest. The disk boots as a node boots over the network: with
 //! the same initrd, the same read-only root and an overlay in memory. Anything else, an ext4 for example, would be another
 //! root, with files, owners and attributes that somebody has written anew. Equal files make equal disks. No loop device, no
-//! mount and no root are needed.
+//! mount and no root are needed. An ISO image has the same files in a file system for CDs.
 
 use std::{
     io::{Read, Seek, SeekFrom, Write},
@@ -28,6 +28,7 @@ use partition::Partition;
 mod esp;
 mod grub;
 pub mod initrd;
+mod iso;
 mod partition;
 mod table;
 
@@ -40,6 +41,8 @@ pub enum Form {
     Raw,
     /// QEMU's format, version 2 or 3.
     Qcow2,
+    /// A file system for CDs.
+    Iso,
 }
 
 impl Form {
@@ -48,6 +51,7 @@ impl Form {
         match self {
             Form::Raw => "raw",
             Form::Qcow2 => "qcow2",
+            Form::Iso => "iso",
         }
     }
 }
@@ -119,19 +123,32 @@ pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
             .tempfile_in(dir)
             .map_err(failed)
     };
-    let mut raw = temporary()?;
-    let disk = write_raw(parts, raw.as_file_mut()).map_err(|problem| match problem {
+    let because = |problem| match problem {
         Problem::Io(error) => failed(error),
         Problem::Failure(failure) => failure,
-    })?;
-    let done = match form {
-        Form::Raw => raw,
+    };
+    let mut first = temporary()?;
+    let (done, disk) = match form {
+        Form::Raw => {
+            let disk = write_raw(parts, first.as_file_mut()).map_err(because)?;
+            (first, disk)
+        }
         Form::Qcow2 => {
+            let disk = write_raw(parts, first.as_file_mut()).map_err(because)?;
             let qcow2 = temporary()?;
             run(Command::new("qemu-img")
                 .args(["convert", "-q", "-f", "raw", "-O", "qcow2"])
-                .args([raw.path(), qcow2.path()]))?;
-            qcow2
+                .args([first.path(), qcow2.path()]))?;
+            (qcow2, disk)
+        }
+        Form::Iso => {
+            let parts_dir = tempfile::Builder::new()
+                .prefix(".kiln-iso-")
+                .tempdir_in(dir)
+                .map_err(failed)?;
+            iso::write(parts, parts_dir.path(), first.path()).map_err(because)?;
+            let disk = first.as_file().metadata().map_err(failed)?.len();
+            (first, disk)
         }
     };
     let file = done.as_file().metadata().map_err(failed)?.len();
@@ -159,7 +176,7 @@ impl From<Failure> for Problem {
 }
 
 fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
-    let loader = grub::loader(parts.arch)?;
+    let loader = grub::loader(parts.arch, None)?;
     let size = |path: &Path| fs_err::metadata(path).map(|metadata| metadata.len());
     let boot_files = size(&parts.kernel)? + size(&parts.initrd)? + loader.program.len() as u64;
     let layout = Layout::of(boot_files, size(&parts.root)?)?;
@@ -220,6 +237,7 @@ fn run(command: &mut Command) -> Result<(), Failure> {
     let output = command.env("LC_ALL", "C").output().map_err(|error| {
         let hint = match name.as_str() {
             "qemu-img" => "install `qemu-utils`",
+            "xorriso" => "install `xorriso`",
             _ => "install `grub-common`",
         };
         Failure::new(Code::DiskToolMissing, format!("cannot run {name}: {error}")).hint(hint)

@@ -14,13 +14,20 @@ use cpio::newc::{Builder, ModeFileType, trailer};
 use super::tool;
 
 /// The modules that the initrd loads, in this order. What is not there is part of the kernel.
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 15] = [
     "drivers/virtio/virtio_ring",
     "drivers/virtio/virtio",
     "drivers/virtio/virtio_pci_legacy_dev",
     "drivers/virtio/virtio_pci_modern_dev",
     "drivers/virtio/virtio_pci",
     "drivers/block/virtio_blk",
+    "drivers/scsi/scsi_common",
+    "drivers/scsi/scsi_mod",
+    "drivers/cdrom/cdrom",
+    "drivers/scsi/sr_mod",
+    "drivers/scsi/virtio_scsi",
+    "drivers/block/loop",
+    "fs/isofs/isofs",
     "fs/squashfs/squashfs",
     "fs/overlayfs/overlay",
 ];
@@ -79,7 +86,7 @@ fn file_below(dir: &Path, prefix: &str) -> PathBuf {
 fn write_initrd(packages: &Path, to: &Path) {
     let file = fs_err::File::create(to).unwrap();
     let mut out = std::io::BufWriter::new(file);
-    for dir in ["bin", "dev", "proc", "mnt", "modules"] {
+    for dir in ["bin", "dev", "proc", "cd", "mnt", "modules"] {
         add(
             &mut out,
             Builder::new(dir)
@@ -101,7 +108,7 @@ fn write_initrd(packages: &Path, to: &Path) {
     let modules = file_below(&packages.join("lib/modules"), "").join("kernel");
     for (turn, name) in MODULES.iter().enumerate() {
         if let Ok(content) = fs_err::read(modules.join(format!("{name}.ko"))) {
-            file(&format!("modules/{turn}.ko"), &content);
+            file(&format!("modules/{turn:02}.ko"), &content);
         }
     }
     trailer(&mut out).unwrap();

@@ -14,9 +14,21 @@ case $($b cat /proc/cmdline) in
     $b sleep 1000
     ;;
 esac
+# A CD by the name of its volume, as dracut finds it.
+case $($b cat /proc/cmdline) in
+*root=live:CDLABEL=*)
+    label=$($b sed 's/.*root=live:CDLABEL=\([^ ]*\).*/\1/' /proc/cmdline)
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        if device=$($b findfs "LABEL=$label"); then break; fi
+        $b sleep 1
+    done
+    $b printf 'live CD on %s\n' "$device"
+    $b mount -t iso9660 -o ro "$device" /cd && $b mount -t squashfs -o loop,ro /cd/LiveOS/rootfs /mnt
+    ;;
+esac
 # The second partition of a disk image, or the whole disk.
 for device in /dev/vda2 /dev/vda; do
-    if [ -e $device ] && $b mount -t squashfs -o ro $device /mnt; then break; fi
+    if [ ! -e /mnt/etc/issue ] && [ -e $device ] && $b mount -t squashfs -o ro $device /mnt; then break; fi
 done
 $b cat /mnt/etc/issue || $b echo 'ALERT! there is no root file system'
 $b printf 'tiny login: '

@@ -1,0 +1,103 @@
+//! ISO images: what firmware boots from a CD, from the virtual drive of a management controller, or from a USB stick. Reads the
+//! image's files, runs the host's xorriso, and writes one file.
+//!
+//! ```text
+//!  ISO 9660    /LiveOS/rootfs (the squashfs, byte for byte), /boot/vmlinuz, /boot/initrd, /grub/grub.cfg
+//!  appended    EFI system partition (FAT) with GRUB: the boot image for CDs (El Torito), and a partition of the GPT
+//! ```
+//!
+//! GRUB and dracut find the rest by the volume's name, which follows from the content.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{Parts, Problem, copy_and_digest, esp, grub, run};
+
+/// The directory of the root file system, where live images have it.
+const ROOT_DIR: &str = "/LiveOS";
+
+/// The name of the root file system in it.
+const ROOT: &str = "rootfs";
+
+/// The type of an EFI system partition.
+const EFI_SYSTEM: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
+
+/// All times in the file system, in seconds since 1970: those of FAT begin in 1980.
+const TIME: &str = "315532800";
+
+/// Writes the image over an empty file. `dir` is for what it is made of.
+pub(super) fn write(parts: &Parts, dir: &Path, to: &Path) -> Result<(), Problem> {
+    let volume = volume(parts)?;
+    let loader = grub::loader(parts.arch, Some(&volume))?;
+    let partition = dir.join("esp");
+    let size = esp::size_for(loader.program.len() as u64)?;
+    let file = fs_err::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&partition)?;
+    file.set_len(size)?;
+    let serial = u32::from_str_radix(&volume[volume.len() - 8..], 16).unwrap_or_default();
+    let files = [(loader.path, esp::Content::Bytes(&loader.program))];
+    esp::write(file, size, serial, &files)?;
+
+    let tree = dir.join("tree");
+    let config = grub::config(&parts.title, &parameters(&parts.parameters, &volume));
+    fs_err::create_dir_all(tree.join("grub"))?;
+    fs_err::write(below(&tree, grub::CONFIG), config)?;
+    for (name, file) in [
+        (grub::KERNEL.to_owned(), &parts.kernel),
+        (grub::INITRD.to_owned(), &parts.initrd),
+        (format!("{ROOT_DIR}/{ROOT}"), &parts.root),
+    ] {
+        let link = below(&tree, &name);
+        if let Some(parent) = link.parent() {
+            fs_err::create_dir_all(parent)?;
+        }
+        fs_err::os::unix::fs::symlink(fs_err::canonicalize(file)?, link)?;
+    }
+    run(Command::new("xorriso")
+        // Its own file of options is the user's.
+        .args(["-no_rc", "-as", "mkisofs", "-quiet"])
+        .env("SOURCE_DATE_EPOCH", TIME)
+        // That alone leaves the files' own times, such as those of the directories made above.
+        .args(["--set_all_file_dates", &format!("={TIME}")])
+        .args(["-volid", &volume, "-rational-rock", "-follow-links", "-iso-level", "3"])
+        .args(["-partition_offset", "16", "-appended_part_as_gpt"])
+        .args(["-append_partition", "2", EFI_SYSTEM])
+        .arg(&partition)
+        .args(["-e", "--interval:appended_partition_2:all::", "-no-emul-boot", "-o"])
+        .args([to, &tree]))?;
+    Ok(())
+}
+
+fn below(tree: &Path, path: &str) -> PathBuf {
+    tree.join(path.trim_start_matches('/'))
+}
+
+/// A name for the volume that no other content has.
+fn volume(parts: &Parts) -> std::io::Result<String> {
+    let mut digest = Sha256::new();
+    digest.update(parts.arch.name());
+    digest.update(&parts.parameters);
+    for path in [&parts.kernel, &parts.initrd, &parts.root] {
+        let file = fs_err::File::open(path)?;
+        digest.update(file.metadata()?.len().to_le_bytes());
+        copy_and_digest(file, &mut std::io::sink(), &mut digest)?;
+    }
+    let digest = hex::encode_upper(digest.finalize());
+    // Names of volumes have at most 32 capital letters, digits and underscores.
+    Ok(format!("KILN_{}", &digest[..16]))
+}
+
+/// The kernel's parameters for a root file system in this volume.
+fn parameters(own: &str, volume: &str) -> String {
+    let live = format!(
+        "root=live:CDLABEL={volume} rd.live.image rd.live.overlay.overlayfs=1 rd.live.dir={ROOT_DIR} rd.live.squashimg={ROOT}"
+    );
+    format!("{own} {live}").trim().to_owned()
+}
