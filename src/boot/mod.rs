@@ -19,7 +19,7 @@ use std::{
 use kiln_records::{Code, Failure};
 use serde::Serialize;
 
-use crate::sandbox::namespace::{Boot, End};
+use crate::sandbox::namespace::{Boot, End, Said};
 
 pub mod console;
 pub mod parameters;
@@ -67,18 +67,23 @@ pub async fn check(boot: Boot, until: Until, file: &Path) -> Result<Checked, Fai
     let (mut read, mut written, mut found) = (0, Ok(()), None);
     let began = Instant::now();
     let end = boot
-        .run(|bytes| {
-            read += bytes.len();
-            console.feed(bytes, |line| {
-                if found.is_none() {
-                    found = judge.line(line);
+        .run(|said| {
+            match said {
+                Said::Bytes(bytes) => {
+                    read += bytes.len();
+                    console.feed(bytes, |line| {
+                        if found.is_none() {
+                            found = judge.line(line);
+                        }
+                        if written.is_ok() {
+                            written = writeln!(out, "{line}");
+                        }
+                    });
+                    if found.is_none() {
+                        found = judge.piece(console.unfinished());
+                    }
                 }
-                if written.is_ok() {
-                    written = writeln!(out, "{line}");
-                }
-            });
-            if found.is_none() {
-                found = judge.unfinished(console.unfinished());
+                Said::Nothing => found = judge.unfinished(console.unfinished()),
             }
             if found.is_none() && read > MOST_CONSOLE {
                 found = Some(judge.flooded(MOST_CONSOLE));
@@ -94,6 +99,7 @@ pub async fn check(boot: Boot, until: Until, file: &Path) -> Result<Checked, Fai
         .and_then(|()| writeln!(out, "{}", console.unfinished()))
         .and_then(|()| out.flush())
         .map_err(failed)?;
+    let found = found.or_else(|| judge.unfinished(console.unfinished()));
     let verdict = match (found, end) {
         (Some(found), _) => found,
         (None, End::Exited(words)) => judge.exited(words.as_deref()),

@@ -214,7 +214,16 @@ impl Judge {
         self.judge(line)
     }
 
-    /// Reads the line that has not ended, such as a prompt.
+    /// Reads the part of a line that is there so far. Only a prompt for a login counts: the rest of any other line can
+    /// change what it says, and messages of the kernel can follow a prompt at once, on its line.
+    pub fn piece(&self, line: &str) -> Option<Verdict> {
+        let is_up = matches!(self.until, Until::MultiUser) && is_login_prompt(line);
+        is_up.then(|| Verdict::Up {
+            seen: line.trim().to_owned(),
+        })
+    }
+
+    /// Reads a line without an end to which nothing was added for a while, such as a prompt.
     pub fn unfinished(&mut self, line: &str) -> Option<Verdict> {
         self.judge(line)
     }
@@ -394,6 +403,16 @@ mod tests {
             })
         );
         assert_eq!(judge.failed_units, ["a.service - A"]);
+    }
+
+    #[test]
+    fn a_part_of_a_line_is_no_line() {
+        let until = Until::parse("ready$").unwrap();
+        assert_eq!(Judge::new(until, 20).piece("not ready"), None);
+        let mut judge = Judge::new(Until::MultiUser, 20);
+        assert_eq!(judge.piece("Kernel panic - not syncing"), None);
+        assert!(judge.unfinished("Kernel panic - not syncing").is_some());
+        assert!(judge.piece("n login: ").is_some());
     }
 
     #[test]

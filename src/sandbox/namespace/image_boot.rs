@@ -32,6 +32,9 @@ pub const ROOT_DEVICE: &str = "/dev/vda";
 /// The most that is kept of QEMU's own messages, in bytes.
 const WORDS: u64 = 64 * 1024;
 
+/// How long a console says nothing before its listener hears of that. A busy host makes pauses within a line.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// An image's files, and the machine to boot them in.
 #[derive(Debug)]
 pub struct Bootable {
@@ -49,6 +52,15 @@ pub struct Bootable {
     pub memory: u64,
     /// How long it may run.
     pub longest: Duration,
+}
+
+/// What a listener hears of a console.
+#[derive(Debug, Clone, Copy)]
+pub enum Said<'a> {
+    /// The next bytes.
+    Bytes(&'a [u8]),
+    /// Nothing for a second after the last bytes. This is said once, until more bytes come.
+    Nothing,
 }
 
 /// How a boot ended.
@@ -112,13 +124,12 @@ impl NamespaceDriver {
 }
 
 impl Boot {
-    /// Boots the machine, which ends with this future. Every piece of the console's output goes to `listen`, until that
-    /// breaks.
+    /// Boots the machine, which ends with this future. What the console says goes to `listen`, until that breaks.
     ///
     /// # Errors
     ///
     /// When the sandbox cannot be made.
-    pub async fn run(mut self, mut listen: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<End, Failure> {
+    pub async fn run(mut self, mut listen: impl FnMut(Said<'_>) -> ControlFlow<()>) -> Result<End, Failure> {
         let mut trial = Trial::new(&self.driver.sandboxes)?;
         let dir = trial.files.dir().to_owned();
         for (name, file) in [
@@ -148,17 +159,24 @@ impl Boot {
         });
         let until = Instant::now() + self.longest;
         let mut buffer = vec![0; 16 * 1024];
+        let mut quiet = until;
         let heard = match stdout {
             None => End::Exited(None),
             Some(mut console) => loop {
-                match timeout_at(until, console.read(&mut buffer)).await {
-                    Err(_) => break End::TimedOut,
+                let said = match timeout_at(quiet, console.read(&mut buffer)).await {
+                    Err(_) if quiet == until => break End::TimedOut,
+                    Err(_) => {
+                        quiet = until;
+                        Said::Nothing
+                    }
                     Ok(Ok(0) | Err(_)) => break End::Exited(None),
                     Ok(Ok(count)) => {
-                        if listen(&buffer[..count]).is_break() {
-                            break End::Heard;
-                        }
+                        quiet = until.min(Instant::now() + QUIET);
+                        Said::Bytes(&buffer[..count])
                     }
+                };
+                if listen(said).is_break() {
+                    break End::Heard;
                 }
             },
         };

@@ -22,7 +22,7 @@ use tokio::{
 
 use files::Files;
 pub use handle::Handle;
-pub use image_boot::{Boot, Bootable, End, ROOT_DEVICE};
+pub use image_boot::{Boot, Bootable, End, ROOT_DEVICE, Said};
 use kiln_records::{Code, Failure, JobId, protocol::BinfmtEntry};
 use machines::MachineParts;
 pub use plan::Report;
