@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::support::{
     self, HOST, Kiln, Ran,
     bootable::{lacking, tiny},
+    serve::Server,
 };
 
 fn check(kiln: &Kiln, image: &Path, options: &[&str]) -> Ran {
@@ -92,6 +93,55 @@ fn why_an_image_does_not_come_up_is_said() {
     let (result, _) = checked(&kiln, HOST, 1, &["--append", "tiny.do=off"]);
     assert_eq!(result["cause"], "ended");
     assert_nothing_left(&kiln);
+}
+
+#[test]
+fn a_server_boots_the_images_of_sets_that_require_it() {
+    needs!(support::no_namespaces(), lacking(HOST));
+    let server = Server::start(&[]);
+    let run = |words: &[&str]| {
+        let mut command = server.kiln.command(words);
+        command.args(["--server", &server.url]);
+        support::run(command)
+    };
+    let bad = server.kiln.data().join("bad");
+    fs_err::create_dir_all(&bad).unwrap();
+    for name in ["rootfs", "kernel", "initrd"] {
+        fs_err::copy(tiny(HOST).join(name), bad.join(name)).unwrap();
+    }
+    fs_err::write(bad.join("boot_parameters"), "tiny.do=panic").unwrap();
+    for (name, from) in [("good", &tiny(HOST)), ("bad", &bad)] {
+        let from = from.to_str().unwrap();
+        run(&["images", "create", "--name", name, "--arch", HOST, "--from", from]).ok();
+    }
+    run(&["sets", "create", "compute@1", "--image", "good", "--requires", "boot"]).ok();
+    let made = run(&["sets", "create", "compute@2", "--image", "bad", "--requires", "boot"]).ok();
+    assert!(made.stdout.contains("booting"), "{}", made.stdout);
+
+    let waited = run(&["sets", "wait", "compute@1", "--timeout", "300"]).ok();
+    assert!(
+        waited.stdout.contains("compute@1") && waited.stdout.contains("complete"),
+        "{}",
+        waited.stdout
+    );
+    let waited = run(&["sets", "wait", "compute@2", "--timeout", "300"]);
+    assert_eq!(waited.code, Some(2), "{}", waited.stderr);
+    assert!(
+        waited.stdout.contains("it did not boot: the kernel panicked") && waited.stdout.contains("kill init"),
+        "{}",
+        waited.stdout
+    );
+    let resolved = run(&["catalogue", "resolve", "compute", "--arch", HOST, "--format", "json"]).ok();
+    let resolved: Value = serde_json::from_str(&resolved.stdout).unwrap();
+    assert_eq!(resolved["version"], "1", "{resolved}");
+    // No machine runs any more, and no file is left.
+    assert_eq!(
+        fs_err::read_dir(server.kiln.data().join("downloads")).unwrap().count(),
+        0
+    );
+    let sandboxes = fs_err::read_dir(server.kiln.data().join("sandboxes")).unwrap().count();
+    assert_eq!(sandboxes, 0);
+    server.stop();
 }
 
 #[test]

@@ -405,6 +405,11 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         processes_per_job = 16384                        # default
         files_per_job = 4000000                          # default
 
+        [boot_checks]
+        run = true                                       # default
+        memory = "2GiB"                                  # default
+        timeout = "10m"                                  # default
+
         [watch]
         heartbeat = "1m"                                 # default
         silence = "1h"                                   # default

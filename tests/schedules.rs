@@ -73,6 +73,7 @@ fn of_sets(schedule: Schedule, recipe: RecipeId) -> Schedule {
                 required: true,
                 time_limit_s: None,
             }],
+            requires: Vec::new(),
         }),
         ..schedule
     }
@@ -247,6 +248,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
                 store: Arc::clone(store),
                 artifacts: artifacts.clone(),
                 channels: Vec::new(),
+                boots: None,
                 jobs: JobSettings::default(),
                 orchestrator: None,
             };

@@ -5,6 +5,7 @@
 //! machines that have no S3 service.
 
 mod accounts;
+mod bootable;
 mod downloads;
 mod job_objects;
 mod leftovers;
@@ -15,6 +16,7 @@ mod packages;
 mod places;
 mod prove;
 mod receive;
+mod scratch;
 mod sdk;
 mod store;
 mod stored_parts;
@@ -24,12 +26,14 @@ mod upload;
 
 pub use self::{
     accounts::KeptAccount,
+    bootable::{BootSource, NoBootSource},
     downloads::{Download, Downloads},
     leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,
     prove::MANIFEST,
     receive::{Expected, Received, Room, largest_part},
+    scratch::Scratch,
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
 pub use crate::config::S3Settings;

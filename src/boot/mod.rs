@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln_records::{Code, Failure};
+use kiln_records::{
+    Code, Failure, Moment, names,
+    set::check::{self, BootCheck},
+};
 use serde::Serialize;
 
 use crate::sandbox::namespace::{Boot, End, Said};
@@ -116,6 +119,23 @@ pub async fn check(boot: Boot, until: Until, file: &Path) -> Result<Checked, Fai
 }
 
 impl Checked {
+    /// The result as it is kept beside an image whose manifest has this SHA-256.
+    pub fn result(&self, manifest_sha256: &str, machine: &str) -> BootCheck {
+        let (up, detail) = match &self.verdict {
+            Verdict::Up { seen } => (true, seen),
+            Verdict::Down { detail, .. } => (false, detail),
+        };
+        BootCheck {
+            manifest_sha256: manifest_sha256.to_owned(),
+            up,
+            detail: short(detail),
+            seconds: u32::try_from(Duration::from_secs_f64(self.seconds.max(0.0)).as_secs()).unwrap_or(u32::MAX),
+            machine: short(machine),
+            checked: Moment::now(),
+            by: None,
+        }
+    }
+
     /// The failure that a command reports, unless the image is up.
     pub fn failure(&self, longest: Duration) -> Option<Failure> {
         let (cause, detail) = match &self.verdict {
@@ -132,4 +152,22 @@ impl Checked {
         };
         Some(Failure::new(code, detail).hint(cause.hint()))
     }
+}
+
+/// The end of what a console said, as it is kept beside an image; empty if it cannot be read.
+pub fn end_of_console(file: &Path) -> String {
+    // It is text, as it was written.
+    let console = fs_err::read_to_string(file).unwrap_or_default();
+    let end = &console[console.ceil_char_boundary(console.len().saturating_sub(check::MOST_CONSOLE))..];
+    end.replace('\0', "")
+}
+
+/// A text that fits into a result.
+fn short(text: &str) -> String {
+    let text: String = names::shown(text)
+        .to_string()
+        .chars()
+        .take(check::LONGEST_TEXT / 4)
+        .collect();
+    if text.is_empty() { "-".to_owned() } else { text }
 }

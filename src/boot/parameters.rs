@@ -1,5 +1,8 @@
 //! Chooses the kernel's parameters for an image that boots from a disk with its root file system. Pure: no I/O.
 
+/// The longest kernel parameters, in bytes. Kernels have limits of 256 bytes to 4 KiB, and cut off the rest.
+const LONGEST: usize = 2048;
+
 /// Parameters that belong to booting over a network, or from another root. Some end where their value begins.
 const OF_THE_NETWORK: [&str; 18] = [
     "BOOT_IMAGE=",
@@ -36,6 +39,22 @@ pub fn own(text: &str) -> String {
         !is_other && is_plain
     });
     kept.collect::<Vec<_>>().join(" ")
+}
+
+/// The parameters with which an image is booted to see whether it comes up: its own, those for its root on `device`, and
+/// more. `None` if they are longer than 2048 bytes, or have control characters.
+pub fn for_check(of_image: &str, device: &str, more: &str) -> Option<String> {
+    let root = if have_root(more) {
+        String::new()
+    } else {
+        live_root(device)
+    };
+    let of_image = own(of_image);
+    // A quiet image would say little of its own units.
+    let all = [&of_image, &root, "systemd.show_status=1", more].map(str::trim);
+    let all: Vec<_> = all.into_iter().filter(|part| !part.is_empty()).collect();
+    let all = all.join(" ");
+    (all.len() <= LONGEST && !all.chars().any(char::is_control)).then_some(all)
 }
 
 /// Whether the parameters say where the root file system is.

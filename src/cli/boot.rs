@@ -4,12 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use bytesize::ByteSize;
 use clap::Args;
-use kiln_records::{
-    Code, Failure,
-    arch::Arch,
-    names,
-    set::check::{LONGEST_TEXT, MOST_CONSOLE},
-};
+use kiln_records::{Code, Failure, arch::Arch, names};
 use reqwest::Method;
 use serde::Serialize;
 use serde_json::json;
@@ -89,9 +84,6 @@ struct Report<'r> {
 /// The least memory of a machine.
 const LEAST_MEMORY: u64 = 128 << 20;
 
-/// The longest kernel parameters. Kernels have limits of 256 bytes to 4 KiB, and cut off the rest.
-const MOST_PARAMETERS: usize = 2048;
-
 impl BootArguments {
     pub(super) async fn run(
         self,
@@ -130,7 +122,10 @@ impl BootArguments {
                 kernel: image.kernel.clone(),
                 initrd: image.initrd.clone(),
                 root: image.rootfs.clone(),
-                parameters: self.parameters(&image.parameters)?,
+                parameters: parameters::for_check(&image.parameters, ROOT_DEVICE, &self.append).ok_or_else(|| {
+                    let detail = "the kernel parameters are longer than 2048 bytes, or have control characters";
+                    Failure::new(Code::Usage, detail).hint("shorten those of `--append` or of the image")
+                })?,
                 memory: self.memory.as_u64(),
                 longest,
             })
@@ -159,27 +154,6 @@ impl BootArguments {
         }
         checked.failure(longest).map_or(Ok(()), Err)
     }
-
-    fn parameters(&self, own: &str) -> Result<String, Failure> {
-        let root = if parameters::have_root(&self.append) {
-            String::new()
-        } else {
-            parameters::live_root(ROOT_DEVICE)
-        };
-        let own = parameters::own(own);
-        // A quiet image would say little of its own units.
-        let all = [&own, &root, "systemd.show_status=1", &self.append].map(str::trim);
-        let all = all
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(" ");
-        if all.len() > MOST_PARAMETERS || all.chars().any(char::is_control) {
-            let detail = "the kernel parameters are longer than 2048 bytes, or have control characters";
-            return Err(Failure::new(Code::Usage, detail).hint("shorten those of `--append` or of the image"));
-        }
-        Ok(all)
-    }
 }
 
 /// Keeps the result beside the image, where channels can require it.
@@ -191,26 +165,17 @@ async fn keep(
     config: ReadConfig<'_>,
     printer: &Printer,
 ) -> Result<(), Failure> {
-    // It is text, as it was written.
-    let console = fs_err::read_to_string(&report.console).unwrap_or_default();
-    let end = &console[console.ceil_char_boundary(console.len().saturating_sub(MOST_CONSOLE))..];
-    let (up, detail) = match &report.checked.verdict {
-        Verdict::Up { seen } => (true, seen),
-        Verdict::Down { detail, .. } => (false, detail),
-    };
-    let short = |text: &str| {
-        let text: String = names::shown(text).to_string().chars().take(LONGEST_TEXT / 4).collect();
-        if text.is_empty() { "-".to_owned() } else { text }
-    };
+    let result = report.checked.result(manifest, report.machine);
     let mut body = json!({
-        "manifest_sha256": manifest,
-        "up": up,
-        "detail": short(detail),
-        "seconds": Duration::from_secs_f64(report.checked.seconds.max(0.0)).as_secs(),
-        "machine": short(report.machine),
+        "manifest_sha256": result.manifest_sha256,
+        "up": result.up,
+        "detail": result.detail,
+        "seconds": result.seconds,
+        "machine": result.machine,
     });
+    let end = boot::end_of_console(&report.console);
     if !end.is_empty() {
-        body["console"] = end.replace('\0', "").into();
+        body["console"] = end.into();
     }
     let work = async |session: &Session| {
         let path = ["kiln", "v1", "images", id, "boot-check"];

@@ -269,6 +269,7 @@ impl BuildArguments {
             public_key_id: None,
             options: JobOptions::default(),
             members: archs.iter().map(wanted).collect(),
+            requires: Vec::new(),
         };
         local.can_carry_out()?;
         let made = local.sets().create(new, None, Moment::now()).await?;

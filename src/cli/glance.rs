@@ -13,12 +13,12 @@ use super::{
     distribution,
     image_source::ImageSource,
     printer::Printer,
-    scratch::Scratch,
     session::{ReadConfig, ServerOptions},
     signals::cancel_on_signal,
     values::arch,
 };
 use crate::{
+    artifacts::Scratch,
     disk::Form,
     glance::{Disk, Glance, Login},
 };

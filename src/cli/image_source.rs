@@ -12,10 +12,14 @@ use super::{
     image_files::ImageFiles,
     printer::Printer,
     records::request,
-    scratch::Scratch,
     session::{ReadConfig, ServerOptions, Session},
 };
-use crate::{artifacts::ArtifactStore, client::collection::IMAGES, config::Config, site};
+use crate::{
+    artifacts::{ArtifactStore, Scratch},
+    client::collection::IMAGES,
+    config::Config,
+    site,
+};
 
 /// The most that is read of kernel parameters, in bytes.
 const MOST_PARAMETERS: u64 = 64 * 1024;

@@ -54,7 +54,6 @@ mod registry;
 mod remote_build_nodes;
 mod sandboxes;
 mod schedules;
-mod scratch;
 mod serve;
 mod session;
 mod sets;

@@ -16,7 +16,7 @@ use super::{
     job_options::{BootFiles, BuildSizes, Execution, Verification},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
-    sets::{limit, limit_of, records},
+    sets::{limit, limit_of, records, requirement, wished},
     values::{Body, arch, missed_runs, overlap},
 };
 use crate::client::{
@@ -137,6 +137,11 @@ struct ImageSets {
     /// How long the job of an architecture may take, for all or as ARCH=SECONDS [default: no limit].
     #[arg(long, value_name = "SECONDS", value_delimiter = ',', value_parser = limit, requires = "image_set")]
     time_limit: Vec<(Option<Arch>, u32)>,
+
+    /// What each image of a set needs before it counts as complete: a boot check in which it came up, or a signature
+    /// [default: nothing but its own manifest].
+    #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = requirement(), requires = "image_set")]
+    requires: Vec<String>,
 }
 
 impl ImageSets {
@@ -171,7 +176,8 @@ impl ImageSets {
         let sets = Body::default()
             .set("name", Some(name))
             .set("version", Some(version))
-            .set("recipes", Some(list));
+            .set("recipes", Some(list))
+            .set("requires", wished(self.requires));
         Ok(body.set("image_set", Some(sets.into_value())))
     }
 }

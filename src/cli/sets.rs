@@ -5,11 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::PossibleValuesParser};
 use kiln_records::{
     Code, Failure,
     arch::Arch,
-    set::name::{Which as Version, parse},
+    set::{
+        Requirement,
+        name::{Which as Version, parse},
+    },
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -86,6 +89,11 @@ pub(super) struct CreateSet {
     /// The architectures without which the set is complete all the same.
     #[arg(long, value_name = "ARCH,…", value_delimiter = ',', value_parser = arch())]
     non_voting: Vec<Arch>,
+
+    /// What each image needs before it counts as complete: a boot check in which it came up, or a signature
+    /// [default: nothing but its own manifest].
+    #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = requirement())]
+    requires: Vec<String>,
 
     /// The public key that may log in to the shells of its jobs: id, beginning of an id, or name.
     #[arg(long, value_name = "ID")]
@@ -321,6 +329,7 @@ impl CreateSet {
             .set("name", Some(name))
             .set("version", Some(version))
             .set("arches", Some(list))
+            .set("requires", wished(self.requires))
             .set("public_key_id", public_key)
             .into_value();
         show(
@@ -402,6 +411,16 @@ impl Sources {
             .set("time_limit_s", limit_of(&self.time_limit, arch))
             .into_value()
     }
+}
+
+/// Reads the name of a requirement.
+pub(super) fn requirement() -> PossibleValuesParser {
+    PossibleValuesParser::new(Requirement::ALL.map(Requirement::name))
+}
+
+/// A list, if something is in it.
+pub(super) fn wished(list: Vec<String>) -> Option<Vec<String>> {
+    Some(list).filter(|list| !list.is_empty())
 }
 
 /// The limit of an architecture: its own, or the one for all.

@@ -1,6 +1,9 @@
 //! The rules for channels in the section `[catalogue]`. Pure: no I/O.
 
-use kiln_records::set::name::{LATEST, check_channel};
+use kiln_records::set::{
+    Requirement,
+    name::{LATEST, check_channel},
+};
 use serde::{Deserialize, Serialize};
 use wildmatch::WildMatch;
 
@@ -16,16 +19,6 @@ pub struct ChannelRule {
     pub requires: Vec<Requirement>,
     /// Whether the channel moves on by itself to the newest complete set that has all this.
     pub follows: bool,
-}
-
-/// What an image needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Requirement {
-    /// A boot check of exactly this content, in which it came up.
-    Boot,
-    /// Provenance that is signed with this site's key and names this content.
-    Signature,
 }
 
 impl ChannelRule {

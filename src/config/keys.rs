@@ -7,9 +7,10 @@ use super::{
     retention::RetentionSettings,
     s3::S3Settings,
     sections::{
-        AuthSettings, CapacitySettings, CatalogueSettings, DockerEngineSettings, EmbeddedS3Settings, EmulationSettings,
-        IsolationSettings, JobSettings, LimitSettings, LogSettings, MetricsSettings, NetworkSettings, OidcSettings,
-        RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
+        AuthSettings, BootCheckSettings, CapacitySettings, CatalogueSettings, DockerEngineSettings, EmbeddedS3Settings,
+        EmulationSettings, IsolationSettings, JobSettings, LimitSettings, LogSettings, MetricsSettings,
+        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
+        TrustedListenerSettings, WatchSettings,
     },
     signing::SigningSettings,
 };
@@ -39,6 +40,7 @@ pub(super) const SECTIONS: &[Section] = &[
     KubernetesSettings::SECTION,
     EmulationSettings::SECTION,
     CapacitySettings::SECTION,
+    BootCheckSettings::SECTION,
     WatchSettings::SECTION,
     RemoteBuildNodeSettings::SECTION,
     RetentionSettings::SECTION,

@@ -27,7 +27,7 @@ use serde::Deserialize;
 
 pub(crate) use self::check::is_private;
 pub use self::{
-    catalogue::{ChannelRule, Requirement},
+    catalogue::ChannelRule,
     check::Access,
     engine::{DEFAULT_SOCKET, EngineUrl},
     kubernetes::{KubernetesSettings, PullPolicy, Toleration},
@@ -38,9 +38,9 @@ pub use self::{
     retention::{ImageRule, RetentionSettings, Series},
     s3::{ForeignBuckets, S3Settings},
     sections::{
-        AuthMode, AuthSettings, CapacitySettings, CatalogueSettings, DatabaseUrl, DockerEngineSettings,
-        EmbeddedS3Settings, EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings, LimitSettings,
-        LogFormat, LogSettings, MetricsSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
+        AuthMode, AuthSettings, BootCheckSettings, CapacitySettings, CatalogueSettings, DatabaseUrl,
+        DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings,
+        LimitSettings, LogFormat, LogSettings, MetricsSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
         ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
     },
     signing::SigningSettings,
@@ -91,6 +91,8 @@ pub struct Config {
     pub emulation: EmulationSettings,
     /// This host's capacity for jobs.
     pub capacity: CapacitySettings,
+    /// Boot checks of images.
+    pub boot_checks: BootCheckSettings,
     /// The limits that end a job.
     pub watch: WatchSettings,
     /// The login to remote build nodes.
@@ -128,6 +130,7 @@ struct Values {
     kubernetes: KubernetesSettings,
     emulation: EmulationSettings,
     capacity: CapacitySettings,
+    boot_checks: BootCheckSettings,
     watch: WatchSettings,
     remote_build_nodes: RemoteBuildNodeSettings,
     retention: RetentionSettings,
@@ -195,6 +198,7 @@ impl Config {
             kubernetes: values.kubernetes,
             emulation: values.emulation,
             capacity: values.capacity,
+            boot_checks: values.boot_checks,
             watch: values.watch,
             remote_build_nodes: values.remote_build_nodes,
             retention: values.retention,

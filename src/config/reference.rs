@@ -104,6 +104,7 @@ impl Config {
             "kubernetes" => values(&self.kubernetes),
             "emulation" => values(&self.emulation),
             "capacity" => values(&self.capacity),
+            "boot_checks" => values(&self.boot_checks),
             "watch" => values(&self.watch),
             "remote_build_nodes" => values(&self.remote_build_nodes),
             "signing" => values(&self.signing),

@@ -342,6 +342,19 @@ settings! {
 }
 
 settings! {
+    /// Boot checks by this server, of the images of sets that require one. See docs/image-sets.md.
+    ["boot_checks"]
+    pub struct BootCheckSettings {
+        /// Whether this server boots images, one at a time. Otherwise `kiln check boot` does, from another host.
+        run: bool = true;
+        /// The memory of the machine. It is taken from what this host has for jobs.
+        memory: Size = Size(2 << 30);
+        /// How long a boot may take.
+        timeout: Period = Period::seconds(600);
+    }
+}
+
+settings! {
     /// Time limits and retries of jobs.
     ["watch"]
     pub struct WatchSettings {

@@ -116,13 +116,7 @@ impl Orchestrator {
                 waiting.extend(queue.iter().map(|(job, _)| (*job, wait.clone())));
                 continue;
             }
-            let held: Vec<_> = open
-                .iter()
-                // Other processes of this data directory use the same places, and other servers those that are shared.
-                .filter(|stored| is_shared || stored.run.owner == Some(self.id))
-                .filter(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(&place))
-                .map(|stored| (self.takes(&stored.run), self.used(stored)))
-                .collect();
+            let held = self.held_at(&place, is_shared, &open);
             match self.admit_at(&place, &queue, &held).await {
                 Ok(verdicts) => {
                     for (job, verdict) in verdicts {
@@ -147,6 +141,49 @@ impl Orchestrator {
         state.census = Some(census);
         state.waiting = waiting;
         Ok(())
+    }
+
+    /// What is held of a place.
+    fn held_at(&self, place: &str, is_shared: bool, open: &[StoredRun]) -> Vec<(Needs, Used)> {
+        let mut held: Vec<_> = open
+            .iter()
+            // Other processes of this data directory use the same places, and other servers those that are shared.
+            .filter(|stored| is_shared || stored.run.owner == Some(self.id))
+            .filter(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(place))
+            .map(|stored| (self.takes(&stored.run), self.used(stored)))
+            .collect();
+        if place == LOCAL {
+            held.extend(self.state().boot.map(|needs| (needs, Used::default())));
+        }
+        held
+    }
+
+    /// Takes room of this host for a boot check, until the returned value is dropped. It takes no job's slot, so that a long
+    /// queue does not keep it waiting.
+    ///
+    /// # Errors
+    ///
+    /// When the records or the host cannot be read.
+    pub(super) async fn room_for_boot(self: &std::sync::Arc<Self>, needs: Needs) -> Result<RoomForBoot, Failure> {
+        let Some(_room) = self.room_at(LOCAL, false).await? else {
+            return Ok(RoomForBoot::Later);
+        };
+        let open = self.store.open_runs().await?;
+        let held = self.held_at(LOCAL, false, &open);
+        let capacity = self.places.driver(Some(LOCAL)).capacity().await?;
+        let limits = Limits::of(&capacity, &self.capacity);
+        let room = Room {
+            jobs: 1,
+            ..Room::beside(&held, limits, &capacity, &self.capacity)
+        };
+        match admit(&[(JobId::new(), needs)], room, limits).pop() {
+            Some((_, Verdict::Go)) => {
+                self.state().boot = Some(needs);
+                Ok(RoomForBoot::Here(BootRoom(self.clone())))
+            }
+            Some((_, Verdict::Never(why))) => Ok(RoomForBoot::Never(why)),
+            Some((_, Verdict::Wait(_))) | None => Ok(RoomForBoot::Later),
+        }
     }
 
     /// The other living server that has the place of a waiting job for itself.
@@ -495,6 +532,26 @@ fn wish(job: &Job, plan: &Plan) -> Wish {
     Wish {
         arch: job.arch,
         own_kernel: plan.own_kernel,
+    }
+}
+
+/// The answer to a boot check that asks for room.
+pub(super) enum RoomForBoot {
+    /// There is room, which is taken.
+    Here(BootRoom),
+    /// There is none yet.
+    Later,
+    /// There will never be room, for this reason.
+    Never(String),
+}
+
+/// The room that a boot check has taken.
+pub(super) struct BootRoom(std::sync::Arc<Orchestrator>);
+
+impl Drop for BootRoom {
+    fn drop(&mut self) {
+        self.0.state().boot = None;
+        self.0.wake.launch.notify_one();
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use kiln_records::{
     Blame, Code, Failure, JobId, LogLine, Moment, Run, ServerId, Verdict, log,
-    run::{Refused, State, TwinsFallback, rest_after},
+    run::{Needs, Refused, State, TwinsFallback, rest_after},
 };
 use tokio::sync::Notify;
 
@@ -146,6 +146,8 @@ pub(super) struct InMemory {
     pub(super) committing: HashMap<JobId, Instant>,
     /// Jobs whose objects were compared with their digests, while their images are being made.
     pub(super) verified: HashSet<JobId>,
+    /// The room that a boot check takes on this host.
+    pub(super) boot: Option<Needs>,
     /// Jobs whose sandboxes this process is starting right now.
     pub(super) starting: HashSet<JobId>,
 }

@@ -118,6 +118,7 @@ impl Local {
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
             channels: config.catalogue.channels.clone(),
+            boots: None,
             orchestrator: orchestrator.clone(),
         });
         let stop = CancellationToken::new();

@@ -9,8 +9,11 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    descriptors::Descriptors, jobs::JobService, objects::served_artifact_store, records::open_store,
-    sandboxes::node_login,
+    descriptors::Descriptors,
+    jobs::JobService,
+    objects::served_artifact_store,
+    records::open_store,
+    sandboxes::{namespace_driver, node_login},
 };
 use crate::{
     api::{
@@ -23,7 +26,11 @@ use crate::{
         tls::Certificate,
     },
     config::{Access, Config},
-    orchestrate::{AgentAddress, ask::Asker},
+    orchestrate::{
+        AgentAddress,
+        ask::Asker,
+        sets::{Booter, Sets},
+    },
     retention::Retention,
     store::{LogFeed, SharedStore},
     web::Dashboard,
@@ -57,6 +64,7 @@ struct Joined {
     oidc: Option<Arc<Oidc>>,
     embedded: Option<EmbeddedS3>,
     jobs: Option<JobService>,
+    booter: Option<Booter>,
     api: Api,
     app: Router,
 }
@@ -157,13 +165,25 @@ impl Joined {
             .filter(|_| config.server.agent_url.is_some() || config.server.peer_url.is_some())
             .map(reachable);
         let orchestrator = jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator));
+        let boots = config.boot_checks.run && !config.isolation.is_cluster_only();
         let asker = Arc::new(Asker {
             store: Arc::clone(store),
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
             channels: config.catalogue.channels.clone(),
+            boots: orchestrator.as_ref().filter(|_| boots).map(|one| one.id),
             orchestrator: orchestrator.clone(),
         });
+        let booter = match orchestrator.clone().filter(|_| boots) {
+            Some(orchestrator) => Some(Booter::new(
+                Sets::new(Arc::clone(&asker)),
+                orchestrator,
+                namespace_driver(config)?,
+                config.data_dir.clone(),
+                config.boot_checks.clone(),
+            )),
+            None => None,
+        };
         let api = Api::new(Shared {
             store: Arc::clone(store),
             artifacts: artifacts.clone(),
@@ -201,6 +221,7 @@ impl Joined {
             oidc,
             embedded,
             jobs,
+            booter,
             api,
             app,
         })
@@ -215,6 +236,7 @@ impl Joined {
             oidc,
             embedded,
             jobs,
+            booter,
             api,
             app,
         } = self;
@@ -228,6 +250,12 @@ impl Joined {
         let following = async {
             match &oidc {
                 Some(oidc) => oidc.follow().await,
+                None => std::future::pending().await,
+            }
+        };
+        let booting = async {
+            match &booter {
+                Some(booter) => booter.run().await,
                 None => std::future::pending().await,
             }
         };
@@ -271,6 +299,7 @@ impl Joined {
             () = prune(&api) => Ok(()),
             () = scheduler.run() => Ok(()),
             () = sets.run() => Ok(()),
+            () = booting => Ok(()),
             () = trying_out => Ok(()),
             // Ends when stopped, like the API, which may have requests to finish.
             () = async { carrying_out.await; std::future::pending().await } => Ok(()),

@@ -7,7 +7,7 @@ use kiln_records::{
     arch::Arch,
     job::JobOptions,
     set::{
-        Member,
+        Member, Requirement,
         promotion::{Promotion, PromotionKind},
     },
 };
@@ -39,6 +39,7 @@ fn set(name: &str, version: &str) -> ImageSet {
             attempts: Vec::new(),
             image: None,
         }],
+        requires: vec![Requirement::Boot],
         was_complete: false,
         complete_since: None,
         next_look: Moment::from_micros(7),

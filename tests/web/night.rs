@@ -99,6 +99,7 @@ impl Night {
             name: "compute".to_owned(),
             version: "{date}".to_owned(),
             recipes: recipes.collect(),
+            requires: Vec::new(),
         });
         self.store.insert_schedule(&schedule).await.unwrap();
         schedule

@@ -5,6 +5,7 @@ use kiln_records::{
     ChangeKind, JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, TwinLevel,
     arch::Arch,
     schedule::{MissedRuns, Overlap},
+    set::Requirement,
 };
 
 enumerations!(
@@ -17,6 +18,7 @@ enumerations!(
     MissedRuns,
     Overlap,
     RecipeType,
+    Requirement,
     StoreType,
     TwinLevel,
 );

@@ -10,7 +10,10 @@ use kiln_records::{
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::schedule_requests::{ScheduleCreate, ScheduleUpdate, ScheduledSetFields, Settings};
+use super::{
+    schedule_requests::{ScheduleCreate, ScheduleUpdate, ScheduledSetFields, Settings},
+    set_requests::each_once,
+};
 use crate::{
     api::{
         Api,
@@ -62,6 +65,7 @@ impl From<ScheduledSetFields> for ScheduledSet {
             name: given.name,
             version: given.version,
             recipes: recipes.collect(),
+            requires: each_once(given.requires),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! The bodies of requests about schedules. Pure: no I/O.
 
 use jiff::tz::TimeZone;
-use kiln_records::schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, timing::check_zone};
+use kiln_records::{
+    schedule::{MOST_MISSED, MissedRuns, Overlap, Timing, timing::check_zone},
+    set::Requirement,
+};
 use serde_json::Value;
 use utoipa::openapi::{
     ObjectBuilder, RefOr, Schema,
@@ -77,6 +80,8 @@ body! {
         version: SetVersions,
         /// The recipes to build, each for another architecture.
         recipes: List<ScheduledRecipeFields>,
+        /// What each image of a set needs before it counts as complete; the default is nothing but its own manifest.
+        requires: Option<List<Requirement>>,
     }
 }
 

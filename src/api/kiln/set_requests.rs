@@ -1,11 +1,13 @@
 //! The bodies of requests about image sets. Pure: no I/O.
 
+use std::collections::BTreeSet;
+
 use kiln_records::{
     ImageId, PublicKeyId, RecipeId,
     arch::Arch,
     job::JobOptions,
     set::{
-        LONGEST_LIMIT_S,
+        LONGEST_LIMIT_S, Requirement,
         name::{MAX_NAME, MAX_VERSION, PATTERN, check_name, check_version},
     },
 };
@@ -33,6 +35,8 @@ body! {
         version: SetVersion,
         /// Its architectures, each once.
         arches: List<SetArch>,
+        /// What each image needs before it counts as complete; the default is nothing but its own manifest.
+        requires: Option<List<Requirement>>,
         /// The public key that may log in to the shells of its jobs.
         public_key_id: Option<Uuid>,
         options: Flatten<JobOptions>,
@@ -105,8 +109,15 @@ impl TryFrom<SetCreate> for NewSet {
             public_key_id: given.public_key_id.map(PublicKeyId),
             options: given.options,
             members: wanted(given.arches)?,
+            requires: each_once(given.requires),
         })
     }
+}
+
+/// Requirements in their own order, each once.
+pub(super) fn each_once(given: Option<Vec<Requirement>>) -> Vec<Requirement> {
+    let given: BTreeSet<_> = given.unwrap_or_default().into_iter().collect();
+    given.into_iter().collect()
 }
 
 /// What a list of architectures asks for.

@@ -6,7 +6,10 @@ use kiln_records::{
     ImageId, JobId, Moment, RecipeId, SetId,
     arch::Arch,
     run::How,
-    set::state::{self, ArchState, SetState},
+    set::{
+        Requirement,
+        state::{self, ArchState, SetState},
+    },
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -46,6 +49,8 @@ pub(in crate::api) struct SetDetails {
     /// Since when it has been complete without a break, as far as that was noticed.
     #[schema(value_type = Option<String>)]
     complete_since: Option<Moment>,
+    /// What each of its images needs before it counts as complete.
+    requires: Vec<Requirement>,
     /// Its architectures.
     arches: Vec<SetArchDetails>,
 }
@@ -119,6 +124,7 @@ impl From<Looked> for SetDetails {
             state,
             remarks,
             complete_since: set.complete_since,
+            requires: set.requires,
             arches: arches.collect(),
         }
     }

@@ -14,7 +14,7 @@ mod refusal;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kiln_records::{Change, ChangeKind, Failure, Job, JobId, JobType, PublicKeyId, Step, job::JobOptions};
+use kiln_records::{Change, ChangeKind, Failure, Job, JobId, JobType, PublicKeyId, ServerId, Step, job::JobOptions};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -99,6 +99,8 @@ pub struct Asker {
     pub jobs: JobSettings,
     /// The rules for channels.
     pub channels: Vec<ChannelRule>,
+    /// The server, if it boots images whose sets require that.
+    pub boots: Option<ServerId>,
     /// The orchestrator that carries jobs out; `None` on a server that keeps records only.
     pub orchestrator: Option<Arc<Orchestrator>>,
 }

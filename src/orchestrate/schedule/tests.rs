@@ -7,6 +7,7 @@ use kiln_records::{
     arch::Arch,
     job::JobOptions,
     schedule::{MissedRuns, Overlap, ScheduledRecipe, ScheduledSet},
+    set::Requirement,
 };
 use kiln_s3::EmbeddedS3;
 
@@ -56,6 +57,7 @@ fn sets(cron: &str, next: &str, version: &str) -> Schedule {
                 required: true,
                 time_limit_s: Some(60),
             }],
+            requires: vec![Requirement::Boot],
         }),
         ..schedule(cron, next)
     }
@@ -110,6 +112,7 @@ impl Site {
             store: Arc::clone(&store),
             artifacts,
             channels: Vec::new(),
+            boots: None,
             jobs: JobSettings::default(),
             orchestrator: None,
         };

@@ -80,7 +80,13 @@ impl Scheduler {
     /// The request for an image set that the schedule's user would make by hand.
     async fn new_set(&self, schedule: &Schedule, tick: &Tick) -> Result<NewSet, Failure> {
         let timing = Timing::parse(&schedule.cron, &schedule.timezone).map_err(unusable)?;
-        let Some(ScheduledSet { name, version, recipes }) = &schedule.image_set else {
+        let Some(ScheduledSet {
+            name,
+            version,
+            recipes,
+            requires,
+        }) = &schedule.image_set
+        else {
             return Err(unusable("The schedule names no image set.".to_owned()));
         };
         let mut members = Vec::with_capacity(recipes.len());
@@ -98,6 +104,7 @@ impl Scheduler {
             public_key_id: schedule.public_key_id,
             options: schedule.options.clone(),
             members,
+            requires: requires.clone(),
         })
     }
 

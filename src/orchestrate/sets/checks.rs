@@ -3,11 +3,12 @@
 //!
 //! Only what is shown counts: a result that is not there, cannot be read, or is one for another content is none.
 
+use std::fmt;
+
 use kiln_records::{
     Image, ImageId, ImageSet, Moment,
-    arch::Arch,
     set::{
-        Proof,
+        Proof, Requirement,
         check::{BOOT_CHECK, BootCheck, CONSOLE, MAX_SIZE},
         state::ArchState,
     },
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::{
     artifacts::Unusable,
-    config::{ChannelRule, Requirement},
     origin::{self, Envelope, Statement},
     store::{After, Collection, Query, Side, Sort, StoreError},
 };
@@ -46,6 +46,24 @@ pub enum NotKept {
     /// The database did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// What an image lacks of that which is required of it.
+#[derive(Debug)]
+pub(super) enum Lack {
+    /// Nobody has booted its present content.
+    NotBooted(ImageId),
+    /// Anything else, in words.
+    Other(String),
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBooted(id) => write!(f, "it was not booted yet (`kiln check boot {id}`)"),
+            Self::Other(words) => f.write_str(words),
+        }
+    }
 }
 
 impl Sets {
@@ -74,7 +92,10 @@ impl Sets {
         places.push(put.await.map_err(Unusable::from)?);
         self.note_objects(id, &places).await?;
         for set in self.sets_with(id).await? {
-            self.move_channels(&set, Moment::now()).await?;
+            let now = Moment::now();
+            if let Some(looked) = self.look(set.id, now).await? {
+                self.move_channels(&looked.stored.record, now).await?;
+            }
         }
         Ok(())
     }
@@ -184,7 +205,8 @@ impl Sets {
                 lacks.push(format!("{}: its manifest was not read", member.arch));
                 continue;
             };
-            lacks.extend(self.lacks(rule, member.arch, id, proof).await);
+            let lacking = self.lacks(&rule.requires, id, proof).await.into_iter();
+            lacks.extend(lacking.map(|lack| format!("{}: {lack}", member.arch)));
         }
         if lacks.is_empty() {
             return Ok(());
@@ -197,20 +219,20 @@ impl Sets {
         })
     }
 
-    /// What an image lacks of that which a rule requires.
-    async fn lacks(&self, rule: &ChannelRule, arch: Arch, id: ImageId, proof: &Proof) -> Vec<String> {
+    /// What an image lacks of that which is required.
+    pub(super) async fn lacks(&self, requires: &[Requirement], id: ImageId, proof: &Proof) -> Vec<Lack> {
         let mut lacks = Vec::new();
-        for requirement in &rule.requires {
+        for requirement in requires {
             let lack = match requirement {
                 Requirement::Boot => match self.boot_check(id, &proof.sha256).await {
                     Ok(Some(check)) if check.up => None,
-                    Ok(Some(check)) => Some(format!("it did not boot: {}", check.detail)),
-                    Ok(None) => Some(format!("it was not booted yet (`kiln check boot {id}`)")),
-                    Err(error) => Some(format!("its boot check cannot be read: {error}")),
+                    Ok(Some(check)) => Some(Lack::Other(format!("it did not boot: {}", check.detail))),
+                    Ok(None) => Some(Lack::NotBooted(id)),
+                    Err(error) => Some(Lack::Other(format!("its boot check cannot be read: {error}"))),
                 },
-                Requirement::Signature => self.unsigned(id, &proof.sha256).await,
+                Requirement::Signature => self.unsigned(id, &proof.sha256).await.map(Lack::Other),
             };
-            lacks.extend(lack.map(|lack| format!("{arch}: {lack}")));
+            lacks.extend(lack);
         }
         lacks
     }

@@ -10,12 +10,12 @@ use kiln_records::{
     arch::Arch,
     run::State,
     set::{
-        Attempt, AttemptState, Member, Seen, SetImage,
-        state::{self, Facts, ImageFact, JobFact, Judged, SetState},
+        Attempt, AttemptState, Member, Requirement, Seen, SetImage,
+        state::{self, ArchState, Facts, ImageFact, JobFact, Judged, SetState},
     },
 };
 
-use super::{Looked, Sets, TRIES, members::new_job};
+use super::{Looked, Sets, TRIES, checks::Lack, members::new_job};
 use crate::{
     artifacts::Unusable,
     orchestrate::{ask::Ask, job_span},
@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The time between two looks at a set with something under way.
 const UNDER_WAY: Duration = Duration::from_secs(3);
+
+/// The time between two looks at a set that only waits for an image to boot. The result of a boot leads to a look at once.
+const BOOTING: Duration = Duration::from_secs(15);
 
 /// The time between two looks at a set of which S3 did not say enough.
 const UNVERIFIED: Duration = Duration::from_secs(30);
@@ -60,9 +63,10 @@ impl Sets {
                 .iter()
                 .filter_map(|member| Some((member.arch, member.image.clone()?)))
                 .collect();
-            let reading = images
-                .into_iter()
-                .map(|(arch, image)| async move { Ok::<_, StoreError>((arch, self.read(image, arch, now).await?)) });
+            let requires = &set.requires;
+            let reading = images.into_iter().map(|(arch, image)| async move {
+                Ok::<_, StoreError>((arch, self.read(image, arch, requires, now).await?))
+            });
             for (arch, image) in try_join_all(reading).await? {
                 let member = set.members.iter_mut().find(|member| member.arch == arch);
                 if let Some(member) = member {
@@ -275,8 +279,14 @@ impl Sets {
         let _ = orchestrator.cancel(id, failure).await;
     }
 
-    /// Reads the manifest of an image.
-    async fn read(&self, mut image: SetImage, arch: Arch, now: Moment) -> Result<SetImage, StoreError> {
+    /// Reads the manifest of an image, and finds what it lacks.
+    async fn read(
+        &self,
+        mut image: SetImage,
+        arch: Arch,
+        requires: &[Requirement],
+        now: Moment,
+    ) -> Result<SetImage, StoreError> {
         let live = Collection::<Image>::get(&**self.store(), Side::Live, image.id).await?;
         // What its record says is enough to know that it is not complete.
         let Some(link) = live.and_then(|live| live.record.link) else {
@@ -301,6 +311,13 @@ impl Sets {
                 }
             },
         };
+        let lacks = match &image.proof {
+            Some(proof) => self.lacks(requires, image.id, proof).await,
+            None => Vec::new(),
+        };
+        let is_to_boot = lacks.iter().any(|lack| matches!(lack, Lack::NotBooted(_)));
+        image.boot = is_to_boot.then(|| self.boot_turn(image.boot, now)).flatten();
+        image.lacks = lacks.iter().map(ToString::to_string).collect();
         Ok(image)
     }
 }
@@ -315,8 +332,16 @@ pub(super) fn note_state(set: &mut ImageSet, judged: &[Judged], now: Moment) {
         None => Some(now),
         since => since,
     };
-    let pause = if judged.iter().any(|judged| judged.state.is_under_way()) {
+    let under_way = || {
+        judged
+            .iter()
+            .map(|judged| judged.state)
+            .filter(|state| state.is_under_way())
+    };
+    let pause = if under_way().any(|state| state != ArchState::Booting) {
         UNDER_WAY
+    } else if under_way().next().is_some() {
+        BOOTING
     } else if state == SetState::Unverified {
         UNVERIFIED
     } else {

@@ -7,6 +7,7 @@
 //!
 //! What is complete is decided in [`kiln_records::set::state`].
 
+mod boots;
 mod catalogue;
 mod checks;
 mod look;
@@ -19,10 +20,14 @@ use kiln_records::{
     Failure, ImageId, ImageSet, Moment, PublicKeyId, RecipeId, SetId,
     arch::Arch,
     job::JobOptions,
-    set::state::{self, Judged, SetState},
+    set::{
+        Requirement,
+        state::{self, Judged, SetState},
+    },
 };
 
 pub use self::{
+    boots::Booter,
     catalogue::{CatalogueRefusal, ChannelChange},
     checks::NotKept,
     refusal::SetRefusal,
@@ -55,6 +60,8 @@ pub struct NewSet {
     pub options: JobOptions,
     /// Its architectures.
     pub members: Vec<Wanted>,
+    /// What each image needs before it counts as complete.
+    pub requires: Vec<Requirement>,
 }
 
 /// An architecture of a set as its user describes it.
@@ -162,6 +169,7 @@ impl Sets {
             options: new.options,
             by: who,
             members: Vec::new(),
+            requires: new.requires,
             was_complete: false,
             complete_since: None,
             next_look: now,

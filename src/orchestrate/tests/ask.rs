@@ -20,6 +20,7 @@ impl Site {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
             channels: Vec::new(),
+            boots: None,
             jobs: JobSettings::default(),
             orchestrator: server.map(|server| Arc::clone(&server.orchestrator)),
         }

@@ -1,14 +1,22 @@
 //! Tests what channels require of images, and channels that follow by themselves.
 
 use kiln_records::{
-    RecipeType,
-    set::check::{BootCheck, MAX_SIZE},
+    RecipeType, ServerId,
+    set::{
+        Requirement,
+        check::{BootCheck, MAX_SIZE},
+        state::{ArchState, SetState},
+    },
 };
 
-use super::{commit::finish, sets::of_this_arch, *};
+use super::{
+    commit::finish,
+    sets::{NOW, of_this_arch},
+    *,
+};
 use crate::{
-    config::{ChannelRule, Requirement},
-    orchestrate::sets::{CatalogueRefusal, ChannelChange, NotKept, Sets},
+    config::ChannelRule,
+    orchestrate::sets::{CatalogueRefusal, Change, ChannelChange, NotKept, Sets},
     store::Side,
 };
 
@@ -30,8 +38,20 @@ fn rule(requires: Vec<Requirement>, follows: bool) -> ChannelRule {
 
 /// A version of a set whose image is there. Returns the image, and the SHA-256 of its manifest.
 async fn version(site: &Site, server: &Server, sets: &Sets, version: &str) -> (kiln_records::ImageId, String) {
+    version_that(site, server, sets, version, Vec::new()).await
+}
+
+/// As [`version`], of a set that requires something.
+async fn version_that(
+    site: &Site,
+    server: &Server,
+    sets: &Sets,
+    version: &str,
+    requires: Vec<Requirement>,
+) -> (kiln_records::ImageId, String) {
     let recipe = site.recipe(Arch::host(), RecipeType::KiwiNg).await;
-    let new = of_this_arch(recipe, version, None);
+    let mut new = of_this_arch(recipe, version, None);
+    new.requires = requires;
     let made = sets.create(new, None, Moment::now()).await.unwrap();
     let job = made.stored.record.job_of(Arch::host()).unwrap();
     server.orchestrator.launch_once().await.unwrap();
@@ -122,6 +142,78 @@ async fn a_channel_wants_a_boot_check_of_this_very_content() {
             "{name}: {doomed:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_set_that_requires_a_boot_check_is_complete_with_one_of_its_content() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let sets = sets(&site, &server, vec![rule(Vec::new(), true)]);
+    let (image, manifest) = version_that(&site, &server, &sets, "1", vec![Requirement::Boot]).await;
+    let set = site.store.set_of_version("compute", "1").await.unwrap().unwrap();
+    let look = async || sets.look(set.record.id, Moment::now()).await.unwrap().unwrap();
+    let looked = look().await;
+    assert_eq!(
+        (looked.judged[0].state, looked.state()),
+        (ArchState::Lacking, SetState::Incomplete)
+    );
+    let why = looked.judged[0].why.clone().unwrap();
+    assert!(why.contains("not booted yet (`kiln check boot"), "{why}");
+    assert!(matches!(
+        promote(&sets, "1").await,
+        Err(CatalogueRefusal::Incomplete { .. })
+    ));
+    // Another job would not change that.
+    let changed = sets
+        .change(set.record.id, Change::Rebuild, Moment::now())
+        .await
+        .unwrap();
+    assert_eq!(changed.stored.record.members[0].attempts.len(), 1);
+
+    sets.keep_check(image, &checked(&manifest, false), None).await.unwrap();
+    assert!(look().await.judged[0].why.clone().unwrap().contains("did not boot"));
+    assert_eq!(leads_to(&site).await, None);
+    // With the result the set is complete at once, and the channel that follows moves on.
+    sets.keep_check(image, &checked(&manifest, true), None).await.unwrap();
+    let stored = site.store.set_of_version("compute", "1").await.unwrap().unwrap();
+    assert!(stored.record.was_complete);
+    assert_eq!(leads_to(&site).await.as_deref(), Some("1"));
+    assert_eq!(look().await.state(), SetState::Complete);
+}
+
+#[tokio::test]
+async fn one_server_at_a_time_has_its_turn_to_boot_an_image() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let sets_of = |boots: Option<ServerId>| {
+        let mut asker = site.asker(Some(&server));
+        asker.boots = boots;
+        Sets::new(Arc::new(asker))
+    };
+    let (first, second) = (ServerId::new(), ServerId::new());
+    let (image, manifest) = version_that(&site, &server, &sets_of(None), "1", vec![Requirement::Boot]).await;
+    let set = site.store.set_of_version("compute", "1").await.unwrap().unwrap().record;
+    let look = async |boots: Option<ServerId>, after: Duration| {
+        let now = Moment::now().plus(after);
+        let looked = sets_of(boots).look(set.id, now).await.unwrap().unwrap();
+        let turn = looked.stored.record.members[0].image.clone().unwrap().boot;
+        (looked.judged[0].state, turn.map(|turn| turn.server))
+    };
+    assert_eq!(look(None, NOW).await, (ArchState::Lacking, None));
+    assert_eq!(look(Some(first), NOW).await, (ArchState::Booting, Some(first)));
+    assert_eq!(look(Some(second), NOW).await, (ArchState::Booting, Some(first)));
+    assert_eq!(look(None, NOW).await, (ArchState::Booting, Some(first)));
+    // The turn of a server that is gone ends by the clock.
+    let later = Duration::from_mins(2);
+    assert_eq!(look(Some(second), later).await, (ArchState::Booting, Some(second)));
+    assert_eq!(look(None, 2 * later).await, (ArchState::Lacking, None));
+    // A result ends every turn.
+    look(Some(first), NOW).await;
+    let kept = sets_of(Some(second))
+        .keep_check(image, &checked(&manifest, false), None)
+        .await;
+    kept.unwrap();
+    assert_eq!(look(Some(second), later).await, (ArchState::Lacking, None));
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ impl Site {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
             channels: Vec::new(),
+            boots: None,
             jobs: crate::config::JobSettings::default(),
             orchestrator: Some(Arc::clone(&command.orchestrator)),
         };

@@ -21,6 +21,7 @@ pub(super) fn of_this_arch(recipe: RecipeId, version: &str, time_limit_s: Option
             from: Source::Recipe(recipe),
             time_limit_s,
         }],
+        requires: Vec::new(),
     }
 }
 
@@ -49,7 +50,7 @@ async fn launch(server: &Server, job: JobId) {
     server.has_started(job).await;
 }
 
-const NOW: Duration = Duration::ZERO;
+pub(super) const NOW: Duration = Duration::ZERO;
 
 #[tokio::test]
 async fn a_job_that_takes_longer_than_its_set_allows_is_ended() {

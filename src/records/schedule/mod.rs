@@ -20,7 +20,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, SetId, job::JobOptions};
+use super::{JobId, Moment, PublicKeyId, RecipeId, ScheduleId, SetId, job::JobOptions, set::Requirement};
 pub use timing::Timing;
 
 /// The largest possible limit of missed runs to catch up on.
@@ -83,6 +83,9 @@ pub struct ScheduledSet {
     pub version: String,
     /// The recipes to build, each for another architecture.
     pub recipes: Vec<ScheduledRecipe>,
+    /// What each image of a set needs before it counts as complete: `boot`, `signature`.
+    #[serde(default)]
+    pub requires: Vec<Requirement>,
 }
 
 /// A recipe of scheduled image sets.

@@ -15,7 +15,7 @@ pub mod state;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ImageId, JobId, Moment, PublicKeyId, RecipeId, SetId, job::JobOptions, run::How};
+use super::{ImageId, JobId, Moment, PublicKeyId, RecipeId, ServerId, SetId, job::JobOptions, run::How};
 use crate::arch::Arch;
 
 /// The most attempts that a set remembers for each architecture.
@@ -44,6 +44,9 @@ pub struct ImageSet {
     pub by: Option<String>,
     /// Its architectures, each once, in the order of [`Arch`].
     pub members: Vec<Member>,
+    /// What each of its images needs before it counts as complete.
+    #[serde(default)]
+    pub requires: Vec<Requirement>,
     /// Whether it was complete when it was last looked at: the catalogue searches by this, and then looks again.
     pub was_complete: bool,
     /// Since when it has been complete without a break, as far as that was noticed.
@@ -63,6 +66,29 @@ impl ImageSet {
     pub fn job_of(&self, arch: Arch) -> Option<JobId> {
         let member = self.members.iter().find(|member| member.arch == arch)?;
         member.last().map(|attempt| attempt.job_id)
+    }
+}
+
+/// What an image needs to be good enough for a set, or for a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Requirement {
+    /// A boot check of exactly this content, in which it came up.
+    Boot,
+    /// Provenance that is signed with this site's key and names this content.
+    Signature,
+}
+
+impl Requirement {
+    /// Each of them.
+    pub const ALL: [Self; 2] = [Self::Boot, Self::Signature];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Boot => "boot",
+            Self::Signature => "signature",
+        }
     }
 }
 
@@ -168,6 +194,23 @@ pub struct SetImage {
     pub seen: Seen,
     /// When that was.
     pub looked: Option<Moment>,
+    /// What that look missed of that which the set requires.
+    #[serde(default)]
+    pub lacks: Vec<String>,
+    /// The server that is to boot it, while a boot check is missing.
+    #[serde(default)]
+    pub boot: Option<BootTurn>,
+}
+
+/// A server's turn to boot an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootTurn {
+    /// The server.
+    pub server: ServerId,
+    /// When the turn ends, whatever has become of the server.
+    pub until: Moment,
+    /// Why the server cannot boot it; none while it still may.
+    pub why_not: Option<String>,
 }
 
 impl SetImage {
@@ -178,6 +221,8 @@ impl SetImage {
             proof: None,
             seen: Seen::NotYet,
             looked: None,
+            lacks: Vec::new(),
+            boot: None,
         }
     }
 }

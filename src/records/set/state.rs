@@ -4,7 +4,7 @@
 //!  missing ──▶ waiting ──▶ building ──▶ verifying ──▶ complete
 //!     ▲                        │            │           │  ▲
 //!     └── failed ◀─────────────┘            ▼           ▼  │
-//!                                       unverified   deleted, changed, unusable
+//!                       unverified, booting, lacking   deleted, changed, unusable
 //! ```
 //!
 //! Only a manifest that was read makes an architecture complete: neither the word of a job, nor a name, nor a version does.
@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptState, ImageSet, Member, Seen};
+use super::{AttemptState, ImageSet, Member, Seen, SetImage};
 use crate::arch::Arch;
 
 /// What the records say now about an architecture of a set.
@@ -67,6 +67,10 @@ pub enum ArchState {
     Verifying,
     /// Its manifest was read, and all objects of its image are there.
     Complete,
+    /// Its manifest was read, and a server is to boot its image, or does so, since the set requires that.
+    Booting,
+    /// Its manifest was read, and its image lacks something that the set requires.
+    Lacking,
     /// S3 did not answer when its manifest was to be read.
     Unverified,
     /// Its job has failed, or could not be made.
@@ -81,12 +85,14 @@ pub enum ArchState {
 
 impl ArchState {
     /// Every state.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Missing,
         Self::Waiting,
         Self::Building,
         Self::Verifying,
         Self::Complete,
+        Self::Booting,
+        Self::Lacking,
         Self::Unverified,
         Self::Failed,
         Self::Deleted,
@@ -102,6 +108,8 @@ impl ArchState {
             Self::Building => "building",
             Self::Verifying => "verifying",
             Self::Complete => "complete",
+            Self::Booting => "booting",
+            Self::Lacking => "lacking",
             Self::Unverified => "unverified",
             Self::Failed => "failed",
             Self::Deleted => "deleted",
@@ -112,10 +120,11 @@ impl ArchState {
 
     /// Whether it is still to get on by itself.
     pub const fn is_under_way(self) -> bool {
-        matches!(self, Self::Waiting | Self::Building | Self::Verifying)
+        matches!(self, Self::Waiting | Self::Building | Self::Verifying | Self::Booting)
     }
 
-    /// Whether another job is what it needs. That S3 is away is no reason to build anything again.
+    /// Whether another job is what it needs. That S3 is away is no reason to build anything again, and neither is an image
+    /// that was not booted yet.
     pub const fn needs_a_job(self) -> bool {
         matches!(
             self,
@@ -141,7 +150,7 @@ pub enum SetState {
     Complete,
     /// Some required architecture is still under way.
     Building,
-    /// Nothing is under way, and some required architecture has no usable image.
+    /// Nothing is under way, and some required architecture has no usable image, or one that lacks something.
     Incomplete,
     /// Some required architecture could not be looked at, and nothing worse is known.
     Unverified,
@@ -191,6 +200,7 @@ pub fn of_member(member: &Member, facts: &Facts) -> Judged {
                         format!("the image {} has another manifest now", image.id),
                     )
                 }
+                (_, Seen::Same) if proof.is_some() && !image.lacks.is_empty() => lacking(image),
                 (_, Seen::Same) if proof.is_some() => ArchState::Complete.into(),
                 (_, Seen::Same | Seen::NotYet) => ArchState::Verifying.into(),
                 (_, Seen::Changed { sha256 }) => judged(
@@ -235,7 +245,11 @@ pub fn of_set(members: impl IntoIterator<Item = (bool, ArchState)>) -> SetState 
         SetState::Complete
     } else if required.iter().any(|state| state.is_under_way()) {
         SetState::Building
-    } else if required.is_empty() || required.iter().any(|state| state.needs_a_job()) {
+    } else if required.is_empty()
+        || required
+            .iter()
+            .any(|state| state.needs_a_job() || *state == ArchState::Lacking)
+    {
         SetState::Incomplete
     } else {
         SetState::Unverified
@@ -253,6 +267,19 @@ pub fn remarks(set: &ImageSet, judged: &[Judged]) -> Vec<String> {
             format!("{}{voting} is {}{why}", member.arch, judged.state.name())
         })
         .collect()
+}
+
+/// The state of an image that is as it was verified, and lacks something.
+fn lacking(image: &SetImage) -> Judged {
+    let lacks = image.lacks.join("; ");
+    match image.boot.as_ref().map(|turn| turn.why_not.as_ref()) {
+        Some(None) => ArchState::Booting.into(),
+        Some(Some(why)) => judged(
+            ArchState::Lacking,
+            format!("{lacks}; the server could not boot it: {why}"),
+        ),
+        None => judged(ArchState::Lacking, lacks),
+    }
 }
 
 fn judged(state: ArchState, why: String) -> Judged {

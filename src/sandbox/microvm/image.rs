@@ -124,6 +124,11 @@ pub fn emulator(arch: Arch) -> Result<PathBuf, Failure> {
     })
 }
 
+/// The most memory of the host that a machine with so many bytes of memory takes.
+pub fn memory_of_host(memory: u64) -> u64 {
+    memory + OWN_MEMORY + TRANSLATED_MIB * MIB
+}
+
 impl ImageMachine {
     /// The limits of the sandbox around the machine.
     pub(crate) fn host_limits(&self) -> Limits {

@@ -20,6 +20,7 @@ use tokio::{
     process::Command,
 };
 
+pub use super::microvm::image::memory_of_host;
 use files::Files;
 pub use handle::Handle;
 pub use image_boot::{Boot, Bootable, End, ROOT_DEVICE, Said};

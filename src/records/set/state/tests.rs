@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     ImageId, Moment,
-    set::{Proof, SetImage},
+    set::{BootTurn, Proof, SetImage},
 };
 
 const PATH: &str = "s3://boot-images/i/manifest.json";
@@ -104,6 +104,48 @@ fn only_a_manifest_that_was_read_and_is_still_the_same_is_complete() {
 }
 
 #[test]
+fn an_image_that_lacks_something_waits_for_its_boot_or_is_named() {
+    let good = live(Some(PATH), Arch::Aarch64);
+    let judged = |lacks: &[&str], boot: Option<Option<&str>>, seen| {
+        let mut member = with_image(seen);
+        let image = member.image.as_mut().unwrap();
+        image.lacks = lacks.iter().map(|lack| (*lack).to_owned()).collect();
+        image.boot = boot.map(|why_not| BootTurn {
+            server: crate::ServerId::new(),
+            until: Moment::from_micros(0),
+            why_not: why_not.map(str::to_owned),
+        });
+        let Judged { state, why } = of_member(&member, &good);
+        (state, why.unwrap_or_default())
+    };
+    let said = |state, why: &str| (state, why.to_owned());
+    assert_eq!(
+        judged(&["not booted", "not signed"], None, Seen::Same),
+        said(ArchState::Lacking, "not booted; not signed")
+    );
+    assert_eq!(
+        judged(&["not booted"], Some(None), Seen::Same),
+        said(ArchState::Booting, "")
+    );
+    assert_eq!(
+        judged(&["not booted"], Some(Some("no emulator")), Seen::Same),
+        said(
+            ArchState::Lacking,
+            "not booted; the server could not boot it: no emulator"
+        )
+    );
+    // What it lacks is of no interest while it is not what was verified.
+    let changed = Seen::Changed { sha256: String::new() };
+    assert_eq!(judged(&["not booted"], Some(None), changed).0, ArchState::Changed);
+    assert_eq!(of_set([(true, ArchState::Lacking)]), SetState::Incomplete);
+    assert_eq!(
+        of_set([(true, ArchState::Lacking), (true, ArchState::Booting)]),
+        SetState::Building
+    );
+    assert!(!ArchState::Lacking.needs_a_job() && !ArchState::Booting.needs_a_job());
+}
+
+#[test]
 fn a_job_alone_completes_nothing() {
     let job = |job| Facts {
         job: Some(job),
@@ -134,6 +176,7 @@ fn a_failed_non_voting_architecture_leaves_the_set_complete_and_is_named() {
         options: crate::job::JobOptions::default(),
         by: None,
         members: vec![with_image(Seen::Same), with_attempt(AttemptState::Made)],
+        requires: Vec::new(),
         was_complete: false,
         complete_since: None,
         next_look: Moment::from_micros(0),

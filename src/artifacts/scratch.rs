@@ -1,6 +1,6 @@
-//! Directories for what a command downloads or makes on the way. Writes below one directory of the data directory.
+//! Directories for what a process downloads or makes on the way. Writes below one directory of the data directory.
 //!
-//! A directory is locked for as long as its command lives. What a killed command left is removed by the next one.
+//! A directory is locked for as long as its process lives. What a killed process left is removed by the next one.
 
 use std::{
     fs::TryLockError,
@@ -18,21 +18,21 @@ const LOCK: &str = ".lock";
 /// A younger directory may be about to be locked.
 const YOUNG: Duration = Duration::from_mins(1);
 
-/// A directory that goes with its command.
+/// A directory that goes with its owner.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub struct Scratch {
     // Dropped first: what is left of a directory without a lock is anybody's to remove.
     dir: TempDir,
     _lock: fs_err::File,
 }
 
 impl Scratch {
-    /// Makes a directory in the data directory, and removes those of killed commands.
+    /// Makes a directory in the data directory, and removes those of killed processes.
     ///
     /// # Errors
     ///
     /// `io` or `disk_full` when it cannot be made.
-    pub(super) fn new(data: &Path) -> Result<Self, Failure> {
+    pub fn new(data: &Path) -> Result<Self, Failure> {
         let make = || -> io::Result<Self> {
             let parent = data.join("downloads");
             fs_err::create_dir_all(&parent)?;
@@ -45,12 +45,13 @@ impl Scratch {
         make().map_err(|error| Failure::io("cannot make a directory for downloads", &error))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Its path.
+    pub fn path(&self) -> &Path {
         self.dir.path()
     }
 }
 
-/// Removes directories whose command is gone. One that cannot be removed is left to the next command.
+/// Removes directories whose process is gone. One that cannot be removed is left to the next process.
 fn sweep(parent: &Path) {
     let entries = fs_err::read_dir(parent).into_iter().flatten().flatten();
     for dir in entries.map(|entry| entry.path()).filter(is_left) {

@@ -1,0 +1,299 @@
+//! Boots images whose sets require that: one at a time, on this host, in the room that its jobs leave. It reads and writes rows
+//! of the store, reads S3, writes to the data directory, and starts sandboxes.
+//!
+//! A look at a set gives a server its turn at an image that was not booted yet. A turn ends by the clock, so that another
+//! server has the next one if the first is gone. An image that was booted twice has one result all the same.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use kiln_records::{
+    Code, Failure, ImageSet, Moment, SetId,
+    arch::Arch,
+    run::Needs,
+    set::{BootTurn, Requirement, SetImage, check::BootCheck},
+};
+
+use super::{NotKept, Sets, TRIES};
+use crate::{
+    artifacts::{BootSource, NoBootSource, Scratch, Unusable},
+    boot::{self, parameters, verdict::Until},
+    config::BootCheckSettings,
+    orchestrate::{launch::RoomForBoot, orchestrator::Orchestrator},
+    sandbox::namespace::{Bootable, NamespaceDriver, ROOT_DEVICE, memory_of_host},
+    store::{Query, Sort, StoreError},
+};
+
+/// The pause between two searches for images to boot.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// The pause after a search that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// How long a turn lasts before the boot begins.
+const TO_BEGIN: Duration = Duration::from_mins(1);
+
+/// How long a turn lasts beyond the longest boot: for the download, and for keeping the result.
+const BESIDE_BOOT: Duration = Duration::from_mins(15);
+
+/// How long a server that cannot boot an image leaves it alone.
+const REST: Duration = Duration::from_mins(10);
+
+/// The newest sets that are searched.
+const SEARCHED: u32 = 200;
+
+/// Boots the images at which this server has its turn.
+#[derive(Debug)]
+pub struct Booter {
+    sets: Sets,
+    orchestrator: Arc<Orchestrator>,
+    driver: NamespaceDriver,
+    data_dir: PathBuf,
+    settings: BootCheckSettings,
+}
+
+/// An image to boot.
+#[derive(Debug)]
+struct Candidate {
+    set: SetId,
+    arch: Arch,
+    image: SetImage,
+}
+
+/// What became of a boot.
+enum Outcome {
+    /// There is a result.
+    Checked(BootCheck, String),
+    /// There is no room for it now.
+    Later,
+    /// This server cannot boot the image.
+    Cannot(Failure),
+}
+
+impl Sets {
+    /// Whose turn it is to boot an image: the server's that had it and still has time, or this one's, if it boots images.
+    pub(super) fn boot_turn(&self, turn: Option<BootTurn>, now: Moment) -> Option<BootTurn> {
+        turn.filter(|turn| turn.until > now).or_else(|| {
+            let server = self.asker.boots?;
+            Some(BootTurn {
+                server,
+                until: now.plus(TO_BEGIN),
+                why_not: None,
+            })
+        })
+    }
+}
+
+impl Booter {
+    /// A booter of the images of these sets.
+    pub fn new(
+        sets: Sets,
+        orchestrator: Arc<Orchestrator>,
+        driver: NamespaceDriver,
+        data_dir: PathBuf,
+        settings: BootCheckSettings,
+    ) -> Self {
+        Self {
+            sets,
+            orchestrator,
+            driver,
+            data_dir,
+            settings,
+        }
+    }
+
+    /// Boots images, for ever.
+    pub async fn run(&self) {
+        loop {
+            let pause = match self.pass_once().await {
+                Ok(()) => EVERY,
+                Err(failure) => {
+                    tracing::warn!(
+                        code = failure.code.name(),
+                        hint = failure.hint,
+                        "images of sets were not booted: {failure}"
+                    );
+                    AFTER_FAILURE
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Boots one image, if there is one at which this server has its turn.
+    ///
+    /// # Errors
+    ///
+    /// When the store or S3 does not answer. The turn then ends by itself.
+    pub async fn pass_once(&self) -> Result<(), Failure> {
+        let Some(candidate) = self.find().await? else {
+            return Ok(());
+        };
+        let id = candidate.image.id;
+        match Box::pin(self.check(&candidate)).await? {
+            Outcome::Checked(check, console) => {
+                let console = Some(console).filter(|console| !console.is_empty());
+                let (up, detail) = (check.up, check.detail.clone());
+                match self.sets.keep_check(id, &check, console).await {
+                    Ok(()) => tracing::info!(image.id = %id, up, detail, "an image was booted"),
+                    // It was changed or deleted meanwhile: what was booted is of no interest any more.
+                    Err(NotKept::Unknown | NotKept::OtherContent(_)) => {}
+                    Err(NotKept::Unusable(Unusable::S3(failure))) => return Err(failure),
+                    // A look at the set says the same of its manifest.
+                    Err(NotKept::Unusable(unusable)) => {
+                        tracing::debug!(image.id = %id, "a boot is of no use: {unusable}");
+                    }
+                    Err(NotKept::Store(error)) => return Err(error.into()),
+                }
+            }
+            Outcome::Later => {}
+            Outcome::Cannot(failure) => {
+                tracing::warn!(
+                    image.id = %id, code = failure.code.name(), hint = failure.hint,
+                    "this server cannot boot an image: {failure}"
+                );
+                let why = Some(failure.detail);
+                self.take_turn(&candidate, REST, why).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest of the newest sets with an image that this server is to boot.
+    async fn find(&self) -> Result<Option<Candidate>, StoreError> {
+        let query = Query {
+            limit: SEARCHED,
+            sort: Sort::Position,
+            descending: true,
+            ..Query::default()
+        };
+        let page = self.sets.store().page_sets(&query).await?;
+        let sets = page.into_iter().rev().map(|stored| stored.record);
+        let mut waiting = sets.flat_map(|set| self.candidates(set));
+        Ok(waiting.next())
+    }
+
+    fn candidates(&self, set: ImageSet) -> Vec<Candidate> {
+        if !set.requires.contains(&Requirement::Boot) {
+            return Vec::new();
+        }
+        let members = set.members.into_iter();
+        let images = members.filter_map(|member| Some((member.arch, member.image?)));
+        let mine = images.filter(|(_, image)| image.boot.as_ref().is_some_and(|turn| self.has(turn)));
+        mine.map(|(arch, image)| Candidate {
+            set: set.id,
+            arch,
+            image,
+        })
+        .collect()
+    }
+
+    fn has(&self, turn: &BootTurn) -> bool {
+        turn.server == self.orchestrator.id && turn.why_not.is_none()
+    }
+
+    async fn check(&self, candidate: &Candidate) -> Result<Outcome, Failure> {
+        let Some(proof) = &candidate.image.proof else {
+            return Ok(Outcome::Later);
+        };
+        let never = |why: String| {
+            let check = BootCheck {
+                manifest_sha256: proof.sha256.clone(),
+                up: false,
+                detail: why,
+                seconds: 0,
+                machine: "-".to_owned(),
+                checked: Moment::now(),
+                by: None,
+            };
+            Outcome::Checked(check, String::new())
+        };
+        macro_rules! some_source {
+            ($tried:expr) => {
+                match $tried {
+                    Ok(found) => found,
+                    Err(NoBootSource::Never(why)) => return Ok(never(why)),
+                    Err(NoBootSource::Failed(failure)) => return Err(failure),
+                }
+            };
+        }
+        let artifacts = &self.sets.asker.artifacts;
+        let source = some_source!(BootSource::of(proof));
+        let disk = some_source!(artifacts.size_of_boot(&source).await);
+        let _room = match self.room(disk).await? {
+            RoomForBoot::Here(room) => room,
+            RoomForBoot::Later => return Ok(Outcome::Later),
+            RoomForBoot::Never(why) => return Ok(Outcome::Cannot(Failure::new(Code::NoCapacity, why))),
+        };
+        let longest = self.settings.timeout.duration();
+        if !self.take_turn(candidate, longest + BESIDE_BOOT, None).await? {
+            return Ok(Outcome::Later);
+        }
+        let text = some_source!(artifacts.boot_parameters(&source).await);
+        let Some(parameters) = parameters::for_check(&text, ROOT_DEVICE, "") else {
+            return Ok(never("its kernel parameters are longer than 2048 bytes".to_owned()));
+        };
+        let dir = Scratch::new(&self.data_dir)?;
+        let [root, kernel, initrd] = some_source!(artifacts.download_boot(&source, dir.path()).await);
+        let machine = Bootable {
+            arch: candidate.arch,
+            kernel,
+            initrd,
+            root,
+            parameters,
+            memory: self.settings.memory.0,
+            longest,
+        };
+        let ready = match self.driver.ready_to_boot(machine).await {
+            Ok(ready) => ready,
+            Err(failure) => return Ok(Outcome::Cannot(failure)),
+        };
+        let (how, console) = (ready.how.clone(), dir.path().join("console.log"));
+        Ok(match Box::pin(boot::check(ready, Until::MultiUser, &console)).await {
+            Ok(checked) => Outcome::Checked(checked.result(&proof.sha256, &how), boot::end_of_console(&console)),
+            Err(failure) => Outcome::Cannot(failure),
+        })
+    }
+
+    /// Room for a machine, and for this many bytes of files and another copy of what is read of them.
+    async fn room(&self, disk: u64) -> Result<RoomForBoot, Failure> {
+        let memory = memory_of_host(self.settings.memory.0);
+        let disk = disk.saturating_mul(2);
+        let needs = Needs {
+            memory,
+            memory_limit: memory,
+            disk,
+            disk_limit: disk,
+        };
+        self.orchestrator.room_for_boot(needs).await
+    }
+
+    /// Makes this server's turn last so long from now, or says why the server does not use it. Returns whether the server still has
+    /// the turn.
+    async fn take_turn(
+        &self,
+        candidate: &Candidate,
+        lasts: Duration,
+        why_not: Option<String>,
+    ) -> Result<bool, StoreError> {
+        let store = self.sets.store();
+        for _ in 0..TRIES {
+            let Some(stored) = store.get_set(candidate.set).await? else {
+                return Ok(false);
+            };
+            let mut set = stored.record;
+            let member = set.members.iter_mut().find(|member| member.arch == candidate.arch);
+            let image = member.and_then(|member| member.image.as_mut());
+            let turn = image.filter(|image| image.id == candidate.image.id && image.proof == candidate.image.proof);
+            let Some(turn) = turn.and_then(|image| image.boot.as_mut()).filter(|turn| self.has(turn)) else {
+                return Ok(false);
+            };
+            (turn.until, turn.why_not) = (Moment::now().plus(lasts), why_not.clone());
+            match store.replace_set(&set, stored.revision).await {
+                Ok(()) => return Ok(true),
+                Err(StoreError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Stale)
+    }
+}
