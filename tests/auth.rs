@@ -23,6 +23,77 @@ fn not_let_in(answer: &Answer) -> String {
 }
 
 #[tokio::test]
+async fn what_callers_change_is_noted() {
+    let server = Server::start(&[REQUIRED]);
+    let (read, write, admin) = (server.token("read"), server.token("write"), server.token("admin"));
+    let image = || Some(json!({ "name": "image" }));
+    let made = server.ask(&write, "POST", "/v3/images", image()).await.json();
+    let path = format!("/apis/ims/v3/images/{}", made["id"].as_str().unwrap());
+    assert_eq!(server.ask(&admin, "DELETE", &path, None).await.status, 204);
+    server
+        .ask(&write, "POST", "/v3/images", Some(json!({ "name": 1 })))
+        .await
+        .problem(422);
+    // Reading is not noted, and neither is a request that was turned away.
+    server.ask(&read, "GET", "/v3/images", None).await;
+    server.ask(&read, "POST", "/v3/images", image()).await.problem(403);
+    server.ask("", "POST", "/v3/images", image()).await.problem(401);
+    server.ask(&write, "GET", "/kiln/v1/audit", None).await.problem(403);
+
+    let entries = server.ask(&admin, "GET", "/kiln/v1/audit", None).await.json();
+    let told: Vec<_> = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            assert_eq!(
+                (&entry["known_by"], &entry["from"]),
+                (&json!("token"), &json!("127.0.0.1"))
+            );
+            assert!(entry["request_id"].is_string() && entry["identity"].is_string());
+            json!([
+                entry["who"],
+                entry["method"],
+                entry["path"],
+                entry["record_id"],
+                entry["status"]
+            ])
+        })
+        .collect();
+    let one = format!("/v3/images/{}", made["id"].as_str().unwrap());
+    assert_eq!(
+        told,
+        [
+            json!(["write-er", "POST", "/v3/images", null, 422]),
+            json!(["admin-er", "DELETE", one, made["id"], 204]),
+            json!(["write-er", "POST", "/v3/images", made["id"], 201]),
+        ]
+    );
+    let of_image = format!(
+        "/kiln/v1/audit?who=admin-er&limit=5&record_id={}",
+        made["id"].as_str().unwrap()
+    );
+    let found = server.ask(&admin, "GET", &of_image, None).await.json();
+    assert_eq!(found.as_array().unwrap().len(), 1);
+    for wrong in ["record_id=1", "since=yesterday", "limit=0", "limit=1001", "whom=x"] {
+        server
+            .ask(&admin, "GET", &format!("/kiln/v1/audit?{wrong}"), None)
+            .await
+            .problem(400);
+    }
+    let mut command = server
+        .kiln
+        .command(["audit", "--server", &server.url, "--who", "write-er"]);
+    command.env("KILN_TOKEN", &admin);
+    let shown = support::run(command).ok().stdout;
+    assert!(
+        shown.contains("TIME (UTC)") && shown.contains("write-er") && !shown.contains("admin-er"),
+        "{shown}"
+    );
+    server.stop();
+}
+
+#[tokio::test]
 async fn roles_allow_what_they_should() {
     let server = Server::start(&[REQUIRED]);
     let (read, write, admin) = (server.token("read"), server.token("write"), server.token("admin"));

@@ -440,6 +440,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         packages_after = "30d"                           # default
         package_bytes = "20GiB"                          # default
         toolboxes_after = "90d"                          # default
+        audit_after = "400d"                             # default
 
         [signing]
         #key_file =                                      # not set

@@ -4,6 +4,7 @@
 mod place;
 use crate::support::postgres;
 
+mod audit;
 mod collections;
 mod concurrency;
 mod jobs;

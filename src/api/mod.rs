@@ -5,6 +5,7 @@
 
 pub mod address;
 pub mod agent;
+mod audit;
 pub mod auth;
 mod bodies;
 mod body;
@@ -33,7 +34,7 @@ mod v3;
 
 use std::{path::PathBuf, sync::Arc};
 
-use axum::Router;
+use axum::{Router, middleware};
 use kiln_records::Moment;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -123,6 +124,7 @@ impl Api {
             .merge(metrics::routes())
             .method_not_allowed_fallback(address::wrong_method)
             .fallback(address::unknown)
+            .layer(middleware::from_fn_with_state(self.clone(), audit::note))
             .with_state(self)
     }
 }

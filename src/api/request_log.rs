@@ -34,11 +34,16 @@ impl Caller {
     }
 }
 
+/// The id of a request: set by the log, read by the audit log.
+#[derive(Debug, Clone)]
+pub(super) struct RequestId(pub(super) String);
+
 /// The middleware that writes the line.
 pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let id = identity(&request);
     let caller = Caller::default();
     request.extensions_mut().insert(caller.clone());
+    request.extensions_mut().insert(RequestId(id.clone()));
     let mut line = Line {
         method: request.method().clone(),
         path: request.uri().path().to_owned(),

@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 /// The groups of commands that only talk to a server.
-pub(super) const GROUPS: [&str; 17] = [
+pub(super) const GROUPS: [&str; 18] = [
     "customize",
     "shell",
     "recipes",
@@ -15,6 +15,7 @@ pub(super) const GROUPS: [&str; 17] = [
     "remote-build-nodes",
     "schedules",
     "prune",
+    "audit",
     "sets",
     "catalogue",
     "publish",

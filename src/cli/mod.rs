@@ -9,6 +9,7 @@ use crate::config::Config;
 use printer::Printer;
 
 mod artifacts;
+mod audit;
 mod backup;
 mod boot;
 mod build;
@@ -107,6 +108,8 @@ enum Command {
     Top(top::TopArguments),
     /// Remove what the retention rules of a server give up.
     Prune(prune::PruneArguments),
+    /// Show who changed what on a server.
+    Audit(audit::AuditArguments),
     /// Manage the image sets of a server.
     Sets(ims::Group<sets::SetsCommand>),
     /// Find the images of complete sets, and move channels.
@@ -233,6 +236,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Schedules(group) => group.command.run(&group.options.open(printer)?).await,
         Command::Top(arguments) => arguments.run(printer).await,
         Command::Prune(arguments) => arguments.run(&config, printer).await,
+        Command::Audit(arguments) => arguments.run(&config, printer).await,
         Command::Sets(group) => {
             let run = async |session: &session::Session| group.command.run(session).await;
             group.options.with(&config, printer, false, run).await

@@ -163,6 +163,26 @@ pub static KEPT_IMAGES: Collection = Collection {
     columns: &[("KEPT IMAGE", "id"), ("NAME", "name"), ("ARCH", "arch"), ("WHY", "why")],
 };
 
+/// The entries of the audit log.
+pub static AUDIT: Collection = Collection {
+    path: &["kiln", "v1", "audit"],
+    noun: "entry",
+    is_deleted: false,
+    command: "audit",
+    id: "number",
+    name: "number",
+    bin: None,
+    columns: &[
+        ("TIME (UTC)", "at"),
+        ("WHO", "who"),
+        ("FROM", "from"),
+        ("METHOD", "method"),
+        ("PATH", "path"),
+        ("RECORD", "record_id"),
+        ("STATUS", "status"),
+    ],
+};
+
 /// The places of an overview.
 pub static TOP_PLACES: Collection = Collection {
     path: &[],

@@ -35,6 +35,8 @@ settings! {
         package_bytes: Size = Size(20 << 30);
         /// The time after which the stored toolboxes of other versions of Kiln are removed. `0s`: never.
         toolboxes_after: Period = Period::seconds(90 * 86_400);
+        /// The time after which entries of the audit log are removed. `0s`: never, but never more than a million stay.
+        audit_after: Period = Period::seconds(400 * 86_400);
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod account;
 pub mod arch;
 pub mod artifact;
+pub mod audit;
 pub mod change;
 pub mod compression;
 pub mod failure;

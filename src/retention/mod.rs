@@ -74,6 +74,7 @@ impl Retention {
         pass.uploads().await?;
         pass.packages().await;
         pass.toolboxes().await;
+        pass.audit().await?;
         Ok(pass.pruned)
     }
 
@@ -337,6 +338,31 @@ impl Pass<'_> {
             Ok(objects) => self.objects(Kind::Package, before, objects).await,
             Err(failure) => self.pruned.fail(format_args!("shared packages stay: {failure}")),
         }
+    }
+
+    async fn audit(&mut self) -> Result<(), Failure> {
+        let after = self.retention.settings.audit_after.duration();
+        if after.is_zero() {
+            return Ok(());
+        }
+        let (store, before) = (&self.retention.store, self.now.minus(after));
+        let mut entries = 0;
+        if self.dry_run {
+            entries = store.count_audit_entries(before).await?;
+        } else {
+            while !self.is_over() {
+                let removed = store.remove_audit_entries(before, CHUNK).await?;
+                entries += removed;
+                if removed < u64::from(CHUNK) {
+                    break;
+                }
+            }
+        }
+        if entries > 0 {
+            let removed = Removed::new(Kind::AuditEntries, format!("{entries} entries"), Why::Age);
+            self.pruned.remove(removed.since(before));
+        }
+        Ok(())
     }
 
     async fn toolboxes(&mut self) {

@@ -76,6 +76,7 @@ pub(super) enum Kind {
     Upload,
     Package,
     Toolbox,
+    AuditEntries,
 }
 
 impl Kind {
@@ -90,6 +91,7 @@ impl Kind {
             Self::Upload => "upload",
             Self::Package => "package",
             Self::Toolbox => "toolbox",
+            Self::AuditEntries => "audit_entries",
         }
     }
 }

@@ -12,6 +12,7 @@
 //! the objects of that record; only these may be removed with it. Whoever still names the object of a record that is
 //! gone inherits it.
 
+mod audit;
 mod fault;
 mod feed;
 mod logs;
@@ -35,6 +36,7 @@ use kiln_records::{
 use uuid::Uuid;
 
 pub use self::{
+    audit::{Audit, AuditQuery},
     feed::LogFeed,
     logs::{Appended, JobLogs, LogRows, Pulse},
     overview::Overview,
@@ -81,6 +83,7 @@ pub trait Store:
     + FailedTwins
     + RemoteBuildNodes
     + Tokens
+    + Audit
     + fmt::Debug
 {
     /// Checks that the store answers.

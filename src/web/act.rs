@@ -72,6 +72,9 @@ impl Dashboard {
         if let Some(principal) = &viewer.principal {
             request.extensions_mut().insert(principal.clone());
         }
+        if let Some(peer) = viewer.peer {
+            request.extensions_mut().insert(peer);
+        }
         let Ok(response) = self.routes.clone().oneshot(request).await;
         let status = response.status();
         let answer = to_bytes(response.into_body(), LARGEST_ANSWER).await.unwrap_or_default();

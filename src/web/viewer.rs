@@ -1,6 +1,11 @@
 //! The person who looks at a page: their name and role, and the token that their forms carry. Pure: no I/O.
 
-use axum::{extract::FromRequestParts, http::request::Parts};
+use std::net::SocketAddr;
+
+use axum::{
+    extract::{ConnectInfo, FromRequestParts},
+    http::request::Parts,
+};
 use kiln_records::Role;
 use maud::{Markup, html};
 
@@ -29,6 +34,8 @@ pub(super) struct Viewer {
     pub(super) form_token: String,
     /// Whether the person can sign out.
     pub(super) has_session: bool,
+    /// The address of the person's browser.
+    pub(super) peer: Option<ConnectInfo<SocketAddr>>,
 }
 
 impl Viewer {
@@ -64,6 +71,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Viewer {
             principal: parts.extensions.get::<Principal>().cloned(),
             form_token: passed.form_token.clone(),
             has_session: passed.session.is_some(),
+            peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().copied(),
         })
     }
 }

@@ -46,6 +46,7 @@ pub fn need(method: &Method, path: &str) -> Need {
         // The pages' own style, script and form for signing in. To send that form is to use a token.
         ["ui", "login" | "style.css" | "script.js" | "icon.svg"] if look => Need::Nothing,
         ["ui", "login" | "logout"] => Need::Role(Role::Read),
+        ["kiln", "v1", "audit"] => Need::Role(Role::Admin),
         ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["kiln", "v1", "catalogue"] if look => Need::Catalogue,
         ["kiln", "v1", "catalogue", _, "versions" | "channels", _, rest @ ..] if look && rest.len() <= 2 => {
@@ -103,6 +104,7 @@ mod tests {
             ("/v3/remote-build-nodes/status/x1000c0s0b0n0", "read"),
             ("/kiln/v1/jobs/1/log", "read"),
             ("/kiln/v1/sets", "read"),
+            ("/kiln/v1/audit", "admin"),
             ("/kiln/v1/channels/n/stable/history", "read"),
             ("/kiln/v1/exports/openstack", "read"),
             ("/kiln/v1/catalogue", "catalogue"),

@@ -1,5 +1,6 @@
 //! `/kiln/v1`: the API beyond IMS's. One file per resource.
 
+mod audit;
 mod boot_checks;
 mod catalogue;
 mod channels;
@@ -37,6 +38,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::complete))
         .routes(routes!(jobs::fail))
         .routes(routes!(customize::create))
+        .routes(routes!(audit::list))
         .routes(routes!(prune::look, prune::prune))
         .routes(routes!(downloads::list))
         .routes(routes!(packages::list))

@@ -2,6 +2,7 @@
 //! its connections and runs its transactions; these modules touch nothing else. Both databases understand the same
 //! text except for the few words that the parent defines.
 
+mod audit;
 mod collection;
 mod conditions;
 mod failed_twins;

@@ -9,14 +9,14 @@ use kiln_records::{Image, Job, JobStatus, JobType, Moment, SetId, arch::Arch};
 use uuid::Uuid;
 
 use super::{
-    Statement,
+    Statement, audit,
     conditions::Conditions,
     logs,
     objects::{bequeath, doom, doomed_among, forget_refs, oldest_doomed},
     overview, page, sets,
     statements::{Chosen, insert, select_stored, update},
 };
-use crate::store::{After, JobFilter, Query, Side, Sort, table::Table};
+use crate::store::{After, AuditQuery, JobFilter, Query, Side, Sort, table::Table};
 
 /// A statement, its description, and whether it must return its rows in order without sorting them.
 pub(in crate::store) struct Planned {
@@ -121,6 +121,15 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     }
     add("sets to look at", &sets::to_look_at(Moment::from_micros(1), 10), true);
     add("channel", &sets::latest_promotions("n", "stable", 1), true);
+    for (what, query) in audit_queries() {
+        add(&format!("audit entries {what}"), &audit::listed(&query), true);
+    }
+    add("forget audit entries", &audit::forget(2), false);
+    add(
+        "remove audit entries",
+        &audit::remove(Moment::from_micros(1), 10),
+        false,
+    );
     add("channel of set", &sets::leading_to(SetId(Uuid::nil())), false);
     planned
 }
@@ -162,6 +171,32 @@ fn queries() -> Vec<(String, Query, bool)> {
         }
     }
     queries
+}
+
+fn audit_queries() -> Vec<(&'static str, AuditQuery)> {
+    let all = AuditQuery {
+        limit: 100,
+        ..AuditQuery::default()
+    };
+    let some = AuditQuery {
+        since: Some(Moment::from_micros(1)),
+        until: Some(Moment::from_micros(2)),
+        ..all.clone()
+    };
+    let who = AuditQuery {
+        who: Some("w".to_owned()),
+        ..some.clone()
+    };
+    let record = AuditQuery {
+        record_id: Some(Uuid::nil()),
+        ..some.clone()
+    };
+    vec![
+        ("of all", all),
+        ("of a time", some),
+        ("of a caller", who),
+        ("of a record", record),
+    ]
 }
 
 fn filters() -> Vec<JobFilter> {
