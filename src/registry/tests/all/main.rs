@@ -10,6 +10,7 @@
 )]
 
 mod hostile;
+mod many;
 mod real;
 mod rig;
 mod scripted;
