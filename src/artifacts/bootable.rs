@@ -75,32 +75,38 @@ impl<'p> BootSource<'p> {
 }
 
 impl ArtifactStore {
-    /// The size of the files together, in bytes, as S3 has them.
+    /// The sizes of the files, in bytes, as S3 has them.
     ///
     /// # Errors
     ///
     /// When one is not there, or S3 gives no answer.
-    pub async fn size_of_boot(&self, source: &BootSource<'_>) -> Result<u64, NoBootSource> {
-        let mut sum = 0;
-        for (_, file) in source.files() {
+    pub async fn sizes_of_boot(&self, source: &BootSource<'_>) -> Result<[u64; 3], NoBootSource> {
+        let mut sizes = [0; 3];
+        for ((_, file), size) in source.files().into_iter().zip(&mut sizes) {
             let (bucket, key) = self.place(&file.path)?;
-            let size = self.size(bucket, key).await?;
-            sum += size.ok_or_else(|| NoBootSource::Never(format!("{} is not in S3", file.path)))?;
+            let found = self.size(bucket, key).await?;
+            *size = found.ok_or_else(|| NoBootSource::Never(format!("{} is not in S3", file.path)))?;
         }
-        Ok(sum)
+        Ok(sizes)
     }
 
-    /// Downloads the files into a directory. Returns their paths: root file system, kernel and initrd.
+    /// Downloads the files, of which none may have more bytes than given, into a directory. Returns their paths: root file
+    /// system, kernel and initrd.
     ///
     /// # Errors
     ///
     /// When one differs from what its manifest says, or cannot be read or written.
-    pub async fn download_boot(&self, source: &BootSource<'_>, dir: &Path) -> Result<[PathBuf; 3], NoBootSource> {
+    pub async fn download_boot(
+        &self,
+        source: &BootSource<'_>,
+        sizes: [u64; 3],
+        dir: &Path,
+    ) -> Result<[PathBuf; 3], NoBootSource> {
         let mut paths = [const { PathBuf::new() }; 3];
-        for ((kind, file), path) in source.files().into_iter().zip(&mut paths) {
+        for (((kind, file), path), size) in source.files().into_iter().zip(&mut paths).zip(sizes) {
             let (bucket, key) = self.place(&file.path)?;
             *path = dir.join(kind.key_name());
-            let digests = self.download(bucket, key, path, None).await?;
+            let digests = self.download_at_most(bucket, key, path, None, size).await?;
             must_match(file, &digests)?;
         }
         Ok(paths)

@@ -291,6 +291,18 @@ impl ArtifactStore {
         to: &Path,
         expected: Option<&Digests>,
     ) -> Result<Digests, Failure> {
+        self.download_at_most(bucket, key, to, expected, u64::MAX).await
+    }
+
+    /// As [`Self::download`]. Fails with `artifact_mismatch`, too, when the object has more bytes than `most`.
+    pub async fn download_at_most(
+        &self,
+        bucket: &str,
+        key: &str,
+        to: &Path,
+        expected: Option<&Digests>,
+        most: u64,
+    ) -> Result<Digests, Failure> {
         let what = format!("cannot read s3://{bucket}/{key}");
         let local = io_failure(format!("cannot write {}", to.display()));
         let answer = self.client.get_object().bucket(bucket).key(key).send().await;
@@ -303,10 +315,14 @@ impl ArtifactStore {
             .map_err(&local)?;
         let (file, path) = file.into_parts();
         let mut file = tokio::fs::File::from_std(file);
-        let mut reading = Digesting::default();
+        let (mut reading, mut left) = (Digesting::default(), most);
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(|error| broken_stream(&what, &error))?;
             reading.update(&chunk);
+            left = left.checked_sub(chunk.len() as u64).ok_or_else(|| {
+                let cause = format!("s3://{bucket}/{key} has more than the {most} bytes that it had before");
+                Failure::new(Code::ArtifactMismatch, cause)
+            })?;
             file.write_all(&chunk).await.map_err(&local)?;
         }
         file.flush().await.map_err(&local)?;

@@ -10,21 +10,21 @@ use kiln_records::{
     Code, Failure, ImageSet, Moment, SetId,
     arch::Arch,
     run::Needs,
-    set::{BootTurn, Requirement, SetImage, check::BootCheck},
+    set::{BootTurn, Requirement, Seen, SetImage, check::BootCheck},
 };
 
-use super::{NotKept, Sets, TRIES};
+use super::{NotKept, Sets, TRIES, look::BOOTING};
 use crate::{
     artifacts::{BootSource, NoBootSource, Scratch, Unusable},
     boot::{self, parameters, verdict::Until},
     config::BootCheckSettings,
     orchestrate::{launch::RoomForBoot, orchestrator::Orchestrator},
     sandbox::namespace::{Bootable, NamespaceDriver, ROOT_DEVICE, memory_of_host},
-    store::{Query, Sort, StoreError},
+    store::StoreError,
 };
 
 /// The pause between two searches for images to boot.
-const EVERY: Duration = Duration::from_secs(2);
+const EVERY: Duration = Duration::from_secs(3);
 
 /// The pause after a search that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const BESIDE_BOOT: Duration = Duration::from_mins(15);
 /// How long a server that cannot boot an image leaves it alone.
 const REST: Duration = Duration::from_mins(10);
 
-/// The newest sets that are searched.
+/// The most sets that are searched at once.
 const SEARCHED: u32 = 200;
 
 /// Boots the images at which this server has its turn.
@@ -135,15 +135,13 @@ impl Booter {
                 let (up, detail) = (check.up, check.detail.clone());
                 match self.sets.keep_check(id, &check, console).await {
                     Ok(()) => tracing::info!(image.id = %id, up, detail, "an image was booted"),
-                    // It was changed or deleted meanwhile: what was booted is of no interest any more.
-                    Err(NotKept::Unknown | NotKept::OtherContent(_)) => {}
                     Err(NotKept::Unusable(Unusable::S3(failure))) => return Err(failure),
-                    // A look at the set says the same of its manifest.
-                    Err(NotKept::Unusable(unusable)) => {
-                        tracing::debug!(image.id = %id, "a boot is of no use: {unusable}");
-                    }
                     Err(NotKept::Store(error)) => return Err(error.into()),
+                    // It was changed or deleted meanwhile.
+                    Err(why) => tracing::debug!(image.id = %id, "a boot is of no use: {why}"),
                 }
+                // Whatever became of the image, this ends the turn: otherwise it would be booted again and again.
+                self.sets.look(candidate.set, Moment::now()).await?;
             }
             Outcome::Later => {}
             Outcome::Cannot(failure) => {
@@ -158,17 +156,11 @@ impl Booter {
         Ok(())
     }
 
-    /// The oldest of the newest sets with an image that this server is to boot.
+    /// An image that this server is to boot: in a set that is looked at soon, as every set is that waits for a boot.
     async fn find(&self) -> Result<Option<Candidate>, StoreError> {
-        let query = Query {
-            limit: SEARCHED,
-            sort: Sort::Position,
-            descending: true,
-            ..Query::default()
-        };
-        let page = self.sets.store().page_sets(&query).await?;
-        let sets = page.into_iter().rev().map(|stored| stored.record);
-        let mut waiting = sets.flat_map(|set| self.candidates(set));
+        let soon = Moment::now().plus(BOOTING);
+        let sets = self.sets.store().sets_to_look_at(soon, SEARCHED).await?;
+        let mut waiting = sets.into_iter().flat_map(|stored| self.candidates(stored.record));
         Ok(waiting.next())
     }
 
@@ -178,7 +170,8 @@ impl Booter {
         }
         let members = set.members.into_iter();
         let images = members.filter_map(|member| Some((member.arch, member.image?)));
-        let mine = images.filter(|(_, image)| image.boot.as_ref().is_some_and(|turn| self.has(turn)));
+        let mine = images
+            .filter(|(_, image)| image.seen == Seen::Same && image.boot.as_ref().is_some_and(|turn| self.has(turn)));
         mine.map(|(arch, image)| Candidate {
             set: set.id,
             arch,
@@ -218,8 +211,8 @@ impl Booter {
         }
         let artifacts = &self.sets.asker.artifacts;
         let source = some_source!(BootSource::of(proof));
-        let disk = some_source!(artifacts.size_of_boot(&source).await);
-        let _room = match self.room(disk).await? {
+        let sizes = some_source!(artifacts.sizes_of_boot(&source).await);
+        let _room = match self.room(sizes.iter().sum()).await? {
             RoomForBoot::Here(room) => room,
             RoomForBoot::Later => return Ok(Outcome::Later),
             RoomForBoot::Never(why) => return Ok(Outcome::Cannot(Failure::new(Code::NoCapacity, why))),
@@ -233,7 +226,7 @@ impl Booter {
             return Ok(never("its kernel parameters are longer than 2048 bytes".to_owned()));
         };
         let dir = Scratch::new(&self.data_dir)?;
-        let [root, kernel, initrd] = some_source!(artifacts.download_boot(&source, dir.path()).await);
+        let [root, kernel, initrd] = some_source!(artifacts.download_boot(&source, sizes, dir.path()).await);
         let machine = Bootable {
             arch: candidate.arch,
             kernel,

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const UNDER_WAY: Duration = Duration::from_secs(3);
 
 /// The time between two looks at a set that only waits for an image to boot. The result of a boot leads to a look at once.
-const BOOTING: Duration = Duration::from_secs(15);
+pub(super) const BOOTING: Duration = Duration::from_secs(15);
 
 /// The time between two looks at a set of which S3 did not say enough.
 const UNVERIFIED: Duration = Duration::from_secs(30);
@@ -290,6 +290,7 @@ impl Sets {
         let live = Collection::<Image>::get(&**self.store(), Side::Live, image.id).await?;
         // What its record says is enough to know that it is not complete.
         let Some(link) = live.and_then(|live| live.record.link) else {
+            image.boot = None;
             return Ok(image);
         };
         let proved = tokio::time::timeout(PATIENCE, self.asker.artifacts.prove(&link, arch)).await;
@@ -315,7 +316,7 @@ impl Sets {
             Some(proof) => self.lacks(requires, image.id, proof).await,
             None => Vec::new(),
         };
-        let is_to_boot = lacks.iter().any(|lack| matches!(lack, Lack::NotBooted(_)));
+        let is_to_boot = image.seen == Seen::Same && lacks.iter().any(|lack| matches!(lack, Lack::NotBooted(_)));
         image.boot = is_to_boot.then(|| self.boot_turn(image.boot, now)).flatten();
         image.lacks = lacks.iter().map(ToString::to_string).collect();
         Ok(image)

@@ -214,6 +214,15 @@ async fn one_server_at_a_time_has_its_turn_to_boot_an_image() {
         .await;
     kept.unwrap();
     assert_eq!(look(Some(second), later).await, (ArchState::Lacking, None));
+    // Nobody boots an image that is gone.
+    let (image, _) = version_that(&site, &server, &sets_of(Some(first)), "2", vec![Requirement::Boot]).await;
+    let set = site.store.set_of_version("compute", "2").await.unwrap().unwrap().record;
+    assert!(set.members[0].image.as_ref().unwrap().boot.is_some());
+    let store: &dyn crate::store::Collection<kiln_records::Image> = &*site.store;
+    store.delete(Some(image), Moment::now()).await.unwrap();
+    let looked = sets_of(Some(first)).look(set.id, Moment::now()).await.unwrap().unwrap();
+    assert_eq!(looked.judged[0].state, ArchState::Deleted);
+    assert_eq!(looked.stored.record.members[0].image.as_ref().unwrap().boot, None);
 }
 
 #[tokio::test]
