@@ -13,10 +13,11 @@ use super::{
 };
 
 /// The pages in the navigation.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("/ui", "Overview"),
     ("/ui/jobs", "Jobs"),
     ("/ui/images", "Images"),
+    ("/ui/sets", "Sets"),
     ("/ui/recipes", "Recipes"),
     ("/ui/schedules", "Schedules"),
 ];

@@ -22,6 +22,7 @@ mod plot;
 mod recipes;
 mod schedules;
 mod sessions;
+mod sets;
 mod steps;
 mod text;
 mod viewer;
@@ -93,6 +94,8 @@ impl Dashboard {
             .route("/ui/recipes/{id}/build", post(act::build))
             .route("/ui/images", get(images::list))
             .route("/ui/images/{id}", get(images::page))
+            .route("/ui/sets", get(sets::list))
+            .route("/ui/sets/{id}", get(sets::page))
             .route("/ui/schedules", get(schedules::list).post(act::new_schedule))
             .route("/ui/schedules/preview", get(schedules::preview))
             .route("/ui/schedules/{id}", get(schedules::page))

@@ -99,7 +99,7 @@ fn tick_words(tick: &Tick) -> Markup {
     html! {
         (badge(class, tick.outcome.name())) " " (when(tick.due))
         @if let Some(job) = tick.job_id { " " a href={ "/ui/jobs/" (job) } { "job " (short(job)) } }
-        @if let Some(set) = tick.set_id { " image set " (short(set)) }
+        @if let Some(set) = tick.set_id { " " a href={ "/ui/sets/" (set) } { "image set " (short(set)) } }
         @if let Some(why) = &tick.why { div.dim { (cut(why, 160)) } }
     }
 }

@@ -9,8 +9,9 @@ use kiln::{
     store::{SharedStore, open},
 };
 use kiln_records::{
-    Image, Job, JobId, LogLine, LogStream, Moment, Recipe, Run, Schedule, ScheduleId, ServerId, Step,
+    Image, ImageSet, Job, JobId, LogLine, LogStream, Moment, Recipe, Run, Schedule, ScheduleId, ServerId, SetId, Step,
     schedule::{ScheduledRecipe, ScheduledSet},
+    set::promotion::Promotion,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -103,6 +104,39 @@ impl Night {
         });
         self.store.insert_schedule(&schedule).await.unwrap();
         schedule
+    }
+
+    /// An image set whose image was not booted, to which a channel leads.
+    pub async fn set(&self, image: &Image) -> SetId {
+        let path = image.link.as_ref().unwrap().path.clone();
+        let set: ImageSet = serde_json::from_value(json!({
+            "id": Uuid::new_v4(), "created": Moment::now(), "name": "compute", "version": "24.11", "public_key_id": null,
+            "options": {
+                "build_env_size": null, "job_mem_size": null, "kernel_file_name": null, "initrd_file_name": null,
+                "kernel_parameters_file_name": null, "require_dkms": null, "twins": null,
+            },
+            "by": HOSTILE, "requires": ["boot"], "was_complete": false, "complete_since": null,
+            // The server, which has no such objects, leaves it alone meanwhile.
+            "next_look": Moment::now().plus(Duration::from_hours(5)),
+            "members": [
+                { "arch": "x86_64", "required": true, "recipe_id": null, "time_limit_s": null, "attempts": [], "image": {
+                    "id": image.id, "seen": { "is": "same" }, "looked": Moment::now(), "lacks": ["it was not booted yet"],
+                    "proof": { "path": path, "sha256": "ab".repeat(32), "files": [] },
+                } },
+                { "arch": "riscv64", "required": false, "recipe_id": null, "time_limit_s": null, "image": null, "attempts": [
+                    { "job_id": Uuid::new_v4(), "asked": Moment::now(), "state": { "is": "failed", "why": HOSTILE }, "seconds": 75 },
+                ] },
+            ],
+        }))
+        .unwrap();
+        self.store.insert_set(&set).await.unwrap();
+        let promotion: Promotion = serde_json::from_value(json!({
+            "name": "compute", "channel": "stable", "number": 1, "kind": "promote", "set_id": set.id,
+            "version": "24.11", "at": Moment::now(), "by": HOSTILE, "before": null,
+        }))
+        .unwrap();
+        self.store.promote(&promotion).await.unwrap();
+        set.id
     }
 
     /// A job that this process carries out.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kiln_records::{JobId, Moment};
+use kiln_records::{JobId, Moment, SetId};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -30,6 +30,7 @@ struct Records {
     recipe: Uuid,
     image: Uuid,
     schedule: Uuid,
+    set: SetId,
 }
 
 fn min(minutes: u64) -> Duration {
@@ -44,7 +45,7 @@ fn at(ago: Duration) -> Moment {
 async fn bad_night(night: &Night) -> Records {
     let native = night.recipe("compute-node", "x86_64").await;
     let foreign = night.recipe("compute-node-arm", "aarch64").await;
-    night.image("compute-2026.11", "x86_64", true).await;
+    let native_image = night.image("compute-2026.11", "x86_64", true).await;
     night.image("compute-2026.11", "aarch64", false).await;
     night.image(HOSTILE, "x86_64", true).await;
     let schedule = night.schedule_of_sets("nightly compute", &[&native, &foreign]).await;
@@ -185,6 +186,7 @@ async fn bad_night(night: &Night) -> Records {
         recipe: native.id.into(),
         image: night.image("made", "x86_64", true).await.id.into(),
         schedule: schedule.id.into(),
+        set: night.set(&native_image).await,
     }
 }
 
@@ -255,6 +257,7 @@ async fn a_bad_night_in_a_browser() {
         "/ui/jobs".to_owned(),
         "/ui/images".to_owned(),
         "/ui/recipes".to_owned(),
+        "/ui/sets".to_owned(),
         "/ui/schedules".to_owned(),
         format!("/ui/jobs/{}", told.running),
         format!("/ui/jobs/{}", told.failed),
@@ -262,6 +265,7 @@ async fn a_bad_night_in_a_browser() {
         format!("/ui/recipes/{}", told.recipe),
         format!("/ui/images/{}", told.image),
         format!("/ui/schedules/{}", told.schedule),
+        format!("/ui/sets/{}", told.set),
         "/ui/images/nothing".to_owned(),
     ];
     for page in &pages {
@@ -281,6 +285,29 @@ async fn a_bad_night_in_a_browser() {
     }
     browser.resize(1280, 900).await;
     browser.darken(false).await;
+
+    // A set: what it lacks, and the channel that leads to it.
+    browser.goto(&url(&server, "/ui/sets")).await;
+    browser.click("a[href^='/ui/sets/']").await;
+    browser
+        .until(&format!("location.pathname === '/ui/sets/{}'", told.set))
+        .await;
+    let text = browser.text().await;
+    for expected in [
+        "compute@24.11",
+        "incomplete",
+        "it was not booted yet",
+        "Each image needs a boot check",
+        "non-voting",
+        "failed",
+        "1 min 15 s",
+        "stable",
+        "promoted",
+        "\\u{202e}",
+    ] {
+        assert!(text.contains(expected), "{expected}:\n{text}");
+    }
+    assert_eq!(browser.value("document.querySelectorAll('img').length").await, 0);
 
     // The failed job: 100 000 lines, of which the page has a few.
     let failed = format!("/ui/jobs/{}", told.failed);
