@@ -101,9 +101,11 @@ pub(super) fn loader(arch: Arch, volume: Option<&str>) -> Result<Loader, Failure
         .arg("--output")
         .arg(file.path())
         .args(MODULES);
-    let early = tempfile::NamedTempFile::new().map_err(failed)?;
+    // It is read while the program runs.
+    let early;
     if let Some(volume) = volume {
         let find = format!("search --no-floppy --set=root --label {volume}\nset prefix=($root)/grub\n");
+        early = tempfile::NamedTempFile::new().map_err(failed)?;
         fs_err::write(early.path(), find).map_err(failed)?;
         make.args(CD_MODULES).arg("--config").arg(early.path());
     }

@@ -15,13 +15,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Parts, Problem, copy_and_digest, esp, grub, run};
+use super::{Parts, Problem, ROOT, copy_and_digest, esp, grub, parameters, run};
 
 /// The directory of the root file system, where live images have it.
 const ROOT_DIR: &str = "/LiveOS";
-
-/// The name of the root file system in it.
-const ROOT: &str = "rootfs";
 
 /// The type of an EFI system partition.
 const EFI_SYSTEM: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
@@ -29,11 +26,12 @@ const EFI_SYSTEM: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
 /// All times in the file system, in seconds since 1970: those of FAT begin in 1980.
 const TIME: &str = "315532800";
 
-/// Writes the image over an empty file. `dir` is for what it is made of.
-pub(super) fn write(parts: &Parts, dir: &Path, to: &Path) -> Result<(), Problem> {
+/// Writes the image over an empty file. What it is made of is in `dir` meanwhile. Returns its size in bytes.
+pub(super) fn write(parts: &Parts, dir: &Path, to: &Path) -> Result<u64, Problem> {
+    let dir = tempfile::Builder::new().prefix(".kiln-iso-").tempdir_in(dir)?;
     let volume = volume(parts)?;
     let loader = grub::loader(parts.arch, Some(&volume))?;
-    let partition = dir.join("esp");
+    let partition = dir.path().join("esp");
     let size = esp::size_for(loader.program.len() as u64)?;
     let file = fs_err::OpenOptions::new()
         .read(true)
@@ -45,8 +43,11 @@ pub(super) fn write(parts: &Parts, dir: &Path, to: &Path) -> Result<(), Problem>
     let files = [(loader.path, esp::Content::Bytes(&loader.program))];
     esp::write(file, size, serial, &files)?;
 
-    let tree = dir.join("tree");
-    let config = grub::config(&parts.title, &parameters(&parts.parameters, &volume));
+    let tree = dir.path().join("tree");
+    let config = grub::config(
+        &parts.title,
+        &parameters(&parts.parameters, &format!("CDLABEL={volume}"), ROOT_DIR),
+    );
     fs_err::create_dir_all(tree.join("grub"))?;
     fs_err::write(below(&tree, grub::CONFIG), config)?;
     for (name, file) in [
@@ -72,7 +73,7 @@ pub(super) fn write(parts: &Parts, dir: &Path, to: &Path) -> Result<(), Problem>
         .arg(&partition)
         .args(["-e", "--interval:appended_partition_2:all::", "-no-emul-boot", "-o"])
         .args([to, &tree]))?;
-    Ok(())
+    Ok(fs_err::metadata(to)?.len())
 }
 
 fn below(tree: &Path, path: &str) -> PathBuf {
@@ -92,12 +93,4 @@ fn volume(parts: &Parts) -> std::io::Result<String> {
     let digest = hex::encode_upper(digest.finalize());
     // Names of volumes have at most 32 capital letters, digits and underscores.
     Ok(format!("KILN_{}", &digest[..16]))
-}
-
-/// The kernel's parameters for a root file system in this volume.
-fn parameters(own: &str, volume: &str) -> String {
-    let live = format!(
-        "root=live:CDLABEL={volume} rd.live.image rd.live.overlay.overlayfs=1 rd.live.dir={ROOT_DIR} rd.live.squashimg={ROOT}"
-    );
-    format!("{own} {live}").trim().to_owned()
 }

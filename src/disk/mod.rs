@@ -21,7 +21,6 @@ use std::{
 
 use kiln_records::{Code, Failure, arch::Arch};
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use partition::Partition;
 
@@ -33,6 +32,9 @@ mod partition;
 mod table;
 
 const MIB: u64 = 1 << 20;
+
+/// The name of the root file system, as dracut is told.
+const ROOT: &str = "rootfs";
 
 /// The forms of a disk image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,33 +125,23 @@ pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
             .tempfile_in(dir)
             .map_err(failed)
     };
-    let because = |problem| match problem {
+    let mut first = temporary()?;
+    let disk = match form {
+        Form::Raw | Form::Qcow2 => write_raw(parts, first.as_file_mut()),
+        Form::Iso => iso::write(parts, dir, first.path()),
+    };
+    let disk = disk.map_err(|problem| match problem {
         Problem::Io(error) => failed(error),
         Problem::Failure(failure) => failure,
-    };
-    let mut first = temporary()?;
-    let (done, disk) = match form {
-        Form::Raw => {
-            let disk = write_raw(parts, first.as_file_mut()).map_err(because)?;
-            (first, disk)
-        }
-        Form::Qcow2 => {
-            let disk = write_raw(parts, first.as_file_mut()).map_err(because)?;
-            let qcow2 = temporary()?;
-            run(Command::new("qemu-img")
-                .args(["convert", "-q", "-f", "raw", "-O", "qcow2"])
-                .args([first.path(), qcow2.path()]))?;
-            (qcow2, disk)
-        }
-        Form::Iso => {
-            let parts_dir = tempfile::Builder::new()
-                .prefix(".kiln-iso-")
-                .tempdir_in(dir)
-                .map_err(failed)?;
-            iso::write(parts, parts_dir.path(), first.path()).map_err(because)?;
-            let disk = first.as_file().metadata().map_err(failed)?.len();
-            (first, disk)
-        }
+    })?;
+    let done = if form == Form::Qcow2 {
+        let qcow2 = temporary()?;
+        run(Command::new("qemu-img")
+            .args(["convert", "-q", "-f", "raw", "-O", "qcow2"])
+            .args([first.path(), qcow2.path()]))?;
+        qcow2
+    } else {
+        first
     };
     let file = done.as_file().metadata().map_err(failed)?.len();
     done.as_file().sync_all().map_err(failed)?;
@@ -196,7 +188,10 @@ fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
     let seed: [u8; 32] = digest.finalize().into();
     let ids = table::Ids::from(seed);
 
-    let config = grub::config(&parts.title, &parameters(&parts.parameters, ids.root));
+    let config = grub::config(
+        &parts.title,
+        &parameters(&parts.parameters, &format!("/dev/disk/by-partuuid/{}", ids.root), "/"),
+    );
     let partition = Partition::new(disk, layout.esp.0, layout.esp.1);
     let files = [
         (loader.path, esp::Content::Bytes(&loader.program)),
@@ -209,11 +204,10 @@ fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
     Ok(layout.disk)
 }
 
-/// The kernel's parameters for a root file system in this partition.
-fn parameters(own: &str, root: Uuid) -> String {
+/// The kernel's parameters for a root file system that is in a directory of this device, or is the device.
+fn parameters(own: &str, device: &str, dir: &str) -> String {
     let live = format!(
-        "root=live:/dev/disk/by-partuuid/{root} rd.live.image rd.live.overlay.overlayfs=1 rd.live.dir=/ \
-         rd.live.squashimg=rootfs"
+        "root=live:{device} rd.live.image rd.live.overlay.overlayfs=1 rd.live.dir={dir} rd.live.squashimg={ROOT}"
     );
     format!("{own} {live}").trim().to_owned()
 }
