@@ -170,12 +170,8 @@ impl Orchestrator {
         };
         let open = self.store.open_runs().await?;
         let held = self.held_at(LOCAL, false, &open);
-        let capacity = self.places.driver(Some(LOCAL)).capacity().await?;
-        let limits = Limits::of(&capacity, &self.capacity);
-        let room = Room {
-            jobs: 1,
-            ..Room::beside(&held, limits, &capacity, &self.capacity)
-        };
+        let (mut room, limits) = self.room_beside(LOCAL, &held).await?;
+        room.jobs = 1;
         match admit(&[(JobId::new(), needs)], room, limits).pop() {
             Some((_, Verdict::Go)) => {
                 self.state().boot = Some(needs);
@@ -313,6 +309,12 @@ impl Orchestrator {
         queue: &[(JobId, Needs)],
         held: &[(Needs, Used)],
     ) -> Result<Vec<(JobId, Verdict)>, Failure> {
+        let (room, limits) = self.room_beside(place, held).await?;
+        Ok(admit(queue, room, limits))
+    }
+
+    /// The room at a place beside what is held of it, and the most that there could be.
+    async fn room_beside(&self, place: &str, held: &[(Needs, Used)]) -> Result<(Room, Limits), Failure> {
         let capacity = self.places.driver(Some(place)).capacity().await?;
         let mut settings = self.capacity.clone();
         if place != LOCAL {
@@ -320,8 +322,7 @@ impl Orchestrator {
             (settings.jobs, settings.memory) = (None, None);
         }
         let limits = Limits::of(&capacity, &settings);
-        let room = Room::beside(held, limits, &capacity, &settings);
-        Ok(admit(queue, room, limits))
+        Ok((Room::beside(held, limits, &capacity, &settings), limits))
     }
 
     /// Carries out the decision on a waiting job. Returns the reason if it still waits.

@@ -10,7 +10,7 @@ use kiln_records::{
     Code, Failure, ImageSet, Moment, SetId,
     arch::Arch,
     run::Needs,
-    set::{BootTurn, Requirement, Seen, SetImage, check::BootCheck},
+    set::{BootTurn, Proof, Requirement, Seen, SetImage, check::BootCheck},
 };
 
 use super::{NotKept, Sets, TRIES, look::BOOTING};
@@ -129,7 +129,15 @@ impl Booter {
             return Ok(());
         };
         let id = candidate.image.id;
-        match Box::pin(self.check(&candidate)).await? {
+        let Some(proof) = &candidate.image.proof else {
+            return Ok(());
+        };
+        let outcome = match Box::pin(self.check(&candidate, proof)).await {
+            Ok(outcome) => outcome,
+            Err(NoBootSource::Never(why)) => Outcome::Checked(cannot_boot(proof, why), String::new()),
+            Err(NoBootSource::Failed(failure)) => return Err(failure),
+        };
+        match outcome {
             Outcome::Checked(check, console) => {
                 let console = Some(console).filter(|console| !console.is_empty());
                 let (up, detail) = (check.up, check.detail.clone());
@@ -184,49 +192,26 @@ impl Booter {
         turn.server == self.orchestrator.id && turn.why_not.is_none()
     }
 
-    async fn check(&self, candidate: &Candidate) -> Result<Outcome, Failure> {
-        let Some(proof) = &candidate.image.proof else {
-            return Ok(Outcome::Later);
-        };
-        let never = |why: String| {
-            let check = BootCheck {
-                manifest_sha256: proof.sha256.clone(),
-                up: false,
-                detail: why,
-                seconds: 0,
-                machine: "-".to_owned(),
-                checked: Moment::now(),
-                by: None,
-            };
-            Outcome::Checked(check, String::new())
-        };
-        macro_rules! some_source {
-            ($tried:expr) => {
-                match $tried {
-                    Ok(found) => found,
-                    Err(NoBootSource::Never(why)) => return Ok(never(why)),
-                    Err(NoBootSource::Failed(failure)) => return Err(failure),
-                }
-            };
-        }
+    /// Boots an image, if there is room for that and this server still has its turn.
+    async fn check(&self, candidate: &Candidate, proof: &Proof) -> Result<Outcome, NoBootSource> {
         let artifacts = &self.sets.asker.artifacts;
-        let source = some_source!(BootSource::of(proof));
-        let sizes = some_source!(artifacts.sizes_of_boot(&source).await);
+        let source = BootSource::of(proof)?;
+        let sizes = artifacts.sizes_of_boot(&source).await?;
         let _room = match self.room(sizes.iter().sum()).await? {
             RoomForBoot::Here(room) => room,
             RoomForBoot::Later => return Ok(Outcome::Later),
             RoomForBoot::Never(why) => return Ok(Outcome::Cannot(Failure::new(Code::NoCapacity, why))),
         };
         let longest = self.settings.timeout.duration();
-        if !self.take_turn(candidate, longest + BESIDE_BOOT, None).await? {
+        let turn = self.take_turn(candidate, longest + BESIDE_BOOT, None).await;
+        if !turn.map_err(Failure::from)? {
             return Ok(Outcome::Later);
         }
-        let text = some_source!(artifacts.boot_parameters(&source).await);
-        let Some(parameters) = parameters::for_check(&text, ROOT_DEVICE, "") else {
-            return Ok(never("its kernel parameters are longer than 2048 bytes".to_owned()));
-        };
+        let text = artifacts.boot_parameters(&source).await?;
+        let parameters = parameters::for_check(&text, ROOT_DEVICE, "")
+            .ok_or_else(|| NoBootSource::Never("its kernel parameters are longer than 2048 bytes".to_owned()))?;
         let dir = Scratch::new(&self.data_dir)?;
-        let [root, kernel, initrd] = some_source!(artifacts.download_boot(&source, sizes, dir.path()).await);
+        let [root, kernel, initrd] = artifacts.download_boot(&source, sizes, dir.path()).await?;
         let machine = Bootable {
             arch: candidate.arch,
             kernel,
@@ -288,5 +273,18 @@ impl Booter {
             }
         }
         Err(StoreError::Stale)
+    }
+}
+
+/// The result for an image that cannot boot, whatever is tried.
+fn cannot_boot(proof: &Proof, why: String) -> BootCheck {
+    BootCheck {
+        manifest_sha256: proof.sha256.clone(),
+        up: false,
+        detail: why,
+        seconds: 0,
+        machine: "-".to_owned(),
+        checked: Moment::now(),
+        by: None,
     }
 }
