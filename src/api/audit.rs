@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::{
     Api,
-    auth::{Principal, PrincipalKind},
+    auth::{Principal, PrincipalKind, policy::is_look},
     problem::Problem,
     request_log::RequestId,
 };
@@ -32,7 +32,7 @@ const LARGEST_ANSWER: u64 = 64 << 10;
 
 /// The middleware.
 pub(super) async fn note(State(api): State<Api>, request: Request, next: Next) -> Response {
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+    if is_look(request.method()) {
         return next.run(request).await;
     }
     let entry = entry(&request);

@@ -6,16 +6,16 @@
 
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::problem::Problem;
+use super::{auth::policy::is_look, problem::Problem};
 
 /// The middleware that refuses.
 pub(super) async fn check(request: Request, next: Next) -> Response {
-    let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let changes = !is_look(request.method());
     match foreign(request.uri(), request.headers()).filter(|_| changes) {
         Some(why) => {
             let detail = format!("{why}, and only pages of this server may change anything here.");

@@ -11,7 +11,7 @@ use kiln_records::{
     set::{
         Member, Requirement,
         promotion::{Promotion, PromotionKind},
-        state::{self, ArchState, Judged, SetState},
+        state::{ArchState, Judged, SetState},
     },
 };
 use maud::{Markup, html};
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     api::problem::{Problem, Result},
-    store::Stored,
+    orchestrate::sets::Looked,
 };
 
 /// The changes of a channel that are shown.
@@ -40,9 +40,9 @@ pub(super) async fn list(
     let mut rows = web.api.store.page_sets(&list.query()).await?;
     let bottom = cut_page(&mut rows).map(|last| (last.position, last.record.id.to_string()));
     let mut sets = Vec::with_capacity(rows.len());
-    for Stored { record, .. } in rows {
-        let judged = web.api.sets().judge(&record).await?;
-        sets.push((record, judged));
+    for stored in rows {
+        let judged = web.api.sets().judge(&stored.record).await?;
+        sets.push(Looked { stored, judged });
     }
     let body = html! {
         h1 { "Image sets" }
@@ -52,12 +52,13 @@ pub(super) async fn list(
         } @else {
             div.wide tabindex="0" { table {
                 thead { tr { th { "Name" } th { "Version" } th { "State" } th { "Architectures" } th { "Made" } } }
-                tbody { @for (set, judged) in &sets {
+                tbody { @for looked in &sets {
+                    @let set = &looked.stored.record;
                     tr {
                         td { a href={ "/ui/sets/" (set.id) } { (name(&set.name)) } }
                         td { (cut(&set.version, 60)) }
-                        td { (state_of(set, judged)) }
-                        td { @for (member, judged) in set.members.iter().zip(judged) {
+                        td { (set_state(looked)) }
+                        td { @for (member, judged) in set.members.iter().zip(&looked.judged) {
                             (member.arch.name()) " " (arch_state(member, judged)) " "
                         } }
                         td { (when(set.created)) }
@@ -72,8 +73,10 @@ pub(super) async fn list(
 
 pub(super) async fn page(State(web): State<Dashboard>, viewer: Viewer, Path(id): Path<SetId>) -> Result<Html<String>> {
     let store = &web.api.store;
-    let set = store.get_set(id).await?.ok_or_else(Problem::not_found)?.record;
-    let judged = web.api.sets().judge(&set).await?;
+    let stored = store.get_set(id).await?.ok_or_else(Problem::not_found)?;
+    let judged = web.api.sets().judge(&stored.record).await?;
+    let looked = Looked { stored, judged };
+    let set = &looked.stored.record;
     let mut channels = Vec::new();
     for channel in store.channels_of(id).await? {
         channels.push(store.promotions(&set.name, &channel, CHANGES).await?);
@@ -82,15 +85,15 @@ pub(super) async fn page(State(web): State<Dashboard>, viewer: Viewer, Path(id):
     let body = html! {
         h1 { (name(&title)) }
         p.line {
-            (state_of(&set, &judged))
+            (set_state(&looked))
             span.dim { "made " (when(set.created)) @if let Some(by) = &set.by { " by " (cut(by, 40)) } }
             @if let Some(since) = set.complete_since { span.dim { "complete since " (when(since)) } }
         }
         section aria-labelledby="arches-title" {
             h2 #arches-title { "Architectures" }
-            (arches(&set, &judged))
+            (arches(&looked))
             @if !set.requires.is_empty() {
-                p.dim { "Each image needs " (words(&set)) " before it counts as complete." }
+                p.dim { "Each image needs " (words(set)) " before it counts as complete." }
             }
         }
         section aria-labelledby="channels-title" {
@@ -110,11 +113,11 @@ fn words(set: &ImageSet) -> String {
     names.collect::<Vec<_>>().join(" and ")
 }
 
-fn arches(set: &ImageSet, judged: &[Judged]) -> Markup {
+fn arches(looked: &Looked) -> Markup {
     html! {
         div.wide tabindex="0" { table {
             thead { tr { th { "Architecture" } th { "State" } th { "Image" } th { "Job" } th { "Took" } th { "Manifest" } } }
-            tbody { @for (member, judged) in set.members.iter().zip(judged) {
+            tbody { @for (member, judged) in looked.stored.record.members.iter().zip(&looked.judged) {
                 tr {
                     th scope="row" {
                         (member.arch.name())
@@ -163,9 +166,8 @@ fn history(changes: &[Promotion]) -> Markup {
     }
 }
 
-fn state_of(set: &ImageSet, judged: &[Judged]) -> Markup {
-    let members = set.members.iter().zip(judged);
-    let state = state::of_set(members.map(|(member, judged)| (member.required, judged.state)));
+fn set_state(looked: &Looked) -> Markup {
+    let state = looked.state();
     let class = match state {
         SetState::Complete => "good",
         SetState::Building => "busy",

@@ -20,6 +20,11 @@ const RECORDS: [&str; 4] = ["public-keys", "recipes", "images", "jobs"];
 /// Collections under `/v3/deleted`.
 const DELETED: [&str; 3] = ["public-keys", "recipes", "images"];
 
+/// Whether a request with this method changes nothing.
+pub fn is_look(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
 /// Decides by method and path, which has to be [normalized](crate::api::address::normalize).
 ///
 /// An unknown path needs the highest role. A new route is thus closed until it is listed here, and an unusual spelling
@@ -34,7 +39,7 @@ pub fn need(method: &Method, path: &str) -> Need {
     if !parts.iter().all(usual) {
         return Need::Role(Role::Admin);
     }
-    let look = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let look = is_look(method);
     match parts.as_slice() {
         ["healthz", "live" | "ready"] | ["version" | "openapi.json" | "docs"] | ["docs", ..] if look => Need::Nothing,
         ["metrics"] if look => Need::Role(Role::Read),
