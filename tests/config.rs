@@ -142,6 +142,10 @@ fn places_that_no_job_could_ever_have() {
             "[kubernetes]\nenabled = true\nimage = 'registry:5000/kiln'\n",
             "2: [kubernetes] enabled: agents in the cluster have no way to this server",
         ),
+        (
+            "[server]\nagent_url = 'https://kiln:9000'\n[kubernetes]\nenabled = true\nimage = 'r/kiln'\nshell_service = 'NodePort'\n",
+            "6: [kubernetes] shell_service: its Services lead to this server's shells, which listen on this host's loopback only",
+        ),
     ] {
         let said = Configured::new(text).checked(&[]);
         assert!(said.contains(&format!("DATA/kiln.toml:{says}")), "{said}");
@@ -389,6 +393,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #storage_class =                                 # not set
         server_labels = {}                               # default
         start = "15m"                                    # default
+        #shell_service =                                 # not set
+        #shell_host =                                    # not set
+        shell_annotations = {}                           # default
+        #shell_endpoint =                                # not set
 
         [emulation]
         twins = "full"                                   # default

@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -455,6 +456,12 @@ impl Config {
         }
         if let Some(path) = &cluster.kubeconfig {
             self.check_readable("kubernetes", "kubeconfig", path, problems);
+        }
+        let listens = self.shell.listen.or(self.server.listen.0.first().map(SocketAddr::ip));
+        if cluster.shell_service.is_some() && listens.is_none_or(|address| address.is_loopback()) {
+            let what = "its Services lead to this server's shells, which listen on this host's loopback only";
+            let problem = self.problem("kubernetes", "shell_service", what);
+            problems.push(problem.hint("set `listen` in [shell], for example to 0.0.0.0"));
         }
         if self.jobs.run && self.server.agent_url.is_none() {
             let problem = self.problem(

@@ -1,6 +1,6 @@
 //! The section `[kubernetes]`: a cluster for jobs. Pure: no I/O.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
+use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -50,7 +50,30 @@ settings! {
         server_labels: BTreeMap<String, String> = BTreeMap::new();
         /// The time that a pod may wait for a node, its image and its start. Other limits count from its start.
         start: Period = Period::seconds(15 * 60);
+        /// The type of the Service that each job with a shell gets: `LoadBalancer`, `NodePort` or `ClusterIP`. It leads to the
+        /// server that carries the job out. Default: none, so users reach that server itself, at `host` in [shell].
+        shell_service: Option<ServiceType> = None, like "\"LoadBalancer\"";
+        /// The name of the host that users of a shell are told; `{job}` in it stands for the job's id. Default: the address
+        /// that the cluster gives the Service.
+        shell_host: Option<String> = None, like "\"{job}.ims.example.com\"";
+        /// Annotations of such Services; `{job}` in a value stands for the job's id.
+        shell_annotations: BTreeMap<String, String> = BTreeMap::new();
+        /// The IP address at which the cluster's nodes reach this server's shells. Default: the address from which this
+        /// server calls the cluster's API, which is that of its pod.
+        shell_endpoint: Option<IpAddr> = None, like "\"10.0.0.7\"";
     }
+}
+
+/// The type of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServiceType {
+    /// With an address of a load balancer.
+    LoadBalancer,
+    /// With a port of every node.
+    NodePort,
+    /// With an address within the cluster.
+    #[serde(rename = "ClusterIP")]
+    ClusterIp,
 }
 
 /// When nodes fetch an image.

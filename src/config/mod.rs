@@ -30,7 +30,7 @@ pub use self::{
     catalogue::ChannelRule,
     check::Access,
     engine::{DEFAULT_SOCKET, EngineUrl},
-    kubernetes::{KubernetesSettings, PullPolicy, Toleration},
+    kubernetes::{KubernetesSettings, PullPolicy, ServiceType, Toleration},
     metrics::is_token,
     problem::{Origin, Problem, first_of},
     proxy::ProxyUrl,

@@ -5,10 +5,14 @@ use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use kiln_records::{Job, JobId, Run, job::Connection, protocol::shell::GO};
+use kiln_records::{
+    Job, JobId, Run,
+    job::{Connection, WITHIN_CLUSTER},
+    protocol::shell::GO,
+};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{
     io::AsyncWriteExt,
@@ -27,6 +31,9 @@ const MOST_CONNECTIONS: usize = 64;
 
 /// How long a connected user waits for a line.
 const LINE_WAIT: Duration = Duration::from_secs(15);
+
+/// The pause before a place is asked again for the way to a shell.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// The number of lines kept ready for use.
 const SPARE_LINES: usize = 2;
@@ -58,6 +65,8 @@ struct Open {
     spare: Arc<tokio::sync::Mutex<mpsc::Receiver<Line>>>,
     /// The port that is listened on.
     port: Option<(u16, AbortOnDropHandle<()>)>,
+    /// When the place of the job is asked for the way to it; `None` when that is known.
+    ask: Option<Instant>,
 }
 
 impl Default for Open {
@@ -68,6 +77,7 @@ impl Default for Open {
             lines,
             spare,
             port: None,
+            ask: Some(Instant::now()),
         }
     }
 }
@@ -85,6 +95,38 @@ impl Shells {
 
     pub(super) fn port_of(&self, job: JobId) -> Option<u16> {
         self.open().get(&job)?.port.as_ref().map(|(port, _)| *port)
+    }
+
+    pub(super) fn has_port(&self, port: u16) -> bool {
+        let has = |open: &Open| open.port.as_ref().is_some_and(|(own, _)| *own == port);
+        self.open().values().any(has)
+    }
+
+    /// Whether it is time to ask the job's place for the way to its port. The next time is some seconds later.
+    pub(super) fn asks_for_way(&self, job: JobId) -> bool {
+        let now = Instant::now();
+        let mut all = self.open();
+        let Some(ask) = all.get_mut(&job).and_then(|open| open.ask.as_mut()) else {
+            return false;
+        };
+        let asks = *ask <= now;
+        if asks {
+            *ask = now + ASK_EVERY;
+        }
+        asks
+    }
+
+    /// Notes that the way to a job's port is known, so that its place is not asked again.
+    pub(super) fn note_way(&self, job: JobId) {
+        if let Some(open) = self.open().get_mut(&job) {
+            open.ask = None;
+        }
+    }
+
+    /// Lets the place of a job be asked at once.
+    #[cfg(test)]
+    pub(super) fn forget_when_asked(&self, job: JobId) {
+        self.open().get_mut(&job).unwrap().ask = Some(Instant::now());
     }
 
     /// Serves the connections to `listener`.
@@ -109,7 +151,9 @@ pub(super) fn show_shell(job: &mut Job, run: &Run) {
     for container in containers {
         shell.status.name().clone_into(&mut container.status);
         let Some(at) = &shell.at else { continue };
-        for connection in container.connection_info.values_mut() {
+        for (from, connection) in &mut container.connection_info {
+            let inside = shell.inside.as_ref().filter(|_| from == WITHIN_CLUSTER);
+            let at = inside.unwrap_or(at);
             *connection = Connection {
                 host: at.host.clone(),
                 port: at.port,

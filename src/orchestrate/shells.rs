@@ -3,16 +3,24 @@
 //!
 //! A sandbox accepts no connections. Its agent keeps a [line](kiln_records::protocol::shell) open, and a user who
 //! connects to the job's port gets that line. So a shell is reached in the same way wherever the sandbox is, and the
-//! traffic is between the user's ssh and the sandbox's sshd.
+//! traffic is between the user's ssh and the sandbox's sshd. A place may make another way to the port; until it has said
+//! where, the record names the port itself.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
-use kiln_records::{Code, Failure, JobId, Run, ShellStatus, run::Refused, shell::Address};
-use tokio::net::TcpListener;
+use kiln_records::{
+    Code, Failure, Run, ShellStatus,
+    run::Refused,
+    shell::{Address, Shell},
+};
+use tokio::{net::TcpListener, time::timeout};
 use tracing::Instrument;
 
 use super::{job_span, orchestrator::Orchestrator};
-use crate::{settings::Ports, store::StoredRun};
+use crate::{sandbox::ShellWay, settings::Ports, store::StoredRun};
+
+/// How long a place may take to make a way to a shell. An agent waits for that, and it is tried again.
+const WAY_WAIT: Duration = Duration::from_secs(10);
 
 impl Orchestrator {
     /// Makes one pass over the open shells.
@@ -39,43 +47,87 @@ impl Orchestrator {
         outcome
     }
 
-    /// Listens for logins to a job whose shell is about to be ready.
+    /// Listens for logins to a job whose shell is about to be ready, and has its place make the way there.
     pub(super) async fn open_port(&self, stored: &StoredRun) -> Result<(), Failure> {
-        if self.shells.port_of(stored.job.id).is_some() {
-            return Ok(());
+        let port = match self.shells.port_of(stored.job.id) {
+            Some(port) => port,
+            None => self.listen(stored).await?,
+        };
+        if self.shells.asks_for_way(stored.job.id)
+            && let Err(failure) = self.make_way(stored, port).await
+        {
+            tracing::warn!("there is no way to the job's shell yet: {failure}");
         }
-        let open = self.store.open_runs().await?;
-        let said = stored.run.shell.as_ref().and_then(|shell| shell.at.as_ref());
-        let taken = ports_of(open.iter().map(|stored| &stored.run));
-        self.listen(stored.job.id, said, &taken).await
+        Ok(())
     }
 
-    /// Listens for logins to a job: on the port in its record if that port is free, else on another one, which is then
-    /// put into the record.
-    async fn listen(&self, job: JobId, said: Option<&Address>, taken: &HashSet<u16>) -> Result<(), Failure> {
+    /// Listens on the port in a job's record if that port is free, else on another one, which is then put into the record.
+    async fn listen(&self, stored: &StoredRun) -> Result<u16, Failure> {
+        let job = stored.job.id;
+        let open = self.store.open_runs().await?;
+        let taken = ports_of(open.iter().map(|stored| &stored.run));
+        let shell = stored.run.shell.as_ref();
+        let said = shell.and_then(|shell| shell.at.as_ref());
         let Ports { first, last } = self.shell_place.ports;
-        let said = said.filter(|at| at.host == self.shell_place.host).map(|at| at.port);
+        let own = said.filter(|at| at.host == self.shell_place.host).map(|at| at.port);
         let others = (first..=last).filter(|port| !taken.contains(port));
-        for port in said.into_iter().chain(others) {
+        for port in own.into_iter().chain(others) {
             let Ok(listener) = TcpListener::bind((self.shell_place.listen, port)).await else {
                 continue;
             };
             self.shells.serve(job, port, listener);
-            if said != Some(port) {
+            // The place of a shell with a way of its own is said by that.
+            if own != Some(port) && shell.is_none_or(|shell| shell.inside.is_none()) {
                 let at = self.address(port);
-                self.change(job, |run, _| move_shell(run, at.clone())).await?;
+                self.change(job, |run, _| move_shell(run, Some(at.clone()), None))
+                    .await?;
             }
-            return Ok(());
+            return Ok(port);
         }
         let detail = format!("none of the ports {first} to {last} can be listened on for a job's shell");
         Err(Failure::new(Code::NoShellPort, detail).hint("`ports` in [shell] can name others"))
+    }
+
+    /// Has the place of a job make the way to its shell, and puts its address into the record.
+    async fn make_way(&self, stored: &StoredRun, port: u16) -> Result<(), Failure> {
+        let job = stored.job.id;
+        let driver = self.driver_of(&stored.run);
+        let way = timeout(WAY_WAIT, driver.shell_way(job, port)).await;
+        let late = |_| {
+            Failure::new(
+                Code::ClusterGone,
+                format!("its place took over {} s", WAY_WAIT.as_secs()),
+            )
+        };
+        let shell = stored.run.shell.as_ref();
+        let ShellWay::Elsewhere { outside, inside } = way.map_err(late)?? else {
+            if shell.is_some_and(|shell| shell.inside.is_some()) {
+                // An earlier configuration had a way.
+                let at = self.address(port);
+                self.change(job, |run, _| move_shell(run, Some(at.clone()), None))
+                    .await?;
+            }
+            self.shells.note_way(job);
+            return Ok(());
+        };
+        let is_news = |shell: &Shell| {
+            shell.inside.as_ref() != Some(&inside) || outside.is_some() && shell.at.as_ref() != outside.as_ref()
+        };
+        if shell.is_some_and(is_news) {
+            self.change(job, |run, _| move_shell(run, outside.clone(), Some(inside.clone())))
+                .await?;
+        }
+        if outside.is_some() {
+            self.shells.note_way(job);
+        }
+        Ok(())
     }
 
     /// Where the shell of a new job will be, if a port is left.
     pub(super) fn shell_address<'a>(&self, runs: impl Iterator<Item = &'a Run>) -> Option<Address> {
         let Ports { first, last } = self.shell_place.ports;
         let taken = ports_of(runs);
-        let port = (first..=last).find(|port| !taken.contains(port))?;
+        let port = (first..=last).find(|port| !taken.contains(port) && !self.shells.has_port(*port))?;
         Some(self.address(port))
     }
 
@@ -86,9 +138,10 @@ impl Orchestrator {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is an arrow")]
-fn move_shell(run: &mut Run, at: Address) -> Result<(), Refused> {
+fn move_shell(run: &mut Run, at: Option<Address>, inside: Option<Address>) -> Result<(), Refused> {
     if let Some(shell) = &mut run.shell {
-        shell.at = Some(at);
+        shell.at = at.or_else(|| shell.at.take());
+        shell.inside = inside;
     }
     Ok(())
 }

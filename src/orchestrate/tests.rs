@@ -30,7 +30,7 @@ use crate::{
     config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings, WatchSettings},
     metrics::Answer,
     sandbox::{
-        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, Usage,
+        Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, ShellWay, Usage,
         agents::Agents, toolbox::tests::toolbox,
     },
     settings::Period,
@@ -62,6 +62,9 @@ struct Place {
     words: Mutex<Vec<String>>,
     /// Whether it cannot be known yet what machines it has.
     lacks_toolbox: AtomicBool,
+    /// The way that it makes to shells, and how often it was asked for one, by port.
+    way: Mutex<Result<ShellWay, Failure>>,
+    asked_for_way: Mutex<Vec<u16>>,
 }
 
 impl Place {
@@ -76,6 +79,8 @@ impl Place {
             sandboxes: Mutex::default(),
             words: Mutex::default(),
             lacks_toolbox: AtomicBool::new(false),
+            way: Mutex::new(Ok(ShellWay::Server)),
+            asked_for_way: Mutex::default(),
         })
     }
 
@@ -156,6 +161,11 @@ impl Driver for Place {
             Some(arch) => Ok(arch),
             None => std::future::pending().await,
         }
+    }
+
+    async fn shell_way(&self, _: JobId, port: u16) -> Result<ShellWay, Failure> {
+        self.asked_for_way.lock().unwrap().push(port);
+        self.way.lock().unwrap().clone()
     }
 
     async fn shared_kernel(&self) -> Result<(), Failure> {

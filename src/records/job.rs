@@ -180,6 +180,9 @@ impl JobStatus {
     }
 }
 
+/// The network of [`SshContainer::connection_info`] that is within the cluster of IMS.
+pub const WITHIN_CLUSTER: &str = "cluster.local";
+
 /// A shell of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SshContainer {

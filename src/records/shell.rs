@@ -17,6 +17,9 @@ pub struct Shell {
     pub wish: ShellWish,
     /// Its address; none until a server has the job.
     pub at: Option<Address>,
+    /// Its address within the cluster in which the job runs, if that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Address>,
     /// Its state.
     pub status: ShellStatus,
     /// The public half of its host key, as in OpenSSH's `known_hosts`: type and key. Made for this job only.
@@ -110,6 +113,7 @@ impl Shell {
         Self {
             wish,
             at: None,
+            inside: None,
             status: ShellStatus::Pending,
             host_key: None,
             opened: None,

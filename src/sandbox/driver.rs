@@ -13,6 +13,7 @@ use kiln_records::{
     arch::Arch,
     protocol::AgentFacts,
     run::{DriverKind, Kernel},
+    shell::Address,
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,17 @@ pub trait Driver: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Makes the way to a job's shell, for which this server listens on `port`. May be repeated: another server may have
+    /// taken the job over, and an address may be known later.
+    ///
+    /// # Errors
+    ///
+    /// The place does not make it; try again later.
+    async fn shell_way(&self, job: JobId, port: u16) -> Result<ShellWay, Failure> {
+        let _ = (job, port);
+        Ok(ShellWay::Server)
+    }
+
     /// The driver's name when it makes sandboxes with this kernel.
     fn kind(&self, kernel: Kernel) -> DriverKind;
 
@@ -101,6 +113,20 @@ pub trait Driver: fmt::Debug + Send + Sync {
     ///
     /// The reason why it can make none.
     async fn own_kernel(&self) -> Result<Machine, Failure>;
+}
+
+/// The address at which users reach the shell of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShellWay {
+    /// That of the server.
+    Server,
+    /// One that the place has made, and that leads to the server.
+    Elsewhere {
+        /// From anywhere; `None` as long as the place has not given one.
+        outside: Option<Address>,
+        /// From within the place.
+        inside: Address,
+    },
 }
 
 /// The virtual machines that a driver can make.

@@ -18,7 +18,8 @@ pub mod toolbox;
 pub mod toolboxes;
 
 pub use driver::{
-    Capacity, DiskLimit, Driver, Evidence, Limits, Machine, Network, Reach, SandboxSpec, SandboxState, Scratch, Usage,
+    Capacity, DiskLimit, Driver, Evidence, Limits, Machine, Network, Reach, SandboxSpec, SandboxState, Scratch,
+    ShellWay, Usage,
 };
 
 pub use kiln_records::run::{DriverKind, Kernel};

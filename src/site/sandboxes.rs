@@ -11,14 +11,14 @@ use kiln_records::{Code, Failure, run::Kernel};
 
 use super::proxy;
 use crate::{
-    config::{Config, EngineUrl},
+    config::{Config, EngineUrl, ServiceType},
     host,
     orchestrate::ShellPlace,
     remote_nodes::RemoteNodeSettings,
     sandbox::{
         agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
-        kubernetes::{Cluster, Image, KubernetesSettings, PodSettings},
+        kubernetes::{Cluster, Image, KubernetesSettings, PodSettings, ServiceKind, ShellService},
         namespace::NamespaceDriver,
         toolbox::Toolbox,
         toolboxes::Toolboxes,
@@ -127,6 +127,16 @@ pub fn cluster(config: &Config, installation: &str) -> Result<Option<Cluster>, F
         installation: installation.to_owned(),
         agents: Agents::beside(agent()?),
         start: settings.start.duration(),
+        shells: settings.shell_service.map(|kind| ShellService {
+            kind: match kind {
+                ServiceType::LoadBalancer => ServiceKind::LoadBalancer,
+                ServiceType::NodePort => ServiceKind::NodePort,
+                ServiceType::ClusterIp => ServiceKind::ClusterIp,
+            },
+            host: settings.shell_host,
+            annotations: settings.shell_annotations,
+            endpoint: settings.shell_endpoint,
+        }),
         pods: PodSettings {
             image: settings.image.unwrap_or_default(),
             pull_policy: settings.image_pull_policy.name().to_owned(),

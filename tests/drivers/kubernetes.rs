@@ -115,6 +115,7 @@ fn settings(kiln: &Kiln) -> KubernetesSettings {
         installation: installation(kiln),
         agents: Agents::beside(support::kiln_program().with_file_name(KILN_AGENT)),
         start: Duration::from_mins(2),
+        shells: None,
         pods: PodSettings {
             image: REPOSITORY.to_owned(),
             pull_policy: "Never".to_owned(),

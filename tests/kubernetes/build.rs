@@ -6,6 +6,7 @@
 use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
+    process::{Command, Stdio},
     sync::{LazyLock, OnceLock},
     time::{Duration, Instant},
 };
@@ -126,10 +127,15 @@ impl Shared {
 
     /// A server with a data directory of its own.
     fn server(&self) -> Server {
+        self.server_with(&[])
+    }
+
+    fn server_with(&self, more: &[(&'static str, &str)]) -> Server {
         let variables: Vec<_> = self
             .variables
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
+            .chain(more.iter().copied())
             .collect();
         // Without a toolbox: the cluster has its image.
         let kiln = Kiln::bare();
@@ -192,7 +198,7 @@ fn image_of(server: &Server, job: &str) -> (Value, Value) {
     assert_eq!(status["driver"], "kubernetes-vm", "{status:#}");
     let left = kubectl(&[
         "get",
-        "jobs,pods,secrets,networkpolicies",
+        "jobs,pods,secrets,networkpolicies,services,endpoints",
         "--selector",
         &format!("kiln.job={job}"),
         "--output",
@@ -272,5 +278,121 @@ async fn a_build_in_a_pod_outlives_its_server() {
     });
     let (status, _) = image_of(&second, &job);
     assert_eq!(status["attempt"], 1, "{status:#}");
+    second.stop();
+}
+
+/// A user's key, and logins to the address to which a Service leads: the rig has no kube-proxy, which would lead there.
+struct User {
+    home: TempDir,
+    service: String,
+}
+
+impl User {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("key");
+        support::tool(
+            "ssh-keygen",
+            &["-q", "-t", "ed25519", "-N", "", "-f", file.to_str().unwrap()],
+        );
+        Self {
+            home,
+            service: String::new(),
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.home.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn leads_to(&self, part: &str) -> String {
+        let path = format!("jsonpath={{.subsets[0].{part}}}");
+        kubectl(&["get", "endpoints", &self.service, "--output", &path])
+    }
+
+    /// Runs a command in the shell. Returns what it wrote, if it succeeded.
+    fn run(&self, script: &str) -> Option<String> {
+        let options = [
+            "BatchMode=yes",
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+            "IdentitiesOnly=yes",
+            "ConnectTimeout=5",
+        ];
+        let mut ssh = Command::new("ssh");
+        ssh.args(options.iter().flat_map(|option| ["-o", option]));
+        ssh.args(["-i", &self.file("key"), "-p", &self.leads_to("ports[0].port")]);
+        ssh.arg(format!("root@{}", self.leads_to("addresses[0].ip")))
+            .arg(script);
+        let output = ssh.stdin(Stdio::null()).output().unwrap();
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8(output.stdout).unwrap())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
+    needs!(cluster::lack(), no_machine(), support::no_namespaces());
+    let shared = Shared::new().await;
+    let own = cluster::address().to_string();
+    let dns = "external-dns.alpha.kubernetes.io/hostname";
+    let annotations = format!("{{\"{dns}\" = \"{{job}}.ims.example.com\"}}");
+    let with_services = [
+        ("KILN__KUBERNETES__SHELL_SERVICE", "NodePort"),
+        ("KILN__KUBERNETES__SHELL_ANNOTATIONS", annotations.as_str()),
+        ("KILN__SHELL__LISTEN", own.as_str()),
+    ];
+    let first = shared.server_with(&with_services);
+    let mut user = User::new();
+    let key = user.file("key.pub");
+    first.make(&["public-keys", "create", "--name", "me", "--public-key", &key]);
+    let repository = Repository::native_at(cluster::address());
+    let recipe = first.recipe(&Recipe::with_script("echo whole > /whole"), &repository, &[]);
+    let job = first.build(&recipe, &["--enable-debug", "true"]);
+    until(&first, &job, |status| status["shell"]["status"] == "ready");
+
+    let selector = format!("kiln.job={job}");
+    let service = kubectl(&["get", "services", "--selector", &selector, "--output", "json"]);
+    let service: Value = serde_json::from_str(&service).unwrap();
+    let service = &service["items"][0];
+    user.service = service["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_eq!(
+        service["metadata"]["annotations"][dns],
+        format!("{job}.ims.example.com")
+    );
+    assert_eq!(service["spec"]["selector"], Value::Null);
+    let record = first.json(&["jobs", "describe", &job]);
+    let told = &record["ssh_containers"][0]["connection_info"];
+    let node = kubectl(&[
+        "get",
+        "nodes",
+        "--output",
+        "jsonpath={.items[0].status.addresses[0].address}",
+    ]);
+    assert_eq!(told["customer_access"]["host"], node);
+    assert_eq!(told["customer_access"]["port"], service["spec"]["ports"][0]["nodePort"]);
+    assert_eq!(
+        told["cluster.local"]["host"],
+        format!("{}.{NAMESPACE}.svc", user.service)
+    );
+    let whole = "cat /mnt/image/image-root/whole";
+    assert_eq!(user.run(whole).as_deref(), Some("whole\n"));
+
+    // The way leads to another server as soon as that one has the job, and its address stays.
+    first.started.signal(Signal::SIGKILL);
+    first.started.end();
+    let second = shared.server_with(&[&with_services[..], &[("KILN__SHELL__PORTS", "23000-23099")]].concat());
+    let begun = Instant::now();
+    while user.leads_to("ports[0].port").parse::<u16>().unwrap() < 23000 {
+        assert!(begun.elapsed() < Duration::from_mins(2), "{}", second.status(&job));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(user.run(whole).as_deref(), Some("whole\n"));
+    let after = second.json(&["jobs", "describe", &job]);
+    assert_eq!(&after["ssh_containers"][0]["connection_info"], told);
+    user.run("touch /mnt/image/complete").unwrap();
+    image_of(&second, &job);
     second.stop();
 }

@@ -1,15 +1,17 @@
 //! The kubernetes driver and an API server that fails, or has much to do: an API in memory, whose pods are records.
 
 use std::{
+    collections::BTreeMap,
+    net::IpAddr,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use kiln::sandbox::{
-    Driver, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch,
+    Driver, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch, ShellWay,
     agents::Agents,
-    kubernetes::{Cluster, KubernetesDriver, KubernetesSettings, PodSettings},
+    kubernetes::{Cluster, KubernetesDriver, KubernetesSettings, PodSettings, ServiceKind, ShellService},
     toolbox::{Facts, Toolbox},
 };
 use kiln_inside::room::{Usage, order::Said};
@@ -29,29 +31,43 @@ struct Place {
     dir: TempDir,
 }
 
+fn driver(cluster: &FakeCluster, dir: &TempDir, endpoint: Option<IpAddr>) -> KubernetesDriver {
+    let settings = KubernetesSettings {
+        kubeconfig: Some(cluster.kubeconfig(dir.path())),
+        context: None,
+        namespace: None,
+        installation: "here".to_owned(),
+        agents: Agents::beside(dir.path().join("agent")),
+        start: Duration::from_mins(2),
+        shells: Some(ShellService {
+            kind: ServiceKind::LoadBalancer,
+            host: None,
+            annotations: BTreeMap::new(),
+            endpoint,
+        }),
+        pods: PodSettings {
+            image: "rig.invalid/kiln-toolbox".to_owned(),
+            pull_policy: "Never".to_owned(),
+            vm_runtime: Some("kata".to_owned()),
+            ..PodSettings::default()
+        },
+    };
+    KubernetesDriver::new(Arc::new(Cluster::new(settings)), Arch::host())
+}
+
 impl Place {
     async fn new() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let cluster = FakeCluster::start().await;
         let dir = tempfile::tempdir().unwrap();
-        let agent = dir.path().join("agent");
-        fs_err::write(&agent, "an agent").unwrap();
-        let settings = KubernetesSettings {
-            kubeconfig: Some(cluster.kubeconfig(dir.path())),
-            context: None,
-            namespace: None,
-            installation: "here".to_owned(),
-            agents: Agents::beside(agent),
-            start: Duration::from_mins(2),
-            pods: PodSettings {
-                image: "rig.invalid/kiln-toolbox".to_owned(),
-                pull_policy: "Never".to_owned(),
-                vm_runtime: Some("kata".to_owned()),
-                ..PodSettings::default()
-            },
-        };
-        let driver = KubernetesDriver::new(Arc::new(Cluster::new(settings)), Arch::host());
+        fs_err::write(dir.path().join("agent"), "an agent").unwrap();
+        let driver = driver(&cluster, &dir, None);
         Self { cluster, driver, dir }
+    }
+
+    /// Another driver, of a server that the cluster reaches at this address.
+    fn reached_at(&mut self, address: IpAddr) {
+        self.driver = driver(&self.cluster, &self.dir, Some(address));
     }
 
     fn spec(&self) -> SandboxSpec {
@@ -263,4 +279,48 @@ async fn that_a_pod_has_said_nothing_yet_is_not_remembered() {
     place.cluster.take();
     assert_eq!(place.driver.usage(job).await.unwrap(), used);
     assert!(place.cluster.take().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shells_service_leads_to_the_server_that_was_last_to_say_so() {
+    let mut place = Place::new().await;
+    let job = place.start().await;
+    // The API is on this host, so the server does not know its address for the cluster.
+    let failure = place.driver.shell_way(job, 2201).await.unwrap_err();
+    assert!(failure.hint.unwrap().contains("shell_endpoint"));
+    assert_eq!(place.cluster.names("services"), [""; 0]);
+
+    place.reached_at("10.0.0.7".parse().unwrap());
+    let way = place.driver.shell_way(job, 2201).await.unwrap();
+    let [name] = &place.cluster.names("services")[..] else {
+        panic!("one Service")
+    };
+    let ShellWay::Elsewhere { outside, inside } = way else {
+        panic!("{way:?}")
+    };
+    assert_eq!(outside.unwrap().host, "198.51.100.4");
+    assert_eq!(inside.host, format!("{name}.jobs.svc"));
+    let leads_to = || {
+        let subset = place.cluster.object("endpoints", name)["subsets"][0].clone();
+        let at = |part: &str, key: &str| subset[part][0][key].to_string();
+        format!("{} {}", at("addresses", "ip"), at("ports", "port"))
+    };
+    assert_eq!(leads_to(), "\"10.0.0.7\" 2201");
+    let owner = |resource: &str| place.cluster.object(resource, name)["metadata"]["ownerReferences"][0]["uid"].clone();
+    let uid = place.cluster.object("jobs", name)["metadata"]["uid"].clone();
+    assert_eq!((owner("services"), owner("endpoints")), (uid.clone(), uid));
+    place.driver.shell_way(job, 2207).await.unwrap();
+    assert_eq!(leads_to(), "\"10.0.0.7\" 2207");
+
+    // A cluster that refuses, or does not know the job, says so.
+    place
+        .cluster
+        .set(Fault::Status(403, None), "apply services", usize::MAX);
+    let failure = place.driver.shell_way(job, 2207).await.unwrap_err();
+    assert_eq!(failure.code, Code::ClusterRefused, "{failure}");
+    place.cluster.heal();
+    place.driver.destroy(job, Scratch::Remove).await.unwrap();
+    let failure = place.driver.shell_way(job, 2207).await.unwrap_err();
+    assert_eq!(failure.code, Code::SandboxLost, "{failure}");
+    assert_eq!(place.cluster.names("services"), [""; 0]);
 }

@@ -16,6 +16,9 @@ pub static BASE: LazyLock<PathBuf> = LazyLock::new(|| support::source_dir().join
 /// What a site adds if its cluster has the operator of Prometheus.
 static METRICS: LazyLock<PathBuf> = LazyLock::new(|| BASE.with_file_name("kubernetes-metrics"));
 
+/// What a site adds if shells of jobs get Services.
+static SHELLS: LazyLock<PathBuf> = LazyLock::new(|| BASE.with_file_name("kubernetes-shells"));
+
 /// The objects of a file.
 pub fn documents(file: &Path) -> Vec<Value> {
     let text = fs_err::read_to_string(file).unwrap();
@@ -199,6 +202,27 @@ fn takes_the_configuration(more: &[&Value]) {
 }
 
 /// The monitor leads Prometheus to the listener that the servers get, with its token and by the name in their certificate.
+#[test]
+fn shells_are_let_in_where_servers_listen_for_them() {
+    let list = &documents(&SHELLS.join("kustomization.yaml"))[0];
+    let files: Vec<String> = serde_json::from_value(list["resources"].clone()).unwrap();
+    assert_eq!(files.len() + 1, fs_err::read_dir(&*SHELLS).unwrap().count());
+    let more: Vec<Value> = files.iter().flat_map(|file| documents(&SHELLS.join(file))).collect();
+    let policy = of_kind(&more, "NetworkPolicy")[0];
+    let all = all();
+    let server = of_kind(&all, "Deployment")[0];
+    let labels = &policy["spec"]["podSelector"]["matchLabels"];
+    assert_eq!(policy["metadata"]["namespace"], server["metadata"]["namespace"]);
+    for (name, value) in labels.as_object().unwrap() {
+        assert_eq!(&server["spec"]["template"]["metadata"]["labels"][name], value);
+    }
+    let let_in = &policy["spec"]["ingress"][0]["ports"][0];
+    let kiln = Kiln::bare();
+    let ports = kiln.run(["config", "show"]).ok().stdout;
+    let range = format!("ports = \"{}-{}\"", let_in["port"], let_in["endPort"]);
+    assert!(ports.contains(&range), "{range} is not in\n{ports}");
+}
+
 #[test]
 fn figures_are_where_the_monitor_looks() {
     let base = all();

@@ -52,7 +52,16 @@ pub fn account(dir: &Path) -> PathBuf {
             "--filename",
             &format!("{base}/namespaces.yaml"),
         ]);
-        kubectl(&["apply", "--namespace", "", "--filename", &format!("{base}/rbac.yaml")])
+        let file = |dir: &str| format!("{base}{dir}/rbac.yaml");
+        kubectl(&[
+            "apply",
+            "--namespace",
+            "",
+            "--filename",
+            &file(""),
+            "--filename",
+            &file("-shells"),
+        ])
     });
     LazyLock::force(&APPLIED);
     let one = |arguments: &[&str]| {

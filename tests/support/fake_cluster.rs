@@ -21,11 +21,13 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
 
 /// What is kept.
-const RESOURCES: [&str; 7] = [
+const RESOURCES: [&str; 9] = [
     "jobs",
     "pods",
     "secrets",
     "networkpolicies",
+    "services",
+    "endpoints",
     "events",
     "nodes",
     "runtimeclasses",
@@ -138,6 +140,11 @@ impl FakeCluster {
         let objects = self.state.objects.lock().unwrap();
         let of = |(kind, name): &(String, String)| (kind == resource).then(|| name.clone());
         objects.there.keys().filter_map(of).collect()
+    }
+
+    /// An object.
+    pub fn object(&self, resource: &str, name: &str) -> Value {
+        self.state.objects.lock().unwrap().there[&(resource.to_owned(), name.to_owned())].clone()
     }
 
     /// Adds a line to what every pod wrote.
@@ -296,6 +303,7 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
         ("GET", None) => "list",
         ("GET", Some(_)) => "get",
         ("POST", _) => "create",
+        ("PATCH", Some(_)) => "apply",
         ("DELETE", _) => "delete",
         _ => "other",
     };
@@ -373,6 +381,15 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
             }
             json_of(201, &made)
         }
+        ("apply", Some(name)) => {
+            let object: Value = serde_json::from_slice(&to_bytes(body, usize::MAX).await.unwrap()).unwrap();
+            let mut object = object;
+            if resource == "services" {
+                // The network plugin's part.
+                object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.4"}]}});
+            }
+            json_of(200, &state.put(resource, name, object))
+        }
         ("delete", Some(name)) => {
             if !state.remove(resource, name) {
                 return json_of(404, &refusal(404, "NotFound"));
@@ -380,7 +397,9 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
             if resource == "jobs" {
                 state.remove("pods", &format!("{name}-pod"));
                 state.remove("secrets", name);
-                state.remove("networkpolicies", name);
+                for resource in ["networkpolicies", "services", "endpoints"] {
+                    state.remove(resource, name);
+                }
             }
             json_of(200, &json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
         }

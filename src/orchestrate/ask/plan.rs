@@ -7,7 +7,7 @@ use kiln_records::{
     Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId, RecipeType,
     ShellTime, ShellWish, TwinLevel,
     arch::Arch,
-    job::{Connection, SshContainer},
+    job::{Connection, SshContainer, WITHIN_CLUSTER},
     run::BaseImage,
 };
 use uuid::Uuid;
@@ -174,7 +174,7 @@ impl Asker {
             status: "pending".to_owned(),
             connection_info: BTreeMap::from([
                 ("customer_access".to_owned(), at(outside.clone())),
-                ("cluster.local".to_owned(), at(inside.clone())),
+                (WITHIN_CLUSTER.to_owned(), at(inside.clone())),
             ]),
         };
         Some(asked.into_iter().map(container).collect())

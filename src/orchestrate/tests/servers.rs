@@ -4,7 +4,7 @@ use kiln_inside::emulation::probe::tiny_program;
 use kiln_records::run::{How, LOCAL};
 
 use super::*;
-use kiln_records::{Shell, ShellTime, ShellWish, protocol::shell::GO};
+use kiln_records::{Shell, ShellTime, ShellWish, protocol::shell::GO, shell::Address};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -273,4 +273,83 @@ async fn a_line_is_passed_on_to_the_server_that_has_the_port() {
     assert_eq!(&answer, b"welcome");
     drop((agent, user));
     passing.await.unwrap();
+}
+
+/// Opens the shell of a job, as its agent does.
+async fn opens_shell(server: &Server, job: JobId) {
+    let shell = Shell::new(ShellWish {
+        keys: String::new(),
+        jail: false,
+        when: ShellTime::Customize,
+    });
+    let opened = server.orchestrator.change(job, |run, now| {
+        let mut shell = shell.clone();
+        shell.open("ssh-ed25519 AAAA", now, now);
+        run.shell = Some(shell);
+        Ok(())
+    });
+    opened.await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn users_are_told_the_way_to_a_shell_that_its_place_has_made() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let job = site.launched(&server).await;
+    opens_shell(&server, job).await;
+    let told = async || {
+        let shell = site.store.get_run(job).await.unwrap().unwrap().run.shell.unwrap();
+        let text = |at: Address| format!("{}:{}", at.host, at.port);
+        (text(shell.at.unwrap()), shell.inside.map(text))
+    };
+    let at = |host: &str| Address {
+        host: host.to_owned(),
+        port: 22,
+    };
+    let asked = || server.place.asked_for_way.lock().unwrap().len();
+    let asks_again = || server.orchestrator.shells.forget_when_asked(job);
+
+    // A place that fails costs nobody the port, and is asked again after a while.
+    *server.place.way.lock().unwrap() = Err(Failure::new(Code::ClusterGone, "away"));
+    for _ in 0..3 {
+        server.orchestrator.shells_once().await.unwrap();
+    }
+    let port = server.orchestrator.shells.port_of(job).unwrap();
+    assert_eq!((told().await, asked()), ((format!("localhost:{port}"), None), 1));
+    TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+
+    // So is one that has no address from outside yet.
+    *server.place.way.lock().unwrap() = Ok(ShellWay::Elsewhere {
+        outside: None,
+        inside: at("shell.jobs.svc"),
+    });
+    asks_again();
+    server.orchestrator.shells_once().await.unwrap();
+    let inside = Some("shell.jobs.svc:22".to_owned());
+    assert_eq!(told().await, (format!("localhost:{port}"), inside.clone()));
+    *server.place.way.lock().unwrap() = Ok(ShellWay::Elsewhere {
+        outside: Some(at("198.51.100.4")),
+        inside: at("shell.jobs.svc"),
+    });
+    asks_again();
+    for _ in 0..3 {
+        server.orchestrator.shells_once().await.unwrap();
+    }
+    assert_eq!((told().await, asked()), (("198.51.100.4:22".to_owned(), inside), 3));
+
+    // The next process listens where it can, and leads the way there.
+    let next = site.server(WatchSettings::default());
+    *next.place.way.lock().unwrap() = server.place.way.lock().unwrap().clone();
+    let stored = site.store.get_run(job).await.unwrap().unwrap();
+    let before = told().await;
+    next.orchestrator.open_port(&stored).await.unwrap();
+    let other = next.orchestrator.shells.port_of(job).unwrap();
+    assert_eq!(*next.place.asked_for_way.lock().unwrap(), [other]);
+    assert_eq!(told().await, before);
+
+    // One that shall have no such way says its own port.
+    let last = site.server(WatchSettings::default());
+    last.orchestrator.open_port(&stored).await.unwrap();
+    let own = last.orchestrator.shells.port_of(job).unwrap();
+    assert_eq!(told().await, (format!("localhost:{own}"), None));
 }

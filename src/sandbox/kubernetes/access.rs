@@ -75,15 +75,32 @@ pub const RIGHTS: &[Right] = &[
     },
 ];
 
+/// What it does in addition where shells have Services. To apply an object is to patch it, and to create it if it is not there.
+pub const SHELL_RIGHTS: &[Right] = &[
+    Right {
+        group: "",
+        resource: "services",
+        verbs: &["create", "patch"],
+        of_cluster: false,
+    },
+    Right {
+        group: "",
+        resource: "endpoints",
+        verbs: &["create", "patch"],
+        of_cluster: false,
+    },
+];
+
 /// The rights that the client's account lacks, as `verb resource`.
 ///
 /// # Errors
 ///
 /// The API does not answer.
-pub(super) async fn missing(client: &Client, namespace: &str) -> Result<Vec<String>, Failure> {
+pub(super) async fn missing(client: &Client, namespace: &str, with_shells: bool) -> Result<Vec<String>, Failure> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
-    for right in RIGHTS {
+    let for_shells = SHELL_RIGHTS.iter().filter(|_| with_shells);
+    for right in RIGHTS.iter().chain(for_shells) {
         for verb in right.verbs {
             let (resource, sub) = match right.resource.split_once('/') {
                 Some((resource, sub)) => (resource, Some(sub.to_owned())),
@@ -139,22 +156,29 @@ mod tests {
         granted
     }
 
-    fn needed(of_cluster: bool) -> BTreeMap<(String, String), Vec<String>> {
-        let rights = RIGHTS.iter().filter(|right| right.of_cluster == of_cluster);
+    fn needed(rights: &[Right], of_cluster: bool) -> BTreeMap<(String, String), Vec<String>> {
+        let rights = rights.iter().filter(|right| right.of_cluster == of_cluster);
         let verbs = |right: &Right| right.verbs.iter().map(|verb| (*verb).to_owned()).collect();
         rights
             .map(|right| ((right.group.to_owned(), right.resource.to_owned()), verbs(right)))
             .collect()
     }
 
+    fn manifest(dir: &str) -> Vec<Value> {
+        let path = format!("{}/examples/{dir}/rbac.yaml", env!("CARGO_MANIFEST_DIR"));
+        serde_saphyr::from_multiple(&fs_err::read_to_string(path).unwrap()).unwrap()
+    }
+
     #[test]
-    fn the_manifest_grants_what_the_table_has() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/rbac.yaml");
-        let text = fs_err::read_to_string(path).unwrap();
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    fn the_manifests_grant_what_the_tables_have() {
+        let shells = manifest("kubernetes-shells");
+        assert_eq!(granted(&shells[0]), needed(SHELL_RIGHTS, false));
+        assert_eq!(shells[1]["roleRef"]["name"], shells[0]["metadata"]["name"]);
+        let documents = manifest("kubernetes");
         let of = |kind: &str| documents.iter().find(|document| document["kind"] == kind).unwrap();
-        assert_eq!(granted(of("Role")), needed(false));
-        assert_eq!(granted(of("ClusterRole")), needed(true));
+        assert_eq!(shells[1]["subjects"], of("RoleBinding")["subjects"]);
+        assert_eq!(granted(of("Role")), needed(RIGHTS, false));
+        assert_eq!(granted(of("ClusterRole")), needed(RIGHTS, true));
         for kind in ["RoleBinding", "ClusterRoleBinding"] {
             let binding = of(kind);
             assert_eq!(binding["subjects"][0]["name"], of("ServiceAccount")["metadata"]["name"]);

@@ -4,6 +4,8 @@
 use std::{
     collections::HashMap,
     fmt::{self, Debug},
+    io::ErrorKind,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     sync::{Arc, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -11,20 +13,21 @@ use std::{
 
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{Event, Node, Pod, Secret},
+    core::v1::{Endpoints, Event, Node, Pod, Secret, Service},
     networking::v1::NetworkPolicy,
     node::v1::RuntimeClass,
 };
 use kiln_records::{Code, Failure, JobId, failure::chain};
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{DeleteParams, ListParams, LogParams, PostParams},
+    api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams},
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use tokio::{
+    net::UdpSocket,
     sync::{Mutex, OnceCell},
     time::sleep,
 };
@@ -37,6 +40,7 @@ use super::{
     pod::CONTAINER,
     recent::Recent,
     said,
+    shell::ShellService,
     wanted::{self, INSTALLATION, PodSettings},
     watched::Watched,
 };
@@ -56,6 +60,9 @@ const CALL: &str = "kiln.call";
 /// How long what belonged to an earlier Job of the same name may stay after it, and the pause between two looks.
 const REMAINS: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The name by which an API server knows whose fields of an object are whose.
+const FIELD_MANAGER: &str = "kiln";
 
 /// The last lines of a log that are read, and their bytes.
 const TAIL: i64 = 400;
@@ -85,6 +92,8 @@ pub struct KubernetesSettings {
     pub agents: Agents,
     /// How long a pod may wait for its start.
     pub start: Duration,
+    /// The Services that lead to shells, if there shall be such.
+    pub shells: Option<ShellService>,
 }
 
 /// A cluster, not contacted before it is needed.
@@ -102,6 +111,8 @@ pub struct Cluster {
 /// A connection.
 struct Open {
     client: Client,
+    /// Host and port of the API.
+    address: (String, u16),
     namespace: String,
     watched: OnceCell<Watched>,
 }
@@ -172,11 +183,18 @@ impl Cluster {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
+        let url = &config.cluster_url;
+        let port = url
+            .port_u16()
+            .unwrap_or(if url.scheme_str() == Some("http") { 80 } else { 443 });
+        let host = url.host().unwrap_or_default();
+        let address = (host.trim_matches(['[', ']']).to_owned(), port);
         let client = ClientBuilder::try_from(config);
         let client = client.map_err(|error| failure("cannot make a client of the cluster", &error))?;
         let client = client.with_layer(&Budget).build();
         Ok(Open {
             client,
+            address,
             namespace,
             watched: OnceCell::new(),
         })
@@ -326,6 +344,65 @@ impl Cluster {
         }
     }
 
+    /// The address at which the cluster reaches this server: the one in the settings, else that from which this server
+    /// calls the cluster's API.
+    ///
+    /// # Errors
+    ///
+    /// `cluster_refused` when that is one on which only this host can call it.
+    pub(super) async fn server_address(&self, endpoint: Option<IpAddr>) -> Result<IpAddr, Failure> {
+        if let Some(address) = endpoint {
+            return Ok(address);
+        }
+        let (host, port) = &self.open().await?.address;
+        let found = async {
+            let api = tokio::net::lookup_host((host.as_str(), *port)).await?.next();
+            let api = api.ok_or(ErrorKind::NotFound)?;
+            let any: IpAddr = if api.is_ipv4() {
+                Ipv4Addr::UNSPECIFIED.into()
+            } else {
+                Ipv6Addr::UNSPECIFIED.into()
+            };
+            // This sends nothing: the kernel only chooses the route.
+            let socket = UdpSocket::bind((any, 0)).await?;
+            socket.connect(api).await?;
+            Ok(socket.local_addr()?.ip())
+        };
+        let found: std::io::Result<IpAddr> = found.await;
+        let found = found.map_err(|error| gone(format!("the way to the cluster's API cannot be found: {error}")))?;
+        if found.is_loopback() {
+            let detail = "the cluster's API is on this host, which does not say where the cluster reaches this server";
+            return Err(Failure::new(Code::ClusterRefused, detail).hint("set `shell_endpoint` in [kubernetes]"));
+        }
+        Ok(found)
+    }
+
+    /// Makes the Service of a shell what it should be. Returns what the API server made of it, and the namespace.
+    pub(super) async fn apply_service(&self, name: &str, service: &Service) -> Result<(Service, String), Failure> {
+        let made = self
+            .apply("cannot make the Service of the shell", name, service)
+            .await?;
+        Ok((made, self.open().await?.namespace.clone()))
+    }
+
+    /// Makes the Endpoints of a shell's Service what they should be.
+    pub(super) async fn apply_endpoints(&self, name: &str, endpoints: &Endpoints) -> Result<(), Failure> {
+        let what = "cannot make the Endpoints of the shell";
+        self.apply(what, name, endpoints).await.map(drop)
+    }
+
+    async fn apply<K>(&self, what: &str, name: &str, object: &K) -> Result<K, Failure>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let api = Self::api::<K>(self.open().await?);
+        // A server that has taken the job over says its own address instead of the other's.
+        let as_owner = PatchParams::apply(FIELD_MANAGER).force();
+        let made = within(what, api.patch(name, &as_owner, &Patch::Apply(object))).await?;
+        made.map_err(|error| failure(what, &error))
+    }
+
     /// Begins to delete a Job, after its pod. Succeeds when there is none.
     pub(super) async fn delete_job(&self, name: &str) -> Result<(), Failure> {
         let open = self.open().await?;
@@ -444,7 +521,7 @@ impl Cluster {
     /// `cluster_gone` or `cluster_refused`.
     pub async fn missing_rights(&self) -> Result<Vec<String>, Failure> {
         let open = self.open().await?;
-        access::missing(&open.client, &open.namespace).await
+        access::missing(&open.client, &open.namespace, self.settings.shells.is_some()).await
     }
 }
 

@@ -4,10 +4,11 @@
 //!  Job kiln-<us>-<job>              one pod, tried once, on nodes of the place's architecture
 //!  ├─ pod                           the image's entrance (`agent::container`), which makes the sandbox inside
 //!  ├─ NetworkPolicy of that name    what the job may reach
-//!  └─ Secret of that name           the order with the agent's token; the pod does not start before it is there
+//!  ├─ Secret of that name           the order with the agent's token; the pod does not start before it is there
+//!  └─ Service, Endpoints            the way to its shell, if it has one and the site wants that
 //! ```
 //!
-//! The policy and the secret go with the Job. On a node's own kernel the pod has a user namespace, and the build's
+//! They go with the Job. On a node's own kernel the pod has a user namespace, and the build's
 //! sandbox another one inside it. With a RuntimeClass that gives each pod a virtual machine (Kata), it has all rights over
 //! the machine. There is one driver for each architecture, over one [`Cluster`]; all state is found again by labels.
 
@@ -29,13 +30,16 @@ use kiln_records::{Code, Failure, JobId, arch::Arch};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, Usage, orders,
+    Capacity, Driver, DriverKind, Evidence, Kernel, Machine, Network, SandboxSpec, SandboxState, Scratch, ShellWay,
+    Usage, orders,
 };
-pub use access::{RIGHTS, Right};
+pub use access::{RIGHTS, Right, SHELL_RIGHTS};
 use cluster::Known;
 pub use cluster::{Cluster, KubernetesSettings};
 use evidence::Stage;
 pub use image::Image;
+use shell::Shell;
+pub use shell::{ServiceKind, ShellService};
 pub use wanted::PodSettings;
 use wanted::{ARCH, JOB, Wanted};
 
@@ -52,6 +56,7 @@ mod readback;
 mod recent;
 mod resources;
 mod said;
+mod shell;
 mod waiting;
 mod wanted;
 mod watched;
@@ -171,6 +176,34 @@ impl Driver for KubernetesDriver {
 
     fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
+    }
+
+    async fn shell_way(&self, job: JobId, port: u16) -> Result<ShellWay, Failure> {
+        let cluster = &self.cluster;
+        let Some(settings) = &cluster.settings.shells else {
+            return Ok(ShellWay::Server);
+        };
+        let Some(known) = cluster.known(job).await? else {
+            let detail = format!("the Job of job {job} is gone, and with it the way to its shell");
+            return Err(Failure::new(Code::SandboxLost, detail));
+        };
+        let server = cluster.server_address(settings.endpoint).await?;
+        let shell = Shell {
+            job,
+            name: cluster.name_of(job),
+            labels: known.job.metadata.labels.clone().unwrap_or_default(),
+            owner: pod::owner(&known.job),
+            settings,
+        };
+        cluster
+            .apply_endpoints(&shell.name, &shell.endpoints(server, port))
+            .await?;
+        let (made, namespace) = cluster.apply_service(&shell.name, &shell.service()).await?;
+        let nodes = match settings.kind {
+            ServiceKind::NodePort => cluster.nodes().await?,
+            ServiceKind::LoadBalancer | ServiceKind::ClusterIp => Arc::default(),
+        };
+        Ok(shell.way(&made, &namespace, &nodes))
     }
 
     fn kind(&self, kernel: Kernel) -> DriverKind {
