@@ -2,6 +2,7 @@
 
 mod events;
 mod foreign;
+mod lines;
 mod routes;
 mod server;
 mod uploads;

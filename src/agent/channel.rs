@@ -18,7 +18,7 @@ use kiln_records::{
         PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell, words,
     },
 };
-use reqwest::{Client, Method, StatusCode, Upgraded, Version, header};
+use reqwest::{Client, Method, StatusCode, Upgraded, header};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, time::Instant};
 
@@ -89,7 +89,11 @@ impl Channel {
                 facts.server.trim_end_matches('/'),
             )
         };
-        let http = client.build().map_err(|error| Failure::new(Code::Protocol, error))?;
+        // A line is a connection of HTTP/1.1 that is upgraded; a server with TLS would choose HTTP/2.
+        let http = client
+            .http1_only()
+            .build()
+            .map_err(|error| Failure::new(Code::Protocol, error))?;
         Ok(Self(Arc::new(Shared {
             http,
             server: facts.server.clone(),
@@ -177,7 +181,6 @@ impl Channel {
         let address = format!("{}/{route}", self.0.address);
         let request = self.0.http.get(address).bearer_auth(&self.0.token);
         let request = request
-            .version(Version::HTTP_11)
             .header(header::CONNECTION, "upgrade")
             .header(header::UPGRADE, shell::UPGRADE);
         let response = tokio::time::timeout(ANSWER, request.send()).await;
