@@ -1,12 +1,13 @@
 //! `kiln toolbox`: builds toolboxes, shows them and makes images of them. Writes to the data directory, and the image where
-//! the user wants it.
+//! the user wants it: to a file or a registry.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 use kiln_records::{Code, Failure, arch::Arch, run::Kernel};
+use kiln_registry::{Location, mirror, open};
 
-use super::{printer::Printer, progress::Spinner, values::arch};
+use super::{printer::Printer, progress::Spinner, registry::RegistryOptions, values::arch};
 use crate::{
     config::Config,
     host::{self, AptMirror},
@@ -49,6 +50,23 @@ pub(super) enum ToolboxCommand {
         /// The archive.
         #[arg(value_name = "OUT")]
         out: PathBuf,
+    },
+    /// Push the toolbox as an image for pods of a Kubernetes cluster to the registry of `image` in the section `kubernetes`, and
+    /// print the image's name.
+    ///
+    /// Jobs of this version use exactly this name. An image that is there already is not made again. The login is that of
+    /// `kiln registry login` or of Docker's configuration.
+    Push {
+        /// The architecture of the nodes [default: this host's].
+        #[arg(long, value_name = "ARCH", value_parser = arch())]
+        arch: Option<Arch>,
+
+        /// For pods in virtual machines (`vm_runtime` of the section `kubernetes`), whose files belong to root of the machine.
+        #[arg(long)]
+        vm: bool,
+
+        #[command(flatten)]
+        registry: RegistryOptions,
     },
     /// Write a toolbox to a file, for hosts without a network. It is built if necessary.
     Export {
@@ -93,9 +111,20 @@ impl ToolboxCommand {
                 let toolbox = site::toolboxes(config)?.find(arch);
                 show(&toolbox.ok_or_else(|| not_built(arch))?, printer);
             }
+            ToolboxCommand::Push { arch, vm, registry } => {
+                // Before a toolbox is built, which takes minutes.
+                if config.kubernetes.image.is_none() {
+                    return Err(
+                        Failure::new(Code::Usage, "no repository is configured to which the image could go")
+                            .hint("set `image` in [kubernetes], for example to registry.example.org/kiln-toolbox"),
+                    );
+                }
+                let toolbox = ensure(config, printer, arch.unwrap_or(Arch::host()), None).await?;
+                push(config, printer, &toolbox, kernel(vm), &registry).await?;
+            }
             ToolboxCommand::Image { arch, vm, out } => {
                 let toolbox = ensure(config, printer, arch.unwrap_or(Arch::host()), None).await?;
-                let kernel = if vm { Kernel::Own } else { Kernel::Shared };
+                let kernel = kernel(vm);
                 let (image, repository) = site::image_of(config, &toolbox, kernel)?;
                 let packer = site::namespace_driver(config)?;
                 image.write(&packer, &repository, &out).await?;
@@ -134,6 +163,55 @@ impl ToolboxCommand {
         }
         Ok(())
     }
+}
+
+fn kernel(vm: bool) -> Kernel {
+    if vm { Kernel::Own } else { Kernel::Shared }
+}
+
+/// Pushes the image of a toolbox to the configured registry, unless it is there.
+async fn push(
+    config: &Config,
+    printer: &Printer,
+    toolbox: &Toolbox,
+    kernel: Kernel,
+    registry: &RegistryOptions,
+) -> Result<(), Failure> {
+    let interrupted = super::signals::cancel_on_signal()?;
+    let (image, repository) = site::image_of(config, toolbox, kernel)?;
+    let name = image.name(&repository);
+    let access = registry.access();
+    let to: Location = name.parse()?;
+    let place = open(&to, &access, true).await?;
+    if let Some(tag) = to.which()
+        && place.head(tag).await?.is_some()
+    {
+        printer.note("the registry has this image already");
+        printer.result(name);
+        return Ok(());
+    }
+    printer.note("packing the toolbox");
+    let dir = tempfile::Builder::new()
+        .prefix("image-")
+        .tempdir_in(&config.data_dir)
+        .map_err(|error| Failure::io("cannot make a directory for the image", &error))?;
+    let pushing = async {
+        image.write_layout(&site::namespace_driver(config)?, dir.path()).await?;
+        let from = Location::Layout {
+            dir: dir.path().to_owned(),
+            which: to.which().cloned(),
+        };
+        let layout = open(&from, &access, false).await?;
+        mirror::mirror(&layout, from.which(), &place, to.which(), &registry.notes(printer)).await
+    };
+    tokio::select! {
+        pushed = pushing => pushed?,
+        () = interrupted.cancelled() => {
+            return Err(Failure::new(Code::Interrupted, "pushing was interrupted; no tag was set"));
+        }
+    };
+    printer.result(name);
+    Ok(())
 }
 
 fn not_built(arch: Arch) -> Failure {

@@ -20,8 +20,8 @@ settings! {
         context: Option<String> = None, like "\"build\"";
         /// The namespace of jobs. Default: that of the service account or of the context.
         namespace: Option<String> = None, like "\"kiln\"";
-        /// The repository of the toolbox's images, without a tag. `kiln toolbox image` writes what belongs there and says
-        /// the tag, which is derived from the content.
+        /// The repository of the toolbox's images, without a tag. `kiln toolbox push` puts there what belongs there; the tag
+        /// is derived from the content.
         image: Option<String> = None, like "\"registry.example.org/kiln-toolbox\"";
         /// When nodes fetch the image: `IfNotPresent`, `Always` or `Never`.
         image_pull_policy: PullPolicy = PullPolicy::IfNotPresent;

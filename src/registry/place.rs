@@ -93,7 +93,11 @@ impl Place {
     }
 
     /// The digest of what has a name now.
-    pub(crate) async fn head(&self, which: &Which) -> Result<Option<Digest>, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// The registry does not answer, or refuses.
+    pub async fn head(&self, which: &Which) -> Result<Option<Digest>, Failure> {
         match self {
             Self::Remote(remote) => remote.head(which).await,
             Self::Layout(layout) => Ok(layout.0.manifest(which, None)?.map(|found| found.descriptor.digest)),

@@ -254,8 +254,8 @@ codes! {
         "use x86_64, aarch64, ppc64le, s390x or riscv64";
     ImageMissing = "image_missing", 500, Failed, OfThePlace,
         "the toolbox's image was removed from the engine just as a job started, or a node of the cluster cannot get it",
-        "on an engine, the next attempt restores it. In a cluster, the message names the image: put what \
-         `kiln toolbox image` writes into the registry of `image` in `[kubernetes]`";
+        "on an engine, the next attempt restores it. In a cluster, the message names the image: \
+         `kiln toolbox push` puts it into the registry of `image` in `[kubernetes]`";
     RuntimeUnknown = "runtime_unknown", 500, Failed, Lasting,
         "a container engine does not have the configured runtime, or a cluster has no such RuntimeClass",
         "`docker info` lists them; kata/docker-daemon.json has the lines for `daemon.json`, as kata/README.md shows. In a \

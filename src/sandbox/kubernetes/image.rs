@@ -1,5 +1,5 @@
 //! Makes the image of sandboxes in a cluster: a toolbox and the programs that start it. Reads both, runs the host's tar in a
-//! namespace sandbox, and writes one file.
+//! namespace sandbox, and writes one file or one directory.
 //!
 //! ```text
 //! /tree             the toolbox, whose files belong to the sandbox's ids
@@ -12,19 +12,20 @@
 
 use std::{
     fs::File,
-    io::{Read, Seek, SeekFrom, Write},
-    os::unix::fs::MetadataExt,
+    io::{BufReader, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
+use flate2::{Compression, write::GzEncoder};
 use kiln_inside::room::{
     IdMap,
     mounts::companions,
     order::{AGENT, ENTRANCE, ORDER_DIR, PROGRAMS_OF_IMAGE, VOLUME},
 };
 use kiln_records::Failure;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType};
 
@@ -103,20 +104,51 @@ impl<'a> Image<'a> {
     ///
     /// `toolbox_image` when the toolbox cannot be packed, or the file cannot be written.
     pub async fn write(&self, packer: &NamespaceDriver, repository: &str, out: &Path) -> Result<(), Failure> {
-        let (mut tar, reader) = packed::tree(packer, self.toolbox, self.ids).await?;
-        let mut reader = File::from(reader.into_blocking_fd().map_err(unpackable)?);
         let (name, arch) = (self.name(repository), self.toolbox.facts.arch.oci());
         let programs = self.programs_layer().map_err(unpackable)?;
-        let path = out.to_owned();
-        let written = tokio::task::spawn_blocking(move || write_archive(&path, &mut reader, &programs, &name, arch));
+        let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty());
+        // It appears when it is complete.
+        let file = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o666))
+            .tempfile_in(dir.unwrap_or(Path::new(".")))
+            .map_err(unpackable)?;
+        let path = file.path().to_owned();
+        self.pack(packer, move |tree: &mut File| {
+            write_archive(&path, tree, &programs, &name, arch)
+        })
+        .await?;
+        file.persist(out).map_err(|error| unpackable(error.error))?;
+        Ok(())
+    }
+
+    /// Writes it as an OCI image layout with this tag into an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `toolbox_image` when the toolbox cannot be packed, or the directory cannot be written to.
+    pub async fn write_layout(&self, packer: &NamespaceDriver, dir: &Path) -> Result<(), Failure> {
+        let (tag, arch, dir) = (self.tag(), self.toolbox.facts.arch.oci(), dir.to_owned());
+        let programs = self.programs_layer().map_err(unpackable)?;
+        self.pack(packer, move |tree: &mut File| {
+            write_layout(&dir, tree, &programs, &tag, arch)
+        })
+        .await
+    }
+
+    /// Has the host's tar pack the tree, and gives it to `write`.
+    async fn pack<Write>(&self, packer: &NamespaceDriver, write: Write) -> Result<(), Failure>
+    where
+        Write: FnOnce(&mut File) -> std::io::Result<()> + Send + 'static,
+    {
+        let (mut tar, reader) = packed::tree(packer, self.toolbox, self.ids).await?;
+        let mut reader = File::from(reader.into_blocking_fd().map_err(unpackable)?);
+        let written = tokio::task::spawn_blocking(move || write(&mut reader));
         let written = written.await.map_err(unpackable)?;
         let report = tar.wait().await?;
         if let Some(failure) = report.failure {
             return Err(failure);
         }
         if report.exit_code != 0 {
-            // The file is not complete.
-            let _ = fs_err::remove_file(out);
             return Err(unpackable(format!("tar failed with code {}", report.exit_code)));
         }
         written.map_err(unpackable)
@@ -228,18 +260,89 @@ fn write_archive(out: &Path, tree: &mut impl Read, programs: &[u8], name: &str, 
         tar.append_data(&mut header(EntryType::Regular, bytes.len() as u64, 0o644), path, bytes)
     };
     add(PROGRAMS, programs)?;
-    let layers = [digest.finalize().to_vec(), Sha256::digest(programs).to_vec()];
-    let layers = layers.map(|digest| format!("sha256:{}", hex::encode(digest)));
+    let layers = [name_of(digest), name_of(Sha256::new_with_prefix(programs))];
+    add(CONFIG, &config(arch, &layers))?;
+    let manifest = json!([{"Config": CONFIG, "RepoTags": [name], "Layers": [TREE, PROGRAMS]}]);
+    add("manifest.json", manifest.to_string().as_bytes())?;
+    tar.into_inner()?.sync_all()
+}
+
+/// The configuration of an image, whose layers have these digests before they are compressed.
+fn config(arch: &str, layers: &[String]) -> Vec<u8> {
     let config = json!({
         "architecture": arch,
         "os": "linux",
         "config": {},
         "rootfs": {"type": "layers", "diff_ids": layers},
     });
-    add(CONFIG, config.to_string().as_bytes())?;
-    let manifest = json!([{"Config": CONFIG, "RepoTags": [name], "Layers": [TREE, PROGRAMS]}]);
-    add("manifest.json", manifest.to_string().as_bytes())?;
-    tar.into_inner()?.sync_all()
+    config.to_string().into_bytes()
+}
+
+fn name_of(digest: Sha256) -> String {
+    format!("sha256:{}", hex::encode(digest.finalize()))
+}
+
+/// Writes the files of an OCI image layout. The layers are compressed: they are sent to a registry, and from there to nodes.
+fn write_layout(dir: &Path, tree: &mut impl Read, programs: &[u8], tag: &str, arch: &str) -> std::io::Result<()> {
+    const TYPE: &str = "application/vnd.oci.image";
+    let blobs = dir.join("blobs/sha256");
+    fs_err::create_dir_all(&blobs)?;
+    let keep = |bytes: &[u8], kind: &str| -> std::io::Result<Value> {
+        let digest = hex::encode(Sha256::digest(bytes));
+        fs_err::write(blobs.join(&digest), bytes)?;
+        Ok(json!({"mediaType": kind, "digest": format!("sha256:{digest}"), "size": bytes.len()}))
+    };
+    let mut layers = Vec::new();
+    let mut before = Vec::new();
+    for layer in [tree as &mut dyn Read, &mut &*programs] {
+        let mut file = tempfile::NamedTempFile::new_in(&blobs)?;
+        let mut packer = GzEncoder::new(Digesting::new(file.as_file_mut()), Compression::fast());
+        let mut plain = Digesting::new(&mut packer);
+        std::io::copy(&mut BufReader::with_capacity(1 << 20, layer), &mut plain)?;
+        before.push(name_of(plain.digest));
+        let packed = packer.finish()?;
+        let (digest, size) = (hex::encode(packed.digest.finalize()), packed.size);
+        file.persist(blobs.join(&digest)).map_err(|error| error.error)?;
+        layers.push(json!({
+            "mediaType": format!("{TYPE}.layer.v1.tar+gzip"), "digest": format!("sha256:{digest}"), "size": size
+        }));
+    }
+    let config = keep(&config(arch, &before), &format!("{TYPE}.config.v1+json"))?;
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": format!("{TYPE}.manifest.v1+json"), "config": config, "layers": layers
+    });
+    let mut manifest = keep(manifest.to_string().as_bytes(), &format!("{TYPE}.manifest.v1+json"))?;
+    manifest["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+    let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+    fs_err::write(dir.join("index.json"), index.to_string())?;
+    fs_err::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)
+}
+
+/// Passes bytes on, and knows their digest and number.
+struct Digesting<W> {
+    to: W,
+    digest: Sha256,
+    size: u64,
+}
+
+impl<W: Write> Digesting<W> {
+    fn new(to: W) -> Self {
+        let digest = Sha256::new();
+        Self { to, digest, size: 0 }
+    }
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.digest.update(&bytes[..count]);
+        self.size += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
 }
 
 #[cfg(test)]
@@ -316,5 +419,34 @@ mod tests {
         let digest = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
         assert_eq!(config["rootfs"]["diff_ids"][0], digest(&tree));
         assert_eq!(config["rootfs"]["diff_ids"][1], digest(b"programs"));
+    }
+
+    #[test]
+    fn a_layout_says_the_digests_of_what_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = vec![7; 3 << 20];
+        write_layout(dir.path(), &mut tree.as_slice(), b"programs", "1", "arm64").unwrap();
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+            let bytes = fs_err::read(dir.path().join("blobs/sha256").join(digest)).unwrap();
+            assert_eq!(hex::encode(Sha256::digest(&bytes)), digest);
+            assert_eq!(descriptor["size"], bytes.len());
+            bytes
+        };
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        let index = json(&fs_err::read(dir.path().join("index.json")).unwrap());
+        let manifest = json(&blob(&index["manifests"][0]));
+        let config = json(&blob(&manifest["config"]));
+        assert_eq!(config["architecture"], "arm64");
+        for (number, expected) in [&tree[..], b"programs"].into_iter().enumerate() {
+            let mut bytes = Vec::new();
+            let packed = blob(&manifest["layers"][number]);
+            flate2::read::GzDecoder::new(&*packed).read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes, expected);
+            let digest = format!("sha256:{}", hex::encode(Sha256::digest(expected)));
+            assert_eq!(config["rootfs"]["diff_ids"][number], digest);
+        }
+        // Nothing else is left there.
+        assert_eq!(fs_err::read_dir(dir.path().join("blobs/sha256")).unwrap().count(), 4);
     }
 }

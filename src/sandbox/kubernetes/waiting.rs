@@ -26,7 +26,7 @@ pub(super) fn reason(pod: Option<&Pod>, events: &[Event]) -> Failure {
     match waiting(pod) {
         Some((Waits::Image, why)) => {
             Failure::new(Code::ImageMissing, format!("node {node} has no image for it: {why}"))
-                .hint("put what `kiln toolbox image` writes where the message looks for it")
+                .hint("`kiln toolbox push` puts it into the registry that the message names")
         }
         Some((Waits::Refused, why)) => Failure::new(
             Code::PodWaits,
