@@ -310,25 +310,27 @@ impl User {
         kubectl(&["get", "endpoints", &self.service, "--output", &path])
     }
 
-    /// Runs a command in the shell. Returns what it wrote, if it succeeded.
-    fn run(&self, script: &str) -> Option<String> {
+    /// Runs a command in the shell. Returns what it wrote.
+    #[track_caller]
+    fn run(&self, script: &str) -> String {
         let options = [
             "BatchMode=yes",
             "StrictHostKeyChecking=no",
             "UserKnownHostsFile=/dev/null",
             "IdentitiesOnly=yes",
-            "ConnectTimeout=5",
+            "ConnectTimeout=30",
         ];
         let mut ssh = Command::new("ssh");
         ssh.args(options.iter().flat_map(|option| ["-o", option]));
         ssh.args(["-i", &self.file("key"), "-p", &self.leads_to("ports[0].port")]);
-        ssh.arg(format!("root@{}", self.leads_to("addresses[0].ip")))
-            .arg(script);
-        let output = ssh.stdin(Stdio::null()).output().unwrap();
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8(output.stdout).unwrap())
+        ssh.arg(format!("root@{}", self.leads_to("addresses[0].ip")));
+        let output = ssh.arg(script).stdin(Stdio::null()).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{ssh:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
     }
 }
 
@@ -343,6 +345,8 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
         ("KILN__KUBERNETES__SHELL_SERVICE", "NodePort"),
         ("KILN__KUBERNETES__SHELL_ANNOTATIONS", annotations.as_str()),
         ("KILN__SHELL__LISTEN", own.as_str()),
+        // The rig's API is on this host's loopback, which says nothing about the way from the cluster.
+        ("KILN__KUBERNETES__SHELL_ENDPOINT", own.as_str()),
     ];
     let first = shared.server_with(&with_services);
     let mut user = User::new();
@@ -367,9 +371,10 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
     let told = &record["ssh_containers"][0]["connection_info"];
     let node = kubectl(&[
         "get",
-        "nodes",
+        "node",
+        &cluster::said()["KILN_RIG_NODE"],
         "--output",
-        "jsonpath={.items[0].status.addresses[0].address}",
+        "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}",
     ]);
     assert_eq!(told["customer_access"]["host"], node);
     assert_eq!(told["customer_access"]["port"], service["spec"]["ports"][0]["nodePort"]);
@@ -378,7 +383,7 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
         format!("{}.{NAMESPACE}.svc", user.service)
     );
     let whole = "cat /mnt/image/image-root/whole";
-    assert_eq!(user.run(whole).as_deref(), Some("whole\n"));
+    assert_eq!(user.run(whole), "whole\n");
 
     // The way leads to another server as soon as that one has the job, and its address stays.
     first.started.signal(Signal::SIGKILL);
@@ -389,10 +394,10 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
         assert!(begun.elapsed() < Duration::from_mins(2), "{}", second.status(&job));
         std::thread::sleep(Duration::from_millis(500));
     }
-    assert_eq!(user.run(whole).as_deref(), Some("whole\n"));
+    assert_eq!(user.run(whole), "whole\n");
     let after = second.json(&["jobs", "describe", &job]);
     assert_eq!(&after["ssh_containers"][0]["connection_info"], told);
-    user.run("touch /mnt/image/complete").unwrap();
+    user.run("touch /mnt/image/complete");
     image_of(&second, &job);
     second.stop();
 }

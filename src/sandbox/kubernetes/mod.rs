@@ -203,7 +203,8 @@ impl Driver for KubernetesDriver {
             ServiceKind::NodePort => cluster.nodes().await?,
             ServiceKind::LoadBalancer | ServiceKind::ClusterIp => Arc::default(),
         };
-        Ok(shell.way(&made, &namespace, &nodes))
+        let ready = nodes::usable(&nodes, self.arch, &cluster.settings.pods);
+        Ok(shell.way(&made, &namespace, &ready))
     }
 
     fn kind(&self, kernel: Kernel) -> DriverKind {

@@ -123,8 +123,8 @@ impl Shell<'_> {
         }
     }
 
-    /// The addresses of a Service that the cluster has, in a namespace with these nodes.
-    pub(super) fn way(&self, made: &Service, namespace: &str, nodes: &[Node]) -> ShellWay {
+    /// The addresses of a Service that the cluster has made in this namespace, with these nodes.
+    pub(super) fn way(&self, made: &Service, namespace: &str, nodes: &[&Node]) -> ShellWay {
         let spec = made.spec.as_ref();
         let at = |host: String| Address { host, port: PORT };
         let named = self.settings.host.as_ref().map(|host| self.filled(host));
@@ -133,7 +133,7 @@ impl Shell<'_> {
             ServiceKind::ClusterIp => named.or_else(|| spec?.cluster_ip.clone()).map(at),
             ServiceKind::NodePort => {
                 let port = spec.and_then(|spec| spec.ports.as_ref()?.first()?.node_port);
-                let host = named.or_else(|| nodes.iter().find_map(address));
+                let host = named.or_else(|| nodes.iter().find_map(|node| address(node)));
                 host.zip(port.and_then(|port| u16::try_from(port).ok()))
                     .map(|(host, port)| Address { host, port })
             }
@@ -203,6 +203,7 @@ mod tests {
                 {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}},
             ]);
             let nodes: Vec<Node> = serde_json::from_value(nodes).unwrap();
+            let nodes: Vec<&Node> = nodes.iter().collect();
             let made: Service = serde_json::from_value(made).unwrap();
             let ShellWay::Elsewhere { outside, inside } = shell(&settings).way(&made, "jobs", &nodes) else {
                 panic!("there is a Service");
