@@ -51,7 +51,7 @@ settings! {
         /// The time that a pod may wait for a node, its image and its start. Other limits count from its start.
         start: Period = Period::seconds(15 * 60);
         /// The type of the Service that each job with a shell gets: `LoadBalancer`, `NodePort` or `ClusterIP`. It leads to the
-        /// server that carries the job out. Default: none, so users reach that server itself, at `host` in [shell].
+        /// server that carries the job out. Default: none, so users reach that server itself, at `host` in `[shell]`.
         shell_service: Option<ServiceType> = None, like "\"LoadBalancer\"";
         /// The name of the host that users of a shell are told; `{job}` in it stands for the job's id. Default: the address
         /// that the cluster gives the Service.

@@ -300,8 +300,8 @@ fn write_layout(dir: &Path, tree: &mut impl Read, programs: &[u8], tag: &str, ar
         let mut plain = Digesting::new(&mut packer);
         std::io::copy(&mut BufReader::with_capacity(1 << 20, layer), &mut plain)?;
         before.push(name_of(plain.digest));
-        let packed = packer.finish()?;
-        let (digest, size) = (hex::encode(packed.digest.finalize()), packed.size);
+        let written = packer.finish()?;
+        let (digest, size) = (hex::encode(written.digest.finalize()), written.size);
         file.persist(blobs.join(&digest)).map_err(|error| error.error)?;
         layers.push(json!({
             "mediaType": format!("{TYPE}.layer.v1.tar+gzip"), "digest": format!("sha256:{digest}"), "size": size
