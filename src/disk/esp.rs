@@ -36,10 +36,11 @@ pub(super) fn size_for(files: u64) -> Result<u64, Failure> {
     Ok(size)
 }
 
-/// The largest clusters are needed for the largest partitions only: 16 bits count fewer than 65 525 of them.
+/// The largest clusters of which there are enough for a FAT with 16 bits, which has 4085 to 65 524. Each cluster costs
+/// several small writes.
 fn cluster_size(size: u64) -> u32 {
     let mut bytes = 4096;
-    while size / u64::from(bytes) > 60_000 {
+    while bytes < 32768 && size / u64::from(bytes) > 16_000 {
         bytes *= 2;
     }
     bytes

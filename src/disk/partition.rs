@@ -3,19 +3,21 @@
 use std::{
     fs::File,
     io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write},
+    os::unix::fs::FileExt,
 };
 
-/// The part of a disk that is one partition.
+/// The part of a disk that is one partition. The file's own position is not used: a FAT is written in thousands of
+/// small pieces, and each would have to set it first.
 #[derive(Debug)]
 pub(super) struct Partition<'d> {
-    disk: &'d mut File,
+    disk: &'d File,
     begin: u64,
     size: u64,
     at: u64,
 }
 
 impl<'d> Partition<'d> {
-    pub(super) fn new(disk: &'d mut File, begin: u64, size: u64) -> Self {
+    pub(super) fn new(disk: &'d File, begin: u64, size: u64) -> Self {
         Self {
             disk,
             begin,
@@ -24,18 +26,17 @@ impl<'d> Partition<'d> {
         }
     }
 
-    /// The beginning of a buffer that still lies in the partition, with the disk at the right place.
-    fn most(&mut self, length: usize) -> Result<usize> {
+    /// How much of a buffer still lies in the partition.
+    fn most(&self, length: usize) -> usize {
         let left = usize::try_from(self.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
-        self.disk.seek(SeekFrom::Start(self.begin + self.at))?;
-        Ok(length.min(left))
+        length.min(left)
     }
 }
 
 impl Read for Partition<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let most = self.most(buffer.len())?;
-        let count = self.disk.read(&mut buffer[..most])?;
+        let most = self.most(buffer.len());
+        let count = self.disk.read_at(&mut buffer[..most], self.begin + self.at)?;
         self.at += count as u64;
         Ok(count)
     }
@@ -43,8 +44,8 @@ impl Read for Partition<'_> {
 
 impl Write for Partition<'_> {
     fn write(&mut self, buffer: &[u8]) -> Result<usize> {
-        let most = self.most(buffer.len())?;
-        let count = self.disk.write(&buffer[..most])?;
+        let most = self.most(buffer.len());
+        let count = self.disk.write_at(&buffer[..most], self.begin + self.at)?;
         self.at += count as u64;
         Ok(count)
     }
@@ -74,7 +75,7 @@ mod tests {
     fn nothing_is_written_beside_a_partition() {
         let mut disk = tempfile::tempfile().unwrap();
         disk.write_all(&[b'.'; 10]).unwrap();
-        let mut partition = Partition::new(&mut disk, 3, 4);
+        let mut partition = Partition::new(&disk, 3, 4);
         partition.seek(SeekFrom::End(-2)).unwrap();
         assert_eq!(partition.write_all(b"abc").unwrap_err().kind(), ErrorKind::WriteZero);
         partition.seek(SeekFrom::Start(0)).unwrap();
