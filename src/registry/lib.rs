@@ -2,7 +2,7 @@
 //! `sqfs2tar`, and reads and writes files that callers name.
 //!
 //! A registry is a stranger: what it answers is limited in size and time, checked against digests, and interpreted only
-//! as far as it is understood. docs/registries.md has the rules, and docs/adr/0020 the reasons for a client of our own.
+//! as far as it is understood. docs/registries.md has the rules, and docs/adr/0017 the reasons for a client of our own.
 //!
 //! ```text
 //!  publish  mirror  inspect  check      what users ask for
