@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -457,8 +456,7 @@ impl Config {
         if let Some(path) = &cluster.kubeconfig {
             self.check_readable("kubernetes", "kubeconfig", path, problems);
         }
-        let listens = self.shell.listen.or(self.server.listen.0.first().map(SocketAddr::ip));
-        if cluster.shell_service.is_some() && listens.is_none_or(|address| address.is_loopback()) {
+        if cluster.shell_service.is_some() && self.shells_listen().is_loopback() {
             let what = "its Services lead to this server's shells, which listen on this host's loopback only";
             let problem = self.problem("kubernetes", "shell_service", what);
             problems.push(problem.hint("set `listen` in [shell], for example to 0.0.0.0"));

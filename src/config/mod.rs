@@ -19,6 +19,7 @@ mod source;
 
 use std::{
     collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -137,6 +138,12 @@ struct Values {
 }
 
 impl Config {
+    /// The address that shells listen on.
+    pub fn shells_listen(&self) -> IpAddr {
+        let first = self.server.listen.0.first().map(SocketAddr::ip);
+        self.shell.listen.or(first).unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
     /// Reads the file (`path`, or the user's default file if it exists) and the environment. `data_dir` from the
     /// command line overrides both.
     ///

@@ -1,10 +1,7 @@
 //! Builds the makers of sandboxes: the agent, drivers and toolboxes, and the ways to reach them. Reads the agent's
 //! program and files that the configuration names, and makes directories.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Toleration as K8sToleration;
 use kiln_records::{Code, Failure, run::Kernel};
@@ -186,8 +183,7 @@ fn engine_address(config: &Config, url: &str) -> Result<EngineAddress, Failure> 
 
 /// The addresses for the shells of jobs.
 pub(super) fn shell_place(config: &Config) -> ShellPlace {
-    let first = config.server.listen.0.first().map(SocketAddr::ip);
-    let listen = config.shell.listen.or(first).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let listen = config.shells_listen();
     let host = match &config.shell.host {
         Some(host) => host.clone(),
         None if listen.is_unspecified() => host::name(),
