@@ -382,8 +382,8 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
             json_of(201, &made)
         }
         ("apply", Some(name)) => {
-            let object: Value = serde_json::from_slice(&to_bytes(body, usize::MAX).await.unwrap()).unwrap();
-            let mut object = object;
+            let mut object: Value = serde_json::from_slice(&to_bytes(body, usize::MAX).await.unwrap()).unwrap();
+            object["metadata"]["namespace"] = "jobs".into();
             if resource == "services" {
                 // The network plugin's part.
                 object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.4"}]}});

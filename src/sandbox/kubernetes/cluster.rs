@@ -377,12 +377,9 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Makes the Service of a shell what it should be. Returns what the API server made of it, and the namespace.
-    pub(super) async fn apply_service(&self, name: &str, service: &Service) -> Result<(Service, String), Failure> {
-        let made = self
-            .apply("cannot make the Service of the shell", name, service)
-            .await?;
-        Ok((made, self.open().await?.namespace.clone()))
+    /// Makes the Service of a shell what it should be. Returns what the API server made of it.
+    pub(super) async fn apply_service(&self, name: &str, service: &Service) -> Result<Service, Failure> {
+        self.apply("cannot make the Service of the shell", name, service).await
     }
 
     /// Makes the Endpoints of a shell's Service what they should be.

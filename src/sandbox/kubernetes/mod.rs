@@ -198,13 +198,13 @@ impl Driver for KubernetesDriver {
         cluster
             .apply_endpoints(&shell.name, &shell.endpoints(server, port))
             .await?;
-        let (made, namespace) = cluster.apply_service(&shell.name, &shell.service()).await?;
+        let made = cluster.apply_service(&shell.name, &shell.service()).await?;
         let nodes = match settings.kind {
             ServiceKind::NodePort => cluster.nodes().await?,
             ServiceKind::LoadBalancer | ServiceKind::ClusterIp => Arc::default(),
         };
         let ready = nodes::usable(&nodes, self.arch, &cluster.settings.pods);
-        Ok(shell.way(&made, &namespace, &ready))
+        Ok(shell.way(&made, &ready))
     }
 
     fn kind(&self, kernel: Kernel) -> DriverKind {

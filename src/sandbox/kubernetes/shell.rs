@@ -123,8 +123,8 @@ impl Shell<'_> {
         }
     }
 
-    /// The addresses of a Service that the cluster has made in this namespace, with these nodes.
-    pub(super) fn way(&self, made: &Service, namespace: &str, nodes: &[&Node]) -> ShellWay {
+    /// The addresses of a Service that the cluster has made, with these nodes.
+    pub(super) fn way(&self, made: &Service, nodes: &[&Node]) -> ShellWay {
         let spec = made.spec.as_ref();
         let at = |host: String| Address { host, port: PORT };
         let named = self.settings.host.as_ref().map(|host| self.filled(host));
@@ -138,6 +138,7 @@ impl Shell<'_> {
                     .map(|(host, port)| Address { host, port })
             }
         };
+        let namespace = made.metadata.namespace.as_deref().unwrap_or_default();
         ShellWay::Elsewhere {
             outside,
             inside: at(format!("{}.{namespace}.svc", self.name)),
@@ -204,8 +205,9 @@ mod tests {
             ]);
             let nodes: Vec<Node> = serde_json::from_value(nodes).unwrap();
             let nodes: Vec<&Node> = nodes.iter().collect();
-            let made: Service = serde_json::from_value(made).unwrap();
-            let ShellWay::Elsewhere { outside, inside } = shell(&settings).way(&made, "jobs", &nodes) else {
+            let mut made: Service = serde_json::from_value(made).unwrap();
+            made.metadata.namespace = Some("jobs".to_owned());
+            let ShellWay::Elsewhere { outside, inside } = shell(&settings).way(&made, &nodes) else {
                 panic!("there is a Service");
             };
             let name = "kiln-01234567-00000000-0000-4000-8000-000000000001.jobs.svc";
