@@ -8,11 +8,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use kiln_records::{
-    Code, Failure, Run, ShellStatus,
-    run::Refused,
-    shell::{Address, Shell},
-};
+use kiln_records::{Code, Failure, Run, ShellStatus, run::Refused, shell::Address};
 use tokio::{net::TcpListener, time::timeout};
 use tracing::Instrument;
 
@@ -53,71 +49,58 @@ impl Orchestrator {
             Some(port) => port,
             None => self.listen(stored).await?,
         };
-        if self.shells.asks_for_way(stored.job.id)
-            && let Err(failure) = self.make_way(stored, port).await
-        {
-            tracing::warn!("there is no way to the job's shell yet: {failure}");
+        if self.shells.asks_for_way(stored.job.id) {
+            self.make_way(stored, port).await?;
         }
         Ok(())
     }
 
-    /// Listens on the port in a job's record if that port is free, else on another one, which is then put into the record.
+    /// Listens on the port in a job's record if that is one of this server's and free, else on another one.
     async fn listen(&self, stored: &StoredRun) -> Result<u16, Failure> {
-        let job = stored.job.id;
         let open = self.store.open_runs().await?;
         let taken = ports_of(open.iter().map(|stored| &stored.run));
-        let shell = stored.run.shell.as_ref();
-        let said = shell.and_then(|shell| shell.at.as_ref());
-        let Ports { first, last } = self.shell_place.ports;
+        let said = stored.run.shell.as_ref().and_then(|shell| shell.at.as_ref());
         let own = said.filter(|at| at.host == self.shell_place.host).map(|at| at.port);
+        let Ports { first, last } = self.shell_place.ports;
         let others = (first..=last).filter(|port| !taken.contains(port));
         for port in own.into_iter().chain(others) {
-            let Ok(listener) = TcpListener::bind((self.shell_place.listen, port)).await else {
-                continue;
-            };
-            self.shells.serve(job, port, listener);
-            // The place of a shell with a way of its own is said by that.
-            if own != Some(port) && shell.is_none_or(|shell| shell.inside.is_none()) {
-                let at = self.address(port);
-                self.change(job, |run, _| move_shell(run, Some(at.clone()), None))
-                    .await?;
+            if let Ok(listener) = TcpListener::bind((self.shell_place.listen, port)).await {
+                self.shells.serve(stored.job.id, port, listener);
+                return Ok(port);
             }
-            return Ok(port);
         }
         let detail = format!("none of the ports {first} to {last} can be listened on for a job's shell");
         Err(Failure::new(Code::NoShellPort, detail).hint("`ports` in [shell] can name others"))
     }
 
-    /// Has the place of a job make the way to its shell, and puts its address into the record.
+    /// Has the place of a job make the way to its shell, and puts the address into the record: this server's own, as long
+    /// as the place has not given another.
     async fn make_way(&self, stored: &StoredRun, port: u16) -> Result<(), Failure> {
         let job = stored.job.id;
+        let Some(shell) = &stored.run.shell else { return Ok(()) };
+        let own = self.address(port);
         let driver = self.driver_of(&stored.run);
         let way = timeout(WAY_WAIT, driver.shell_way(job, port)).await;
-        let late = |_| {
-            Failure::new(
-                Code::ClusterGone,
-                format!("its place took over {} s", WAY_WAIT.as_secs()),
-            )
-        };
-        let shell = stored.run.shell.as_ref();
-        let ShellWay::Elsewhere { outside, inside } = way.map_err(late)?? else {
-            if shell.is_some_and(|shell| shell.inside.is_some()) {
-                // An earlier configuration had a way.
-                let at = self.address(port);
-                self.change(job, |run, _| move_shell(run, Some(at.clone()), None))
-                    .await?;
+        let (at, inside, is_known) = match way.unwrap_or_else(|_| Err(late())) {
+            Ok(ShellWay::Server) => (own, None, true),
+            Ok(ShellWay::Elsewhere { outside, inside }) => {
+                let is_known = outside.is_some();
+                (outside.unwrap_or(own), Some(inside), is_known)
             }
-            self.shells.note_way(job);
-            return Ok(());
+            Err(failure) => {
+                tracing::warn!("there is no way to the job's shell yet: {failure}");
+                if shell.inside.is_some() {
+                    // It was made before, and will lead here.
+                    return Ok(());
+                }
+                (own, None, false)
+            }
         };
-        let is_news = |shell: &Shell| {
-            shell.inside.as_ref() != Some(&inside) || outside.is_some() && shell.at.as_ref() != outside.as_ref()
-        };
-        if shell.is_some_and(is_news) {
-            self.change(job, |run, _| move_shell(run, outside.clone(), Some(inside.clone())))
+        if shell.at.as_ref() != Some(&at) || shell.inside != inside {
+            self.change(job, |run, _| move_shell(run, at.clone(), inside.clone()))
                 .await?;
         }
-        if outside.is_some() {
+        if is_known {
             self.shells.note_way(job);
         }
         Ok(())
@@ -137,10 +120,15 @@ impl Orchestrator {
     }
 }
 
+fn late() -> Failure {
+    let detail = format!("its place took over {} s", WAY_WAIT.as_secs());
+    Failure::new(Code::ClusterGone, detail)
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "it is an arrow")]
-fn move_shell(run: &mut Run, at: Option<Address>, inside: Option<Address>) -> Result<(), Refused> {
+fn move_shell(run: &mut Run, at: Address, inside: Option<Address>) -> Result<(), Refused> {
     if let Some(shell) = &mut run.shell {
-        shell.at = at.or_else(|| shell.at.take());
+        shell.at = Some(at);
         shell.inside = inside;
     }
     Ok(())
