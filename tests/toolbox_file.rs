@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{Kiln, Ran, tool};
+use crate::support::{self, Kiln, Ran, tool};
 
 #[track_caller]
 fn failed(ran: &Ran, with: &str) {
@@ -56,4 +56,12 @@ fn no_image_is_made_that_could_go_nowhere() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("set `image` in [kubernetes]"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("Building"), "{}", ran.stderr);
+    // A registry that is away is found out before the toolbox is packed.
+    let kiln = Kiln::new();
+    let mut command = kiln.command(["toolbox", "push", "--insecure"]);
+    command.env("KILN__KUBERNETES__IMAGE", "127.0.0.1:1/kiln-toolbox");
+    let ran = support::run(command);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("127.0.0.1:1 cannot be reached"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("packing"), "{}", ran.stderr);
 }
