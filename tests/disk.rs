@@ -238,4 +238,7 @@ fn what_makes_no_disk_is_refused_and_nothing_is_left() {
     let said = failed(&["--arch", HOST]);
     assert!(said.ends_with("disk.raw exists already"), "{said}");
     assert_eq!(fs_err::read_to_string(&file).unwrap(), "mine");
+    // Before an image is looked for, and perhaps downloaded.
+    let said = export(&kiln, &dir.path().join("nothing"), &file, &[]).failed();
+    assert!(said.ends_with("disk.raw exists already"), "{said}");
 }

@@ -66,6 +66,7 @@ impl From<FormName> for Form {
 
 impl DiskArguments {
     pub(super) async fn run(self, config: ReadConfig<'_>, printer: &Printer) -> Result<(), Failure> {
+        disk::must_be_new(&self.file)?;
         let by_name = || match self.file.extension() {
             Some(extension) if extension == "qcow2" => FormName::Qcow2,
             Some(extension) if extension == "iso" => FormName::Iso,

@@ -103,6 +103,22 @@ impl Layout {
     }
 }
 
+/// Succeeds if there is no such file yet, so that nothing large is fetched for a disk that cannot be written.
+///
+/// # Errors
+///
+/// `disk_exists`, and `io` when its directory cannot be looked at.
+pub fn must_be_new(file: &Path) -> Result<(), Failure> {
+    match file.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Failure::io(format!("cannot write {}", file.display()), &error)),
+        Ok(_) => Err(
+            Failure::new(Code::DiskExists, format!("{} exists already", file.display()))
+                .hint("name another file, or remove this one"),
+        ),
+    }
+}
+
 /// Writes a disk to a file that does not exist yet, and that appears only when it is complete. Blocks.
 ///
 /// # Errors
@@ -110,12 +126,7 @@ impl Layout {
 /// `disk_unsupported` when there is no boot loader for the architecture, `disk_tool_missing` when it or a program is not
 /// installed, `disk_exists`, and `io`.
 pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
-    if to.symlink_metadata().is_ok() {
-        return Err(
-            Failure::new(Code::DiskExists, format!("{} exists already", to.display()))
-                .hint("name another file, or remove this one"),
-        );
-    }
+    must_be_new(to)?;
     let failed = |error: std::io::Error| Failure::io(format!("cannot write {}", to.display()), &error);
     let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
