@@ -12,7 +12,10 @@ use kiln_records::{
     run::{DriverKind, How, LOCAL, State},
 };
 
-use super::waits::{Wait, WaitsFor};
+use super::{
+    places::place_name,
+    waits::{Wait, WaitsFor},
+};
 use crate::{
     metrics::{Answer, gauges},
     store::OpenRuns,
@@ -58,7 +61,7 @@ impl Census {
                 census.oldest = Some(census.oldest.map_or(job.created, |oldest| oldest.min(job.created)));
             }
             if run.holds_place() {
-                let place = run.plan.place.as_deref().unwrap_or(LOCAL);
+                let place = place_name(run);
                 *census.places.entry(place.to_owned()).or_default() += 1;
             }
         }

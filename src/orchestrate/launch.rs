@@ -19,6 +19,7 @@ use tracing::Instrument;
 
 use super::{
     admit::{Limits, Room, Verdict, admit},
+    answers::in_time,
     census::Census,
     job_span,
     orchestrator::Orchestrator,
@@ -315,7 +316,7 @@ impl Orchestrator {
 
     /// The room at a place beside what is held of it, and the most that there could be.
     async fn room_beside(&self, place: &str, held: &[(Needs, Used)]) -> Result<(Room, Limits), Failure> {
-        let capacity = self.places.driver(Some(place)).capacity().await?;
+        let capacity = in_time(place, self.places.driver(Some(place)).capacity()).await?;
         let mut settings = self.capacity.clone();
         if place != LOCAL {
             // These settings are for this host only.

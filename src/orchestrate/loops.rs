@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kiln_records::Failure;
-use tokio::task::JoinSet;
+use tokio::{sync::Mutex, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{life::SHOW_EVERY, orchestrator::Orchestrator};
+use super::{life::SHOW_EVERY, orchestrator::Orchestrator, settle::Tasks};
 use crate::{metrics::Pass, store::News};
 
 /// How often each loop makes a pass when nothing wakes it.
@@ -65,7 +65,17 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     spawn!("watch", EVERY, watch, watch_once);
     spawn!("commit", EVERY, commit, commit_once);
     spawn!("shells", EVERY, shells, shells_once);
-    spawn!("settle", CLEAR_EVERY, settle, settle_once);
+    loops.spawn({
+        let this = Arc::clone(this);
+        async move {
+            let tasks = Mutex::new(Tasks::new());
+            let bell = || this.wake.settle.notified();
+            repeat("settle", CLEAR_EVERY, bell, || async {
+                this.settle_soon(&mut *tasks.lock().await).await
+            })
+            .await;
+        }
+    });
     spawn!("sweep", CLEAR_EVERY, sweep, sweep_once);
     loops.spawn({
         let this = Arc::clone(this);

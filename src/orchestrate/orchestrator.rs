@@ -16,7 +16,9 @@ use tokio::sync::Notify;
 
 use super::{
     agent_address::AgentAddress,
+    answers::Troubles,
     census::Census,
+    clearing::Clearing,
     equipment::Equipment,
     job_doors::JobDoors,
     lease::Leases,
@@ -150,6 +152,10 @@ pub(super) struct InMemory {
     pub(super) boot: Option<Needs>,
     /// Jobs whose sandboxes this process is starting right now.
     pub(super) starting: HashSet<JobId>,
+    /// Jobs after which this process is clearing away, or could not.
+    pub(super) clearing: Clearing,
+    /// The places that do not answer.
+    pub(super) troubles: Troubles,
 }
 
 impl Orchestrator {

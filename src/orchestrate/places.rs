@@ -15,7 +15,7 @@ use super::{
     place::{Candidate, Offers, Placement, Wish, place},
 };
 use kiln_records::{
-    Code, Failure, ServerId,
+    Code, Failure, Run, ServerId,
     arch::Arch,
     run::{DriverKind, How, Kernel, LOCAL, Plan},
 };
@@ -423,6 +423,11 @@ impl Places {
         });
         looks.collect()
     }
+}
+
+/// The name of the place of a job.
+pub(super) fn place_name(run: &Run) -> &str {
+    run.plan.place.as_deref().unwrap_or(LOCAL)
 }
 
 fn decided(decision: Result<Placement, Failure>) -> Decision {

@@ -4,16 +4,22 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures::future::join_all;
 use kiln_records::{
     Code, Failure, JobId, Run,
     run::{Refused, State, Used},
 };
+use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use super::{job_span, launch::since, live::Live, log_artifact::packed_log, orchestrator::Orchestrator};
+use super::{
+    answers::in_time, clearing::Tried, job_span, launch::since, live::Live, log_artifact::packed_log,
+    orchestrator::Orchestrator, places::place_name,
+};
 use crate::{
     metrics::{self, Swept},
     sandbox::{Driver, Evidence, SandboxState, Scratch},
@@ -30,43 +36,80 @@ const LINES_AT_ONCE: u32 = 5000;
 const SEARCH_LOGS_EVERY: Duration = Duration::from_hours(1);
 const LOGS_AT_ONCE: u32 = 100;
 
+/// Clearing away after one job each.
+pub(super) type Tasks = JoinSet<Result<(), Failure>>;
+
 impl Orchestrator {
-    /// Makes one pass over all that is left of jobs that have ended, were deleted, or lost their process.
+    /// Makes one pass over all that is left of jobs that have ended, were deleted, or lost their process. Waits for all of it.
     ///
     /// # Errors
     ///
-    /// The first failure, after everything else was tried; the next pass starts afresh.
-    pub async fn settle_once(&self) -> Result<(), Failure> {
+    /// The first failure, after everything else was tried.
+    pub async fn settle_once(self: &Arc<Self>) -> Result<(), Failure> {
+        let (mut tasks, mut outcome) = (Tasks::new(), Ok(()));
+        self.begin_to_settle(&mut tasks, Tried::AtOnce).await?;
+        for done in tasks.join_all().await {
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    /// The same without waiting for the tasks, which end with `tasks`: what takes long for one job holds up neither the next
+    /// pass nor the other jobs.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    pub(super) async fn settle_soon(self: &Arc<Self>, tasks: &mut Tasks) -> Result<(), Failure> {
+        while tasks.try_join_next().is_some() {}
+        self.begin_to_settle(tasks, Tried::AfterAPause).await
+    }
+
+    /// Begins to clear away after each job for which that is due, and not under way.
+    async fn begin_to_settle(self: &Arc<Self>, tasks: &mut Tasks, again: Tried) -> Result<(), Failure> {
         if !self.holds_lease() {
             return Ok(());
         }
-        let mut outcome = Ok(());
-        let mut note = |done| note(&mut outcome, done);
+        let mut begin = |stored: StoredRun, due: Due| {
+            let job = stored.job.id;
+            if !self.state().clearing.begin(job, place_name(&stored.run), again) {
+                return;
+            }
+            let mut cleared = Cleared {
+                of: Arc::clone(self),
+                job,
+                is_done: false,
+            };
+            let clear = async move {
+                let this = &cleared.of;
+                let done = match due {
+                    Due::Ended => this.settle(&stored).await,
+                    Due::Left => this.inherit(&stored).await,
+                    Due::Deleted => this.settle_deleted(&stored).await,
+                };
+                match &done {
+                    Ok(()) => cleared.succeeds(),
+                    Err(failure) => report(failure),
+                }
+                done
+            };
+            tasks.spawn(clear.instrument(job_span(job)));
+        };
         let open = self.store.open_runs().await?;
         self.note_unread(&open.unread);
         for stored in open {
-            let claim = self.claim(&stored.run);
-            if claim == Claim::Others {
-                continue;
+            match self.claim(&stored.run) {
+                Claim::Ours | Claim::Left if stored.run.state.is_final() => begin(stored, Due::Ended),
+                Claim::Left => begin(stored, Due::Left),
+                Claim::Ours | Claim::Others => {}
             }
-            let span = job_span(stored.job.id);
-            let done = if stored.run.state.is_final() {
-                self.settle(&stored).instrument(span.clone()).await
-            } else if claim == Claim::Left {
-                self.inherit(&stored).instrument(span.clone()).await
-            } else {
-                Ok(())
-            };
-            span.in_scope(|| note(done));
         }
         for stored in self.store.deleted_runs().await? {
             if self.is_mine(&stored.run) {
-                let span = job_span(stored.job.id);
-                let done = self.settle_deleted(&stored).instrument(span.clone()).await;
-                span.in_scope(|| note(done));
+                begin(stored, Due::Deleted);
             }
         }
-        outcome
+        Ok(())
     }
 
     /// Makes one pass over all that no job needs any more, whoever left it.
@@ -247,10 +290,18 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Records what a sandbox used, for the next build of the recipe.
+    /// Records what a sandbox used, for the next build of the recipe. Without an answer the record stays as it is: the node of
+    /// a sandbox may be gone, which is no reason to keep the rest.
     async fn note_use(&self, stored: &StoredRun) -> Result<(), Failure> {
         let job = stored.job.id;
-        let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
+        let driver = self.driver_of(&stored.run);
+        let used = match in_time(place_name(&stored.run), driver.usage(job)).await {
+            Ok(usage) => Used::from(usage),
+            Err(failure) => {
+                tracing::warn!("what the sandbox used is not known: {failure}");
+                return Ok(());
+            }
+        };
         if used != Used::default() {
             self.change(job, |run, _| {
                 run.note_use(used);
@@ -318,10 +369,14 @@ impl Orchestrator {
     /// Removes sandboxes that no job needs any more.
     async fn sweep_sandboxes(&self) -> Result<(), Failure> {
         // A place that does not answer does not keep the others from being swept.
+        let sweeps = self.places.drivers().into_iter().map(async |(place, driver)| {
+            let swept = self.sweep_place(&place, driver.as_ref()).await;
+            (place, swept)
+        });
         let mut outcome = Ok(());
         let mut found = BTreeMap::new();
-        for (place, driver) in self.places.drivers() {
-            match self.sweep_place(&place, driver.as_ref()).await {
+        for (place, swept) in join_all(sweeps).await {
+            match swept {
                 Ok(sandboxes) => {
                     found.insert(place, sandboxes);
                 }
@@ -351,7 +406,7 @@ impl Orchestrator {
 
     /// Removes the sandboxes at a place that no job needs any more. Returns how many were there before.
     pub(super) async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<u64, Failure> {
-        let listed = driver.list().await?;
+        let listed = in_time(place, driver.list()).await?;
         let count = listed.len() as u64;
         // Jobs are read after sandboxes: a job that arrived in between has its row by now.
         let open = self.store.open_runs().await?;
@@ -419,13 +474,49 @@ impl Orchestrator {
 /// Reports a failure, and keeps the first one.
 fn note(outcome: &mut Result<(), Failure>, done: Result<(), Failure>) {
     if let Err(failure) = done {
-        tracing::warn!(
-            code = failure.code.name(),
-            hint = failure.hint,
-            "something is not cleared away yet: {failure}"
-        );
+        report(&failure);
         if outcome.is_ok() {
             *outcome = Err(failure);
+        }
+    }
+}
+
+fn report(failure: &Failure) {
+    tracing::warn!(
+        code = failure.code.name(),
+        hint = failure.hint,
+        "something is not cleared away yet: {failure}"
+    );
+}
+
+/// What there is to clear away after a job.
+#[derive(Debug, Clone, Copy)]
+enum Due {
+    /// It has ended.
+    Ended,
+    /// Its process is gone.
+    Left,
+    /// Its record was deleted.
+    Deleted,
+}
+
+/// Notes the end of clearing away after a job, also when that is broken off.
+struct Cleared {
+    of: Arc<Orchestrator>,
+    job: JobId,
+    is_done: bool,
+}
+
+impl Cleared {
+    fn succeeds(&mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        if self.of.state().clearing.end(self.job, self.is_done) {
+            self.of.wake.settle.notify_one();
         }
     }
 }

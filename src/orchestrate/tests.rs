@@ -62,6 +62,8 @@ struct Place {
     words: Mutex<Vec<String>>,
     /// Whether it cannot be known yet what machines it has.
     lacks_toolbox: AtomicBool,
+    /// Whether it answers nothing about sandboxes for now.
+    hangs: AtomicBool,
     /// The way that it makes to shells, and how often it was asked for one, by port.
     way: Mutex<Result<ShellWay, Failure>>,
     asked_for_way: Mutex<Vec<u16>>,
@@ -79,9 +81,16 @@ impl Place {
             sandboxes: Mutex::default(),
             words: Mutex::default(),
             lacks_toolbox: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             way: Mutex::new(Ok(ShellWay::Server)),
             asked_for_way: Mutex::default(),
         })
+    }
+
+    async fn answers(&self) {
+        while self.hangs.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     fn facts(&self, job: JobId) -> AgentFacts {
@@ -109,6 +118,7 @@ impl Driver for Place {
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
+        self.answers().await;
         let all = self.sandboxes.lock().unwrap();
         Ok(all.get(&job).map_or(SandboxState::Absent, |(_, state)| state.clone()))
     }
@@ -122,15 +132,18 @@ impl Driver for Place {
     }
 
     async fn destroy(&self, job: JobId, _: Scratch) -> Result<(), Failure> {
+        self.answers().await;
         self.sandboxes.lock().unwrap().remove(&job);
         Ok(())
     }
 
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
+        self.answers().await;
         Ok(self.sandboxes.lock().unwrap().keys().map(|job| (*job, false)).collect())
     }
 
     async fn capacity(&self) -> Result<Capacity, Failure> {
+        self.answers().await;
         Ok(Capacity {
             cpus: 2,
             memory: 1 << 36,
@@ -643,6 +656,7 @@ async fn a_sandbox_that_waits_says_why_and_stops_the_clocks_but_not_for_ever() {
         heartbeat: Period::seconds(1),
         silence: Period::seconds(1),
         attempts: 1,
+        interruptions: 1,
         ..WatchSettings::default()
     });
     let job = site.launched(&server).await;
@@ -672,6 +686,18 @@ async fn a_sandbox_that_waits_says_why_and_stops_the_clocks_but_not_for_ever() {
     assert_eq!(failure.code, Code::PodWaits);
     let expected = "the sandbox did not start within 0 s: no node takes its pod: 0/3 nodes are available";
     assert_eq!(failure.detail, expected);
+
+    // What has been heard has started: its node is gone, and could not say so.
+    let job = site.launched(&server).await;
+    server.orchestrator.change(job, |run, _| run.start()).await.unwrap();
+    let unknown = waits(Duration::from_mins(15));
+    server.place.sandboxes.lock().unwrap().get_mut(&job).unwrap().1 = unknown;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.orchestrator.watch_once().await.unwrap();
+    let State::Failed(failure) = site.state(job).await else {
+        panic!("{:?}", site.state(job).await);
+    };
+    assert_eq!(failure.code, Code::HeartbeatLost);
 }
 
 #[tokio::test]

@@ -4,9 +4,13 @@
 //! Three clocks run for each job, all of this process's own: since its agent was heard, since it made progress, since
 //! it was launched. The process that watches a job decides that it is over; the watched job never has the last word.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use bytesize::ByteSize;
+use futures::{StreamExt, future::try_join_all, stream};
 use kiln_records::{
     Code, Failure, JobId, Step,
     protocol::words,
@@ -14,11 +18,18 @@ use kiln_records::{
 };
 use tracing::Instrument;
 
-use super::{job_span, launch::since_launch, live::Live, orchestrator::Orchestrator};
+use super::{
+    answers::{Asked, in_time},
+    job_span,
+    launch::since_launch,
+    live::Live,
+    orchestrator::Orchestrator,
+    places::place_name,
+};
 use crate::{
     sandbox::{Evidence, SandboxState},
     settings::Period,
-    store::StoredRun,
+    store::{StoreError, StoredRun},
 };
 
 /// How often a sandbox's usage is measured.
@@ -26,6 +37,9 @@ const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
 /// The longest time between two passes that counts for the clocks of jobs.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How many sandboxes of a place are looked at at the same time.
+const AT_ONCE: usize = 16;
 
 /// How long a launched job may have no sandbox.
 const NO_SANDBOX: Duration = Duration::from_secs(30);
@@ -45,24 +59,45 @@ impl Orchestrator {
         let is_open = |job: &JobId| open.iter().any(|stored| stored.job.id == *job);
         // Of other servers' jobs, too, whose agents have called here.
         self.state().live.retain(|job, _| is_open(job));
-        let under_way = |stored: &&StoredRun| {
-            self.carries_out(&stored.run) && matches!(stored.run.state, State::Launching | State::Running)
-        };
-        // A place that does not answer does not keep the others from being checked.
-        let mut outcome = Ok(());
-        for stored in open.iter().filter(under_way) {
-            let span = job_span(stored.job.id);
-            match self.what_is_wrong(stored).instrument(span.clone()).await {
+        let mut at: BTreeMap<&str, Vec<&StoredRun>> = BTreeMap::new();
+        for stored in &*open {
+            let is_under_way = matches!(stored.run.state, State::Launching | State::Running);
+            if is_under_way && self.carries_out(&stored.run) {
+                at.entry(place_name(&stored.run)).or_default().push(stored);
+            }
+        }
+        try_join_all(at.iter().map(|(place, jobs)| self.watch_at(place, jobs))).await?;
+        self.guard_disk(&open).await
+    }
+
+    /// Checks the jobs at a place. Their clocks run, whether it answers or not.
+    async fn watch_at(&self, place: &str, jobs: &[&StoredRun]) -> Result<(), StoreError> {
+        let asked = Asked::at(place);
+        let checks: Vec<_> = jobs.iter().map(|stored| self.check(stored, &asked)).collect();
+        let mut checks = stream::iter(checks).buffer_unordered(AT_ONCE);
+        let mut trouble = None;
+        while let Some((stored, checked)) = checks.next().await {
+            match checked {
                 Ok(None) => {}
                 Ok(Some(failure)) => {
                     self.fail_own(stored.job.id, stored.run.attempt, failure)
-                        .instrument(span)
+                        .instrument(job_span(stored.job.id))
                         .await?;
                 }
-                Err(failure) => outcome = outcome.and(Err(failure)),
+                Err(failure) => trouble = Some(failure),
             }
         }
-        outcome.and(self.guard_disk(&open).await)
+        self.state().troubles.note(place, trouble.as_ref());
+        Ok(())
+    }
+
+    async fn check<'s>(
+        &self,
+        stored: &'s StoredRun,
+        asked: &Asked<'_>,
+    ) -> (&'s StoredRun, Result<Option<Failure>, Failure>) {
+        let check = self.what_is_wrong(stored, asked);
+        (stored, check.instrument(job_span(stored.job.id)).await)
     }
 
     /// Moves the clocks of all jobs on by the time in which this process could not watch them: it was stopped, or the
@@ -78,7 +113,7 @@ impl Orchestrator {
         }
     }
 
-    async fn what_is_wrong(&self, stored: &StoredRun) -> Result<Option<Failure>, Failure> {
+    async fn what_is_wrong(&self, stored: &StoredRun, asked: &Asked<'_>) -> Result<Option<Failure>, Failure> {
         let (job, run) = (stored.job.id, &stored.run);
         let at = |failure: Failure| match run.step {
             Some(step) => failure.at(step),
@@ -107,7 +142,7 @@ impl Orchestrator {
             clocks.unheard = clocks.unheard.min(pulse.unheard);
             clocks.silent = clocks.silent.min(pulse.silent);
         }
-        let state = match self.driver_of(run).look(job).await {
+        let state = match asked.ask(self.driver_of(run).look(job)).await {
             Ok(state) => state,
             // The agent may still be heard. If it is not, the job goes elsewhere.
             Err(failure) => {
@@ -141,18 +176,23 @@ impl Orchestrator {
                 self.wake.launch.notify_one();
                 return Ok(None);
             }
-            SandboxState::Waiting { why, longest } => return Ok(self.wait(stored, why, longest).map(at)),
-            SandboxState::Running => {
+            SandboxState::Waiting { why, longest } if run.state == State::Launching => {
+                return Ok(self.wait(stored, why, longest).map(at));
+            }
+            // Its agent was heard, whatever its place knows of that: a node may be lost before it says what it has started.
+            SandboxState::Waiting { .. } | SandboxState::Running => {
                 if let Some(live) = self.state().live.get_mut(&job) {
                     live.run();
                 }
             }
         }
-        let used = self.measure(stored).await?;
         let failure = match clocks.failure(&self.watch, factor, waits) {
             Some(failure) if run.state == State::Launching => Some(self.never_called(stored).await.unwrap_or(failure)),
+            Some(failure) if failure.code == Code::HeartbeatLost => {
+                Some(self.why_silent(stored).await.unwrap_or(failure))
+            }
             Some(failure) => Some(failure),
-            None => over_disk(used, run.plan.needs.disk_limit),
+            None => over_disk(self.measure(stored, asked).await?, run.plan.needs.disk_limit),
         };
         Ok(failure.map(at))
     }
@@ -175,8 +215,17 @@ impl Orchestrator {
     /// Why an agent has never called, in its own words. No program of the job has run yet that could put them into its
     /// mouth.
     async fn never_called(&self, stored: &StoredRun) -> Option<Failure> {
-        let words = self.driver_of(&stored.run).last_words(stored.job.id).await.ok()?;
+        let driver = self.driver_of(&stored.run);
+        let words = in_time(place_name(&stored.run), driver.last_words(stored.job.id));
+        let words = words.await.ok()?;
         words.iter().rev().find_map(|line| unreachable(line))
+    }
+
+    /// Why an agent is not heard, as its place knows it.
+    async fn why_silent(&self, stored: &StoredRun) -> Option<Failure> {
+        let driver = self.driver_of(&stored.run);
+        let why = in_time(place_name(&stored.run), driver.why_silent(stored.job.id));
+        why.await.ok()?
     }
 
     /// The three clocks of a job, started if this process sees it for the first time.
@@ -198,18 +247,20 @@ impl Orchestrator {
     }
 
     /// A sandbox's usage, measured at intervals.
-    async fn measure(&self, stored: &StoredRun) -> Result<Used, Failure> {
+    async fn measure(&self, stored: &StoredRun, asked: &Asked<'_>) -> Result<Used, Failure> {
         let job = stored.job.id;
         let known = self.state().live.get(&job).map(|live| (live.measured, live.used));
         let (measured, used) = known.unwrap_or_default();
         if measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
             return Ok(used);
         }
-        let used = Used::from(self.driver_of(&stored.run).usage(job).await?);
+        let measured = asked.ask(self.driver_of(&stored.run).usage(job)).await.map(Used::from);
         if let Some(live) = self.state().live.get_mut(&job) {
-            (live.used, live.measured) = (used, Some(Instant::now()));
+            // What does not answer is not asked again at once.
+            live.measured = Some(Instant::now());
+            live.used = *measured.as_ref().unwrap_or(&used);
         }
-        Ok(used)
+        measured
     }
 
     /// Ends the job with the most data on disk when the host's own disk is nearly full.

@@ -39,6 +39,12 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// The last lines of its agent on standard error, while it runs too.
     async fn last_words(&self, job: JobId) -> Result<Vec<String>, Failure>;
 
+    /// What the place knows of why the agent of a sandbox is not heard, though the sandbox has not ended.
+    async fn why_silent(&self, job: JobId) -> Result<Option<Failure>, Failure> {
+        let _ = job;
+        Ok(None)
+    }
+
     /// Its current and peak usage. After its end, its total usage, until it is destroyed.
     async fn usage(&self, job: JobId) -> Result<Usage, Failure>;
 

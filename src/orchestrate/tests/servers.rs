@@ -4,6 +4,7 @@ use kiln_inside::emulation::probe::tiny_program;
 use kiln_records::run::{How, LOCAL};
 
 use super::*;
+use crate::orchestrate::settle::Tasks;
 use kiln_records::{Shell, ShellTime, ShellWish, protocol::shell::GO, shell::Address};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -123,6 +124,56 @@ async fn a_sandbox_that_two_servers_reach_outlives_the_one_that_started_it() {
     first.orchestrator.cancel(job, failure).await.unwrap();
     second.orchestrator.settle_once().await.unwrap();
     assert!(node.sandboxes.lock().unwrap().is_empty() && run(job).await.settled);
+}
+
+#[tokio::test]
+async fn a_place_that_hangs_costs_the_jobs_elsewhere_nothing() {
+    let site = Site::new().await;
+    let node = Place::shared(Some(Arch::host()), true);
+    let watch = WatchSettings {
+        silence: Period::seconds(2),
+        attempts: 1,
+        interruptions: 1,
+        ..WatchSettings::default()
+    };
+    let server = site.server_of(Arch::host(), watch, &node);
+    server.lives().await;
+    server.looks_at(&[NODE]).await;
+    let (here, there) = (server.takes_in(Arch::host()).await, server.takes_in(Arch::host()).await);
+    server.launches(here).await;
+    server.has_started(there).await;
+    let run = async |job| site.store.get_run(job).await.unwrap().unwrap().run;
+    assert_eq!(run(there).await.plan.place.as_deref(), Some(NODE));
+
+    // The clocks of all jobs run, whatever the place says, and both have made no progress.
+    server.orchestrator.watch_once().await.unwrap();
+    node.hangs.store(true, Ordering::Relaxed);
+    let ended = async {
+        while !run(here).await.state.is_final() || !run(there).await.state.is_final() {
+            server.orchestrator.watch_once().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap();
+    for job in [here, there] {
+        assert_eq!(run(job).await.failure().unwrap().code, Code::Silent);
+    }
+
+    // Nor do the others wait until that place has cleared away.
+    let mut tasks = Tasks::new();
+    server.orchestrator.settle_soon(&mut tasks).await.unwrap();
+    let settled = async |job| {
+        while !run(job).await.settled {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = Duration::from_secs(20);
+    tokio::time::timeout(in_time, settled(here)).await.unwrap();
+    let swept = server.orchestrator.sweep_once().await.unwrap_err();
+    assert_eq!(swept.code, Code::PlaceSilent);
+    assert!(!run(there).await.settled);
+    node.hangs.store(false, Ordering::Relaxed);
+    tokio::time::timeout(in_time, settled(there)).await.unwrap();
+    assert!(node.sandboxes.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -240,6 +240,9 @@ codes! {
         "a job cannot resume with the disk space of another: it is gone, was not unmounted by its virtual machine, or \
          is of the other kind (with or without a machine); or a Kata machine cannot make its disk space",
         "start the job from the beginning; a guest kernel needs loop devices and ext4";
+    PlaceSilent = "place_silent", 503, Failed, PassingKilled,
+        "a place where jobs run has not answered for some seconds",
+        "see whether its host, engine or cluster is overloaded or cut off. Jobs wait for it; those elsewhere go on";
     EngineGone = "engine_gone", 503, Failed, PassingKilled,
         "a container engine does not answer, or cannot be reached through SSH",
         "check that it is running (`docker version`), and its address. Jobs wait for it";
