@@ -4,10 +4,12 @@
 //! `KILN_TEST_KUBERNETES` names the directory with the programs that `make kubernetes-rig` makes. In [`build`], images are built in
 //! pods of a running cluster.
 
+mod away;
 mod build;
 mod faults;
 mod manifests;
 mod rig;
+mod site;
 
 use std::collections::BTreeSet;
 
@@ -126,16 +128,22 @@ fn lost(asked: &Value, kept: &Value, path: &str, lost_fields: &mut Vec<String>) 
 #[test]
 fn a_cluster_takes_the_manifests_and_their_account_has_least_rights() {
     needs!(rig::lack());
-    let rig = Rig::start();
+    let rig = Rig::api_only();
 
     // A namespace has to be there before a server says what it would do in it.
     let namespaces = BASE.join("namespaces.yaml");
-    rig.kubectl(&["apply", "-f", namespaces.to_str().unwrap()]).ok();
+    rig.cluster
+        .try_kubectl(&["apply", "-f", namespaces.to_str().unwrap()])
+        .ok();
     // This server is older than policy/v1, which the overlay is for. Nothing else is different there.
     let overlay = BASE.with_file_name("kubernetes-before-1.21");
     let overlay = overlay.to_str().unwrap();
-    let newer = rig.kubectl(&["kustomize", BASE.to_str().unwrap()]).ok().stdout;
-    let older = rig.kubectl(&["kustomize", overlay]).ok().stdout;
+    let newer = rig
+        .cluster
+        .try_kubectl(&["kustomize", BASE.to_str().unwrap()])
+        .ok()
+        .stdout;
+    let older = rig.cluster.try_kubectl(&["kustomize", overlay]).ok().stdout;
     assert_ne!(newer, older);
     assert_eq!(
         newer,
@@ -143,13 +151,19 @@ fn a_cluster_takes_the_manifests_and_their_account_has_least_rights() {
     );
     let objects: Vec<Value> = serde_saphyr::from_multiple(&older).unwrap();
 
-    let tried = rig.kubectl(&["apply", "--dry-run=server", "-k", overlay]).ok().stdout;
+    let tried = rig
+        .cluster
+        .try_kubectl(&["apply", "--dry-run=server", "-k", overlay])
+        .ok()
+        .stdout;
     let answered = |said: &str| said.lines().filter(|line| line.ends_with("(server dry run)")).count();
     assert_eq!(answered(&tried), objects.len(), "{tried}");
-    let absent = rig.kubectl(&["get", "deployment", "kiln", "--namespace", SERVER]);
+    let absent = rig
+        .cluster
+        .try_kubectl(&["get", "deployment", "kiln", "--namespace", SERVER]);
     assert_eq!(absent.code, Some(1), "a trial made it: {}", absent.stdout);
 
-    rig.kubectl(&["apply", "-k", overlay]).ok();
+    rig.cluster.try_kubectl(&["apply", "-k", overlay]).ok();
     let mut lost_fields = Vec::new();
     for object in &objects {
         let name = object["metadata"]["name"].as_str().unwrap();
@@ -167,7 +181,7 @@ fn a_cluster_takes_the_manifests_and_their_account_has_least_rights() {
         let mut get = vec!["get", &resource, name, "--output=json"];
         get.extend(object["metadata"]["namespace"].as_str().map(|_| "--namespace"));
         get.extend(object["metadata"]["namespace"].as_str());
-        let kept: Value = serde_json::from_str(&rig.kubectl(&get).ok().stdout).unwrap();
+        let kept: Value = serde_json::from_str(&rig.cluster.try_kubectl(&get).ok().stdout).unwrap();
         lost(object, &kept, &format!("{kind} {name}"), &mut lost_fields);
     }
     assert_eq!(lost_fields, Vec::<String>::new());

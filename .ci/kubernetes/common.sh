@@ -82,3 +82,30 @@ wait_for() {
         sleep 0.3
     done
 }
+
+# All trees of the node's control group, the deepest directories first.
+groups_of_node() {
+    [ -f "$run/control-group" ] || return 0
+    local group
+    group=$(cat "$run/control-group")
+    [ -n "$group" ] || return 0
+    find /sys/fs/cgroup -mindepth 1 -depth -type d \( -path "/sys/fs/cgroup/$group" -o -path "/sys/fs/cgroup/$group/*" \
+        -o -path "/sys/fs/cgroup/*/$group" -o -path "/sys/fs/cgroup/*/$group/*" \)
+}
+processes_of_node() {
+    local directory
+    groups_of_node | while read -r directory; do cat "$directory/cgroup.procs" 2> /dev/null || true; done | sort -u
+}
+
+# Containers' processes, shims and containerd. With containerd's last mount namespace its mounts are gone, too.
+end_processes_of_node() {
+    local processes
+    for _ in {1..50}; do
+        processes=$(processes_of_node)
+        [ -n "$processes" ] || return 0
+        # shellcheck disable=SC2086
+        kill -KILL $processes 2> /dev/null || true
+        sleep 0.2
+    done
+    fail "processes of the node do not end: $(processes_of_node | tr '\n' ' ')"
+}

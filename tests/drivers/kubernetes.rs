@@ -28,7 +28,7 @@ use crate::drivers::{
 };
 use crate::support::{
     self, KILN_AGENT, Kiln,
-    cluster::{self, NAMESPACE, account, address, kubectl},
+    cluster::{self, NAMESPACE},
     eventually_async, tool,
 };
 
@@ -54,7 +54,7 @@ impl Importing {
         let image = Image::of(&sandbox.toolbox, &self.entrance, &sandbox.agent, sandbox.kernel).unwrap();
         let archive = self.dir.join(format!("{}.tar", image.tag()));
         image.write(&self.packer, REPOSITORY, &archive).await.unwrap();
-        cluster::import(&archive);
+        cluster::shared().import(&archive);
         fs_err::remove_file(archive).unwrap();
     }
 }
@@ -109,7 +109,7 @@ impl Driver for Importing {
 
 fn settings(kiln: &Kiln) -> KubernetesSettings {
     KubernetesSettings {
-        kubeconfig: Some(account(kiln.data())),
+        kubeconfig: Some(cluster::shared().account(kiln.data(), None)),
         context: None,
         namespace: None,
         installation: installation(kiln),
@@ -119,7 +119,7 @@ fn settings(kiln: &Kiln) -> KubernetesSettings {
         pods: PodSettings {
             image: REPOSITORY.to_owned(),
             pull_policy: "Never".to_owned(),
-            vm_runtime: Some(cluster::said()["KILN_RIG_MACHINE"].clone()),
+            vm_runtime: Some(cluster::shared().said("KILN_RIG_MACHINE").to_owned()),
             // The node has few, and the tests run at the same time.
             request_cpus: 0,
             ..PodSettings::default()
@@ -205,21 +205,21 @@ impl Kind for Pods {
     fn facts_inside(&self, spec: &SandboxSpec) -> AgentFacts {
         AgentFacts {
             server: spec.server_url.clone().unwrap(),
-            gateway: Some(address()),
+            gateway: Some(cluster::shared().address()),
             ..spec.facts.clone()
         }
     }
 
     fn bell_address() -> IpAddr {
-        address()
+        cluster::shared().address()
     }
 
     fn door(&self, port: u16) -> String {
-        format!("{}:{port}", address())
+        format!("{}:{port}", cluster::shared().address())
     }
 
     fn server_url(&self) -> Option<String> {
-        Some(format!("http://{}:9000", address()))
+        Some(format!("http://{}:9000", cluster::shared().address()))
     }
 
     fn soon(&self) -> Duration {
@@ -241,13 +241,13 @@ impl Kind for Pods {
     fn leftovers(&self, kiln: &Kiln, _: JobId) -> Vec<String> {
         let of = format!("kiln.installation={}", installation(kiln));
         let all = "jobs,pods,secrets,networkpolicies";
-        let left = kubectl(&["get", all, "--selector", &of, "--output", "name"]);
+        let left = cluster::shared().kubectl(&["get", all, "--selector", &of, "--output", "name"]);
         left.lines().map(str::to_owned).collect()
     }
 
     fn clean(&self, kiln: &Kiln) {
         let of = format!("kiln.installation={}", installation(kiln));
-        kubectl(&["delete", "jobs", "--selector", &of, "--wait=false"]);
+        cluster::shared().kubectl(&["delete", "jobs", "--selector", &of, "--wait=false"]);
     }
 }
 
@@ -360,7 +360,7 @@ async fn a_pod_that_is_deleted_by_hand_is_no_silence() {
     let driver = place.driver();
     let measured = eventually_async(|| async { driver.usage(job).await.unwrap().disk > 20 * MIB }).await;
     assert!(measured, "{:?}", driver.usage(job).await);
-    kubectl(&[
+    cluster::shared().kubectl(&[
         "delete",
         "pods",
         "--selector",
@@ -381,12 +381,12 @@ impl There {
     fn new(kind: &'static str, name: String, manifest: &serde_json::Value, dir: &std::path::Path) -> Self {
         let file = dir.join(format!("{name}.json"));
         fs_err::write(&file, manifest.to_string()).unwrap();
-        kubectl(&["create", "--filename", file.to_str().unwrap()]);
+        cluster::shared().kubectl(&["create", "--filename", file.to_str().unwrap()]);
         Self(kind, name)
     }
 
     fn gone(&self) {
-        kubectl(&["delete", self.0, &self.1, "--ignore-not-found"]);
+        cluster::shared().kubectl(&["delete", self.0, &self.1, "--ignore-not-found"]);
     }
 }
 
@@ -419,7 +419,7 @@ async fn a_quota_that_is_exceeded_is_the_reason_why_a_sandbox_waits() {
     place.kind.driver.import(&spec).await;
     // The controller of quotas has to have seen it.
     let is_counted = eventually_async(|| async {
-        kubectl(&["get", quota.0, &quota.1, "--output", "jsonpath={.status.hard.pods}"]) == "0"
+        cluster::shared().kubectl(&["get", quota.0, &quota.1, "--output", "jsonpath={.status.hard.pods}"]) == "0"
     });
     assert!(is_counted.await);
     limited.start(&spec).await.unwrap();
@@ -434,7 +434,7 @@ async fn a_pod_that_is_evicted_through_the_api_is_no_fault_of_the_job() {
     let place = Place::<Pods>::new().await;
     let job = place.start("true").await;
     let of = format!("kiln.job={job}");
-    let pod = kubectl(&[
+    let pod = cluster::shared().kubectl(&[
         "get",
         "pods",
         "--selector",
@@ -447,7 +447,7 @@ async fn a_pod_that_is_evicted_through_the_api_is_no_fault_of_the_job() {
     let file = place.kiln.data().join("eviction.json");
     fs_err::write(&file, eviction.to_string()).unwrap();
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction");
-    kubectl(&["create", "--raw", &path, "--filename", file.to_str().unwrap()]);
+    cluster::shared().kubectl(&["create", "--raw", &path, "--filename", file.to_str().unwrap()]);
     let code = place.end_of(job).await.failure.unwrap().code;
     assert!(matches!(code, Code::PodEvicted | Code::SandboxLost), "{code}");
     place.destroy(job).await;

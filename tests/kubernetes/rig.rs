@@ -1,5 +1,5 @@
-//! A real API server for one test: starts it from the programs that `KILN_TEST_KUBERNETES` names, and ends it with the test or the
-//! test program. Listens on loopback; writes to a temporary directory.
+//! A real cluster for one test: starts it from the programs that `KILN_TEST_KUBERNETES` names, and ends it with the test or the
+//! test program. Listens on loopback and, with a node, on a bridge of its own; writes to a temporary directory.
 
 use std::{
     io::Read,
@@ -10,12 +10,12 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{self, Ran};
+use crate::support::{self, cluster::Cluster};
 
 /// Starts the cluster, says so, and ends it when its standard input ends, which happens when the test program ends for any
 /// reason.
 const KEEPER: &str = r#"
-"$1" up "$2" --api-only 2>"$2.log" && echo ready
+"$1" up "$2" $3 2>"$2.log" && echo ready
 exec >&-
 cat >/dev/null
 code=0
@@ -31,20 +31,31 @@ pub fn lack() -> Option<String> {
         .then(|| "KILN_TEST_KUBERNETES names no programs of Kubernetes: `make kubernetes-rig` makes them".to_owned())
 }
 
-/// A running API server.
+/// A running cluster of one test's own.
 pub struct Rig {
-    dir: PathBuf,
-    kubectl: PathBuf,
+    pub cluster: Cluster,
+    pub dir: PathBuf,
     keeper: Option<(Child, ChildStdin)>,
 }
 
 impl Rig {
-    pub fn start() -> Self {
+    /// An API server alone.
+    pub fn api_only() -> Self {
+        Self::start("--api-only")
+    }
+
+    /// With a node that runs pods. Needs root.
+    pub fn with_node() -> Self {
+        Self::start("")
+    }
+
+    fn start(option: &str) -> Self {
         let program = support::source_dir().join(".ci/kubernetes-rig");
         let dir = TempDir::with_prefix("kiln-kubernetes-").unwrap().keep().join("rig");
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "keeper"])
             .args([&program, &dir])
+            .arg(option)
             // Not the keyboard's signals: it has to outlive the tests.
             .process_group(0)
             .stdin(Stdio::piped())
@@ -52,31 +63,15 @@ impl Rig {
             .spawn()
             .unwrap();
         let (stdin, mut stdout) = (keeper.stdin.take().unwrap(), keeper.stdout.take().unwrap());
-        let mut rig = Self {
-            kubectl: PathBuf::new(),
-            keeper: Some((keeper, stdin)),
-            dir,
-        };
         let mut said = String::new();
         stdout.read_to_string(&mut said).unwrap();
-        let log = rig.dir.with_extension("log");
+        let log = dir.with_extension("log");
         assert_eq!(said, "ready\n", "{}", fs_err::read_to_string(log).unwrap());
-        let said = fs_err::read_to_string(rig.dir.join("env")).unwrap();
-        let bin = said.lines().find_map(|line| line.strip_prefix("export KILN_RIG_BIN="));
-        rig.kubectl = PathBuf::from(bin.unwrap()).join("kubectl");
-        rig
-    }
-
-    /// Runs kubectl as the cluster's administrator.
-    pub fn kubectl(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new(&self.kubectl);
-        command
-            .arg("--kubeconfig")
-            .arg(self.dir.join("admin.kubeconfig"))
-            .args(args)
-            // It keeps what servers offer there.
-            .env("HOME", &self.dir);
-        support::run(command)
+        Self {
+            cluster: Cluster::at(&dir),
+            keeper: Some((keeper, stdin)),
+            dir,
+        }
     }
 
     /// Whether the server's account may do this: `yes` or `no`, as the cluster says it.
@@ -97,7 +92,7 @@ impl Rig {
         ];
         args.extend(namespace.map(|_| "--namespace"));
         args.extend(namespace);
-        let ran = self.kubectl(&args);
+        let ran = self.cluster.try_kubectl(&args);
         // It ends with 1 both for a no and for a failure.
         assert!(matches!(ran.stdout.trim(), "yes" | "no"), "{}", ran.stderr);
         ran.stdout.trim().to_owned()

@@ -267,7 +267,10 @@ fn node() -> Value {
 /// The pod of a Job, which runs.
 fn pod_of(job: &Value) -> Value {
     json!({
-        "metadata": {"labels": job["spec"]["template"]["metadata"]["labels"]},
+        "metadata": {
+            "labels": job["spec"]["template"]["metadata"]["labels"],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}]
+        },
         "spec": job["spec"]["template"]["spec"],
         "status": {"phase": "Running", "containerStatuses": [{
             "name": "sandbox", "image": "", "imageID": "", "ready": true, "restartCount": 0,

@@ -35,6 +35,7 @@ pub mod commands;
 pub mod engine;
 pub mod fake_cluster;
 pub mod fake_server;
+pub mod gate;
 pub mod issuer;
 pub mod postgres;
 pub mod repository;

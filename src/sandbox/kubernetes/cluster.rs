@@ -20,7 +20,7 @@ use k8s_openapi::api::{
 use kiln_records::{Code, Failure, JobId, failure::chain};
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, PropagationPolicy},
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
@@ -36,6 +36,7 @@ use uuid::Uuid;
 use super::{
     access,
     budget::Budget,
+    evidence,
     fault::{failure, gone, is_conflict, is_missing, is_too_early},
     pod::CONTAINER,
     recent::Recent,
@@ -234,7 +235,9 @@ impl Cluster {
         Ok(found.map(|found| self.recognise(job, found)))
     }
 
-    fn recognise(&self, id: JobId, (job, pods): Found) -> Known {
+    fn recognise(&self, id: JobId, (job, mut pods): Found) -> Known {
+        // The pod of an earlier try may still be there, on a node that does not answer.
+        pods.retain(|pod| evidence::belongs_to(pod, &job));
         let mut first = self.first_pods();
         let uid = |pod: &Arc<Pod>| pod.metadata.uid.clone().unwrap_or_default();
         let pod = if let Some(known) = first.get(&id) {
@@ -400,14 +403,17 @@ impl Cluster {
         made.map_err(|error| failure(what, &error))
     }
 
-    /// Begins to delete a Job, after its pod. Succeeds when there is none.
-    pub(super) async fn delete_job(&self, name: &str) -> Result<(), Failure> {
+    /// Deletes the Job of a sandbox. Returns whether there was one.
+    pub(super) async fn delete_job(&self, job: JobId, pods: PropagationPolicy) -> Result<bool, Failure> {
         let open = self.open().await?;
         let what = "cannot remove the sandbox's Job";
-        let jobs = Self::api::<Job>(open);
-        match within(what, jobs.delete(name, &DeleteParams::foreground())).await? {
-            Ok(_) => Ok(()),
-            Err(error) if is_missing(&error) => Ok(()),
+        let how = DeleteParams {
+            propagation_policy: Some(pods),
+            ..DeleteParams::default()
+        };
+        match within(what, Self::api::<Job>(open).delete(&self.name_of(job), &how)).await? {
+            Ok(_) => Ok(true),
+            Err(error) if is_missing(&error) => Ok(false),
             Err(error) => Err(failure(what, &error)),
         }
     }

@@ -65,6 +65,20 @@ pub(super) fn evidence(job: &Job, pod: Option<&Pod>, said: Option<End>, last_wor
     }
 }
 
+/// Whether a pod is one of this Job, and not of an earlier one of the same name.
+pub(super) fn belongs_to(pod: &Pod, job: &Job) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    job.metadata.uid.is_some()
+        && owners
+            .into_iter()
+            .any(|owner| Some(&owner.uid) == job.metadata.uid.as_ref())
+}
+
+/// The node that has a pod.
+pub(super) fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
 /// The end that the first process noted, which only it can.
 pub(super) fn noted(pod: &Pod) -> Option<End> {
     serde_json::from_str(state(pod)?.terminated.as_ref()?.message.as_deref()?).ok()

@@ -38,6 +38,7 @@ use cluster::Known;
 pub use cluster::{Cluster, KubernetesSettings};
 use evidence::Stage;
 pub use image::Image;
+use kube::api::PropagationPolicy as Propagation;
 use shell::Shell;
 pub use shell::{ServiceKind, ShellService};
 pub use wanted::PodSettings;
@@ -61,9 +62,13 @@ mod waiting;
 mod wanted;
 mod watched;
 
-/// How long a cluster may take to delete a sandbox, and the pause between two looks.
+/// How long a cluster may take to delete a sandbox, and the pauses between two looks: the first, and the longest.
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_SELDOM: Duration = Duration::from_secs(2);
+
+/// How long a node that is lost may take to end a pod. A cluster says that it is lost after some 40 s without a word of it.
+const LOST_AFTER: Duration = Duration::from_secs(20);
 
 /// How long the watch may take to hear of a deletion.
 const NEWS: Duration = Duration::from_secs(10);
@@ -125,34 +130,49 @@ impl Driver for KubernetesDriver {
 
     async fn destroy(&self, job: JobId, _: Scratch) -> Result<(), Failure> {
         // The disk space of a pod goes with it: a job that would continue with it starts afresh.
-        let until = Instant::now() + PATIENCE;
+        let begun = Instant::now();
+        let mut pause = LOOK_EVERY;
         loop {
-            self.cluster.delete_job(&self.cluster.name_of(job)).await?;
-            if self.cluster.find(job).await?.is_none() && self.cluster.pods_of(job).await?.is_empty() {
+            let had_job = self.cluster.delete_job(job, Propagation::Foreground).await?;
+            let pods = self.cluster.pods_of(job).await?;
+            if !had_job && pods.is_empty() {
                 break;
             }
-            if Instant::now() > until {
-                let detail = format!(
-                    "the cluster has not deleted the pod of job {job} for {} s",
-                    PATIENCE.as_secs()
+            if begun.elapsed() > LOST_AFTER
+                && let Some(node) = self.lost_node_of_all(&pods).await?
+            {
+                tracing::warn!(
+                    node,
+                    "the node of the job's pod does not answer: it ends the pod when it comes back"
                 );
-                return Err(Failure::new(Code::SandboxStuck, detail)
-                    .hint("its node does not answer, or a finalizer holds the Job: `kubectl describe` shows it"));
+                self.abandon(job).await?;
+                break;
             }
-            sleep(LOOK_EVERY).await;
+            if begun.elapsed() > PATIENCE {
+                return Err(stuck(job));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LOOK_SELDOM);
         }
         let until = Instant::now() + NEWS;
         while self
             .cluster
             .watched()
             .await?
-            .is_some_and(|watched| watched.remembers(job))
+            .is_some_and(|watched| watched.of(job).is_some())
             && Instant::now() < until
         {
             sleep(LOOK_EVERY / 10).await;
         }
         self.cluster.forget(job);
         Ok(())
+    }
+
+    async fn why_silent(&self, job: JobId) -> Result<Option<Failure>, Failure> {
+        let known = self.cluster.known(job).await?;
+        let nodes = self.cluster.nodes().await?;
+        let pod = known.and_then(|known| known.pod);
+        Ok(pod.and_then(|pod| nodes::why_lost(&nodes, evidence::node_of(&pod)?)))
     }
 
     async fn list(&self) -> Result<Vec<(JobId, bool)>, Failure> {
@@ -290,6 +310,30 @@ impl KubernetesDriver {
         Ok(usable)
     }
 
+    /// The node of pods that are being deleted, if it is lost for each of them: no word of their end will come.
+    async fn lost_node_of_all(&self, pods: &[Pod]) -> Result<Option<String>, Failure> {
+        let nodes = self.cluster.nodes().await?;
+        let lost = |pod: &Pod| {
+            let node = evidence::node_of(pod).filter(|_| pod.metadata.deletion_timestamp.is_some())?;
+            nodes::why_lost(&nodes, node).map(|_| node.to_owned())
+        };
+        let lost: Option<Vec<_>> = pods.iter().map(lost).collect();
+        Ok(lost.unwrap_or_default().pop())
+    }
+
+    /// Removes the Job of a sandbox without waiting for its pods, which the cluster removes by itself. Nothing that one of
+    /// them might still say counts: the next try has another token.
+    async fn abandon(&self, job: JobId) -> Result<(), Failure> {
+        let until = Instant::now() + NEWS;
+        while self.cluster.delete_job(job, Propagation::Background).await? {
+            if Instant::now() > until {
+                return Err(stuck(job));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
     async fn log_of(&self, pod: Option<&Pod>) -> Result<String, Failure> {
         match pod.and_then(|pod| pod.metadata.name.as_deref()) {
             Some(name) => self.cluster.log(name).await,
@@ -383,10 +427,19 @@ impl KubernetesDriver {
         };
         let completed = completed.await;
         if completed.is_err()
-            && let Err(failure) = cluster.delete_job(&wanted.name).await
+            && let Err(failure) = cluster.delete_job(wanted.job, Propagation::Foreground).await
         {
             tracing::warn!("a Job that cannot be completed is left, until the next sweep: {failure}");
         }
         completed
     }
+}
+
+fn stuck(job: JobId) -> Failure {
+    let detail = format!(
+        "the cluster has not deleted the pod of job {job} for {} s",
+        PATIENCE.as_secs()
+    );
+    Failure::new(Code::SandboxStuck, detail)
+        .hint("its node does not answer, or a finalizer holds the Job: `kubectl describe` shows it")
 }

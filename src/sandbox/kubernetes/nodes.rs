@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Node, Taint, Toleration},
+    api::core::v1::{Node, NodeCondition, Taint, Toleration},
     apimachinery::pkg::api::resource::Quantity,
 };
 use kiln_records::{Code, Failure, arch::Arch};
@@ -32,9 +32,29 @@ fn arch_of(node: &Node) -> Option<Arch> {
 }
 
 fn is_ready(node: &Node) -> bool {
+    ready(node).is_some_and(|condition| condition.status == "True")
+}
+
+fn ready(node: &Node) -> Option<&NodeCondition> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    conditions.find(|condition| condition.type_ == "Ready")
+}
+
+/// Why nothing more will be heard of what runs on the node of this name, if so: the cluster does not hear it, or does not
+/// have it any more.
+pub(super) fn why_lost(nodes: &[Node], name: &str) -> Option<Failure> {
+    let lost = |why: String| {
+        let detail = format!("the pod's node went away: {why}");
+        Some(Failure::new(Code::NodeLost, detail).hint(format!("`kubectl describe node {name}` shows more")))
+    };
+    let Some(node) = nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name)) else {
+        return lost(format!("the cluster has no node {name}"));
+    };
+    // A node that says itself that it is not ready answers.
+    let unheard = ready(node).filter(|condition| condition.status == "Unknown")?;
+    let message = unheard.message.as_deref().unwrap_or("it does not answer");
+    lost(format!("{name}: {message}"))
 }
 
 fn takes(node: &Node, settings: &PodSettings) -> bool {

@@ -58,11 +58,6 @@ impl Watched {
     pub(super) fn jobs(&self) -> Vec<Arc<Job>> {
         self.jobs.store.state()
     }
-
-    /// Whether the watches still have anything of a sandbox.
-    pub(super) fn remembers(&self, job: JobId) -> bool {
-        !self.jobs.of(job).is_empty() || !self.pods.of(job).is_empty()
-    }
 }
 
 /// One watch.
