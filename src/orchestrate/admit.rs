@@ -131,7 +131,7 @@ impl Room {
                 "memory",
                 needs.memory,
                 limits.memory,
-                "all that this host has for jobs",
+                "all that its place has for jobs",
             ));
         }
         if needs.disk > limits.disk {
@@ -139,12 +139,12 @@ impl Room {
                 "disk",
                 needs.disk,
                 limits.disk,
-                "all that this host's file system has",
+                "all that its place has",
             ));
         }
         if self.jobs == 0 {
             return Verdict::Wait(WaitsFor::Slots.because(format!(
-                "{} {} running, which is as many as this host runs at once",
+                "{} {} running, which is as many as its place runs at once",
                 limits.jobs,
                 if limits.jobs == 1 { "job is" } else { "jobs are" }
             )));
@@ -158,7 +158,7 @@ impl Room {
             return Verdict::Wait(WaitsFor::Disk.because(why));
         }
         if !self.inodes {
-            let why = "too few inodes are free on this host's file system";
+            let why = "too few inodes are free at its place";
             return Verdict::Wait(WaitsFor::Inodes.because(why));
         }
         Verdict::Go
@@ -311,7 +311,7 @@ mod tests {
             verdicts,
             [
                 Verdict::Go,
-                Verdict::Never("needs 64.0 GiB of memory; 16.0 GiB is all that this host has for jobs".into()),
+                Verdict::Never("needs 64.0 GiB of memory; 16.0 GiB is all that its place has for jobs".into()),
                 Verdict::Wait(WaitsFor::Memory.because("needs 4.0 GiB of memory; 3.0 GiB is free now")),
                 Verdict::Wait(WaitsFor::Turn.because(format!("its turn is after job {}", ids[2]))),
                 Verdict::Wait(WaitsFor::Turn.because("its turn is after 2 other jobs")),

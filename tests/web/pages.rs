@@ -475,7 +475,7 @@ async fn a_stuck_queue_says_why() {
     let browser = Browser::open().await;
     browser.goto(&format!("{}/ui", server.url)).await;
     browser
-        .until("document.body.innerText.includes('1 job is running, which is as many as this host runs at once')")
+        .until("document.body.innerText.includes('1 job is running, which is as many as its place runs at once')")
         .await;
     let text = browser.text().await;
     for expected in [
