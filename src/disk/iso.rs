@@ -15,7 +15,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Parts, Problem, ROOT, copy_and_digest, esp, grub, parameters, run};
+use super::{Parts, Problem, ROOT, digest_file, esp, grub, parameters, run};
 
 /// The directory of the root file system, where live images have it.
 const ROOT_DIR: &str = "/LiveOS";
@@ -86,9 +86,8 @@ fn volume(parts: &Parts) -> std::io::Result<String> {
     digest.update(parts.arch.name());
     digest.update(&parts.parameters);
     for path in [&parts.kernel, &parts.initrd, &parts.root] {
-        let file = fs_err::File::open(path)?;
-        digest.update(file.metadata()?.len().to_le_bytes());
-        copy_and_digest(file, &mut std::io::sink(), &mut digest)?;
+        digest.update(fs_err::metadata(path)?.len().to_le_bytes());
+        digest_file(path, &mut digest)?;
     }
     let digest = hex::encode_upper(digest.finalize());
     // Names of volumes have at most 32 capital letters, digits and underscores.

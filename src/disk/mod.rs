@@ -14,7 +14,7 @@
 //! mount and no root are needed. An ISO image has the same files in a file system for CDs.
 
 use std::{
-    io::{Read, Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -185,18 +185,28 @@ fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
     let layout = Layout::of(boot_files, size(&parts.root)?)?;
     disk.set_len(layout.disk)?;
 
-    // The ids of disk and partitions follow from all that is in them.
-    let mut digest = Sha256::new();
-    digest.update(parts.arch.name());
-    digest.update(&parts.parameters);
-    digest.update(&loader.program);
-    for path in [&parts.kernel, &parts.initrd] {
-        copy_and_digest(fs_err::File::open(path)?, &mut std::io::sink(), &mut digest)?;
-    }
+    // The ids of disk and partitions follow from all that is in them. The root is read a second time for that while it is
+    // written: a digest takes longer than either.
+    let digested = || -> std::io::Result<[u8; 32]> {
+        let mut digest = Sha256::new();
+        digest.update(parts.arch.name());
+        digest.update(&parts.parameters);
+        digest.update(&loader.program);
+        for path in [&parts.kernel, &parts.initrd, &parts.root] {
+            digest_file(path, &mut digest)?;
+        }
+        Ok(digest.finalize().into())
+    };
     disk.seek(SeekFrom::Start(layout.root.0))?;
-    let most = Read::take(fs_err::File::open(&parts.root)?, layout.root.1);
-    copy_and_digest(most, disk, &mut digest)?;
-    let seed: [u8; 32] = digest.finalize().into();
+    let root = fs_err::File::open(&parts.root)?;
+    let (copied, seed) = std::thread::scope(|scope| {
+        let digested = scope.spawn(digested);
+        // The kernel copies from file to file.
+        let copied = std::io::copy(&mut Read::take(root.file(), layout.root.1), disk);
+        (copied, digested.join())
+    });
+    copied?;
+    let seed = seed.map_err(|_| std::io::Error::other("the digest of its parts was broken off"))??;
     let ids = table::Ids::from(seed);
 
     let config = grub::config(
@@ -223,15 +233,14 @@ fn parameters(own: &str, device: &str, dir: &str) -> String {
     format!("{own} {live}").trim().to_owned()
 }
 
-fn copy_and_digest(mut from: impl Read, to: &mut impl Write, digest: &mut Sha256) -> std::io::Result<()> {
+/// Adds a file's content to a digest.
+fn digest_file(path: &Path, digest: &mut Sha256) -> std::io::Result<()> {
+    let mut file = fs_err::File::open(path)?;
     let mut buffer = vec![0; 1 << 20];
     loop {
-        match from.read(&mut buffer)? {
+        match file.read(&mut buffer)? {
             0 => return Ok(()),
-            count => {
-                digest.update(&buffer[..count]);
-                to.write_all(&buffer[..count])?;
-            }
+            count => digest.update(&buffer[..count]),
         }
     }
 }
