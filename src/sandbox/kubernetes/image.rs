@@ -76,7 +76,7 @@ impl<'a> Image<'a> {
         }
         Ok(Self {
             toolbox,
-            ids: (kernel == Kernel::Shared).then_some(IDS),
+            ids: ids(kernel),
             programs,
         })
     }
@@ -84,13 +84,9 @@ impl<'a> Image<'a> {
     /// Its tag: a digest of the toolbox's description and the programs, and the first id of the toolbox's files. A server
     /// needs no toolbox to know it.
     pub fn tag(&self) -> String {
-        let mut digest = Sha256::new();
-        digest.update(format!("{FORM}\n{}\n", self.toolbox.name));
-        for (name, bytes, _) in &self.programs {
-            digest.update(format!("{name} {}\n", hex::encode(Sha256::digest(bytes))));
-        }
-        let owner = self.ids.map_or(0, |ids| ids.uid_base);
-        format!("{}-{owner}", &hex::encode(digest.finalize())[..32])
+        let programs = self.programs.iter();
+        let programs = programs.map(|(name, bytes, _)| (name.as_str(), hex::encode(Sha256::digest(bytes))));
+        tag(self.toolbox, programs, self.ids)
     }
 
     /// Its name in this repository.
@@ -198,22 +194,28 @@ impl Tags {
         agent: &Path,
         kernel: Kernel,
     ) -> Result<String, Failure> {
-        let mut files = vec![entrance.to_owned(), agent.to_owned()];
-        files.extend(companions(agent).map(|(_, path)| path));
-        let known = |path: PathBuf| -> Result<_, Failure> {
-            let found = fs_err::metadata(&path).map_err(|error| Failure::io("cannot pack the agent", &error))?;
+        let failed = |error: std::io::Error| Failure::io("cannot pack the agent", &error);
+        let mut programs = vec![(ENTRANCE, entrance.to_owned()), (AGENT, agent.to_owned())];
+        programs.extend(companions(agent));
+        let known = |(_, path): &(&str, PathBuf)| -> Result<_, Failure> {
+            let found = fs_err::metadata(path).map_err(failed)?;
             let nanoseconds = found
                 .ctime()
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(found.ctime_nsec());
-            Ok((path, [found.dev(), found.ino(), found.size()], nanoseconds))
+            Ok((path.clone(), [found.dev(), found.ino(), found.size()], nanoseconds))
         };
-        let files: Result<Vec<_>, Failure> = files.into_iter().map(known).collect();
+        let files: Result<Vec<_>, Failure> = programs.iter().map(known).collect();
         let key = (toolbox.name.clone(), kernel, files?);
         if let Some((_, tag)) = self.tags().iter().find(|(known, _)| *known == key) {
             return Ok(tag.clone());
         }
-        let tag = Image::of(toolbox, entrance, agent, kernel)?.tag();
+        // Piece by piece: a server keeps the memory that it once had.
+        let digests: std::io::Result<Vec<_>> = programs
+            .iter()
+            .map(|(name, path)| Ok((*name, digest_of(path)?)))
+            .collect();
+        let tag = tag(toolbox, digests.map_err(failed)?.into_iter(), ids(kernel));
         let mut tags = self.tags();
         tags.truncate(TAGS - 1);
         tags.insert(0, (key, tag.clone()));
@@ -224,6 +226,34 @@ impl Tags {
         // Each change leaves a list of true answers.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The ids of a sandbox with this kernel: a machine has all of its own.
+fn ids(kernel: Kernel) -> Option<IdMap> {
+    (kernel == Kernel::Shared).then_some(IDS)
+}
+
+/// The digest of a file, in hexadecimal.
+fn digest_of(path: &Path) -> std::io::Result<String> {
+    let mut file = fs_err::File::open(path)?;
+    let (mut digest, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex::encode(digest.finalize())),
+            count => digest.update(&buffer[..count]),
+        }
+    }
+}
+
+/// The tag of an image with these programs, each with its digest.
+fn tag<'a>(toolbox: &Toolbox, programs: impl Iterator<Item = (&'a str, String)>, ids: Option<IdMap>) -> String {
+    let mut digest = Sha256::new();
+    digest.update(format!("{FORM}\n{}\n", toolbox.name));
+    for (name, program) in programs {
+        digest.update(format!("{name} {program}\n"));
+    }
+    let owner = ids.map_or(0, |ids| ids.uid_base);
+    format!("{}-{owner}", &hex::encode(digest.finalize())[..32])
 }
 
 /// Writes `manifest.json`, the configuration and the two layers. The size of the tree is known at its end only: its header
