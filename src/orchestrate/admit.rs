@@ -135,12 +135,7 @@ impl Room {
             ));
         }
         if needs.disk > limits.disk {
-            return Verdict::Never(lacks(
-                "disk",
-                needs.disk,
-                limits.disk,
-                "all that its place has",
-            ));
+            return Verdict::Never(lacks("disk", needs.disk, limits.disk, "all that its place has"));
         }
         if self.jobs == 0 {
             return Verdict::Wait(WaitsFor::Slots.because(format!(
