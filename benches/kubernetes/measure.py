@@ -58,8 +58,7 @@ def first_event():
 def bare_job(number):
     """Seconds from the request for a bare Job to the first word of its container."""
     jobs, name = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", f"bare-{number}"
-    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False,
-            "nodeSelector": {"kubernetes.io/hostname": said["KILN_RIG_NODE"]},
+    spec = {"restartPolicy": "Never", "nodeSelector": {"kubernetes.io/hostname": said["KILN_RIG_NODE"]},
             "containers": [{"name": "sandbox", "image": said["KILN_RIG_IMAGE"], "imagePullPolicy": "Never",
                             "command": ["/bin/cut", "-d", " ", "-f", "1", "/proc/uptime"]}]}
     begun = time.clock_gettime(time.CLOCK_BOOTTIME)
