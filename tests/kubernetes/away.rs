@@ -41,16 +41,16 @@ async fn a_cluster_whose_api_is_away_for_two_minutes_costs_no_job() {
     let server = site.server_with(&[("KILN__KUBERNETES__KUBECONFIG", kubeconfig.to_str().unwrap())]);
     server.make_key();
     let repository = Repository::native_at(site.cluster.address());
-    let short = server.recipe(&Recipe::with_script("sleep 30"), &repository, &[]);
-    let long = server.recipe(&Recipe::with_script("sleep 1000"), &repository, &[]);
-    let (ends, is_cancelled) = (server.build(&short, &[]), server.build(&long, &[]));
+    let brief = server.recipe(&Recipe::with_script("sleep 30"), &repository, &[]);
+    let endless = server.recipe(&Recipe::with_script("sleep 1000"), &repository, &[]);
+    let (ends, is_cancelled) = (server.build(&brief, &[]), server.build(&endless, &[]));
     for job in [&ends, &is_cancelled] {
         until(&server, job, |status| status["step"] == "build");
     }
 
     let begun = Instant::now();
     gate.set(Way::Silent);
-    let comes_late = server.build(&short, &[]);
+    let comes_late = server.build(&brief, &[]);
     server.run(&["jobs", "cancel", &is_cancelled]).ok();
     assert_eq!(server.status(&is_cancelled)["error"]["code"], "cancelled");
     // Users are told, and the job whose agent is heard goes on to its end.
@@ -86,11 +86,11 @@ async fn a_node_that_is_lost_costs_a_job_one_try() {
     let server = site.server_with(&[("KILN__WATCH__INTERRUPTIONS", "2"), ("KILN__WATCH__RETRY_PAUSE", "1s")]);
     server.make_key();
     let repository = Repository::native_at(cluster.address());
-    let short = server.recipe(&Recipe::with_script("sleep 10"), &repository, &[]);
-    let long = server.recipe(&Recipe::with_script("sleep 1000"), &repository, &[]);
+    let brief = server.recipe(&Recipe::with_script("sleep 10"), &repository, &[]);
+    let endless = server.recipe(&Recipe::with_script("sleep 1000"), &repository, &[]);
 
     // A node that the cluster does not hear may go on with its work, and does.
-    let job = server.build(&short, &[]);
+    let job = server.build(&brief, &[]);
     until(&server, &job, |status| status["step"] == "build");
     let kubelet = cluster.process("kubelet");
     kill(kubelet, Signal::SIGSTOP).unwrap();
@@ -115,7 +115,7 @@ async fn a_node_that_is_lost_costs_a_job_one_try() {
         "only its node could have ended the pod: {}",
         of_job(&job)
     );
-    let next = server.build(&long, &[]);
+    let next = server.build(&endless, &[]);
     until(&server, &next, |status| {
         status["reason"]
             .as_str()

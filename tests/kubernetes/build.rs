@@ -184,7 +184,7 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
     let node = site.cluster.kubectl(&[
         "get",
         "node",
-        &site.cluster.said("KILN_RIG_NODE"),
+        site.cluster.said("KILN_RIG_NODE"),
         "--output",
         "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}",
     ]);
