@@ -10,8 +10,10 @@ use kiln_records::JobId;
 /// The most jobs of one place after which is cleared away at the same time: a place that hangs takes no more tasks.
 const AT_ONCE: usize = 32;
 
-/// The pause after a failure. A job that cannot be cleared away takes no room from the others meanwhile.
-const PAUSE: Duration = Duration::from_secs(30);
+/// The pause after a failure, and the longest one: it doubles each time. A job that cannot be cleared away takes no room from
+/// the others meanwhile.
+const PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// When to try again after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +29,8 @@ pub(super) enum Tried {
 pub(super) struct Clearing {
     /// With their places.
     under_way: HashMap<JobId, String>,
-    failed: HashMap<JobId, Instant>,
+    /// When it was tried last, and how often.
+    failed: HashMap<JobId, (Instant, u32)>,
     /// Whether a job was put off, because there were enough at its place.
     has_more: bool,
 }
@@ -35,8 +38,10 @@ pub(super) struct Clearing {
 impl Clearing {
     /// Whether to begin with a job, which is then under way.
     pub(super) fn begin(&mut self, job: JobId, place: &str, again: Tried) -> bool {
-        self.failed.retain(|_, at| at.elapsed() < PAUSE);
-        if self.under_way.contains_key(&job) || (again == Tried::AfterAPause && self.failed.contains_key(&job)) {
+        let rests = |(at, times): &(Instant, u32)| at.elapsed() < pause_after(*times);
+        if self.under_way.contains_key(&job)
+            || (again == Tried::AfterAPause && self.failed.get(&job).is_some_and(rests))
+        {
             return false;
         }
         if self.under_way.values().filter(|at| *at == place).count() >= AT_ONCE {
@@ -50,11 +55,17 @@ impl Clearing {
     /// Notes the end. Returns whether there is room now for a job that was put off.
     pub(super) fn end(&mut self, job: JobId, is_done: bool) -> bool {
         self.under_way.remove(&job);
+        let times = self.failed.remove(&job).map_or(0, |(_, times)| times);
         if !is_done {
-            self.failed.insert(job, Instant::now());
+            self.failed.insert(job, (Instant::now(), times.saturating_add(1)));
         }
         std::mem::take(&mut self.has_more)
     }
+}
+
+fn pause_after(times: u32) -> Duration {
+    let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
+    PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]
@@ -79,5 +90,12 @@ mod tests {
         assert!(clearing.begin(JobId::new(), "another", Tried::AfterAPause));
         assert!(clearing.end(jobs[1], true), "one was put off");
         assert!(clearing.begin(jobs[0], "one", Tried::AtOnce));
+        assert!(!clearing.end(jobs[0], true) && clearing.failed.is_empty());
+    }
+
+    #[test]
+    fn pauses_grow_and_have_an_end() {
+        assert_eq!([1, 2, 3].map(pause_after), [10, 20, 30].map(Duration::from_secs));
+        assert_eq!(pause_after(u32::MAX), LONGEST_PAUSE);
     }
 }
