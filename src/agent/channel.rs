@@ -15,7 +15,8 @@ use kiln_records::{
     Account, Code, Failure, Verdict,
     protocol::{
         AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
-        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, shell, words,
+        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, ToolboxName, ToolboxSource,
+        shell, words,
     },
 };
 use reqwest::{Client, Method, StatusCode, Upgraded, header};
@@ -150,6 +151,12 @@ impl Channel {
             urls.extend(found.urls);
         }
         Ok(urls)
+    }
+
+    /// Asks where the toolbox is.
+    pub async fn find_toolbox(&self, name: &ToolboxName) -> Result<ToolboxSource, Failure> {
+        let route = format!("/toolboxes/{}/{}", name.toolbox, name.tag);
+        self.ask(Method::GET, &route, None::<&()>, ANSWER).await
     }
 
     /// Reports how programs of the root were run, and why.

@@ -18,7 +18,9 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kiln_records::{
     Account, Code, Failure, JobId,
-    protocol::{Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, shell},
+    protocol::{
+        Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, ToolboxName, shell,
+    },
 };
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
@@ -54,6 +56,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/uploads/{upload}/parts", post(get_part_urls))
         .route("/uploads/{upload}/complete", post(complete_upload))
         .route("/packages", post(find_packages))
+        .route("/toolboxes/{toolbox}/{tag}", get(find_toolbox))
         .route("/programs", post(keep_account))
         .route("/shell", get(open_line))
         .route("/proxy", get(open_proxy))
@@ -135,6 +138,16 @@ async fn find_packages(State(calls): Calls, agent: Agent, Body(packages): Body<P
     agent.call(&*calls, Call::FindPackages(packages)).await
 }
 
+async fn find_toolbox(
+    State(calls): Calls,
+    agent: Agent,
+    Path((_, toolbox, tag)): Path<(JobId, String, String)>,
+) -> Response {
+    agent
+        .call(&*calls, Call::FindToolbox(ToolboxName { toolbox, tag }))
+        .await
+}
+
 async fn keep_account(State(calls): Calls, agent: Agent, Body(account): Body<Account>) -> Response {
     agent.call(&*calls, Call::KeepAccount(account)).await
 }
@@ -205,6 +218,7 @@ impl Agent {
             Ok(Answer::Upload(upload)) => Json(upload).into_response(),
             Ok(Answer::PartUrls(urls)) => Json(urls).into_response(),
             Ok(Answer::Packages(urls)) => Json(urls).into_response(),
+            Ok(Answer::Toolbox(source)) => Json(source).into_response(),
             Ok(Answer::Line) => {
                 let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, shell::UPGRADE)];
                 (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()

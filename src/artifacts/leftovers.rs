@@ -2,7 +2,7 @@
 //!
 //! Others may use the same buckets. Only keys that are laid out as Kiln lays them out are looked at.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use kiln_records::{Failure, ImageId};
@@ -104,15 +104,22 @@ impl ArtifactStore {
             || (bucket == self.recipes_bucket() && RECIPES.iter().any(|prefix| key.starts_with(prefix)))
     }
 
-    /// The objects of stored toolboxes whose names are not among these.
+    /// The objects of stored toolboxes whose names are not among these; and those of toolboxes for pods that another agent's
+    /// came after, or that were never stored whole.
     ///
     /// # Errors
     ///
     /// S3 fails.
     pub async fn toolboxes_except(&self, names: &HashSet<String>) -> Result<Vec<ObjectInfo>, Failure> {
-        let mut objects = self.list(self.recipes_bucket(), "toolboxes/").await?;
-        objects.retain(|object| object.key.split('/').nth(1).is_some_and(|name| !names.contains(name)));
-        Ok(objects)
+        let objects = self.list(self.recipes_bucket(), "toolboxes/").await?;
+        let newest = newest_of_pods(&objects);
+        let is_left = |key: &str| {
+            let Some(name) = key.split('/').nth(1) else {
+                return false;
+            };
+            !names.contains(name) || of_pods(key).is_some_and(|tag| newest.get(&(name, kind_of(tag))) != Some(&tag))
+        };
+        Ok(objects.iter().filter(|object| is_left(&object.key)).cloned().collect())
     }
 
     /// The compressed logs of jobs, and what lies beside them.
@@ -122,5 +129,56 @@ impl ArtifactStore {
     /// S3 fails.
     pub async fn job_logs(&self) -> Result<Vec<ObjectInfo>, Failure> {
         self.list(self.recipes_bucket(), "logs/").await
+    }
+}
+
+/// The tag of a toolbox for pods that an object belongs to.
+fn of_pods(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once("/pods/")?;
+    let tag = rest.split('/').next()?;
+    Some(tag.strip_suffix(".json").unwrap_or(tag))
+}
+
+/// The end of a tag, which tells toolboxes for virtual machines from others.
+fn kind_of(tag: &str) -> &str {
+    tag.rsplit('-').next().unwrap_or_default()
+}
+
+/// The tags of the toolboxes for pods that were stored last, by name and kind.
+fn newest_of_pods(objects: &[ObjectInfo]) -> HashMap<(&str, &str), &str> {
+    let mut stored: Vec<_> = objects
+        .iter()
+        .filter(|object| object.key.strip_suffix(".json").is_some())
+        .filter_map(|object| Some((object.modified, object.key.split('/').nth(1)?, of_pods(&object.key)?)))
+        .collect();
+    stored.sort_unstable();
+    let newest = |(_, name, tag)| ((name, kind_of(tag)), tag);
+    stored.into_iter().map(newest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_toolboxes_of_pods_that_were_stored_last_stay() {
+        let object = |key: &str, second: i64| ObjectInfo {
+            key: key.to_owned(),
+            size: 1,
+            etag: String::new(),
+            modified: Timestamp::from_second(second).unwrap(),
+        };
+        let objects = [
+            object("toolboxes/one/current.json", 9),
+            object("toolboxes/one/pods/old-1.json", 1),
+            object("toolboxes/one/pods/new-1.json", 2),
+            object("toolboxes/one/pods/vm-0.json", 1),
+            object("toolboxes/one/pods/half-1/sha.tar.gz", 3),
+        ];
+        let newest = newest_of_pods(&objects);
+        let expected = [(("one", "1"), "new-1"), (("one", "0"), "vm-0")];
+        assert_eq!(newest, HashMap::from(expected));
+        assert_eq!(of_pods("toolboxes/one/pods/half-1/sha.tar.gz"), Some("half-1"));
+        assert_eq!(of_pods("toolboxes/one/current.json"), None);
     }
 }

@@ -51,10 +51,10 @@ pub(super) enum ToolboxCommand {
         #[arg(value_name = "OUT")]
         out: PathBuf,
     },
-    /// Push the toolbox as an image for pods of a Kubernetes cluster to the registry of `image` in the section `kubernetes`, and
-    /// print the image's name.
+    /// Push the toolbox for pods of a Kubernetes cluster to the registry of `image` in the section `kubernetes` or, where
+    /// `base_image` is set, to S3; and print its name there.
     ///
-    /// Jobs of this version use exactly this name. An image that is there already is not made again. The login is that of
+    /// Jobs of this version use exactly this name. What is there already is not made again. The login to a registry is that of
     /// `kiln registry login` or of Docker's configuration.
     Push {
         /// The architecture of the nodes [default: this host's].
@@ -64,6 +64,10 @@ pub(super) enum ToolboxCommand {
         /// For pods in virtual machines (`vm_runtime` of the section `kubernetes`), whose files belong to root of the machine.
         #[arg(long)]
         vm: bool,
+
+        /// Push it though it is there already, in case that it was damaged.
+        #[arg(long)]
+        again: bool,
 
         #[command(flatten)]
         registry: RegistryOptions,
@@ -111,16 +115,34 @@ impl ToolboxCommand {
                 let toolbox = site::toolboxes(config)?.find(arch);
                 show(&toolbox.ok_or_else(|| not_built(arch))?, printer);
             }
-            ToolboxCommand::Push { arch, vm, registry } => {
+            ToolboxCommand::Push {
+                arch,
+                vm,
+                again,
+                registry,
+            } => {
                 // Before a toolbox is built, which takes minutes.
-                if config.kubernetes.image.is_none() {
+                let to_s3 = config.kubernetes.base_image.is_some();
+                if config.kubernetes.image.is_none() && !to_s3 {
                     return Err(
                         Failure::new(Code::Usage, "no repository is configured to which the image could go")
                             .hint("set `image` in [kubernetes], for example to registry.example.org/kiln-toolbox"),
                     );
                 }
+                if to_s3 && config.s3.is_none() {
+                    return Err(Failure::new(
+                        Code::Usage,
+                        "no S3 is configured to which the toolbox could go, and pods of a \
+                                     cluster do not reach the embedded one",
+                    )
+                    .hint("set `endpoint` and the keys in [s3], as for the servers"));
+                }
                 let toolbox = ensure(config, printer, arch.unwrap_or(Arch::host()), None).await?;
-                push(config, printer, &toolbox, kernel(vm), &registry).await?;
+                if to_s3 {
+                    push_to_s3(config, printer, &toolbox, kernel(vm), again).await?;
+                } else {
+                    push(config, printer, &toolbox, kernel(vm), again, &registry).await?;
+                }
             }
             ToolboxCommand::Image { arch, vm, out } => {
                 let toolbox = ensure(config, printer, arch.unwrap_or(Arch::host()), None).await?;
@@ -175,6 +197,7 @@ async fn push(
     printer: &Printer,
     toolbox: &Toolbox,
     kernel: Kernel,
+    again: bool,
     registry: &RegistryOptions,
 ) -> Result<(), Failure> {
     let interrupted = super::signals::cancel_on_signal()?;
@@ -183,7 +206,8 @@ async fn push(
     let access = registry.access();
     let to: Location = name.parse()?;
     let place = open(&to, &access, true).await?;
-    if let Some(tag) = to.which()
+    if !again
+        && let Some(tag) = to.which()
         && place.head(tag).await?.is_some()
     {
         printer.note("the registry has this image already");
@@ -191,10 +215,7 @@ async fn push(
         return Ok(());
     }
     printer.note("packing the toolbox");
-    let dir = tempfile::Builder::new()
-        .prefix("image-")
-        .tempdir_in(&config.data_dir)
-        .map_err(|error| Failure::io("cannot make a directory for the image", &error))?;
+    let dir = image_dir(config)?;
     let pushing = async {
         image.write_layout(&site::namespace_driver(config)?, dir.path()).await?;
         let from = Location::Layout {
@@ -212,6 +233,48 @@ async fn push(
     };
     printer.result(name);
     Ok(())
+}
+
+/// Stores a toolbox in S3, from where pods fetch it, unless it is there.
+async fn push_to_s3(
+    config: &Config,
+    printer: &Printer,
+    toolbox: &Toolbox,
+    kernel: Kernel,
+    again: bool,
+) -> Result<(), Failure> {
+    let interrupted = super::signals::cancel_on_signal()?;
+    let (image, _) = site::image_of(config, toolbox, kernel)?;
+    let name = image.toolbox_name();
+    let (store, _embedded) = site::artifact_store(config).await?;
+    let (address, is_there) = store.find_layers(&name).await?;
+    if is_there && !again {
+        printer.note("S3 has this toolbox already");
+        printer.result(address);
+        return Ok(());
+    }
+    printer.note("packing the toolbox");
+    let dir = image_dir(config)?;
+    let pushing = async {
+        let layers = image.write_layers(&site::namespace_driver(config)?, dir.path()).await?;
+        store.put_layers(&name, &layers).await
+    };
+    tokio::select! {
+        pushed = pushing => pushed?,
+        () = interrupted.cancelled() => {
+            return Err(Failure::new(Code::Interrupted, "pushing was interrupted; pods find no toolbox"));
+        }
+    };
+    printer.result(address);
+    Ok(())
+}
+
+/// A directory for an image, until it is pushed.
+fn image_dir(config: &Config) -> Result<tempfile::TempDir, Failure> {
+    tempfile::Builder::new()
+        .prefix("image-")
+        .tempdir_in(&config.data_dir)
+        .map_err(|error| Failure::io("cannot make a directory for the image", &error))
 }
 
 fn not_built(arch: Arch) -> Failure {

@@ -441,17 +441,32 @@ impl Config {
         if !cluster.enabled {
             return;
         }
+        if let Some(base) = &cluster.base_image {
+            let what = if cluster.image.is_some() {
+                "pods have one image, and `image` names another one"
+            } else if base.is_empty() || base.contains(char::is_whitespace) {
+                "it is not the name of an image"
+            } else {
+                ""
+            };
+            if !what.is_empty() {
+                let problem = self.problem("kubernetes", "base_image", what);
+                problems.push(problem.hint("for example: registry.example.org/kiln:0.1.0, without `image`"));
+            }
+        }
         let image = cluster.image.as_deref().unwrap_or_default();
         let name = image.rsplit('/').next().unwrap_or_default();
-        if name.is_empty() || name.contains([':', '@']) {
+        if cluster.base_image.is_none() && (name.is_empty() || name.contains([':', '@'])) {
             let what = if image.is_empty() {
                 "jobs in the cluster need an image"
             } else {
                 "it is not a repository without a tag"
             };
             let problem = self.problem("kubernetes", "image", what);
-            problems
-                .push(problem.hint("for example: registry.example.org/kiln-toolbox; see `kiln toolbox image --help`"));
+            problems.push(problem.hint(
+                "for example: registry.example.org/kiln-toolbox; see `kiln toolbox push --help`, and `base_image` for sites \
+                 whose registry takes none",
+            ));
         }
         if let Some(path) = &cluster.kubeconfig {
             self.check_readable("kubernetes", "kubeconfig", path, problems);

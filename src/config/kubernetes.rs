@@ -23,6 +23,10 @@ settings! {
         /// The repository of the toolbox's images, without a tag. `kiln toolbox push` puts there what belongs there; the tag
         /// is derived from the content.
         image: Option<String> = None, like "\"registry.example.org/kiln-toolbox\"";
+        /// An image with the agent of this version as `/usr/bin/kiln-agent`, such as that of the server, with its tag. Pods start
+        /// from it, and fetch the toolbox from S3, where `kiln toolbox push` puts it. In place of `image`, for sites whose
+        /// registry takes no images of the toolbox.
+        base_image: Option<String> = None, like "\"registry.example.org/kiln:0.1.0\"";
         /// When nodes fetch the image: `IfNotPresent`, `Always` or `Never`.
         image_pull_policy: PullPolicy = PullPolicy::IfNotPresent;
         /// The names of secrets with the registry's credentials.

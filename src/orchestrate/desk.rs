@@ -18,8 +18,8 @@ use kiln_records::{
     protocol::{
         Answer, Call, ChangeSource, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription, JobQuery,
         NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageFile, PackageUrl, PackageUrls, Packages, PartUrls,
-        RecipeSource, RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream, What,
-        Work,
+        RecipeSource, RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream,
+        ToolboxSource, What, Work,
     },
     run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
 };
@@ -61,7 +61,10 @@ impl AgentCalls for Orchestrator {
 
     async fn answer(&self, job: JobId, token: &str, call: Call) -> Result<Answer, Refusal> {
         let stored = self.admitted(job, token).await?;
-        self.heard(&stored);
+        // The toolbox is asked for before there is an agent that could be heard, or fall silent.
+        if !matches!(call, Call::FindToolbox(_)) {
+            self.heard(&stored);
+        }
         match call {
             Call::GetJob(JobQuery { protocol: PROTOCOL }) => {
                 let description = self.describe(&stored).await?;
@@ -96,6 +99,10 @@ impl AgentCalls for Orchestrator {
             }
             Call::CompleteUpload { upload, sent } => self.complete_upload(&stored, upload, &sent).await,
             Call::FindPackages(Packages { packages }) => self.find_packages(&stored, packages).await,
+            Call::FindToolbox(name) => Ok(Answer::Toolbox(ToolboxSource {
+                layers: self.artifacts.layers(&name, URL_VALID).await?,
+                ca_bundle: host::ca_bundle(),
+            })),
             Call::KeepAccount(account) => {
                 allowance::check_account(&account)?;
                 let attempt = stored.run.attempt;

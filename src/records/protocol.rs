@@ -9,6 +9,7 @@
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/parts     GetPartUrls      PartUrls
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/complete  CompleteUpload   204
 //!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
+//!  GET  /agent/v1/jobs/{job}/toolboxes/{toolbox}/{tag}  FindToolbox      ToolboxSource
 //!  POST /agent/v1/jobs/{job}/programs                   KeepAccount      204
 //!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
 //!  GET  /agent/v1/jobs/{job}/proxy                      OpenProxy        101, then HTTP as a proxy speaks it
@@ -27,7 +28,8 @@ use super::JobId;
 
 pub use call::{
     Answer, Call, EventBatch, EventsKept, JobQuery, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile,
-    PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart,
+    PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart, ToolboxName,
+    ToolboxSource,
 };
 pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{

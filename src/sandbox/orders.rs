@@ -60,6 +60,7 @@ pub(super) fn order(
         disk: disk.map(|disk| (disk.bytes, disk.inodes)),
         programs: Path::new(VOLUME).join(PROGRAMS),
         filters_calls: false,
+        toolbox: None,
         hosts: Vec::new(),
     }
 }

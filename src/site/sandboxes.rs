@@ -15,7 +15,7 @@ use crate::{
     sandbox::{
         agents::Agents,
         docker::{DockerDriver, DockerSettings, EngineAddress},
-        kubernetes::{Cluster, Image, KubernetesSettings, PodSettings, ServiceKind, ShellService},
+        kubernetes::{Cluster, Image, KubernetesSettings, PodImage, PodSettings, ServiceKind, ShellService},
         namespace::NamespaceDriver,
         toolbox::Toolbox,
         toolboxes::Toolboxes,
@@ -135,7 +135,10 @@ pub fn cluster(config: &Config, installation: &str) -> Result<Option<Cluster>, F
             endpoint: settings.shell_endpoint,
         }),
         pods: PodSettings {
-            image: settings.image.unwrap_or_default(),
+            image: match settings.base_image {
+                Some(image) => PodImage::Base(image),
+                None => PodImage::WithToolbox(settings.image.unwrap_or_default()),
+            },
             pull_policy: settings.image_pull_policy.name().to_owned(),
             pull_secrets: settings.image_pull_secrets,
             vm_runtime: settings.vm_runtime,

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use kiln::sandbox::{
     Capacity, Driver, DriverKind, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
     agents::Agents,
-    kubernetes::{Cluster, Image, KubernetesDriver, KubernetesSettings, PodSettings},
+    kubernetes::{Cluster, Image, KubernetesDriver, KubernetesSettings, PodImage, PodSettings},
     namespace::NamespaceDriver,
     toolbox::{Facts, Toolbox},
 };
@@ -117,7 +117,7 @@ fn settings(kiln: &Kiln) -> KubernetesSettings {
         start: Duration::from_mins(2),
         shells: None,
         pods: PodSettings {
-            image: REPOSITORY.to_owned(),
+            image: PodImage::WithToolbox(REPOSITORY.to_owned()),
             pull_policy: "Never".to_owned(),
             vm_runtime: Some(cluster::shared().said("KILN_RIG_MACHINE").to_owned()),
             // The node has few, and the tests run at the same time.

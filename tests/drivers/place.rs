@@ -202,7 +202,10 @@ impl<K: Kind> Place<K> {
     pub async fn run(&self, spec: &SandboxSpec) -> Evidence {
         self.driver().start(spec).await.unwrap();
         let evidence = self.end_of(spec.job).await;
-        let is_lost = evidence.failure.as_ref().is_some_and(|failure| failure.code == Code::VmLost);
+        let is_lost = evidence
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.code == Code::VmLost);
         let crashed = evidence.last_words.iter().any(|line| line.contains("---[ end trace"));
         if !(is_lost && crashed) {
             return evidence;

@@ -11,9 +11,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::site::{Site, no_machine, until};
+use super::site::{Site, no_machine, until, until_settled};
 use crate::support::{
-    self, Recipe,
+    self, KILN_AGENT, Kiln, Recipe,
     cluster::{self, NAMESPACE},
     host_binfmt,
     repository::Repository,
@@ -52,6 +52,60 @@ async fn a_foreign_recipe_becomes_an_image_in_a_pod() {
     assert!(kept >= 2, "the root and its manifest: {kept}");
     server.stop();
     assert_eq!(host_binfmt(), before);
+}
+
+/// An image of the rig with nothing but the agent.
+const BASE: &str = "rig.invalid/kiln:agent-only";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_pod_fetches_its_toolbox_where_no_registry_has_it() {
+    needs!(cluster::lack(), no_machine(), support::no_namespaces());
+    let mut site = Site::new().await;
+    let agent = support::kiln_program().with_file_name(KILN_AGENT);
+    site.cluster.import_file(BASE, "usr/bin/kiln-agent", &agent);
+    site.variables.retain(|(name, _)| *name != "KILN__KUBERNETES__IMAGE");
+    site.variables.push(("KILN__KUBERNETES__BASE_IMAGE", BASE.to_owned()));
+    let pusher = Kiln::new();
+    let push = |more: &[&str]| {
+        let mut command = pusher.command(["toolbox", "push", "--vm"]);
+        command
+            .args(more)
+            .envs(site.variables.iter().map(|(name, value)| (name, value)));
+        support::run(command).ok()
+    };
+    let server = site.server();
+    server.make_key();
+    let repository = Repository::native_at(site.cluster.address());
+    let recipe = server.recipe(&Recipe::with_script("echo whole > /whole"), &repository, &[]);
+    let fails = |code: &str| {
+        let job = server.build(&recipe, &[]);
+        let status = until_settled(&server, &job);
+        assert_eq!(status["error"]["code"], code, "{status:#}");
+        assert_eq!(site.left_of(&job), "");
+        status["error"]["detail"].as_str().unwrap().to_owned()
+    };
+    let why = fails("image_missing");
+    assert!(why.contains("there is no s3://"), "{why}");
+
+    let name = push(&[]).stdout.trim().to_owned();
+    assert!(why.ends_with(&name), "{why}, and {name} was pushed");
+    let again = push(&[]);
+    assert!(again.stderr.contains("has this toolbox already"), "{}", again.stderr);
+    assert_eq!(again.stdout.trim(), name);
+
+    // Another toolbox than the server says would run with all rights of the pod.
+    let artifacts = site.artifacts().await;
+    let bucket = artifacts.recipes_bucket();
+    let objects = artifacts.list(bucket, "toolboxes/").await.unwrap();
+    let layer = objects.iter().find(|object| object.key.ends_with(".tar.gz")).unwrap();
+    artifacts.put_bytes(bucket, &layer.key, "x", "x").await.unwrap();
+    let why = fails("toolbox_fetch");
+    assert!(why.contains("is damaged"), "{why}");
+
+    assert_eq!(push(&["--again"]).stdout.trim(), name);
+    let job = server.build(&recipe, &[]);
+    site.image_of(&server, &job);
+    server.stop();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

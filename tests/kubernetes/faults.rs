@@ -11,7 +11,7 @@ use std::{
 use kiln::sandbox::{
     Driver, Limits, Network, Reach, SandboxSpec, SandboxState, Scratch, ShellWay,
     agents::Agents,
-    kubernetes::{Cluster, KubernetesDriver, KubernetesSettings, PodSettings, ServiceKind, ShellService},
+    kubernetes::{Cluster, KubernetesDriver, KubernetesSettings, PodImage, PodSettings, ServiceKind, ShellService},
     toolbox::{Facts, Toolbox},
 };
 use kiln_inside::room::{Usage, order::Said};
@@ -46,7 +46,7 @@ fn driver(cluster: &FakeCluster, dir: &TempDir, endpoint: Option<IpAddr>) -> Kub
             endpoint,
         }),
         pods: PodSettings {
-            image: "rig.invalid/kiln-toolbox".to_owned(),
+            image: PodImage::WithToolbox("rig.invalid/kiln-toolbox".to_owned()),
             pull_policy: "Never".to_owned(),
             vm_runtime: Some("kata".to_owned()),
             ..PodSettings::default()

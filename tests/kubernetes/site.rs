@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln::artifacts::S3Settings;
+use kiln::artifacts::{ArtifactStore, S3Settings};
 use kiln_s3::EmbeddedS3;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -35,7 +35,7 @@ pub struct Site<'c> {
     pub cluster: &'c Cluster,
     pub dir: TempDir,
     /// The service is on loopback only.
-    _s3: (EmbeddedS3, S3Proxy),
+    s3: (EmbeddedS3, S3Proxy),
     pub variables: Vec<(&'static str, String)>,
     token: OnceLock<String>,
 }
@@ -115,7 +115,7 @@ impl<'c> Site<'c> {
         Self {
             cluster,
             dir,
-            _s3: (s3, way),
+            s3: (s3, way),
             variables,
             token: OnceLock::new(),
         }
@@ -155,6 +155,11 @@ impl<'c> Site<'c> {
             ),
         ];
         server
+    }
+
+    /// The site's S3.
+    pub async fn artifacts(&self) -> ArtifactStore {
+        ArtifactStore::connect(&(&self.s3.0).into()).await.unwrap()
     }
 
     /// Everything in the cluster that belongs to a job.

@@ -164,7 +164,21 @@ impl Cluster {
         assert!(imported.status.success(), "{imported:?}");
     }
 
-    /// The same with an archive that is only made the first time.
+    /// The same with an image that has one file, as this name.
+    pub fn import_file(&self, name: &str, path: &str, file: &Path) {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = dir.path().join("layer.tar");
+        let mut tar = tar::Builder::new(fs_err::File::create(&layer).unwrap());
+        // containerd knows no sparse files.
+        tar.sparse(false);
+        tar.append_path_with_name(file, path).unwrap();
+        tar.into_inner().unwrap();
+        let mut import = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/kubernetes-rig"));
+        import.arg("import").arg(&self.run).arg(name).arg(&layer);
+        support::run(import).ok();
+    }
+
+    /// The same as [`Self::import`] with an archive that is only made the first time.
     pub fn import_once(&self, make: impl FnOnce(&Path)) {
         self.has_image.get_or_init(|| {
             let dir = tempfile::tempdir().unwrap();

@@ -48,6 +48,7 @@ use kiln_records::{Code, Failure};
 use serde::Serialize;
 
 mod disk;
+mod fetch;
 mod inside;
 mod probe;
 mod rights;
@@ -71,6 +72,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Some(word) if word == order::SYNC => i32::from(!keep(arguments.next())),
         Some(word) if word == order::PROBE => probe::main(arguments.next()),
         Some(word) if word == order::FROM => main_from(Path::new(&arguments.next().unwrap_or_default())),
+        Some(word) if word == order::FETCH => main_fetch(Path::new(&arguments.next().unwrap_or_default())),
         _ => say_end(carried_out(read_order())),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
@@ -78,8 +80,35 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Carries out the order in a file. Returns the container's exit code.
 fn main_from(file: &Path) -> i32 {
+    let end = carried_out(order_in(file).and_then(prepared));
+    note_end(&end);
+    say_end(end)
+}
+
+/// Fetches the toolbox that the order in a file names. Returns the container's exit code.
+fn main_fetch(file: &Path) -> i32 {
+    let _ = prctl::set_name(c"kiln-fetch");
+    match order_in(file).and_then(|order| fetch::toolbox(&order, Path::new(order::FETCHED))) {
+        Ok(()) => 0,
+        Err(failure) => {
+            let end = End {
+                exit_code: 1,
+                failure: Some(failure),
+                ..End::default()
+            };
+            note_end(&end);
+            say_end(end)
+        }
+    }
+}
+
+fn order_in(file: &Path) -> Result<Order, Failure> {
     let read = fs_err::read_to_string(file).map_err(|error| Failure::io("cannot read the instructions", &error));
-    let end = carried_out(read.and_then(|text| parse_order(&text)).and_then(prepared));
+    parse_order(&read?)
+}
+
+/// Leaves the end where a cluster reads it.
+fn note_end(end: &End) {
     // What does not fit is cut off, and is no JSON any more.
     let short = End {
         failure: end.failure.clone().map(Failure::shown),
@@ -90,7 +119,6 @@ fn main_from(file: &Path) -> i32 {
     {
         let _ = writeln!(std::io::stderr(), "the end is not noted: {error}");
     }
-    say_end(end)
 }
 
 /// Makes what no driver has put into the volume, and adds the name servers, which only the container knows.

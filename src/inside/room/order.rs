@@ -4,7 +4,10 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use ipnet::IpNet;
-use kiln_records::{Failure, protocol::AgentFacts};
+use kiln_records::{
+    Failure,
+    protocol::{AgentFacts, ToolboxName},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{IdMap, Usage};
@@ -52,6 +55,15 @@ pub const DOORS: &str = "/kiln/doors";
 /// cannot make an overlay of a directory with mounts that it may not remove.
 pub const TOOLBOX: &str = "/tree";
 
+/// The agent in an image without a toolbox, such as that of the server.
+pub const FETCHER: &str = "/usr/bin/kiln-agent";
+
+/// After [`COMMAND`]: the toolbox that the order names is fetched into [`FETCHED`]. The next argument is the order's file.
+pub const FETCH: &str = "fetch";
+
+/// The volume for a fetched toolbox, while it is fetched.
+pub const FETCHED: &str = "/kiln/fetched";
+
 /// The line on standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
@@ -71,6 +83,9 @@ pub struct Order {
     pub programs: PathBuf,
     /// Whether the container itself filters system calls, since its engine does not.
     pub filters_calls: bool,
+    /// The toolbox that is fetched before the sandbox is made, where the image has none.
+    #[serde(default)]
+    pub toolbox: Option<ToolboxName>,
     /// The boots (`/proc/sys/kernel/random/boot_id`) of the hosts on which it may run. In a virtual machine it has another
     /// kernel than all of them, or does nothing.
     pub hosts: Vec<String>,

@@ -258,7 +258,7 @@ codes! {
     ImageMissing = "image_missing", 500, Failed, OfThePlace,
         "the toolbox's image was removed from the engine just as a job started, or a node of the cluster cannot get it",
         "on an engine, the next attempt restores it. In a cluster, the message names the image: \
-         `kiln toolbox push` puts it into the registry of `image` in `[kubernetes]`";
+         `kiln toolbox push` puts it into the registry of `image` in `[kubernetes]`, or into S3 where `base_image` is set";
     RuntimeUnknown = "runtime_unknown", 500, Failed, Lasting,
         "a container engine does not have the configured runtime, or a cluster has no such RuntimeClass",
         "`docker info` lists them; kata/docker-daemon.json has the lines for `daemon.json`, as kata/README.md shows. In a \
@@ -284,6 +284,9 @@ codes! {
     ToolboxImage = "toolbox_image", 500, Failed, Lasting,
         "the toolbox cannot be packed for a container engine or a cluster",
         "the message gives the reason; `tar` and `awk` must be installed";
+    ToolboxFetch = "toolbox_fetch", 500, Failed, OfStorage,
+        "a pod cannot fetch its toolbox from S3, or not unpack it; retried",
+        "the message has the cause. `kiln toolbox push --again` stores the toolbox anew";
     AgentUnreachable = "agent_unreachable", 500, Failed, OfThePlace,
         "the agent of a sandbox has not reached the server at all; the message has the cause, such as that of TLS; \
          retried",

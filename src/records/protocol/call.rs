@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, JobDescription};
+use super::{Event, JobDescription, ObjectSource};
 use crate::{Account, ArtifactKind, Digests, Failure, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
@@ -33,6 +33,8 @@ pub enum Call {
     },
     /// Asks which of these packages other jobs have shared. Answered by [`Answer::Packages`], in the same order.
     FindPackages(Packages),
+    /// Asks for the toolbox of the job's own sandbox, before there is an agent. Answered by [`Answer::Toolbox`].
+    FindToolbox(ToolboxName),
     /// Reports how programs of the root were run, and why. Answered by [`Answer::Done`].
     KeepAccount(Account),
     /// Asks to open a line for logins to the shell. Answered by [`Answer::Line`]; then the connection becomes the line.
@@ -56,6 +58,8 @@ pub enum Answer {
     PartUrls(PartUrls),
     /// Where to get or share each package.
     Packages(PackageUrls),
+    /// Where to get the toolbox.
+    Toolbox(ToolboxSource),
     /// The line may be opened.
     Line,
     /// The request was carried out.
@@ -179,6 +183,34 @@ pub struct PackageFile {
 pub struct PackageUrls {
     /// One for each package, in order.
     pub urls: Vec<PackageUrl>,
+}
+
+/// Tells a toolbox with its agents from others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolboxName {
+    /// The digest of its description, hexadecimal.
+    pub toolbox: String,
+    /// The tag of the toolbox's image.
+    pub tag: String,
+}
+
+impl ToolboxName {
+    /// Whether both are what Kiln makes: letters, digits and hyphens, so that they are a part of one key only.
+    pub fn is_valid(&self) -> bool {
+        let is_plain = |text: &str| {
+            (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        is_plain(&self.toolbox) && is_plain(&self.tag)
+    }
+}
+
+/// Where to get a toolbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ToolboxSource {
+    /// Archives (tar, gzip) with SHA-256, which are unpacked one over the other.
+    pub layers: Vec<ObjectSource>,
+    /// Certificates of the authorities of S3 (PEM), if it speaks TLS.
+    pub ca_bundle: Option<String>,
 }
 
 /// A presigned address.

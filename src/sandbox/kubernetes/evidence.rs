@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 use kiln_inside::room::order::End;
 use kiln_records::{Code, Failure};
 
-use super::pod::CONTAINER;
+use super::pod::{CONTAINER, FETCHING};
 use crate::sandbox::Evidence;
 
 /// Where a sandbox is on its way.
@@ -44,7 +44,7 @@ pub(super) fn stage(job: &Job, pod: Option<&Pod>) -> Stage {
 
 /// The evidence from a sandbox that has ended. `log` is what could be read of its output.
 pub(super) fn evidence(job: &Job, pod: Option<&Pod>, said: Option<End>, last_words: Vec<String>) -> Evidence {
-    let ended = pod.and_then(|pod| state(pod)?.terminated.as_ref());
+    let ended = pod.and_then(terminated);
     let code = ended.map_or(1, |ended| ended.exit_code);
     let end = pod.and_then(noted).or(said);
     let oom = u64::from(ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")));
@@ -81,7 +81,7 @@ pub(super) fn node_of(pod: &Pod) -> Option<&str> {
 
 /// The end that the first process noted, which only it can.
 pub(super) fn noted(pod: &Pod) -> Option<End> {
-    serde_json::from_str(state(pod)?.terminated.as_ref()?.message.as_deref()?).ok()
+    serde_json::from_str(terminated(pod)?.message.as_deref()?).ok()
 }
 
 /// Why the cluster took the pod away, if it did.
@@ -170,6 +170,18 @@ fn is_over(job: &Job) -> bool {
     conditions.any(|condition| matches!(condition.type_.as_str(), "Failed" | "Complete") && condition.status == "True")
 }
 
+/// The end of the sandbox's container, or else that of the container which failed to fetch its toolbox.
+fn terminated(pod: &Pod) -> Option<&ContainerStateTerminated> {
+    let of_sandbox = state(pod).and_then(|state| state.terminated.as_ref());
+    let of_fetching = || {
+        let statuses = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+        let fetching = statuses.iter().find(|status| status.name == FETCHING)?;
+        let ended = fetching.state.as_ref()?.terminated.as_ref()?;
+        (ended.exit_code != 0).then_some(ended)
+    };
+    of_sandbox.or_else(of_fetching)
+}
+
 fn state(pod: &Pod) -> Option<&ContainerState> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     statuses.iter().find(|status| status.name == CONTAINER)?.state.as_ref()
@@ -248,6 +260,36 @@ mod tests {
         let cut = pod(json!({"phase": "Failed"}), &state);
         let found = evidence(&job(&json!({})), Some(&cut), Some(end), Vec::new());
         assert_eq!((found.exit_code, found.oom_kills, found.failure), (7, 2, None));
+    }
+
+    #[test]
+    fn a_toolbox_that_cannot_be_fetched_ends_its_sandbox() {
+        let failure = Failure::new(Code::ImageMissing, "there is none");
+        let end = End {
+            exit_code: 1,
+            failure: Some(failure.clone()),
+            ..End::default()
+        };
+        let ended = |code: i32, message: &str| {
+            let state = json!({"terminated": {"exitCode": code, "reason": "Error", "message": message}});
+            json!([{"name": FETCHING, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
+        };
+        let said = serde_json::to_string(&end).unwrap();
+        let of_pod = |phase: &str, first: Value| {
+            pod(
+                json!({"phase": phase, "initContainerStatuses": first}),
+                &json!({"waiting": {"reason": "PodInitializing"}}),
+            )
+        };
+        let job = job(&json!({}));
+        let found = of(&job, Some(&of_pod("Failed", ended(1, &said))));
+        assert_eq!((found.exit_code, found.failure), (1, Some(failure)));
+        // Killed.
+        let found = of(&job, Some(&of_pod("Failed", ended(137, ""))));
+        assert_eq!(code(&found), Some(Code::SandboxLost));
+        // What was fetched is no end.
+        assert_eq!(stage(&job, Some(&of_pod("Pending", ended(0, "")))), Stage::Waits);
+        assert_eq!(noted(&of_pod("Pending", ended(0, &said))), None);
     }
 
     #[test]

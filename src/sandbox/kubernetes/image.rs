@@ -24,11 +24,12 @@ use kiln_inside::room::{
     mounts::companions,
     order::{AGENT, ENTRANCE, ORDER_DIR, PROGRAMS_OF_IMAGE, VOLUME},
 };
-use kiln_records::Failure;
+use kiln_records::{Failure, protocol::ToolboxName};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType};
 
+use super::resources::TOOLBOX_ROOM;
 use crate::sandbox::{
     Kernel,
     namespace::NamespaceDriver,
@@ -89,6 +90,14 @@ impl<'a> Image<'a> {
         tag(self.toolbox, programs, self.ids)
     }
 
+    /// Its name where pods fetch the toolbox.
+    pub fn toolbox_name(&self) -> ToolboxName {
+        ToolboxName {
+            toolbox: self.toolbox.name.clone(),
+            tag: self.tag(),
+        }
+    }
+
     /// Its name in this repository.
     pub fn name(&self, repository: &str) -> String {
         format!("{repository}:{}", self.tag())
@@ -131,10 +140,36 @@ impl<'a> Image<'a> {
         .await
     }
 
+    /// Writes its layers, compressed, into a directory. Returns the files in order.
+    ///
+    /// # Errors
+    ///
+    /// `toolbox_image` when the toolbox cannot be packed, is too large for pods that fetch it, or the directory cannot be
+    /// written to.
+    pub async fn write_layers(&self, packer: &NamespaceDriver, dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+        let programs = self.programs_layer().map_err(unpackable)?;
+        let dir = dir.to_owned();
+        let layers = self
+            .pack(packer, move |tree: &mut File| {
+                Ok([write_layer(&dir, tree)?, write_layer(&dir, &mut programs.as_slice())?])
+            })
+            .await?;
+        // Files take whole blocks: some room is left for that.
+        let most = TOOLBOX_ROOM / 10 * 8;
+        let size: u64 = layers.iter().map(|layer| layer.size + layer.unpacked).sum();
+        if size > most {
+            return Err(unpackable(format!(
+                "it has {size} bytes, and pods have room for {most}"
+            )));
+        }
+        Ok(layers.map(|layer| layer.file).to_vec())
+    }
+
     /// Has the host's tar pack the tree, and gives it to `write`.
-    async fn pack<Write>(&self, packer: &NamespaceDriver, write: Write) -> Result<(), Failure>
+    async fn pack<Write, Written>(&self, packer: &NamespaceDriver, write: Write) -> Result<Written, Failure>
     where
-        Write: FnOnce(&mut File) -> std::io::Result<()> + Send + 'static,
+        Write: FnOnce(&mut File) -> std::io::Result<Written> + Send + 'static,
+        Written: Send + 'static,
     {
         let (mut tar, reader) = packed::tree(packer, self.toolbox, self.ids).await?;
         let mut reader = File::from(reader.into_blocking_fd().map_err(unpackable)?);
@@ -325,16 +360,12 @@ fn write_layout(dir: &Path, tree: &mut impl Read, programs: &[u8], tag: &str, ar
     let mut layers = Vec::new();
     let mut before = Vec::new();
     for layer in [tree as &mut dyn Read, &mut &*programs] {
-        let mut file = tempfile::NamedTempFile::new_in(&blobs)?;
-        let mut packer = GzEncoder::new(Digesting::new(file.as_file_mut()), Compression::fast());
-        let mut plain = Digesting::new(&mut packer);
-        std::io::copy(&mut BufReader::with_capacity(1 << 20, layer), &mut plain)?;
-        before.push(name_of(plain.digest));
-        let written = packer.finish()?;
-        let (digest, size) = (hex::encode(written.digest.finalize()), written.size);
-        file.persist(blobs.join(&digest)).map_err(|error| error.error)?;
+        let layer = write_layer(&blobs, layer)?;
+        before.push(layer.before);
         layers.push(json!({
-            "mediaType": format!("{TYPE}.layer.v1.tar+gzip"), "digest": format!("sha256:{digest}"), "size": size
+            "mediaType": format!("{TYPE}.layer.v1.tar+gzip"),
+            "digest": format!("sha256:{}", layer.digest),
+            "size": layer.size,
         }));
     }
     let config = keep(&config(arch, &before), &format!("{TYPE}.config.v1+json"))?;
@@ -346,6 +377,39 @@ fn write_layout(dir: &Path, tree: &mut impl Read, programs: &[u8], tag: &str, ar
     let index = json!({"schemaVersion": 2, "manifests": [manifest]});
     fs_err::write(dir.join("index.json"), index.to_string())?;
     fs_err::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)
+}
+
+/// A compressed layer.
+struct Layer {
+    /// Named by its digest.
+    file: PathBuf,
+    /// Its digest, hexadecimal.
+    digest: String,
+    /// Its bytes, and those of the archive in it.
+    size: u64,
+    unpacked: u64,
+    /// The digest of the archive in it, as images have it.
+    before: String,
+}
+
+/// Compresses an archive into a directory.
+fn write_layer(dir: &Path, archive: &mut dyn Read) -> std::io::Result<Layer> {
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    let mut packer = GzEncoder::new(Digesting::new(file.as_file_mut()), Compression::fast());
+    let mut plain = Digesting::new(&mut packer);
+    std::io::copy(&mut BufReader::with_capacity(1 << 20, archive), &mut plain)?;
+    let (before, unpacked) = (name_of(plain.digest), plain.size);
+    let written = packer.finish()?;
+    let (digest, size) = (hex::encode(written.digest.finalize()), written.size);
+    let path = dir.join(&digest);
+    file.persist(&path).map_err(|error| error.error)?;
+    Ok(Layer {
+        file: path,
+        digest,
+        size,
+        unpacked,
+        before,
+    })
 }
 
 /// Passes bytes on, and knows their digest and number.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  Job kiln-<us>-<job>              one pod, tried once, on nodes of the place's architecture
-//!  ├─ pod                           the image's entrance (`agent::container`), which makes the sandbox inside
+//!  ├─ pod                           the image's entrance (`agent::container`), which makes the sandbox inside; before it,
+//!  │                                where no registry has images with a toolbox, the agent of another image fetches one
 //!  ├─ NetworkPolicy of that name    what the job may reach
 //!  ├─ Secret of that name           the order with the agent's token; the pod does not start before it is there
 //!  └─ Service, Endpoints            the way to its shell, if it has one and the site wants that
@@ -26,7 +27,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
 };
 use kiln_inside::room::order::PROGRAMS_OF_IMAGE;
-use kiln_records::{Code, Failure, JobId, arch::Arch};
+use kiln_records::{Code, Failure, JobId, arch::Arch, protocol::ToolboxName};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -41,8 +42,8 @@ pub use image::Image;
 use kube::api::PropagationPolicy as Propagation;
 use shell::Shell;
 pub use shell::{ServiceKind, ShellService};
-pub use wanted::PodSettings;
 use wanted::{ARCH, JOB, Wanted};
+pub use wanted::{PodImage, PodSettings};
 
 mod access;
 mod budget;
@@ -397,18 +398,28 @@ impl KubernetesDriver {
         if !is_shared {
             order.hosts = nodes::boots(&all);
         }
-        let order = serde_json::to_vec(&order).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let entrance = settings.agents.of(self.arch)?;
         let tag = self
             .tags
             .of(&sandbox.toolbox, &entrance, &sandbox.agent, sandbox.kernel)?;
+        let image = match &settings.pods.image {
+            PodImage::WithToolbox(repository) => format!("{repository}:{tag}"),
+            PodImage::Base(image) => {
+                let toolbox = sandbox.toolbox.name.clone();
+                order.toolbox = Some(ToolboxName { toolbox, tag });
+                image.clone()
+            }
+        };
+        let fetches = order.toolbox.is_some();
+        let order = serde_json::to_vec(&order).map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let wanted = Wanted {
             job: sandbox.job,
             name: cluster.name_of(sandbox.job),
             installation: &settings.installation,
             arch: self.arch,
             kernel: sandbox.kernel,
-            image: format!("{}:{tag}", settings.pods.image),
+            image,
+            fetches,
             limits: sandbox.limits,
             sets_routes: true,
             nodes: only,

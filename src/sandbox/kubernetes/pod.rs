@@ -15,16 +15,19 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kiln_inside::room::order::{COMMAND, ENTRANCE, FROM, ORDER, ORDER_DIR, PROGRAMS_OF_IMAGE};
+use kiln_inside::room::order::{COMMAND, ENTRANCE, FETCH, FETCHER, FROM, ORDER, ORDER_DIR, PROGRAMS_OF_IMAGE};
 
 use super::{
-    resources::{mounts, resources, volumes},
+    resources::{fetching_mounts, mounts, resources, volumes},
     wanted::Wanted,
 };
 use crate::sandbox::Kernel;
 
 /// The pod's only container.
 pub(super) const CONTAINER: &str = "sandbox";
+
+/// The container that fetches the toolbox before that one starts.
+pub(super) const FETCHING: &str = "toolbox";
 
 /// The label of nodes with the architecture, the system, and the node's own name.
 const NODE_ARCH: &str = "kubernetes.io/arch";
@@ -87,6 +90,7 @@ fn pod(wanted: &Wanted<'_>) -> PodSpec {
                 .map(|name| LocalObjectReference { name: name.clone() })
                 .collect()
         }),
+        init_containers: wanted.fetches.then(|| vec![fetching(wanted)]),
         containers: vec![container(wanted)],
         volumes: Some(volumes(wanted)),
         ..Default::default()
@@ -104,18 +108,48 @@ fn container(wanted: &Wanted<'_>) -> Container {
         name: CONTAINER.to_owned(),
         image: Some(wanted.image.clone()),
         image_pull_policy: Some(wanted.settings.pull_policy.clone()),
-        command: Some(entrance.map(str::to_owned).to_vec()),
+        command: Some(strings(&entrance)),
         resources: Some(resources(wanted)),
         security_context: Some(security(wanted)),
-        volume_mounts: Some(mounts()),
+        volume_mounts: Some(mounts(wanted)),
         ..Default::default()
     }
+}
+
+/// The container that unpacks the toolbox. Its program is Kiln's own, and needs no right but to give files to their owners.
+fn fetching(wanted: &Wanted<'_>) -> Container {
+    let program = [FETCHER, COMMAND, FETCH, &format!("{ORDER_DIR}/{ORDER}")];
+    Container {
+        name: FETCHING.to_owned(),
+        command: Some(strings(&program)),
+        security_context: Some(SecurityContext {
+            privileged: Some(false),
+            allow_privilege_escalation: Some(false),
+            run_as_user: Some(0),
+            run_as_group: Some(0),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities {
+                drop: Some(strings(&["ALL"])),
+                add: Some(strings(&["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"])),
+            }),
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        volume_mounts: Some(fetching_mounts()),
+        ..container(wanted)
+    }
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
 /// On a node's own kernel the container may only map ids, in a user namespace of its pod. In a virtual machine it has all
 /// rights, but only over the machine's own kernel. Never `privileged`: that would pass in every device of the node.
 fn security(wanted: &Wanted<'_>) -> SecurityContext {
-    let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
     let unconfined = "Unconfined".to_owned();
     let common = SecurityContext {
         privileged: Some(false),
@@ -141,18 +175,18 @@ fn security(wanted: &Wanted<'_>) -> SecurityContext {
             // A user namespace cannot mount its own /proc beside one with covered parts.
             proc_mount: Some("Unmasked".to_owned()),
             capabilities: Some(Capabilities {
-                drop: names(&["ALL"]),
-                add: names(if wanted.sets_routes {
+                drop: Some(strings(&["ALL"])),
+                add: Some(strings(if wanted.sets_routes {
                     &["SETUID", "SETGID", "NET_ADMIN"]
                 } else {
                     &["SETUID", "SETGID"]
-                }),
+                })),
             }),
             ..common
         },
         Kernel::Own => SecurityContext {
             capabilities: Some(Capabilities {
-                add: names(&["ALL"]),
+                add: Some(strings(&["ALL"])),
                 drop: None,
             }),
             ..common
@@ -226,7 +260,7 @@ pub(super) mod tests {
     use super::*;
     use crate::sandbox::{
         DiskLimit, Limits,
-        kubernetes::wanted::{JOB, PodSettings},
+        kubernetes::wanted::{JOB, PodImage, PodSettings},
     };
 
     pub(crate) fn wanted(kernel: Kernel, settings: &PodSettings) -> Wanted<'_> {
@@ -237,6 +271,7 @@ pub(super) mod tests {
             arch: Arch::Aarch64,
             kernel,
             image: "registry.example.org/kiln-toolbox:abc-1".to_owned(),
+            fetches: false,
             limits: Limits {
                 memory: Some(8 << 30),
                 cpus: Some(4),
@@ -254,7 +289,7 @@ pub(super) mod tests {
 
     pub(crate) fn plain() -> PodSettings {
         PodSettings {
-            image: "registry.example.org/kiln-toolbox".to_owned(),
+            image: PodImage::WithToolbox("registry.example.org/kiln-toolbox".to_owned()),
             pull_policy: "IfNotPresent".to_owned(),
             vm_runtime: Some("kata-qemu".to_owned()),
             request_cpus: 1,
@@ -291,6 +326,14 @@ pub(super) mod tests {
         insta::assert_json_snapshot!("native", job(&wanted(Kernel::Shared, &plain)));
         insta::assert_json_snapshot!("vm", job(&wanted(Kernel::Own, &plain)));
         insta::assert_json_snapshot!(
+            "that_fetches_its_toolbox",
+            job(&Wanted {
+                image: "registry.example.org/kiln:0.1.0".to_owned(),
+                fetches: true,
+                ..wanted(Kernel::Shared, &plain)
+            })
+        );
+        insta::assert_json_snapshot!(
             "with_settings",
             job(&Wanted {
                 nodes: Some(vec!["one".to_owned(), "two".to_owned()]),
@@ -316,16 +359,29 @@ pub(super) mod tests {
     #[test]
     fn no_pod_is_privileged_and_none_gets_a_token_or_a_path_of_its_node() {
         let full = full();
-        for kernel in [Kernel::Shared, Kernel::Own] {
-            let pod = job(&wanted(kernel, &full)).spec.unwrap().template.spec.unwrap();
+        for (kernel, fetches) in [
+            (Kernel::Shared, false),
+            (Kernel::Own, false),
+            (Kernel::Shared, true),
+            (Kernel::Own, true),
+        ] {
+            let wanted = Wanted {
+                fetches,
+                ..wanted(kernel, &full)
+            };
+            let pod = job(&wanted).spec.unwrap().template.spec.unwrap();
             assert_eq!(pod.automount_service_account_token, Some(false));
             assert_eq!(pod.host_users, (kernel == Kernel::Shared).then_some(false));
             assert!(pod.host_network.is_none() && pod.host_pid.is_none() && pod.host_ipc.is_none());
             let volumes = pod.volumes.unwrap();
             assert!(volumes.iter().all(|volume| volume.host_path.is_none()));
-            let security = pod.containers[0].security_context.clone().unwrap();
-            assert_eq!(security.privileged, Some(false));
-            assert!(pod.containers[0].env.is_none());
+            let of_fetching = pod.init_containers.unwrap_or_default();
+            assert_eq!(of_fetching.len(), usize::from(fetches));
+            for container in of_fetching.iter().chain(&pod.containers) {
+                let security = container.security_context.clone().unwrap();
+                assert_eq!(security.privileged, Some(false));
+                assert!(container.env.is_none());
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use kiln_records::{Code, Failure};
 use serde_json::Value;
 
 /// The parts of a Job on which the isolation of its sandbox depends.
-const SAFETY: [&str; 7] = [
+const SAFETY: [&str; 8] = [
     "/spec/backoffLimit",
     "/spec/template/spec/restartPolicy",
     "/spec/template/spec/automountServiceAccountToken",
@@ -14,6 +14,7 @@ const SAFETY: [&str; 7] = [
     "/spec/template/spec/runtimeClassName",
     "/spec/template/spec/affinity",
     "/spec/template/spec/containers/0/securityContext",
+    "/spec/template/spec/initContainers/0/securityContext",
 ];
 
 /// Succeeds if everything that safety needs is as it was wanted.
@@ -30,9 +31,11 @@ pub(super) fn check(wanted: &Job, made: &Job) -> Result<(), Failure> {
             compare(path, value, made.pointer(path), &mut differ);
         }
     }
-    let containers = made.pointer("/spec/template/spec/containers").and_then(Value::as_array);
-    if containers.is_none_or(|containers| containers.len() != 1) {
-        differ.push("containers".to_owned());
+    for name in ["containers", "initContainers"] {
+        let number = |job: &Value| job["spec"]["template"]["spec"][name].as_array().map_or(0, Vec::len);
+        if number(&made) != number(&wanted) {
+            differ.push(name.to_owned());
+        }
     }
     if differ.is_empty() {
         return Ok(());
@@ -111,5 +114,11 @@ mod tests {
         pod.containers.push(second);
         let failure = check(&job, &made).unwrap_err();
         assert!(failure.detail.ends_with(": runtimeClassName, containers"), "{failure}");
+        // As meshes do, whose container may change the pod's network.
+        let mut made = job.clone();
+        let pod = made.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+        pod.init_containers = Some(pod.containers.clone());
+        let failure = check(&job, &made).unwrap_err();
+        assert!(failure.detail.ends_with(": initContainers"), "{failure}");
     }
 }

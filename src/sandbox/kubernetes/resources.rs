@@ -9,15 +9,16 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
-use kiln_inside::room::order::{ORDER_DIR, VOLUME};
+use kiln_inside::room::order::{FETCHED, ORDER_DIR, PROGRAMS_OF_IMAGE, TOOLBOX, VOLUME};
 
 use super::wanted::Wanted;
 use crate::sandbox::Limits;
 
-/// The names of the volumes: disk space, the order, and where the sandbox is assembled.
+/// The names of the volumes: disk space, the order, where the sandbox is assembled, and a toolbox that is fetched.
 const DISK: &str = "volume";
 const ORDER: &str = "order";
 const STAGE: &str = "stage";
+const TOOLBOX_VOLUME: &str = "toolbox";
 
 /// The part of the disk limit by which the volume is larger: Kiln itself ends a job at its limit, with a better reason
 /// than the eviction of a pod.
@@ -26,19 +27,38 @@ const SLACK: u64 = 10;
 /// Room on the node's disk for what is not on the volume: the output of the pod, and its container's own files.
 const BESIDE_VOLUME: u64 = 256 << 20;
 
+/// Room on the node's disk for a toolbox that is fetched, packed and unpacked: `kiln toolbox push` refuses larger ones.
+pub(super) const TOOLBOX_ROOM: u64 = 3 << 30;
+
 /// Where the container has its volumes.
-pub(super) fn mounts() -> Vec<VolumeMount> {
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
+pub(super) fn mounts(wanted: &Wanted<'_>) -> Vec<VolumeMount> {
+    let mut mounts = vec![
+        mount(DISK, VOLUME, false),
+        mount(ORDER, ORDER_DIR, true),
+        mount(STAGE, "/tmp", false),
+    ];
+    if wanted.fetches {
+        // Where an image of its own would have them.
+        mounts.extend([TOOLBOX, PROGRAMS_OF_IMAGE].map(|path| VolumeMount {
+            sub_path: Some(path.trim_start_matches('/').to_owned()),
+            ..mount(TOOLBOX_VOLUME, path, true)
+        }));
+    }
+    mounts
+}
+
+/// Where the container that fetches the toolbox has its volumes.
+pub(super) fn fetching_mounts() -> Vec<VolumeMount> {
+    vec![mount(TOOLBOX_VOLUME, FETCHED, false), mount(ORDER, ORDER_DIR, true)]
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
         read_only: read_only.then_some(true),
         ..Default::default()
-    };
-    vec![
-        mount(DISK, VOLUME, false),
-        mount(ORDER, ORDER_DIR, true),
-        mount(STAGE, "/tmp", false),
-    ]
+    }
 }
 
 /// Memory and disk space are reserved in full: a node that has promised too much of them evicts pods. CPUs are shared.
@@ -56,7 +76,8 @@ pub(super) fn resources(wanted: &Wanted<'_>) -> ResourceRequirements {
         Some(_) => Some(BESIDE_VOLUME),
         None => volume_size(limits).map(|size| size + BESIDE_VOLUME),
     };
-    add("ephemeral-storage", on_node);
+    let of_toolbox = if wanted.fetches { TOOLBOX_ROOM } else { 0 };
+    add("ephemeral-storage", on_node.map(|size| size + of_toolbox));
     let mut reserved = most.clone();
     let cpus = limits.cpus.map_or(wanted.settings.request_cpus, |most| {
         most.min(wanted.settings.request_cpus)
@@ -124,5 +145,12 @@ pub(super) fn volumes(wanted: &Wanted<'_>) -> Vec<Volume> {
         }),
         ..named(STAGE)
     };
-    vec![disk, order, stage]
+    let toolbox = wanted.fetches.then(|| Volume {
+        empty_dir: Some(EmptyDirVolumeSource {
+            size_limit: Some(Quantity(TOOLBOX_ROOM.to_string())),
+            ..Default::default()
+        }),
+        ..named(TOOLBOX_VOLUME)
+    });
+    [disk, order, stage].into_iter().chain(toolbox).collect()
 }

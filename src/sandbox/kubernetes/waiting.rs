@@ -1,10 +1,10 @@
 //! Finds out why a pod has not started, in the cluster's own words: its conditions, its container's state, and events.
 //! Pure: no I/O.
 
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kiln_records::{Code, Failure};
 
-use super::pod::CONTAINER;
+use super::pod::{CONTAINER, FETCHING};
 
 /// Why a sandbox waits. Without a pod, the events are those of its Job, else those of the pod.
 pub(super) fn reason(pod: Option<&Pod>, events: &[Event]) -> Failure {
@@ -24,13 +24,21 @@ pub(super) fn reason(pod: Option<&Pod>, events: &[Event]) -> Failure {
         return Failure::new(Code::PodWaits, "its pod waits for a node");
     };
     match waiting(pod) {
-        Some((Waits::Image, why)) => {
-            Failure::new(Code::ImageMissing, format!("node {node} has no image for it: {why}"))
-                .hint("`kiln toolbox push` puts it into the registry that the message names")
-        }
+        Some((Waits::Image, why)) => Failure::new(
+            Code::ImageMissing,
+            format!("node {node} has no image for it: {why}"),
+        )
+        .hint(
+            "`kiln toolbox push` puts it into the registry that the message names, unless it is the `base_image` of \
+                 [kubernetes]",
+        ),
         Some((Waits::Refused, why)) => Failure::new(
             Code::PodWaits,
             format!("node {node} cannot create its container: {why}"),
+        ),
+        Some((Waits::Fetched, _)) => Failure::new(
+            Code::PodWaits,
+            format!("its pod fetches the toolbox from S3, on node {node}"),
         ),
         Some((Waits::Created, _)) | None => {
             match newest(
@@ -57,6 +65,8 @@ pub(super) fn needs_events(pod: Option<&Pod>) -> bool {
 enum Waits {
     /// It is being created.
     Created,
+    /// The toolbox is being fetched.
+    Fetched,
     /// Its image cannot be had.
     Image,
     /// Its node refuses it.
@@ -80,9 +90,18 @@ impl Waits {
 }
 
 fn waiting(pod: &Pod) -> Option<(Waits, String)> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let of_sandbox = statuses.iter().find(|status| status.name == CONTAINER)?;
-    let waiting = of_sandbox.state.as_ref()?.waiting.as_ref()?;
+    let status = pod.status.as_ref()?;
+    let state = |statuses: Option<&Vec<ContainerStatus>>, name: &str| {
+        let of_container = statuses?.iter().find(|status| status.name == name)?;
+        of_container.state.clone()
+    };
+    let fetching = state(status.init_container_statuses.as_ref(), FETCHING);
+    if fetching.as_ref().is_some_and(|state| state.running.is_some()) {
+        return Some((Waits::Fetched, String::new()));
+    }
+    let of_fetching = fetching.and_then(|state| state.waiting);
+    let of_sandbox = || state(status.container_statuses.as_ref(), CONTAINER)?.waiting;
+    let waiting = of_fetching.or_else(of_sandbox)?;
     let reason = waiting.reason.clone().unwrap_or_default();
     let why = match &waiting.message {
         Some(message) => format!("{reason}: {}", one_line(message)),
@@ -199,6 +218,19 @@ mod tests {
                 Code::PodWaits,
                 "node rig cannot create its container: CreateContainerError: no such device"
             )
+        );
+        // The container that fetches the toolbox has an image, too, and comes first.
+        let mut fetches = container("PodInitializing", None);
+        let first = |state: serde_json::Value| json!([{"name": FETCHING, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+        fetches["initContainerStatuses"] =
+            first(json!({"waiting": {"reason": "ErrImagePull", "message": "no such tag"}}));
+        let why = of(fetches.clone(), &[]);
+        assert_eq!(why.code, Code::ImageMissing);
+        assert!(why.detail.ends_with("ErrImagePull: no such tag"), "{why}");
+        fetches["initContainerStatuses"] = first(json!({"running": {}}));
+        assert_eq!(
+            of(fetches, &[]).detail,
+            "its pod fetches the toolbox from S3, on node rig"
         );
         let creating = || container("ContainerCreating", None);
         assert!(needs_events(Some(&pod(Some("rig"), &creating()))));

@@ -17,11 +17,27 @@ pub(super) const ARCH: &str = "kiln.arch";
 /// The label that every system for clusters shows, and its value.
 const NAME: (&str, &str) = ("app.kubernetes.io/name", "kiln-job");
 
+/// The image of pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodImage {
+    /// The repository of images with a toolbox; the tag says which.
+    WithToolbox(String),
+    /// An image, with its tag, that has the agent at [`FETCHER`](kiln_inside::room::order::FETCHER): the toolbox is fetched
+    /// from S3.
+    Base(String),
+}
+
+impl Default for PodImage {
+    fn default() -> Self {
+        Self::WithToolbox(String::new())
+    }
+}
+
 /// The settings of a site that go into every pod.
 #[derive(Debug, Clone, Default)]
 pub struct PodSettings {
-    /// The repository of the toolbox's images.
-    pub image: String,
+    /// The image that they start from.
+    pub image: PodImage,
     /// When nodes fetch it, as Kubernetes calls that.
     pub pull_policy: String,
     /// Secrets with the registry's credentials.
@@ -56,6 +72,8 @@ pub(super) struct Wanted<'a> {
     pub(super) kernel: Kernel,
     /// With its tag.
     pub(super) image: String,
+    /// Whether the image has no toolbox, which is fetched then.
+    pub(super) fetches: bool,
     pub(super) limits: Limits,
     /// Whether the first process sets up routes.
     pub(super) sets_routes: bool,
