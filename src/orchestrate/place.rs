@@ -142,6 +142,11 @@ impl<'a> Choice<'a> {
         }
     }
 
+    /// Whether the site wants sandboxes of this kind there.
+    fn is_meant(&self, rule: &IsolationSettings) -> bool {
+        self.kernel == Kernel::Shared || self.candidate.has_machines || rule.drivers.contains(&self.driver())
+    }
+
     /// The lower, the better. Without an order of the site's, no more isolation is taken than is needed.
     fn rank(&self, wish: Wish, rule: &IsolationSettings) -> (bool, usize, bool) {
         let named = rule.drivers.iter().position(|driver| *driver == self.driver());
@@ -176,12 +181,10 @@ pub fn place(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> 
     };
     let passed_over = allowed().filter_map(|choice| {
         let lack = choice.lack()?;
-        let is_meant =
-            choice.kernel == Kernel::Shared || choice.candidate.has_machines || rule.drivers.contains(&choice.driver());
         let order = choice.rank(wish, rule).cmp(&best.rank(wish, rule));
         // A place as good as the best is not worth waiting for.
         let is_unseen = lack.code == Code::NotLookedAt;
-        (is_meant && (order.is_lt() || (order.is_eq() && !is_unseen))).then(|| PassedOver {
+        (choice.is_meant(rule) && (order.is_lt() || (order.is_eq() && !is_unseen))).then(|| PassedOver {
             place: choice.candidate.shown_name(),
             driver: choice.driver(),
             code: lack.code,
@@ -196,6 +199,21 @@ pub fn place(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> 
         how,
         why: why(wish, how, best),
         passed_over: passed_over.collect(),
+    })
+}
+
+/// Why a place that would do cannot be had now, if one is only away: a job can wait for it.
+pub fn away(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> Option<String> {
+    let choices = Choice::all(wish, rule, places);
+    let mut wanted = choices
+        .iter()
+        .filter(|choice| rule.allows(choice.driver()) && choice.is_meant(rule));
+    wanted.find_map(|choice| {
+        // What is not looked at may be anything.
+        let lack = choice
+            .lack()
+            .filter(|lack| lack.code.is_passing() && lack.code != Code::NotLookedAt)?;
+        Some(format!("{}: {}", choice.candidate.shown_name(), lack.detail))
     })
 }
 

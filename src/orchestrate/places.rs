@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     equipment::{Equipment, Lack},
-    place::{Candidate, Offers, Placement, Wish, place},
+    place::{Candidate, Offers, Placement, Wish, away, place},
 };
 use kiln_records::{
     Code, Failure, Run, ServerId,
@@ -379,7 +379,10 @@ impl Places {
                 Some(other) if decision.is_err() => {
                     Decision::Later(format!("the server {} does not say yet what it offers", other.server))
                 }
-                _ => decided(decision),
+                _ => match away(wish, rule, &candidates) {
+                    Some(why) if decision.is_err() => Decision::Later(why),
+                    _ => decided(decision),
+                },
             };
         }
         if machines {

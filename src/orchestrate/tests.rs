@@ -64,6 +64,8 @@ struct Place {
     lacks_toolbox: AtomicBool,
     /// Whether it answers nothing about sandboxes for now.
     hangs: AtomicBool,
+    /// Whether it cannot be asked for now.
+    away: AtomicBool,
     /// The way that it makes to shells, and how often it was asked for one, by port.
     way: Mutex<Result<ShellWay, Failure>>,
     asked_for_way: Mutex<Vec<u16>>,
@@ -82,6 +84,7 @@ impl Place {
             words: Mutex::default(),
             lacks_toolbox: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             way: Mutex::new(Ok(ShellWay::Server)),
             asked_for_way: Mutex::default(),
         })
@@ -171,6 +174,7 @@ impl Driver for Place {
 
     async fn arch(&self) -> Result<Arch, Failure> {
         match self.arch {
+            _ if self.away.load(Ordering::Relaxed) => Err(Failure::new(Code::EngineGone, "it does not answer")),
             Some(arch) => Ok(arch),
             None => std::future::pending().await,
         }

@@ -88,6 +88,56 @@ async fn a_kind_of_sandbox_that_the_site_prefers_is_waited_for_until_it_is_known
     assert!(matches!(decide(&[DriverKind::Kata]), Decision::Refused(_)));
 }
 
+#[tokio::test]
+async fn a_job_waits_for_the_only_place_that_would_do_while_that_is_away() {
+    let foreign = if Arch::host() == Arch::X86_64 {
+        Arch::Aarch64
+    } else {
+        Arch::X86_64
+    };
+    let equipment = Arc::new(Equipment::new(Agents::beside("/none".into()), [toolbox(Arch::host())]));
+    let only = Place::new(Some(Arch::host()));
+    only.away.store(true, Ordering::Relaxed);
+    let places = Places::new(
+        ServerId::new(),
+        Arc::clone(&only) as _,
+        Arch::host(),
+        Vec::new(),
+        Box::new(|_| panic!("no nodes")),
+        equipment,
+    );
+    let decide = |arch, drivers: &[DriverKind]| {
+        let rule = IsolationSettings {
+            drivers: drivers.to_vec(),
+            ..IsolationSettings::default()
+        };
+        places.decide(
+            Wish {
+                arch,
+                own_kernel: false,
+            },
+            &rule,
+            false,
+            |_, _| 0,
+        )
+    };
+    let look = || join_all(places.looks(&[]));
+    decide(foreign, &[DriverKind::Namespace]);
+    look().await;
+    let decision = decide(Arch::host(), &[DriverKind::Namespace]);
+    assert!(
+        matches!(&decision, Decision::Later(why) if why == "local: it does not answer"),
+        "{decision:?}"
+    );
+    // That is no place for these.
+    let decision = decide(foreign, &[DriverKind::Namespace]);
+    assert!(matches!(decision, Decision::Refused(_)), "{decision:?}");
+    only.away.store(false, Ordering::Relaxed);
+    look().await;
+    let decision = decide(Arch::host(), &[DriverKind::Namespace]);
+    assert!(matches!(decision, Decision::Placed(_)), "{decision:?}");
+}
+
 /// The first job at a new site makes the toolbox, and with it the kernel of virtual machines comes.
 #[tokio::test]
 async fn a_place_that_cannot_be_looked_at_yet_is_not_taken_for_one_without_machines() {

@@ -266,6 +266,9 @@ codes! {
     ClusterGone = "cluster_gone", 503, Failed, PassingKilled,
         "the API of the Kubernetes cluster does not answer",
         "check `kubectl version`, and `kubeconfig` and `context` in `[kubernetes]`. Jobs wait for it";
+    NodesAway = "nodes_away", 503, Failed, PassingPlace,
+        "the cluster has nodes for a job, and none of them is ready: they are silent, restarted, or cordoned off",
+        "`kubectl get nodes`. Jobs wait for one";
     ClusterRefused = "cluster_refused", 500, Failed, Lasting,
         "the API of the Kubernetes cluster refused a request",
         "the message is from the cluster; `kiln doctor` says which rights are missing";

@@ -302,7 +302,17 @@ impl KubernetesDriver {
     /// The nodes that take this place's jobs.
     fn usable<'a>(&self, nodes: &'a [Node]) -> Result<Vec<&'a Node>, Failure> {
         let usable = nodes::usable(nodes, self.arch, &self.cluster.settings.pods);
-        self.is_there.store(!usable.is_empty(), Ordering::Relaxed);
+        let away = nodes::away(nodes, self.arch, &self.cluster.settings.pods);
+        self.is_there
+            .store(!usable.is_empty() || !away.is_empty(), Ordering::Relaxed);
+        if usable.is_empty() && !away.is_empty() {
+            let detail = format!(
+                "no {} node of the cluster is ready: {}",
+                self.arch,
+                nodes::some_names(&away)
+            );
+            return Err(Failure::new(Code::NodesAway, detail).hint("see `kubectl get nodes`"));
+        }
         if usable.is_empty() {
             let detail = format!("the cluster has no {} node that is ready and takes jobs", self.arch);
             return Err(Failure::new(Code::NoPlace, detail)

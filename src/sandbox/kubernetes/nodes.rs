@@ -14,6 +14,12 @@ use crate::sandbox::Capacity;
 /// The label with a node's own name, by which pods are tied to it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
+/// The beginning of the taints by which a cluster says the state of a node.
+const OF_STATE: &str = "node.kubernetes.io/";
+
+/// The names of nodes that a message has at most.
+const SOME: usize = 5;
+
 /// The nodes of one architecture that take the site's jobs now: ready, not cordoned, with the labels and without taints
 /// that are not tolerated.
 pub(super) fn usable<'a>(nodes: &'a [Node], arch: Arch, settings: &PodSettings) -> Vec<&'a Node> {
@@ -21,6 +27,37 @@ pub(super) fn usable<'a>(nodes: &'a [Node], arch: Arch, settings: &PodSettings) 
         .iter()
         .filter(|node| arch_of(node) == Some(arch) && is_ready(node) && takes(node, settings))
         .collect()
+}
+
+/// The nodes that would take such jobs if they were ready: they are away, or being restarted, or cordoned off.
+pub(super) fn away<'a>(nodes: &'a [Node], arch: Arch, settings: &PodSettings) -> Vec<&'a Node> {
+    let would_take = |node: &&Node| {
+        let mut node = (*node).clone();
+        if let Some(spec) = &mut node.spec {
+            spec.unschedulable = None;
+            // The cluster's own words for the state of a node.
+            let taints = spec.taints.iter_mut();
+            taints.for_each(|taints| taints.retain(|taint| !taint.key.starts_with(OF_STATE)));
+        }
+        takes(&node, settings)
+    };
+    let of_arch = nodes.iter().filter(|node| arch_of(node) == Some(arch));
+    of_arch
+        .filter(|node| !(is_ready(node) && takes(node, settings)))
+        .filter(would_take)
+        .collect()
+}
+
+/// The names of nodes, for people.
+pub(super) fn some_names(nodes: &[&Node]) -> String {
+    let mut names: Vec<_> = nodes.iter().filter_map(|node| node.metadata.name.as_deref()).collect();
+    let more = names.len().saturating_sub(SOME);
+    names.truncate(SOME);
+    let names = names.join(", ");
+    match more {
+        0 => names,
+        _ => format!("{names} and {more} more"),
+    }
 }
 
 /// The CPU of a node, if there are toolboxes for it.
@@ -269,6 +306,39 @@ mod tests {
 
     fn names(nodes: &[&Node]) -> Vec<String> {
         nodes.iter().map(|node| node.metadata.name.clone().unwrap()).collect()
+    }
+
+    #[test]
+    fn nodes_that_are_only_away_are_told_from_those_that_never_take_jobs() {
+        let settings = PodSettings {
+            node_selector: BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]),
+            ..PodSettings::default()
+        };
+        let taint = |node: &mut Value, key: &str| {
+            node["spec"]["taints"] = json!([{"key": key, "effect": "NoSchedule"}]);
+        };
+        let nodes = [
+            node("ready", "amd64", |_| {}),
+            node("silent", "amd64", |node| {
+                node["status"]["conditions"][0]["status"] = json!("Unknown");
+                taint(node, "node.kubernetes.io/unreachable");
+            }),
+            node("cordoned", "amd64", |node| {
+                node["spec"]["unschedulable"] = json!(true);
+                taint(node, "node.kubernetes.io/unschedulable");
+            }),
+            node("of-others", "amd64", |node| taint(node, "dedicated")),
+            node("windows", "amd64", |node| {
+                node["metadata"]["labels"]["kubernetes.io/os"] = json!("windows");
+            }),
+            node("arm", "arm64", |node| node["status"]["conditions"] = json!([])),
+        ];
+        let found = away(&nodes, Arch::X86_64, &settings);
+        assert_eq!(names(&found), ["silent", "cordoned"]);
+        assert_eq!(some_names(&found), "silent, cordoned");
+        assert_eq!(names(&away(&nodes, Arch::Aarch64, &settings)), ["arm"]);
+        let many = vec![&nodes[0]; 7];
+        assert!(some_names(&many).ends_with("ready and 2 more"));
     }
 
     #[test]
