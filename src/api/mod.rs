@@ -13,7 +13,7 @@ pub mod connections;
 mod fields;
 mod hurried;
 mod job_options;
-mod kiln;
+pub(crate) mod kiln;
 pub mod limits;
 mod lists;
 mod metrics;

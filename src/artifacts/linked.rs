@@ -63,8 +63,23 @@ pub struct Listed {
     /// Its media type.
     pub media_type: String,
     /// Its size in bytes, if the manifest has it.
-    pub(super) size: Option<u64>,
+    pub size: Option<u64>,
     is_rootfs: bool,
+}
+
+#[cfg(test)]
+impl Listed {
+    /// An entry with this digest and size.
+    pub(crate) fn for_tests(path: &str, sha256: &str, size: u64) -> Self {
+        Self {
+            path: path.to_owned(),
+            md5: None,
+            sha256: Some(sha256.to_owned()),
+            media_type: String::new(),
+            size: Some(size),
+            is_rootfs: false,
+        }
+    }
 }
 
 impl ArtifactStore {

@@ -1,10 +1,11 @@
 //! `kiln images packages`, `diff` and `find-package`: what is in images. Talks to the server.
 
-use std::collections::BTreeMap;
-
 use clap::Args;
 use futures::{StreamExt, stream};
-use kiln_records::{Code, Failure};
+use kiln_records::{
+    Code, Failure,
+    sbom::{ListedPackage, PackageChange, changes},
+};
 
 use super::session::Session;
 use crate::client::{
@@ -60,12 +61,12 @@ impl Difference {
         for given in [&self.old, &self.new] {
             let image = session.client.find(&IMAGES, given).await?.id;
             let answer = session.client.image_packages(&image, None, None).await?;
-            both.push(by_name(&known(given, &answer)?));
+            both.push(listed(&known(given, &answer)?));
         }
         let (Some(new), Some(old)) = (both.pop(), both.pop()) else {
             return Ok(());
         };
-        let changes = changes(&old, &new);
+        let changes: Vec<_> = changes(&old, &new).into_iter().map(shown).collect();
         if changes.is_empty() && !session.wants_data() {
             session.printer.result("both have the same packages");
             return Ok(());
@@ -118,43 +119,31 @@ fn known(image: &str, answer: &Data) -> Result<Vec<Data>, Failure> {
     Ok(answer.items("packages").to_vec())
 }
 
-/// Versions by names and architectures. A few packages, such as kernels, are there in several versions.
-fn by_name(packages: &[Data]) -> BTreeMap<(String, String), Vec<String>> {
-    let mut names: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    for package in packages {
+/// The packages in an answer, of which only what differs is looked at.
+fn listed(packages: &[Data]) -> Vec<ListedPackage> {
+    let of = |package: &Data| {
         let text = |name: &str| package.text(name).unwrap_or_default().to_owned();
-        names
-            .entry((text("name"), text("arch")))
-            .or_default()
-            .push(text("version"));
-    }
-    names
+        ListedPackage {
+            name: text("name"),
+            version: text("version"),
+            arch: text("arch"),
+            licences: None,
+        }
+    };
+    packages.iter().map(of).collect()
 }
 
-fn changes(old: &BTreeMap<(String, String), Vec<String>>, new: &BTreeMap<(String, String), Vec<String>>) -> Vec<Data> {
-    let mut names: Vec<_> = old.keys().chain(new.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let different = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
-    different
-        .map(|name| {
-            let versions = |side: &BTreeMap<_, Vec<String>>| {
-                Data::Text(side.get(name).map_or_else(String::new, |all| all.join(", ")))
-            };
-            let change = match (old.get(name), new.get(name)) {
-                (None, _) => "added",
-                (_, None) => "removed",
-                _ => "changed",
-            };
-            Data::Map(vec![
-                ("name".to_owned(), Data::Text(name.0.clone())),
-                ("arch".to_owned(), Data::Text(name.1.clone())),
-                ("change".to_owned(), Data::Text(change.to_owned())),
-                ("old".to_owned(), versions(old)),
-                ("new".to_owned(), versions(new)),
-            ])
-        })
-        .collect()
+fn shown(change: PackageChange) -> Data {
+    let kind = change.kind().to_owned();
+    let PackageChange { name, arch, old, new } = change;
+    let fields = [
+        ("name", name),
+        ("arch", arch),
+        ("change", kind),
+        ("old", old),
+        ("new", new),
+    ];
+    Data::Map(fields.map(|(name, text)| (name.to_owned(), Data::Text(text))).to_vec())
 }
 
 /// A package with the image that has it.

@@ -8,7 +8,7 @@ use kiln_records::{Image, ImageId, Job, JobStatus, JobType};
 use maud::{Markup, html};
 
 use super::{
-    Dashboard,
+    Dashboard, differences,
     failures::artifact_name,
     jobs::{List, cut_page},
     layout,
@@ -76,11 +76,7 @@ pub(super) async fn page(
     Path(id): Path<ImageId>,
 ) -> Result<Html<String>> {
     let store = &web.api.store;
-    let mut found = Collection::<Image>::get(&**store, Side::Live, id).await?;
-    if found.is_none() {
-        found = Collection::<Image>::get(&**store, Side::Deleted, id).await?;
-    }
-    let image = found.ok_or_else(Problem::not_found)?.record;
+    let image = found(&web, id).await?;
     let origin = origin(&web, &image).await?;
     let source = match &origin {
         Some(job) => Some((
@@ -122,6 +118,10 @@ pub(super) async fn page(
                 dt { "Id" } dd { code.digest { (shown(&image.id.to_string())) } }
             }
         }
+        section aria-labelledby="since-title" {
+            h2 #since-title { "What changed" }
+            (differences::earlier(&web, &image).await?)
+        }
         section aria-labelledby="made-title" {
             h2 #made-title { "What was made from it" }
             (history(&made))
@@ -130,8 +130,18 @@ pub(super) async fn page(
     Ok(layout::page(&viewer, &image.name, "/ui/images", None, &body))
 }
 
+/// An image, even a deleted one.
+pub(super) async fn found(web: &Dashboard, id: ImageId) -> Result<Image> {
+    for side in [Side::Live, Side::Deleted] {
+        if let Some(stored) = Collection::<Image>::get(&*web.api.store, side, id).await? {
+            return Ok(stored.record);
+        }
+    }
+    Err(Problem::not_found())
+}
+
 /// The job that made an image: it usually has the image's name.
-async fn origin(web: &Dashboard, image: &Image) -> Result<Option<Job>> {
+pub(super) async fn origin(web: &Dashboard, image: &Image) -> Result<Option<Job>> {
     let query = Query {
         descending: true,
         limit: NAMESAKES,

@@ -6,6 +6,7 @@
 
 mod act;
 mod assets;
+mod differences;
 mod failures;
 mod forms;
 mod gate;
@@ -94,6 +95,7 @@ impl Dashboard {
             .route("/ui/recipes/{id}/build", post(act::build))
             .route("/ui/images", get(images::list))
             .route("/ui/images/{id}", get(images::page))
+            .route("/ui/images/{id}/since/{old}", get(differences::page))
             .route("/ui/sets", get(sets::list))
             .route("/ui/sets/{id}", get(sets::page))
             .route("/ui/schedules", get(schedules::list).post(act::new_schedule))

@@ -29,6 +29,7 @@ struct Records {
     good: JobId,
     recipe: Uuid,
     image: Uuid,
+    earlier_image: Uuid,
     schedule: Uuid,
     set: SetId,
 }
@@ -184,6 +185,7 @@ async fn bad_night(night: &Night) -> Records {
         failed,
         good: good.0,
         recipe: native.id.into(),
+        earlier_image: night.image("made", "x86_64", true).await.id.into(),
         image: night.image("made", "x86_64", true).await.id.into(),
         schedule: schedule.id.into(),
         set: night.set(&native_image).await,
@@ -264,6 +266,7 @@ async fn a_bad_night_in_a_browser() {
         format!("/ui/jobs/{}", told.good),
         format!("/ui/recipes/{}", told.recipe),
         format!("/ui/images/{}", told.image),
+        format!("/ui/images/{}/since/{}", told.image, told.earlier_image),
         format!("/ui/schedules/{}", told.schedule),
         format!("/ui/sets/{}", told.set),
         "/ui/images/nothing".to_owned(),
@@ -308,6 +311,17 @@ async fn a_bad_night_in_a_browser() {
         assert!(text.contains(expected), "{expected}:\n{text}");
     }
     assert_eq!(browser.value("document.querySelectorAll('img').length").await, 0);
+
+    // What changed since an earlier image; the files of both were removed by somebody else.
+    browser.goto(&url(&server, &format!("/ui/images/{}", told.image))).await;
+    browser
+        .click(&format!("a[href$='/since/{}']", told.earlier_image))
+        .await;
+    browser.until("location.pathname.includes('/since/')").await;
+    let text = browser.text().await;
+    for expected in ["since", "Inputs", "Packages", "cannot be found in S3"] {
+        assert!(text.contains(expected), "{expected}:\n{text}");
+    }
 
     // The failed job: 100 000 lines, of which the page has a few.
     let failed = format!("/ui/jobs/{}", told.failed);

@@ -12,7 +12,7 @@ mod jobs;
 mod logs;
 mod overview;
 mod package_versions;
-mod packages;
+pub(crate) mod packages;
 mod programs;
 mod prune;
 mod schedule_fields;

@@ -120,8 +120,8 @@ fn narrowed(listed: Listed, name: Option<&str>, below: Option<&str>) -> Result<V
     Ok(kept)
 }
 
-/// The packages in an image's document; none if it has no document.
-async fn read(api: &Api, image: &Image) -> Result<Option<Listed>> {
+/// The packages in an image's document, whose digest is that in the manifest; none if it has no document.
+pub(crate) async fn read(api: &Api, image: &Image) -> Result<Option<Listed>> {
     let link = image.link.as_ref();
     let link = link.ok_or_else(|| Problem::conflict("The image has no artifacts yet."))?;
     let _permit = READING.acquire().await.map_err(Problem::busy)?;

@@ -1,6 +1,7 @@
 //! What an image consists of: the packages that its database of packages knows, and the programs that no package owns.
 //! Two documents say it, SPDX 2.3 and CycloneDX 1.6. Pure: no I/O.
 
+mod changes;
 mod cyclonedx;
 mod licence;
 mod read;
@@ -9,6 +10,7 @@ mod spdx;
 use packageurl::PackageUrl;
 use serde::{Deserialize, Serialize};
 
+pub use changes::{PackageChange, changes};
 pub use licence::of_copyright_file;
 pub use read::{Listed, ListedPackage, Unreadable, read};
 

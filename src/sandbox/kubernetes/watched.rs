@@ -11,7 +11,11 @@ use std::{
 };
 
 use futures::StreamExt;
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Pod, PodSpec},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kiln_records::JobId;
 use kube::{
     Api, Resource, ResourceExt,
@@ -38,8 +42,8 @@ impl Watched {
     pub(super) fn begin(jobs: Api<Job>, pods: Api<Pod>, installation: &str) -> Self {
         let labels = format!("{INSTALLATION}={installation}");
         Self {
-            jobs: Watch::begin(jobs, &labels),
-            pods: Watch::begin(pods, &labels),
+            jobs: Watch::begin(jobs, &labels, trim_job),
+            pods: Watch::begin(pods, &labels, trim_pod),
         }
     }
 
@@ -60,6 +64,27 @@ impl Watched {
     }
 }
 
+/// Removes what is never asked for. Most of an object is the account of who set which of its fields, as one map for each of
+/// them: some 100 kB of memory.
+fn trim(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    metadata.annotations = None;
+}
+
+fn trim_job(job: &mut Job) {
+    trim(&mut job.metadata);
+    job.spec = None;
+}
+
+fn trim_pod(pod: &mut Pod) {
+    trim(&mut pod.metadata);
+    let node_name = pod.spec.take().and_then(|spec| spec.node_name);
+    pod.spec = Some(PodSpec {
+        node_name,
+        ..PodSpec::default()
+    });
+}
+
 /// One watch.
 #[derive(Debug)]
 struct Watch<K: 'static + Lookup<DynamicType = ()>>
@@ -75,7 +100,8 @@ impl<K> Watch<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    fn begin(api: Api<K>, labels: &str) -> Self {
+    /// `trim` makes the objects smaller before they are kept.
+    fn begin(api: Api<K>, labels: &str, trim: fn(&mut K)) -> Self {
         let (store, writer) = reflector::store();
         let is_live = Arc::new(AtomicBool::new(false));
         let noted = Arc::clone(&is_live);
@@ -87,7 +113,7 @@ where
             Ok(watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) => {}
         });
         let noted = Arc::clone(&is_live);
-        let events = events.default_backoff().reflect(writer);
+        let events = events.default_backoff().modify(trim).reflect(writer);
         let task = tokio::spawn(async move {
             let mut events = std::pin::pin!(events);
             let mut was_said = false;
@@ -123,5 +149,37 @@ where
 impl<K: 'static + Lookup<DynamicType = ()>> Drop for Watch<K> {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::sandbox::kubernetes::evidence;
+
+    #[test]
+    fn what_is_asked_of_a_pod_and_its_job_is_kept() {
+        let metadata = json!({
+            "name": "n", "uid": "u", "labels": {JOB: "1"}, "annotations": {"a": "b"}, "deletionTimestamp": "2026-11-01T10:00:00Z",
+            "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {"f:phase": {}}}}],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "of-job"}],
+        });
+        let status = json!({"phase": "Running", "podIP": "10.0.0.1"});
+        let pod =
+            json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}], "nodeName": "one"}, "status": status});
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        trim_pod(&mut pod);
+        let job = json!({"metadata": {"name": "j", "uid": "of-job"}, "spec": {"template": {"spec": {"containers": []}}}, "status": {"failed": 1}});
+        let mut job: Job = serde_json::from_value(job).unwrap();
+        trim_job(&mut job);
+        assert_eq!(evidence::node_of(&pod), Some("one"));
+        assert!(evidence::belongs_to(&pod, &job));
+        assert!(pod.labels().contains_key(JOB) && pod.metadata.deletion_timestamp.is_some());
+        assert_eq!(pod.status.unwrap().pod_ip.as_deref(), Some("10.0.0.1"));
+        assert_eq!(job.status.unwrap().failed, Some(1));
+        assert!(pod.metadata.managed_fields.is_none() && pod.metadata.annotations.is_none());
+        assert!(pod.spec.unwrap().containers.is_empty() && job.spec.is_none());
     }
 }
