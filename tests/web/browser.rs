@@ -216,8 +216,12 @@ impl Browser {
         }
     }
 
+    /// Ends the session. A driver that breaks off as it ends says nothing about Kiln's pages.
     pub async fn close(self) {
-        self.command(Method::DELETE, "", None).await;
+        let ended = self.client.request(Method::DELETE, &self.session).send().await;
+        if let Err(error) = ended {
+            println!("the browser did not end well: {error}");
+        }
     }
 }
 
