@@ -13,9 +13,7 @@ use std::{
     process::Command,
 };
 
-use sha2::{Digest, Sha256};
-
-use super::{Parts, Problem, ROOT, digest_file, esp, grub, parameters, run};
+use super::{Parts, Problem, ROOT, digest, esp, grub, parameters, run};
 
 /// The directory of the root file system, where live images have it.
 const ROOT_DIR: &str = "/LiveOS";
@@ -82,14 +80,9 @@ fn below(tree: &Path, path: &str) -> PathBuf {
 
 /// A name for the volume that no other content has.
 fn volume(parts: &Parts) -> std::io::Result<String> {
-    let mut digest = Sha256::new();
-    digest.update(parts.arch.name());
-    digest.update(&parts.parameters);
-    for path in [&parts.kernel, &parts.initrd, &parts.root] {
-        digest.update(fs_err::metadata(path)?.len().to_le_bytes());
-        digest_file(path, &mut digest)?;
-    }
-    let digest = hex::encode_upper(digest.finalize());
+    let texts = [parts.arch.name().as_bytes(), parts.parameters.as_bytes()];
+    let digest = digest::of(&texts, &[&parts.kernel, &parts.initrd, &parts.root])?;
+    let digest = hex::encode_upper(digest);
     // Names of volumes have at most 32 capital letters, digits and underscores.
     Ok(format!("KILN_{}", &digest[..16]))
 }

@@ -20,10 +20,10 @@ use std::{
 };
 
 use kiln_records::{Code, Failure, arch::Arch};
-use sha2::{Digest, Sha256};
 
 use partition::Partition;
 
+mod digest;
 mod esp;
 mod grub;
 pub mod initrd;
@@ -187,16 +187,12 @@ fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
 
     // The ids of disk and partitions follow from all that is in them. The root is read a second time for that while it is
     // written: a digest takes longer than either.
-    let digested = || -> std::io::Result<[u8; 32]> {
-        let mut digest = Sha256::new();
-        digest.update(parts.arch.name());
-        digest.update(&parts.parameters);
-        digest.update(&loader.program);
-        for path in [&parts.kernel, &parts.initrd, &parts.root] {
-            digest_file(path, &mut digest)?;
-        }
-        Ok(digest.finalize().into())
-    };
+    let texts = [
+        parts.arch.name().as_bytes(),
+        parts.parameters.as_bytes(),
+        &loader.program,
+    ];
+    let digested = || digest::of(&texts, &[&parts.kernel, &parts.initrd, &parts.root]);
     disk.seek(SeekFrom::Start(layout.root.0))?;
     let root = fs_err::File::open(&parts.root)?;
     let (copied, seed) = std::thread::scope(|scope| {
@@ -231,18 +227,6 @@ fn parameters(own: &str, device: &str, dir: &str) -> String {
         "root=live:{device} rd.live.image rd.live.overlay.overlayfs=1 rd.live.dir={dir} rd.live.squashimg={ROOT}"
     );
     format!("{own} {live}").trim().to_owned()
-}
-
-/// Adds a file's content to a digest.
-fn digest_file(path: &Path, digest: &mut Sha256) -> std::io::Result<()> {
-    let mut file = fs_err::File::open(path)?;
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => digest.update(&buffer[..count]),
-        }
-    }
 }
 
 /// Runs a program of the host to its end.
