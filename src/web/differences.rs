@@ -13,9 +13,8 @@ use kiln_records::{
 use maud::{Markup, html};
 
 use super::{
-    Dashboard,
-    images::{found, origin},
-    layout,
+    Dashboard, layout,
+    origin::{found, origin},
     text::{bytes, cut, name, short, when},
     viewer::Viewer,
 };

@@ -4,7 +4,7 @@ use axum::{
     extract::{Path, Query as QueryString, State},
     response::Html,
 };
-use kiln_records::{Image, ImageId, Job, JobStatus, JobType};
+use kiln_records::{Image, ImageId, JobType};
 use maud::{Markup, html};
 
 use super::{
@@ -12,18 +12,16 @@ use super::{
     failures::artifact_name,
     jobs::{List, cut_page},
     layout,
+    origin::{found, origin},
     recipes::history,
     steps::badge,
     text::{cut, name, short, shown, when},
     viewer::Viewer,
 };
 use crate::{
-    api::problem::{Problem, Result},
-    store::{Collection, JobFilter, Query, Side},
+    api::problem::Result,
+    store::{Collection, Side},
 };
-
-/// The jobs of one name among which the one that made an image is looked for.
-const NAMESAKES: u32 = 100;
 
 /// The jobs that are shown of those that started from an image.
 const MADE: u32 = 50;
@@ -128,31 +126,4 @@ pub(super) async fn page(
         }
     };
     Ok(layout::page(&viewer, &image.name, "/ui/images", None, &body))
-}
-
-/// An image, even a deleted one.
-pub(super) async fn found(web: &Dashboard, id: ImageId) -> Result<Image> {
-    for side in [Side::Live, Side::Deleted] {
-        if let Some(stored) = Collection::<Image>::get(&*web.api.store, side, id).await? {
-            return Ok(stored.record);
-        }
-    }
-    Err(Problem::not_found())
-}
-
-/// The job that made an image: it usually has the image's name.
-pub(super) async fn origin(web: &Dashboard, image: &Image) -> Result<Option<Job>> {
-    let query = Query {
-        descending: true,
-        limit: NAMESAKES,
-        name: Some(image.name.clone()),
-        jobs: JobFilter {
-            statuses: vec![JobStatus::Success],
-            ..JobFilter::default()
-        },
-        ..Query::default()
-    };
-    let jobs = web.api.store.page_jobs(&query).await?;
-    let made = |job: &Job| job.resultant_image_id == Some(image.id);
-    Ok(jobs.into_iter().map(|stored| stored.record).find(made))
 }

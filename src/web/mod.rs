@@ -17,6 +17,7 @@ mod jobs;
 mod layout;
 mod log;
 mod matrix;
+mod origin;
 mod overview;
 mod places;
 mod plot;

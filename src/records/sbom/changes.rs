@@ -41,7 +41,9 @@ pub fn changes(old: &[ListedPackage], new: &[ListedPackage]) -> Vec<PackageChang
     let mut changes = Vec::new();
     for ((name, arch), mut sides) in all {
         // Documents list them in any order.
-        sides.iter_mut().for_each(|side| side.sort_unstable());
+        for side in &mut sides {
+            side.sort_unstable();
+        }
         let [old, new] = sides.map(|side| side.join(", "));
         if old != new {
             let (name, arch) = (name.to_owned(), arch.to_owned());
