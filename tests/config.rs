@@ -143,6 +143,14 @@ fn places_that_no_job_could_ever_have() {
             "2: [kubernetes] enabled: agents in the cluster have no way to this server",
         ),
         (
+            "[kubernetes]\nenabled = true\nimage = 'r/kiln'\nbase_image = 'r/kiln:1'\n",
+            "4: [kubernetes] base_image: pods have one image, and `image` names another one",
+        ),
+        (
+            "[kubernetes]\nenabled = true\nbase_image = ''\n",
+            "3: [kubernetes] base_image: it is not the name of an image",
+        ),
+        (
             "[server]\nagent_url = 'https://kiln:9000'\n[kubernetes]\nenabled = true\nimage = 'r/kiln'\nshell_service = 'NodePort'\n",
             "6: [kubernetes] shell_service: its Services lead to this server's shells, which listen on this host's loopback only",
         ),
@@ -381,6 +389,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #context =                                       # not set
         #namespace =                                     # not set
         #image =                                         # not set
+        #base_image =                                    # not set
         image_pull_policy = "IfNotPresent"               # default
         image_pull_secrets = []                          # default
         #vm_runtime =                                    # not set
