@@ -380,7 +380,8 @@ impl Places {
                     Decision::Later(format!("the server {} does not say yet what it offers", other.server))
                 }
                 _ => match away(wish, rule, &candidates) {
-                    Some(why) if decision.is_err() => Decision::Later(why),
+                    // Somebody sits before a command, and can do something about it.
+                    Some(why) if decision.is_err() && !is_command => Decision::Later(why),
                     _ => decided(decision),
                 },
             };

@@ -106,35 +106,32 @@ async fn a_job_waits_for_the_only_place_that_would_do_while_that_is_away() {
         Box::new(|_| panic!("no nodes")),
         equipment,
     );
-    let decide = |arch, drivers: &[DriverKind]| {
-        let rule = IsolationSettings {
-            drivers: drivers.to_vec(),
-            ..IsolationSettings::default()
+    let rule = IsolationSettings {
+        drivers: vec![DriverKind::Namespace],
+        ..IsolationSettings::default()
+    };
+    let decide = |arch, is_command| {
+        let wish = Wish {
+            arch,
+            own_kernel: false,
         };
-        places.decide(
-            Wish {
-                arch,
-                own_kernel: false,
-            },
-            &rule,
-            false,
-            |_, _| 0,
-        )
+        places.decide(wish, &rule, is_command, |_, _| 0)
     };
     let look = || join_all(places.looks(&[]));
-    decide(foreign, &[DriverKind::Namespace]);
     look().await;
-    let decision = decide(Arch::host(), &[DriverKind::Namespace]);
+    let decision = decide(Arch::host(), false);
     assert!(
         matches!(&decision, Decision::Later(why) if why == "local: it does not answer"),
         "{decision:?}"
     );
-    // That is no place for these.
-    let decision = decide(foreign, &[DriverKind::Namespace]);
-    assert!(matches!(decision, Decision::Refused(_)), "{decision:?}");
+    // A command does not wait, and that is no place for these.
+    for (arch, is_command) in [(Arch::host(), true), (foreign, false)] {
+        let decision = decide(arch, is_command);
+        assert!(matches!(decision, Decision::Refused(_)), "{decision:?}");
+    }
     only.away.store(false, Ordering::Relaxed);
     look().await;
-    let decision = decide(Arch::host(), &[DriverKind::Namespace]);
+    let decision = decide(Arch::host(), false);
     assert!(matches!(decision, Decision::Placed(_)), "{decision:?}");
 }
 
