@@ -60,8 +60,10 @@ pub(super) fn write(parts: &Parts, dir: &Path, to: &Path) -> Result<u64, Problem
         fs_err::os::unix::fs::symlink(fs_err::canonicalize(file)?, link)?;
     }
     run(Command::new("xorriso")
-        // Its own file of options is the user's.
-        .args(["-no_rc", "-as", "mkisofs", "-quiet"])
+        // Its own file of options is the user's. When all is written it sleeps until it would next say how far it is, by
+        // default for a second.
+        .args(["-no_rc", "-pacifier", "interval=0.1"])
+        .args(["-as", "mkisofs", "-quiet"])
         .env("SOURCE_DATE_EPOCH", TIME)
         // That alone leaves the files' own times, such as those of the directories made above.
         .args(["--set_all_file_dates", &format!("={TIME}")])
