@@ -1,16 +1,18 @@
-//! Examines the Kubernetes cluster of the configuration: its API, the rights of Kiln's account, and what its nodes can do.
-//! Asks the API, and changes nothing.
+//! Examines the Kubernetes cluster of the configuration: its API, the rights of Kiln's account, what its nodes can do, and
+//! whether their pods find a toolbox in S3. Asks the API and S3, and changes nothing.
 
 use std::sync::Arc;
 
-use kiln_records::{Failure, arch::Arch};
+use kiln_records::{Code, Failure, arch::Arch, run::Kernel};
 
 use crate::{
+    artifacts::ArtifactStore,
     config::Config,
     doctor::Finding,
     sandbox::{
         Driver,
         kubernetes::{Cluster, KubernetesDriver},
+        toolboxes::Toolboxes,
     },
     site,
 };
@@ -42,17 +44,23 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
             continue;
         }
         has_nodes = true;
-        findings.push(match driver.shared_kernel().await {
+        let shared = driver.shared_kernel().await;
+        let has_shared = shared.is_ok();
+        findings.push(match shared {
             Ok(()) => Finding::ok(AREA, "native pods", format!("{arch}: nodes give pods user namespaces")),
             // A site may want virtual machines only.
             Err(failure) => Finding::missing(AREA, "native pods", &failure, next(&failure)),
         });
+        if has_shared {
+            findings.extend(toolbox(config, arch, Kernel::Shared).await);
+        }
         if config.kubernetes.vm_runtime.is_some() {
             const MACHINES: &str = "pods in virtual machines";
             findings.push(match driver.own_kernel().await {
                 Ok(machine) => Finding::ok(AREA, MACHINES, format!("{arch}: {}", machine.what)),
                 Err(failure) => broken(MACHINES, &failure),
             });
+            findings.extend(toolbox(config, arch, Kernel::Own).await);
         }
     }
     if !has_nodes {
@@ -64,6 +72,32 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Whether pods find their toolbox where they fetch it from S3.
+async fn toolbox(config: &Config, arch: Arch, kernel: Kernel) -> Option<Finding> {
+    const WHAT: &str = "toolbox of pods";
+    let (true, Some(s3)) = (config.kubernetes.base_image.is_some(), &config.s3) else {
+        return None;
+    };
+    let found = async {
+        let toolbox = Toolboxes::named(arch);
+        let (image, _) = site::image_of(config, &toolbox, kernel)?;
+        let store = ArtifactStore::connect(s3).await?;
+        let (address, is_there) = store.find_layers(&image.toolbox_name()).await?;
+        if is_there {
+            return Ok(address);
+        }
+        let vm = if kernel == Kernel::Own { " --vm" } else { "" };
+        Err(
+            Failure::new(Code::ImageMissing, format!("{arch}: there is no {address}"))
+                .hint(format!("kiln toolbox push{vm} --arch {arch}")),
+        )
+    };
+    Some(match found.await {
+        Ok(address) => Finding::ok(AREA, WHAT, format!("{arch}: {address}")),
+        Err(failure) => broken(WHAT, &failure),
+    })
 }
 
 async fn rights(cluster: &Cluster) -> Finding {

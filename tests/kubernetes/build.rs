@@ -84,11 +84,20 @@ async fn a_pod_fetches_its_toolbox_where_no_registry_has_it() {
         assert_eq!(site.left_of(&job), "");
         status["error"]["detail"].as_str().unwrap().to_owned()
     };
+    let doctor = || {
+        let mut command = server.kiln.command(["doctor"]);
+        command.envs(site.variables.iter().map(|(name, value)| (name, value)));
+        support::run(command).stdout
+    };
+    let findings = doctor();
+    assert!(findings.contains("kiln toolbox push --vm --arch"), "{findings}");
     let why = fails("image_missing");
     assert!(why.contains("there is no s3://"), "{why}");
 
     let name = push(&[]).stdout.trim().to_owned();
     assert!(why.ends_with(&name), "{why}, and {name} was pushed");
+    let findings = doctor();
+    assert!(findings.contains(&name), "{findings}");
     let again = push(&[]);
     assert!(again.stderr.contains("has this toolbox already"), "{}", again.stderr);
     assert_eq!(again.stdout.trim(), name);
