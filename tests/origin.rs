@@ -159,6 +159,15 @@ fn packages_of_images_are_asked_for() {
     );
     assert!(changes.iter().all(|change| change["name"] != "adduser"));
     assert_eq!(ask(&["diff", one, one]), serde_json::json!([]));
+    // The same recipe, for two architectures.
+    let why = ask(&["why", one, other]);
+    assert_eq!(why[0]["input"], "architecture", "{why}");
+    assert_eq!((&why[0]["old"], &why[0]["new"]), (&HOST.into(), &foreign().into()));
+    assert!(
+        why.as_array().unwrap().iter().all(|row| row["input"] != "recipe"),
+        "{why}"
+    );
+    assert_eq!(ask(&["why", one, one]), serde_json::json!([]));
     let version = named[0]["version"].as_str().unwrap();
     let found = ask(&["find-package", "adduser", "--below", &format!("{version}.1")]);
     assert_eq!(found.as_array().unwrap().len(), 2, "{found}");

@@ -14,6 +14,7 @@ use super::{
     session::Session,
     upload::{Objects, create_filled, upload},
     values::{Body, LinkOptions, arch},
+    why::Why,
 };
 use crate::{
     artifacts::manifest::Manifest,
@@ -36,8 +37,11 @@ pub(super) enum ImagesCommand {
     /// Compare the packages of two images.
     #[command(display_order = 8)]
     Diff(Difference),
-    /// Find the images that have a package.
+    /// Say which inputs of two images differ, the one that explains most first.
     #[command(display_order = 9)]
+    Why(Why),
+    /// Find the images that have a package.
+    #[command(display_order = 10)]
     FindPackage(FindPackage),
 }
 
@@ -114,6 +118,7 @@ impl ImagesCommand {
             },
             ImagesCommand::Packages(packages) => packages.run(session).await,
             ImagesCommand::Diff(difference) => difference.run(session).await,
+            ImagesCommand::Why(why) => why.run(session).await,
             ImagesCommand::FindPackage(package) => package.run(session).await,
             ImagesCommand::Update(change) => {
                 let body = change.body()?;

@@ -67,6 +67,7 @@ mod transfer;
 mod upload;
 mod values;
 mod verify;
+mod why;
 
 /// Build operating-system images for any CPU architecture on the hosts you have.
 #[derive(Debug, Parser)]

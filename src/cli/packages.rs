@@ -110,7 +110,7 @@ impl FindPackage {
 }
 
 /// The packages in an answer.
-fn known(image: &str, answer: &Data) -> Result<Vec<Data>, Failure> {
+pub(super) fn known(image: &str, answer: &Data) -> Result<Vec<Data>, Failure> {
     if *answer.get("packages") == Data::Null {
         let cause = format!("nobody has listed the packages of `{image}`");
         let hint = "images that Kiln builds have such a list, unless their log says why not";
@@ -120,7 +120,7 @@ fn known(image: &str, answer: &Data) -> Result<Vec<Data>, Failure> {
 }
 
 /// The packages in an answer, of which only what differs is looked at.
-fn listed(packages: &[Data]) -> Vec<ListedPackage> {
+pub(super) fn listed(packages: &[Data]) -> Vec<ListedPackage> {
     let of = |package: &Data| {
         let text = |name: &str| package.text(name).unwrap_or_default().to_owned();
         ListedPackage {

@@ -95,6 +95,18 @@ pub static PACKAGES: Collection = Collection {
     ],
 };
 
+/// Inputs in which two images differ.
+pub static INPUT_CHANGES: Collection = Collection {
+    path: &[],
+    noun: "input",
+    is_deleted: false,
+    command: "images why",
+    id: "input",
+    name: "input",
+    bin: None,
+    columns: &[("INPUT", "input"), ("OLD", "old"), ("NEW", "new")],
+};
+
 /// Packages that two images have in different versions.
 pub static PACKAGE_CHANGES: Collection = Collection {
     path: &[],
