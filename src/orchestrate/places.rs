@@ -379,11 +379,12 @@ impl Places {
                 Some(other) if decision.is_err() => {
                     Decision::Later(format!("the server {} does not say yet what it offers", other.server))
                 }
-                _ => match away(wish, rule, &candidates) {
+                _ => {
                     // Somebody sits before a command, and can do something about it.
-                    Some(why) if decision.is_err() && !is_command => Decision::Later(why),
-                    _ => decided(decision),
-                },
+                    let can_wait = decision.is_err() && !is_command;
+                    let away = can_wait.then(|| away(wish, rule, &candidates)).flatten();
+                    away.map_or_else(|| decided(decision), Decision::Later)
+                }
             };
         }
         if machines {
