@@ -162,7 +162,7 @@ fn serve(kiln: &Kiln) -> (Started, String) {
         .env("KILN__JOBS__RUN", "false");
     let mut server = Started::new(command);
     let line = server.wait_for("server  ");
-    server.wait_for("ready");
+    server.wait_until_ready();
     (server, line.trim_start_matches("server").trim().to_owned())
 }
 

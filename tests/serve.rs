@@ -535,7 +535,7 @@ async fn requests_are_logged_and_secrets_are_not() {
 #[test]
 fn without_configuration_there_is_little_to_say() {
     let mut server = Server::start(&[("KILN_LOG", "error")]);
-    server.started.wait_for("ready");
+    server.started.wait_until_ready();
     let ran = server.stop();
     assert_eq!(ran.stderr, "");
     assert_eq!(ran.stdout.lines().count(), 10, "{}", ran.stdout);

@@ -24,7 +24,7 @@ impl Site {
             .trim_start_matches("server")
             .trim()
             .to_owned();
-        server.wait_for("ready");
+        server.wait_until_ready();
         Self { kiln, server, url }
     }
 

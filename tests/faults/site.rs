@@ -1,7 +1,7 @@
 //! A site: a server whose addresses outlive it, a package repository, a key and recipes.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -16,7 +16,7 @@ use nix::{sys::signal::Signal, unistd::Pid};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::support::{Kiln, Ran, Recipe, Started, repository::Repository, serve::client};
+use crate::support::{Kiln, Ran, Recipe, Started, ports::free_port, repository::Repository, serve::client};
 
 /// How long something that must come may take on a machine that is ten times slower.
 pub const PATIENCE: Duration = Duration::from_mins(5);
@@ -127,7 +127,7 @@ impl Site {
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let mut started = Started::new(command);
-        tokio::task::block_in_place(|| started.wait_for("ready"));
+        tokio::task::block_in_place(|| started.wait_until_ready());
         *self.process() = Some(started);
     }
 
@@ -170,6 +170,9 @@ impl Site {
             let answer = self.ask(method, path, body.as_ref()).await;
             if let Some((200..300, value)) = answer {
                 return value;
+            }
+            if let Some(server) = self.process().as_mut() {
+                server.assert_runs();
             }
             assert!(Instant::now() < until, "{method} {path}: {answer:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -307,10 +310,4 @@ fn with_files(command: &Command, files: usize) -> Command {
         };
     }
     limited
-}
-
-/// A free port of the loopback.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::hostile::case::{Case, End, Upload};
 use crate::support::{
     Kiln, Recipe, Started,
+    ports::free_port,
     repository::Repository,
     serve::{Answer, client, send},
 };
@@ -63,7 +64,7 @@ impl Site {
             ("KILN__WATCH__KEEP_FAILED", "0s".to_owned()),
         ]);
         let mut server = Started::new(command);
-        tokio::task::block_in_place(|| server.wait_for("ready"));
+        tokio::task::block_in_place(|| server.wait_until_ready());
         let mut site = Self {
             kiln,
             server,
@@ -171,10 +172,4 @@ fn alarm() -> (u16, Arc<AtomicBool>) {
         }
     });
     (port, rang)
-}
-
-/// A free port of the loopback.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }

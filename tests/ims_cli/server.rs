@@ -24,7 +24,7 @@ impl Server {
             .envs(settings.iter().copied());
         let mut process = Started::new(command);
         let line = process.wait_for("server  ");
-        process.wait_for("ready");
+        process.wait_until_ready();
         Self {
             kiln,
             process: Some(process),

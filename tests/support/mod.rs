@@ -37,6 +37,7 @@ pub mod fake_cluster;
 pub mod fake_server;
 pub mod gate;
 pub mod issuer;
+pub mod ports;
 pub mod postgres;
 pub mod repository;
 pub mod s3_proxy;
@@ -730,17 +731,28 @@ impl Started {
     /// Waits for a line of output that contains `text`, and returns it.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str) -> String {
+        self.wait_for_line(text, |line| line.contains(text))
+    }
+
+    #[track_caller]
+    fn wait_for_line(&mut self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
             let lines = self.lines.lock().unwrap();
-            if let Some(line) = lines.iter().find(|line| line.contains(text)) {
+            if let Some(line) = lines.iter().find(|line| is_it(line)) {
                 return line.clone();
             }
             drop(lines);
-            assert!(Instant::now() < until, "`{text}` did not come: {}", self.said());
+            assert!(Instant::now() < until, "`{what}` did not come: {}", self.said());
             self.assert_runs();
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until a server takes requests. Other lines may contain the word, as in "already in use".
+    #[track_caller]
+    pub fn wait_until_ready(&mut self) {
+        self.wait_for_line("ready", |line| line == "ready");
     }
 
     /// Whether a line with `text` was printed.
@@ -753,7 +765,7 @@ impl Started {
     }
 
     #[track_caller]
-    fn assert_runs(&mut self) {
+    pub fn assert_runs(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
             panic!("it ended ({status}) too early: {}", self.said());
         }

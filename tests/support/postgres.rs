@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "every test program uses another part")]
 
 use std::{
-    net::TcpListener,
     os::unix::{
         fs::{PermissionsExt, chown},
         process::CommandExt,
@@ -21,6 +20,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, Uid, User},
 };
+
+use crate::support::ports::free_port;
 
 /// The password of the server's only user; a test searches for it where it must not appear.
 pub const PASSWORD: &str = "sesame-opens";
@@ -233,11 +234,6 @@ fn programs() -> PathBuf {
     versions
         .pop()
         .expect("PostgreSQL is not installed: run `.ci/install-packages test`")
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

@@ -90,7 +90,7 @@ impl Server {
         command.envs(MODEST).envs(variables.iter().copied());
         let mut started = Started::new(command);
         let line = started.wait_for("server ");
-        started.wait_for("ready");
+        started.wait_until_ready();
         let url = line.split_whitespace().nth(1).unwrap().to_owned();
         let client = client(None);
         Self {
