@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     boot::parameters,
-    disk::{self, Form, Parts, Written, initrd},
+    disk::{self, Form, Parts, Written},
 };
 
 #[derive(Debug, Args)]
@@ -112,19 +112,9 @@ pub(super) async fn write(
         parameters: format!("{own} {append}").trim().to_owned(),
     };
     let to = to.to_owned();
-    let work = move || {
-        let live = initrd::boots_live(&parts.initrd)
-            .map_err(|error| Failure::new(Code::DiskUnsupported, format!("the initrd cannot be read: {error}")))?;
-        if live == Some(false) {
-            let detail = "the initrd cannot boot a squashfs from a disk: it has no `dmsquash-live`";
-            return Err(Failure::new(Code::DiskUnsupported, detail)
-                .hint("make it with dracut and that module (on Debian: package dracut-live)"));
-        }
-        Ok((disk::write(&parts, form, &to)?, live.is_none()))
-    };
-    let written = tokio::task::spawn_blocking(work).await;
-    let (written, unseen) = written.map_err(|error| Failure::new(Code::Io, error))??;
-    if unseen {
+    let written = tokio::task::spawn_blocking(move || disk::write(&parts, form, &to)).await;
+    let written = written.map_err(|error| Failure::new(Code::Io, error))??;
+    if written.boots.is_none() {
         printer.warning(
             "the initrd is packed in a way that Kiln cannot read; the disk boots only if dracut's `dmsquash-live` is in it",
             None,

@@ -26,7 +26,7 @@ use partition::Partition;
 mod digest;
 mod esp;
 mod grub;
-pub mod initrd;
+mod initrd;
 mod iso;
 mod partition;
 mod table;
@@ -82,6 +82,8 @@ pub struct Written {
     pub disk: u64,
     /// Bytes of the file.
     pub file: u64,
+    /// Whether the initrd can boot the disk. `None` if it has a format that is not known here.
+    pub boots: Option<bool>,
 }
 
 /// Where the parts of a disk lie, in bytes.
@@ -123,7 +125,7 @@ pub fn must_be_new(file: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// `disk_unsupported` when there is no boot loader for the architecture, `disk_tool_missing` when it or a program is not
+/// `disk_unsupported` when there is no boot loader for the architecture or the initrd cannot boot a disk, `disk_tool_missing` when it or a program is not
 /// installed, `disk_exists`, and `io`.
 pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
     must_be_new(to)?;
@@ -137,10 +139,16 @@ pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
             .map_err(failed)
     };
     let mut first = temporary()?;
-    let disk = match form {
-        Form::Raw | Form::Qcow2 => write_raw(parts, first.as_file_mut()),
-        Form::Iso => iso::write(parts, dir, first.path()),
-    };
+    // To unpack an initrd takes as long as to write the disk.
+    let (disk, boots) = std::thread::scope(|scope| {
+        let boots = scope.spawn(|| boots_live(&parts.initrd));
+        let disk = match form {
+            Form::Raw | Form::Qcow2 => write_raw(parts, first.as_file_mut()),
+            Form::Iso => iso::write(parts, dir, first.path()),
+        };
+        (disk, boots.join())
+    });
+    let boots = boots.map_err(|_| Failure::new(Code::DiskUnsupported, "the search of the initrd was broken off"))??;
     let disk = disk.map_err(|problem| match problem {
         Problem::Io(error) => failed(error),
         Problem::Failure(failure) => failure,
@@ -157,7 +165,19 @@ pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
     let file = done.as_file().metadata().map_err(failed)?.len();
     done.as_file().sync_all().map_err(failed)?;
     done.persist_noclobber(to).map_err(|error| failed(error.error))?;
-    Ok(Written { disk, file })
+    Ok(Written { disk, file, boots })
+}
+
+/// Whether the initrd can boot a squashfs from a disk, as far as can be seen. An initrd that cannot is a failure.
+fn boots_live(initrd: &Path) -> Result<Option<bool>, Failure> {
+    let boots = initrd::boots_live(initrd)
+        .map_err(|error| Failure::new(Code::DiskUnsupported, format!("the initrd cannot be read: {error}")))?;
+    if boots == Some(false) {
+        let detail = "the initrd cannot boot a squashfs from a disk: it has no `dmsquash-live`";
+        return Err(Failure::new(Code::DiskUnsupported, detail)
+            .hint("make it with dracut and that module (on Debian: package dracut-live)"));
+    }
+    Ok(boots)
 }
 
 /// Why the bytes of a disk are not written.
