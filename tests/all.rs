@@ -47,6 +47,7 @@ mod package;
 mod places;
 mod proxy;
 mod rebase;
+mod reproducible;
 mod retention;
 mod s3;
 mod schedules;

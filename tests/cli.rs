@@ -137,6 +137,12 @@ fn help_of_build() {
               --verify-twins
                   Make an emulated root once more, without native twins, and compare: takes as long as
                   `--twins off` besides
+              --reproducible[=<BOOL>]
+                  Whether the same inputs give the same image, to the last byte [default: false, or as the
+                  recipe says]
+              --source-date-epoch <SECONDS>
+                  The date in a reproducible image, in seconds since 1970 [default: that of the recipe's
+                  newest file]
               --compression <COMPRESSION>
                   Compressor of the squashfs [default: zstd] [possible values: zstd, gzip, xz, lz4]
               --compression-level <N>

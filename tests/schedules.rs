@@ -212,6 +212,8 @@ async fn add_recipe(store: &SharedStore, artifacts: &ArtifactStore) -> RecipeId 
         require_dkms: false,
         template_dictionary: None,
         twins: None,
+        reproducible: None,
+        source_date_epoch: None,
         deleted: None,
     };
     store.insert(&recipe, &[]).await.unwrap();

@@ -9,7 +9,7 @@ use super::{
     build::kiwi,
     channel::Channel,
     events::Events,
-    fetch, kiwi_config,
+    fetch, kiwi_config, normalize,
     outputs::Outputs,
     process::blocking,
     programs::Programs,
@@ -23,19 +23,22 @@ use kiln_records::{
     protocol::{Emulator, JobDescription, RecipeWork},
 };
 
-/// Fetches and unpacks the recipe. Returns its directory.
+/// Fetches and unpacks the recipe. Returns its directory, and the time of its newest file in seconds since 1970.
 pub async fn fetch(
     work: &RecipeWork,
     http: &reqwest::Client,
     outputs: &Outputs,
     events: &Events,
-) -> Result<PathBuf, Failure> {
+) -> Result<(PathBuf, u32), Failure> {
     let (archive, into) = outputs.recipe();
     fetch::fetch(http, &work.recipe, &archive).await?;
     let source = work.recipe.clone();
-    let unpacked = blocking(move || {
+    let (unpacked, newest) = blocking(move || {
         unpack::check_fetched(&archive, &source)?;
-        unpack::unpack(&archive, &into, &unpack::Limits::default())
+        let unpacked = unpack::unpack(&archive, &into, &unpack::Limits::default())?;
+        let newest = normalize::newest_file(&unpacked.root)
+            .map_err(|error| Failure::io("cannot look at the recipe's files", &error))?;
+        Ok((unpacked, newest))
     })
     .await?;
     events
@@ -44,7 +47,7 @@ pub async fn fetch(
             unpacked.entries, unpacked.bytes
         ))
         .await;
-    Ok(unpacked.root)
+    Ok((unpacked.root, newest))
 }
 
 /// Renders the recipe's template files.
@@ -154,6 +157,7 @@ impl Building<'_> {
             arch: self.job.arch,
             emulator: self.emulator,
             has_tbz: facts.has_tbz,
+            epoch: facts.epoch(self.job),
         };
         kiwi::prepare_root(request, programs, self.events).await
     }

@@ -16,6 +16,7 @@ use super::{
     process::blocking,
     proxy, stop, verify,
 };
+use jiff::Timestamp;
 use kiln_inside::emulation::{binfmt, probe};
 use kiln_records::{
     Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel,
@@ -112,14 +113,19 @@ impl Steps<'_> {
             let text = "the twins are not verified: that is for images that are made from a recipe";
             self.events.say(text).await;
         }
+        if self.job.epoch.is_some() && self.job.work.job_type() == JobType::Customize {
+            let text = "the image is not made reproducibly: that is for images that are made from a recipe";
+            self.events.say(text).await;
+        }
         for step in outputs.steps() {
             self.conceal(step, &outputs);
             outputs = blocking(move || outputs.begin(step).map(|()| outputs)).await?;
             let facts = &outputs.facts;
             match (step, &self.job.work) {
                 (Step::Fetch, Work::Create(work)) => {
+                    outputs.facts.begun = Timestamp::now().as_second();
                     let fetched = create::fetch(work, http, &outputs, self.events);
-                    outputs.facts.recipe = self.step(step, fetched).await?;
+                    (outputs.facts.recipe, outputs.facts.newest) = self.step(step, fetched).await?;
                 }
                 (Step::Template, Work::Create(work)) => {
                     let rendered = create::template(work, &facts.recipe, self.events);

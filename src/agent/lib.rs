@@ -26,6 +26,7 @@ pub mod kiwi_config;
 mod log_budget;
 mod mask;
 pub mod mksquashfs;
+pub mod normalize;
 pub mod outputs;
 mod package;
 pub mod packages;

@@ -43,6 +43,11 @@ pub fn mksquashfs_args(
     args
 }
 
+/// Arguments for the time at which the squashfs was made, in seconds since 1970, unless that is now.
+pub fn time_args(made: Option<u32>) -> Vec<OsString> {
+    made.map_or_else(Vec::new, |made| vec!["-mkfs-time".into(), made.to_string().into()])
+}
+
 /// The device nodes in a list printed by `unsquashfs -d "" -llnumeric -full-precision -UTC`.
 pub fn parse_devices(list: &str) -> Vec<Device> {
     list.lines().filter_map(parse_device).collect()

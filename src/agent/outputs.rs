@@ -7,7 +7,7 @@ use std::{
 };
 
 use kiln_inside::room::remove_tree;
-use kiln_records::{ArtifactKind, Code, Failure, Step};
+use kiln_records::{ArtifactKind, Code, Epoch, Failure, Step, protocol::JobDescription};
 use serde::{Deserialize, Serialize};
 
 use crate::squashfs::Device;
@@ -35,6 +35,12 @@ pub struct Facts {
     finished: Option<Step>,
     /// From the fetch: the recipe's directory.
     pub recipe: PathBuf,
+    /// From the fetch: when it began, in seconds since 1970. What has a later time was made by the job.
+    #[serde(default)]
+    pub begun: i64,
+    /// From the fetch: the time of the recipe's newest file.
+    #[serde(default)]
+    pub newest: u32,
     /// From the wait for repositories: whether the recipe has a type `tbz`, the one for IMS.
     pub has_tbz: bool,
     /// From the fetch of an image: device nodes for the next squashfs, since a sandbox cannot make any.
@@ -45,6 +51,16 @@ pub struct Facts {
     pub twins: u64,
     /// From packaging.
     pub artifacts: Artifacts,
+}
+
+impl Facts {
+    /// The date of the image of `job`, if that is to be reproducible.
+    pub fn epoch(&self, job: &JobDescription) -> Option<u32> {
+        Some(match job.epoch? {
+            Epoch::Recipe => self.newest,
+            Epoch::At(at) => at,
+        })
+    }
 }
 
 impl Outputs {

@@ -12,6 +12,7 @@ use super::{
     events::Events,
     inventory::{self, Written},
     mksquashfs,
+    normalize::{self, Normalized},
     outputs::{Artifacts, Outputs},
     process::{self, blocking},
     upload::Uploader,
@@ -35,8 +36,15 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
         Ok(boot)
     })
     .await?;
+    let epoch = match job.work.job_type() {
+        JobType::Create => outputs.facts.epoch(job),
+        JobType::Customize => None,
+    };
+    if let Some(epoch) = epoch {
+        normalize_root(outputs, epoch, events).await?;
+    }
     if !rebase_image(job, outputs, &rootfs, events).await? {
-        make_squashfs(job, outputs, &rootfs, events).await?;
+        make_squashfs(job, outputs, epoch, &rootfs, events).await?;
     }
     let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
     match boot {
@@ -53,6 +61,33 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
     }
     artifacts.extend(inventory_of(job, outputs, events).await?);
     Ok(artifacts)
+}
+
+/// Takes out of the root what no two builds have in common.
+async fn normalize_root(outputs: &Outputs, epoch: u32, events: &Events) -> Result<(), Failure> {
+    let (root, begun) = (outputs.root(), outputs.facts.begun);
+    let normalized = blocking(move || {
+        normalize::normalize(&root, begun, epoch)
+            .map_err(|error| Failure::io("cannot make the root reproducible", &error))
+    })
+    .await?;
+    let Normalized { treated, dated, future } = normalized;
+    let date = Timestamp::from_second(i64::from(epoch)).map_or_else(|_| epoch.to_string(), |date| date.to_string());
+    events
+        .say(format!(
+            "reproducible: {dated} files that the build wrote have the date {date}"
+        ))
+        .await;
+    for (path, why) in treated {
+        events.say(format!("reproducible: {path}: {why}")).await;
+    }
+    if future > 0 {
+        let text = format!(
+            "warning: {future} files of the root are newer than this machine's clock: at another time, the image may not be the same"
+        );
+        events.say(text).await;
+    }
+    Ok(())
 }
 
 /// The two documents that say what the root consists of. A root whose packages cannot be listed is an image
@@ -120,7 +155,13 @@ async fn rebase_image(job: &JobDescription, outputs: &Outputs, to: &Path, events
     Ok(is_there)
 }
 
-async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<(), Failure> {
+async fn make_squashfs(
+    job: &JobDescription,
+    outputs: &Outputs,
+    made: Option<u32>,
+    to: &Path,
+    events: &Events,
+) -> Result<(), Failure> {
     let mut command = Command::new("mksquashfs");
     command.args(mksquashfs::mksquashfs_args(
         &outputs.root(),
@@ -129,6 +170,7 @@ async fn make_squashfs(job: &JobDescription, outputs: &Outputs, to: &Path, event
         job.cpus,
         SQUASHFS_MEMORY_MIB,
     ));
+    command.args(mksquashfs::time_args(made));
     command.args(mksquashfs::device_args(&outputs.root(), &outputs.facts.devices));
     let mut progress = None;
     let finished = process::run(command, None, events, |line| {

@@ -45,4 +45,9 @@ job_options! {
     twins: Option<TwinLevel>, scheduled Nullable<TwinLevel>;
     /// Whether an emulated create job also makes its root without native twins, and compares.
     verify_twins: Option<bool>, scheduled Nullable<bool>;
+    /// Whether a create job gives the same image, to the last byte, from the same inputs. Default: as the recipe says.
+    reproducible: Option<bool>, scheduled Nullable<bool>;
+    /// The date in a reproducible image, in seconds since 1970; asks for one. Default: the recipe's, else that of its
+    /// newest file.
+    source_date_epoch: Option<u32>, scheduled Nullable<u32>;
 }

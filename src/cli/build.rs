@@ -21,6 +21,7 @@ use kiln_records::{
 use super::{
     format::Format,
     isolation::{ISOLATION, IsolationName},
+    job_options::DatingOptions,
     job_progress,
     printer::Printer,
     progress::Progress,
@@ -86,6 +87,9 @@ pub(super) struct BuildArguments {
     /// Make an emulated root once more, without native twins, and compare: takes as long as `--twins off` besides.
     #[arg(long)]
     verify_twins: bool,
+
+    #[command(flatten)]
+    dating: DatingOptions,
 
     /// Compressor of the squashfs.
     #[arg(long, value_enum, default_value_t = CompressorName::Zstd)]
@@ -327,6 +331,8 @@ impl BuildArguments {
                 kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
                 twins: self.twins,
                 verify_twins: Some(self.verify_twins),
+                reproducible: self.dating.dating().reproducible,
+                source_date_epoch: self.dating.dating().source_date_epoch,
                 ..JobOptions::default()
             },
         }

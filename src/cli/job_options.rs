@@ -4,9 +4,9 @@
 //! `mut_arg`.
 
 use clap::Args;
-use kiln_records::TwinLevel;
+use kiln_records::{Dating, TwinLevel};
 
-use super::values::{Body, boolean, twins};
+use super::values::{Body, boolean, seconds, twins};
 
 /// The files of an image's `/boot`.
 #[expect(clippy::struct_field_names, reason = "they name the options")]
@@ -55,6 +55,34 @@ pub(super) struct Verification {
     /// Whether an emulated root is also made without native twins, and compared [default: false].
     #[arg(long, value_name = "BOOL", value_parser = boolean, num_args = 0..=1, default_missing_value = "true")]
     verify_twins: Option<bool>,
+}
+
+/// Whether an image is made reproducibly, and its date.
+#[derive(Debug, Args)]
+pub(super) struct DatingOptions {
+    /// Whether the same inputs give the same image, to the last byte [default: false, or as the recipe says].
+    // With a sign of equality, for a recipe may follow.
+    #[arg(long, value_name = "BOOL", value_parser = boolean, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    reproducible: Option<bool>,
+
+    /// The date in a reproducible image, in seconds since 1970 [default: that of the recipe's newest file].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    source_date_epoch: Option<u32>,
+}
+
+impl DatingOptions {
+    pub(super) fn dating(&self) -> Dating {
+        Dating {
+            reproducible: self.reproducible,
+            source_date_epoch: self.source_date_epoch,
+        }
+    }
+
+    pub(super) fn add_to(&self, body: Body) -> Body {
+        body.set("reproducible", self.reproducible)
+            .set("source_date_epoch", self.source_date_epoch)
+    }
 }
 
 impl Verification {

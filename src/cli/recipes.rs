@@ -8,6 +8,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
+    job_options::DatingOptions,
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
     upload::{Objects, fill_created, upload},
@@ -59,6 +60,9 @@ pub(super) struct CreateRecipe {
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
 
+    #[command(flatten)]
+    dating: DatingOptions,
+
     /// Upload this directory, as an archive, or this archive as the recipe.
     #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["link_path", "link_etag", "link_type"])]
     from: Option<PathBuf>,
@@ -88,6 +92,9 @@ pub(super) struct UpdateRecipe {
     twins: Option<Value>,
 
     #[command(flatten)]
+    dating: DatingOptions,
+
+    #[command(flatten)]
     link: LinkOptions,
 
     #[command(flatten)]
@@ -115,8 +122,8 @@ impl RecipesCommand {
                     .set("arch", change.arch.map(Arch::name))
                     .set("require_dkms", change.require_dkms)
                     .set("twins", change.twins)
-                    .set("template_dictionary", change.template.dictionary()?)
-                    .into_change()?;
+                    .set("template_dictionary", change.template.dictionary()?);
+                let body = change.dating.add_to(body).into_change()?;
                 let found = session.client.find(&RECIPES, &change.which.id).await?;
                 session.show(&request(session, Method::PATCH, &RECIPES, &found, Some(&body)).await?)
             }
@@ -135,7 +142,7 @@ impl CreateRecipe {
             .set("require_dkms", self.require_dkms)
             .set("twins", self.twins.map(TwinLevel::name))
             .set("template_dictionary", self.template.dictionary()?);
-        Ok(body)
+        Ok(self.dating.add_to(body))
     }
 
     async fn create_from(mut self, path: &Path, session: &Session) -> Result<(), Failure> {

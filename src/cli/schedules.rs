@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
-    job_options::{BootFiles, BuildSizes, Execution, Verification},
+    job_options::{BootFiles, BuildSizes, DatingOptions, Execution, Verification},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
     sets::{limit, limit_of, records, requirement, wished},
@@ -220,6 +220,9 @@ struct JobArguments {
 
     #[command(flatten)]
     verification: Verification,
+
+    #[command(flatten)]
+    dating: DatingOptions,
 }
 
 #[derive(Debug, Args)]
@@ -243,6 +246,8 @@ fn option() -> impl TypedValueParser<Value = String> {
         "require-dkms",
         "twins",
         "verify-twins",
+        "reproducible",
+        "source-date-epoch",
     ])
 }
 
@@ -319,7 +324,9 @@ impl JobArguments {
             .set("missed_runs_limit", self.missed_runs_limit)
             .set("overlap", self.overlap.map(Overlap::name));
         let body = self.sizes.add_to(self.files.add_to(body));
-        Ok(self.verification.add_to(self.execution.add_to(body)))
+        Ok(self
+            .dating
+            .add_to(self.verification.add_to(self.execution.add_to(body))))
     }
 }
 

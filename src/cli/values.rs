@@ -20,6 +20,16 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
+/// A moment in seconds since 1970.
+pub(super) fn seconds(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| {
+        format!(
+            "use seconds since 1970, from 0 to {}, as `date -d 2026-01-31 +%s` prints them",
+            u32::MAX
+        )
+    })
+}
+
 /// An architecture, by any of its names.
 pub(super) fn arch() -> impl TypedValueParser<Value = Arch> {
     let names = Arch::ALL.map(|arch| PossibleValue::new(arch.name()).aliases(arch.aliases()));
@@ -179,5 +189,13 @@ mod tests {
             assert_eq!(boolean(text), Ok(false), "{text}");
         }
         assert!(boolean("2").is_err() && boolean("").is_err());
+    }
+
+    #[test]
+    fn a_date_that_is_no_number_is_told_how_to_become_one() {
+        assert_eq!(seconds("1700000000"), Ok(1_700_000_000));
+        for text in ["2023-11-14", "-1", "4294967296", ""] {
+            assert!(seconds(text).unwrap_err().contains("`date -d"), "{text}");
+        }
     }
 }

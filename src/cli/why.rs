@@ -24,7 +24,7 @@ use crate::{
 const LARGEST: u64 = 1 << 20;
 
 /// What was asked for, in the order in which one explains the next: where a statement has it, and its name.
-const ASKED: [(&str, &str); 6] = [
+const ASKED: [(&str, &str); 7] = [
     ("/buildDefinition/buildType", "kind of job"),
     ("/buildDefinition/externalParameters/arch", "architecture"),
     ("/buildDefinition/resolvedDependencies", "sources"),
@@ -33,6 +33,10 @@ const ASKED: [(&str, &str); 6] = [
     (
         "/buildDefinition/externalParameters/squashfs",
         "options of the squashfs",
+    ),
+    (
+        "/buildDefinition/externalParameters/sourceDateEpoch",
+        "date of a reproducible image",
     ),
 ];
 

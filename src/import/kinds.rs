@@ -71,6 +71,8 @@ impl Stored for Recipe {
             require_dkms: members.flag_or("require_dkms", true)?,
             template_dictionary: template_dictionary(members)?,
             twins: None,
+            reproducible: None,
+            source_date_epoch: None,
             deleted: None,
         })
     }

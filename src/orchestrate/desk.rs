@@ -230,6 +230,7 @@ impl Orchestrator {
             only_verifies: plan.verifies.is_some(),
             failed_twins: self.failed_twins(stored).await?,
             given_up: self.given_up(stored).await?,
+            epoch: plan.epoch,
             squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
             cpus: self.cpus_of(&stored.run).await?,

@@ -3,7 +3,7 @@
 //! Values for templates are left out, and only their names are recorded: they may be secrets.
 
 use jiff::Timestamp;
-use kiln_records::{Job, JobType, Moment, Run, UploadedArtifact};
+use kiln_records::{Epoch, Job, JobType, Moment, Run, UploadedArtifact};
 use serde_json::{Value, json};
 
 use crate::{
@@ -50,6 +50,10 @@ fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
                 "valueNames": names,
                 "squashfs": plan.squashfs,
                 "requireDkms": job.require_dkms,
+                "sourceDateEpoch": plan.epoch.map(|epoch| match epoch {
+                    Epoch::Recipe => Value::from("recipe"),
+                    Epoch::At(seconds) => Value::from(seconds),
+                }),
             },
             "internalParameters": {
                 "driver": plan.driver,

@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{ImageId, JobId, Moment, PublicKeyId, TwinLevel};
+use super::{Dating, ImageId, JobId, Moment, PublicKeyId, TwinLevel};
 use crate::arch::Arch;
 
 /// A create or customize run.
@@ -91,6 +91,22 @@ pub struct JobOptions {
     /// Whether the image's root is also made without native twins, and compared.
     #[serde(default)]
     pub verify_twins: Option<bool>,
+    /// Whether equal inputs are to give an equal image, to the last byte.
+    #[serde(default)]
+    pub reproducible: Option<bool>,
+    /// The date in a reproducible image, in seconds since 1970.
+    #[serde(default)]
+    pub source_date_epoch: Option<u32>,
+}
+
+impl JobOptions {
+    /// What they say of the image's date.
+    pub fn dating(&self) -> Dating {
+        Dating {
+            reproducible: self.reproducible,
+            source_date_epoch: self.source_date_epoch,
+        }
+    }
 }
 
 /// The type of a job.

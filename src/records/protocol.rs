@@ -51,6 +51,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("protocol/event.rs"));
     let hash = fnv1a(hash, include_bytes!("twins.rs"));
     let hash = fnv1a(hash, include_bytes!("account.rs"));
+    let hash = fnv1a(hash, include_bytes!("epoch.rs"));
     let hash = fnv1a(hash, include_bytes!("shell.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Link, Moment, RecipeId, TwinLevel};
+use super::{Dating, Link, Moment, RecipeId, TwinLevel};
 use crate::arch::Arch;
 
 /// A recipe: the description of an image, and its architecture.
@@ -32,10 +32,28 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub twins: Option<TwinLevel>,
+    /// Whether equal inputs are to give equal images. Kiln's own member, absent unless it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reproducible: Option<bool>,
+    /// The date in its reproducible images, in seconds since 1970. Kiln's own member, absent unless it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub source_date_epoch: Option<u32>,
     /// The time of its deletion; only in the collection of deleted recipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
+}
+
+impl Recipe {
+    /// What it says of its images' date.
+    pub fn dating(&self) -> Dating {
+        Dating {
+            reproducible: self.reproducible,
+            source_date_epoch: self.source_date_epoch,
+        }
+    }
 }
 
 /// The tool that builds a recipe.

@@ -19,8 +19,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Blame, Change, Code, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime, Step,
-    TwinLevel, Upload, UploadedArtifact, Verdict,
+    Blame, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime,
+    Step, TwinLevel, Upload, UploadedArtifact, Verdict,
     protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
@@ -182,6 +182,9 @@ pub struct Plan {
     /// Whether a root that twins helped to make is also made without them, and compared.
     #[serde(default)]
     pub verify_twins: bool,
+    /// The date of the image, if it is to be reproducible.
+    #[serde(default)]
+    pub epoch: Option<Epoch>,
     /// The job whose twins this one verifies, without an image of its own.
     #[serde(default)]
     pub verifies: Option<JobId>,
@@ -779,6 +782,7 @@ mod tests {
             squashfs: SquashfsOptions::default(),
             twins: TwinLevel::Full,
             verify_twins: false,
+            epoch: None,
             verifies: None,
             boot: BootFiles {
                 kernel: String::new(),

@@ -119,6 +119,8 @@ pub fn recipe(name: &str) -> Recipe {
             },
         ]),
         twins: None,
+        reproducible: None,
+        source_date_epoch: None,
         deleted: None,
     }
 }

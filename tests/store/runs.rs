@@ -46,6 +46,7 @@ fn run() -> Run {
         squashfs: SquashfsOptions::default(),
         twins: TwinLevel::Shell,
         verify_twins: false,
+        epoch: None,
         verifies: None,
         boot: BootFiles {
             kernel: "k".to_owned(),

@@ -42,6 +42,8 @@ pub struct PrepareRoot<'a> {
     pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
+    /// The date that programs put into files instead of the time of day, in seconds since 1970, if there is one.
+    pub epoch: Option<u32>,
 }
 
 /// Makes the root that a recipe describes. Programs that ran under the emulator are added to `programs`, whatever the
@@ -70,28 +72,32 @@ pub async fn prepare_root(request: PrepareRoot<'_>, programs: &mut Programs, eve
     command
         .env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
+    date(&mut command, request.epoch);
     run(command, request.emulator, programs, events)
         .await?
         .check_own(|kiwi| cause(&kiwi.tail))?;
-    run_image_script(request.root, request.emulator, programs, events).await
+    run_image_script(&request, programs, events).await
 }
 
 /// Runs the recipe's `images.sh`. kiwi calls it when it makes an image of the root, a step that Kiln does not use.
-async fn run_image_script(
-    root: &Path,
-    emulator: Option<&Emulator>,
-    programs: &mut Programs,
-    events: &Events,
-) -> Result<(), Failure> {
-    if !root.join("image/images.sh").is_file() {
+async fn run_image_script(request: &PrepareRoot<'_>, programs: &mut Programs, events: &Events) -> Result<(), Failure> {
+    if !request.root.join("image/images.sh").is_file() {
         return Ok(());
     }
     let mut command = Command::new("chroot");
-    command.arg(root).args(["bash", "/image/images.sh"]);
-    run(command, emulator, programs, events).await?.check(|script| {
+    command.arg(request.root).args(["bash", "/image/images.sh"]);
+    date(&mut command, request.epoch);
+    run(command, request.emulator, programs, events).await?.check(|script| {
         Failure::new(Code::ScriptFailed, format!("images.sh failed: {}", script.status))
             .hint("the script's own output precedes this line in the log")
     })
+}
+
+/// Names the date by the variable that programs agree on (reproducible-builds.org/specs/source-date-epoch).
+fn date(command: &mut Command, epoch: Option<u32>) {
+    if let Some(epoch) = epoch {
+        command.env("SOURCE_DATE_EPOCH", epoch.to_string());
+    }
 }
 
 /// Runs a tool that runs programs of the root.

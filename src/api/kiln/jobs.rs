@@ -3,7 +3,7 @@
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use kiln_records::{
-    Code, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, TwinPair, Verdict,
+    Code, Epoch, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, TwinPair, Verdict,
     protocol::SandboxFacts,
     run::{How, PassedOver, StepTime, TwinsFallback},
 };
@@ -58,6 +58,10 @@ pub(in crate::api) struct JobProgress {
     twins_in_force: Option<TwinLevel>,
     /// Whether its twins are verified: step `verify` makes the root once more without them, and compares.
     verify_twins: bool,
+    /// Whether equal inputs are to give an equal image, to the last byte.
+    reproducible: bool,
+    /// The date in a reproducible image, in seconds since 1970; null if that of the recipe's newest file is taken.
+    source_date_epoch: Option<u32>,
     /// The job whose twins this one verifies, without an image of its own; null for all others.
     verifies: Option<Uuid>,
     /// The attempt that failed with native twins, after which the job is tried without; null if none did.
@@ -261,6 +265,8 @@ impl JobProgress {
             twins: is_emulated.then_some(run.plan.twins),
             twins_in_force: is_emulated.then(|| run.twins_in_force()),
             verify_twins: run.plan.verify_twins,
+            reproducible: run.plan.epoch.is_some(),
+            source_date_epoch: run.plan.epoch.and_then(Epoch::seconds),
             verifies: run.plan.verifies.map(Uuid::from),
             twins_fallback: run
                 .twins_fallback

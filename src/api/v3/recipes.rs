@@ -37,6 +37,10 @@ body! {
         template_dictionary: Nullable<List<TemplateValue>>,
         /// The tools that may run as native twins in emulated builds; null means the server's level.
         twins: Nullable<TwinLevel>,
+        /// Whether equal inputs are to give equal images; null means no.
+        reproducible: Nullable<bool>,
+        /// The date in its reproducible images, in seconds since 1970; null means that of its newest file.
+        source_date_epoch: Nullable<u32>,
     }
 }
 
@@ -53,6 +57,10 @@ body! {
         template_dictionary: Option<List<TemplateValue>>,
         /// The tools that may run as native twins in emulated builds; null means the server's level.
         twins: Nullable<TwinLevel>,
+        /// Whether equal inputs are to give equal images; null means no.
+        reproducible: Nullable<bool>,
+        /// The date in its reproducible images, in seconds since 1970; null means that of its newest file.
+        source_date_epoch: Nullable<u32>,
     }
 }
 
@@ -83,6 +91,8 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
         require_dkms: given.require_dkms.unwrap_or(true),
         template_dictionary: given.template_dictionary.unwrap_or_else(|| Some(Vec::new())),
         twins: given.twins.flatten(),
+        reproducible: given.reproducible.flatten(),
+        source_date_epoch: given.source_date_epoch.flatten(),
         deleted: None,
     };
     let mut objects = Vec::new();
@@ -128,6 +138,8 @@ impl Change<Recipe> for RecipeUpdate {
         recipe.arch = self.arch.unwrap_or(recipe.arch);
         recipe.require_dkms = self.require_dkms.unwrap_or(recipe.require_dkms);
         recipe.twins = self.twins.unwrap_or(recipe.twins);
+        recipe.reproducible = self.reproducible.unwrap_or(recipe.reproducible);
+        recipe.source_date_epoch = self.source_date_epoch.unwrap_or(recipe.source_date_epoch);
         if let Some(values) = &self.template_dictionary {
             recipe.template_dictionary = Some(values.clone());
         }

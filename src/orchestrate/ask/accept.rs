@@ -3,7 +3,7 @@
 
 use super::Refusal;
 use kiln_records::{
-    Job, Moment, Run, Shell, ShellWish, TwinLevel,
+    Epoch, Job, Moment, Run, Shell, ShellWish, TwinLevel,
     protocol::{BootFiles, SquashfsOptions, TemplateMode},
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
@@ -47,6 +47,8 @@ pub struct NewRun {
     pub twins: Option<TwinLevel>,
     /// Whether its twins are verified.
     pub verify_twins: bool,
+    /// The date of the image, if it is to be reproducible.
+    pub epoch: Option<Epoch>,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
     /// failure.
     pub kernel_required: bool,
@@ -92,6 +94,7 @@ impl Orchestrator {
             squashfs: new.squashfs,
             twins: new.twins.unwrap_or(self.emulation.twins),
             verify_twins: new.verify_twins,
+            epoch: new.epoch,
             verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),

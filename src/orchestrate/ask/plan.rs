@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use kiln_records::{
-    Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId, RecipeType,
-    ShellTime, ShellWish, TwinLevel,
+    Dating, Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
+    RecipeType, ShellTime, ShellWish, TwinLevel,
     arch::Arch,
     job::{Connection, SshContainer, WITHIN_CLUSTER},
     run::BaseImage,
@@ -25,6 +25,8 @@ struct Start {
     own_kernel: bool,
     /// Which tools may run as native twins, as the recipe says.
     twins: Option<TwinLevel>,
+    /// The date of the image, as the recipe says.
+    dating: Dating,
     /// The recipe's archive, and the values for its templates.
     recipe: String,
     values: Vec<(String, String)>,
@@ -59,6 +61,7 @@ impl Asker {
             own_kernel,
             twins: options.twins.or(start.twins),
             verify_twins: options.verify_twins.unwrap_or_default(),
+            epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {
                 disk: options.build_env_size.map(gib),
@@ -88,6 +91,7 @@ impl Asker {
             arch: recipe.arch,
             own_kernel: recipe.require_dkms,
             twins: recipe.twins,
+            dating: recipe.dating(),
             recipe: link.path.clone(),
             values: values.map(|entry| (entry.key, entry.value)).collect(),
             image: None,
@@ -104,6 +108,7 @@ impl Asker {
             arch: image.arch,
             own_kernel: self.jobs.enable_dkms,
             twins: None,
+            dating: Dating::default(),
             recipe: String::new(),
             values: Vec::new(),
             image: Some(BaseImage {

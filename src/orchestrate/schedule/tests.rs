@@ -104,6 +104,8 @@ impl Site {
             require_dkms: false,
             template_dictionary: None,
             twins: None,
+            reproducible: None,
+            source_date_epoch: None,
             deleted: None,
         };
         store.insert(&recipe, &[]).await.unwrap();

@@ -1,7 +1,7 @@
 //! Tests what becomes of requests for jobs.
 
 use kiln_records::{
-    Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
+    Dating, Epoch, Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
     job::JobOptions,
     protocol::{SquashfsOptions, TemplateMode},
     run::Plan,
@@ -28,6 +28,11 @@ impl Site {
 
     /// Adds a recipe of an architecture, whose archive is in S3.
     pub(super) async fn recipe(&self, arch: Arch, recipe_type: RecipeType) -> RecipeId {
+        self.dated_recipe(arch, recipe_type, Dating::default()).await
+    }
+
+    /// The same with what it says of its images' date.
+    async fn dated_recipe(&self, arch: Arch, recipe_type: RecipeType, dating: Dating) -> RecipeId {
         let id = RecipeId::new();
         let (bucket, key) = (self.artifacts.recipes_bucket(), id.to_string());
         let etag = self.artifacts.put_bytes(bucket, &key, "a/b", "archive").await.unwrap();
@@ -42,6 +47,8 @@ impl Site {
             require_dkms: false,
             template_dictionary: None,
             twins: None,
+            reproducible: dating.reproducible,
+            source_date_epoch: dating.source_date_epoch,
             deleted: None,
         };
         self.store.insert(&recipe, &[]).await.unwrap();
@@ -109,6 +116,37 @@ async fn the_plan_says_how_templates_and_the_root_are_treated() {
         (plan.template_mode, plan.squashfs),
         (TemplateMode::Strict, SquashfsOptions::default())
     );
+}
+
+#[tokio::test]
+async fn a_job_and_its_retry_have_the_date_that_the_job_or_its_recipe_says() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let asker = site.asker(Some(&server));
+    let dating = Dating {
+        reproducible: Some(true),
+        source_date_epoch: None,
+    };
+    let recipe = site.dated_recipe(Arch::host(), RecipeType::KiwiNg, dating).await;
+    for (reproducible, source_date_epoch, expected) in [
+        (None, None, Some(Epoch::Recipe)),
+        (None, Some(7), Some(Epoch::At(7))),
+        (Some(false), None, None),
+    ] {
+        let mut new = build(recipe);
+        new.options.reproducible = reproducible;
+        new.options.source_date_epoch = source_date_epoch;
+        let job = asked(&asker, new).await.unwrap();
+        assert_eq!(site.plan(job.id).await.epoch, expected);
+        server
+            .orchestrator
+            .cancel(job.id, Failure::new(Code::Cancelled, "no more"))
+            .await
+            .unwrap();
+        let old = Box::new(site.store.get_run(job.id).await.unwrap().unwrap());
+        let again = asker.ask(JobId::new(), Ask::Again { old, from: None }, None).await;
+        assert_eq!(site.plan(again.unwrap().id).await.epoch, expected);
+    }
 }
 
 #[tokio::test]

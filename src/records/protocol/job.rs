@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangeKind, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
+use crate::{ChangeKind, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
 
 /// Everything that an agent needs to know about its job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +33,8 @@ pub struct JobDescription {
     pub failed_twins: Vec<FailedTwin>,
     /// Commands at which twins gave up in the latest job of the same recipe.
     pub given_up: GivenUp,
+    /// The date of the image, if it is to be reproducible.
+    pub epoch: Option<Epoch>,
     /// Options for the squashfs of the root.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.
