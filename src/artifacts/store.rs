@@ -91,18 +91,25 @@ pub(super) struct Head {
 }
 
 impl ArtifactStore {
-    /// Connects, and creates each of the two buckets that does not exist.
+    /// The store of these settings. Asks nothing of the service yet, and creates nothing.
     ///
-    /// Fails with `s3_unreachable`, `s3_timeout`, `s3_denied`, `s3_region` or `s3_settings`.
-    pub async fn connect(settings: &S3Settings) -> Result<Self, Failure> {
+    /// Fails with `s3_settings`.
+    pub async fn open(settings: &S3Settings) -> Result<Self, Failure> {
         let (client, presigner) = sdk::clients(settings).await?;
-        let store = Self {
+        Ok(Self {
             client,
             presigner,
             recipes_bucket: settings.recipes_bucket.clone(),
             images_bucket: settings.images_bucket.clone(),
             foreign_buckets: settings.foreign_buckets,
-        };
+        })
+    }
+
+    /// Connects, and creates each of the two buckets that does not exist.
+    ///
+    /// Fails with `s3_unreachable`, `s3_timeout`, `s3_denied`, `s3_region` or `s3_settings`.
+    pub async fn connect(settings: &S3Settings) -> Result<Self, Failure> {
+        let store = Self::open(settings).await?;
         // Only Amazon itself wants the region again; other services take it for the name of a zone.
         let constraint = settings.endpoint.is_none().then_some(settings.region.as_str());
         for bucket in [&store.recipes_bucket, &store.images_bucket] {

@@ -83,7 +83,7 @@ async fn toolbox(config: &Config, arch: Arch, kernel: Kernel) -> Option<Finding>
     let found = async {
         let toolbox = Toolboxes::named(arch);
         let (image, _) = site::image_of(config, &toolbox, kernel)?;
-        let store = ArtifactStore::connect(s3).await?;
+        let store = ArtifactStore::open(s3).await?;
         let (address, is_there) = store.find_layers(&image.toolbox_name()).await?;
         if is_there {
             return Ok(address);

@@ -128,19 +128,36 @@ fn inputs(old: &Half, new: &Half) -> Vec<Difference> {
     pairs(&of(old), &of(new), |text| html! { code.digest { (cut(text, 200)) } })
 }
 
+/// A file by what a manifest says of it. Two are equal only if a digest shows it: manifests of other tools may have none.
+struct Content<'a>(&'a Listed);
+
+impl PartialEq for Content<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let (one, other) = (self.0, other.0);
+        let same = |one: Option<&String>, other: Option<&String>| Some(one? == other?);
+        let digests = same(one.sha256.as_ref(), other.sha256.as_ref());
+        digests.or_else(|| same(one.md5.as_ref(), other.md5.as_ref())) == Some(true)
+    }
+}
+
 fn files(old: &[Listed], new: &[Listed]) -> Vec<Difference> {
-    let of = |files: &[Listed]| -> BTreeMap<String, (Option<String>, Option<u64>)> {
-        let of_file = |file: &Listed| {
-            // The rest of a path is the image's id.
-            let name = file.path.rsplit('/').next().unwrap_or_default().to_owned();
-            (name, (file.sha256.clone().or_else(|| file.md5.clone()), file.size))
-        };
-        files.iter().map(of_file).collect()
-    };
-    pairs(&of(old), &of(new), |(digest, size)| {
+    fn of(files: &[Listed]) -> BTreeMap<String, Content<'_>> {
+        files
+            .iter()
+            .map(|file| {
+                // The rest of a path is the image's id.
+                let name = file.path.rsplit('/').next().unwrap_or_default();
+                (name.to_owned(), Content(file))
+            })
+            .collect()
+    }
+    pairs(&of(old), &of(new), |Content(file)| {
         html! {
-            @if let Some(size) = size { (bytes(*size)) " " }
-            @if let Some(digest) = digest { code.digest { (cut(digest, 12)) } }
+            @if let Some(size) = file.size { (bytes(size)) " " }
+            @match file.sha256.as_ref().or(file.md5.as_ref()) {
+                Some(digest) => code.digest { (cut(digest, 12)) },
+                None => span.dim { "no digest" },
+            }
         }
     })
 }
@@ -249,6 +266,21 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(files(&new, &new).len(), 0);
+    }
+
+    #[test]
+    fn files_without_digests_are_not_taken_for_equal() {
+        let mut unknown = [Listed::for_tests("s3://b/one/rootfs", "", 7)];
+        unknown[0].sha256 = None;
+        unknown[0].md5 = None;
+        let [(name, old, _)] = &files(&unknown, &unknown)[..] else {
+            panic!("it is taken for equal")
+        };
+        assert_eq!(name, "rootfs");
+        assert!(old.0.contains("no digest"), "{}", old.0);
+        // MD5 is what manifests of IMS have.
+        unknown[0].md5 = Some("aa".to_owned());
+        assert_eq!(files(&unknown, &unknown).len(), 0);
     }
 
     #[test]
