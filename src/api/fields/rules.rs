@@ -181,7 +181,10 @@ impl Field for u32 {
     type Read = Self;
 
     fn read(value: &Value) -> Parsed<Self> {
-        let number = value.as_u64().and_then(|number| Self::try_from(number).ok());
+        // For JSON Schema `7.0` is an integer, too.
+        let whole = |number: f64| (number.fract() == 0.0 && number >= 0.0).then(|| format!("{number:.0}"));
+        let number = value.as_u64().or_else(|| whole(value.as_f64()?)?.parse().ok());
+        let number = number.and_then(|number| Self::try_from(number).ok());
         number.ok_or_else(|| error("Must be a number from 0 to 4294967295."))
     }
 
