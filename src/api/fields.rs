@@ -24,7 +24,7 @@ pub(super) use declare::{body, members};
 pub(super) use members::{Flatten, Nullable, OrDefault, OrEmpty};
 pub(super) use rules::{
     FileName, Gib, HostName, List, Name, PublicKeyText, Text, checked, collect, enumerations, reference, string, text,
-    texts,
+    texts, whole_number,
 };
 
 /// The errors of a field: a list of texts, or an object of such lists.

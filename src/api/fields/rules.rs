@@ -176,16 +176,29 @@ impl Field for bool {
     }
 }
 
+/// A whole number of 32 bits. For JSON Schema `7.0` is one, too.
+pub(in crate::api) fn whole_number(value: &Value) -> Option<u32> {
+    let of_float = || {
+        let number = value.as_f64()?;
+        let fits = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it was looked at just now"
+        )]
+        fits.then_some(number as u32)
+    };
+    value
+        .as_u64()
+        .map_or_else(of_float, |number| u32::try_from(number).ok())
+}
+
 /// A whole number.
 impl Field for u32 {
     type Read = Self;
 
     fn read(value: &Value) -> Parsed<Self> {
-        // For JSON Schema `7.0` is an integer, too.
-        let whole = |number: f64| (number.fract() == 0.0 && number >= 0.0).then(|| format!("{number:.0}"));
-        let number = value.as_u64().or_else(|| whole(value.as_f64()?)?.parse().ok());
-        let number = number.and_then(|number| Self::try_from(number).ok());
-        number.ok_or_else(|| error("Must be a number from 0 to 4294967295."))
+        whole_number(value).ok_or_else(|| error("Must be a number from 0 to 4294967295."))
     }
 
     fn schema() -> RefOr<Schema> {

@@ -209,3 +209,26 @@ fn a_body_has_to_be_an_object() {
     let problem = read::<Given>(json!([1])).unwrap_err();
     assert_eq!(problem.errors.unwrap()["_schema"], json!(["Invalid input type."]));
 }
+
+#[test]
+fn a_whole_number_may_be_written_as_a_float() {
+    for (value, number) in [
+        (json!(7), 7),
+        (json!(7.0), 7),
+        (json!(0.0), 0),
+        (json!(4_294_967_295.0), u32::MAX),
+    ] {
+        assert_eq!(u32::read(&value), Ok(number), "{value}");
+    }
+    for value in [
+        json!(7.5),
+        json!(-1),
+        json!(-1.0),
+        json!(4_294_967_296.0),
+        json!(1e300),
+        json!("7"),
+        json!(null),
+    ] {
+        assert!(u32::read(&value).is_err(), "{value}");
+    }
+}

@@ -14,7 +14,9 @@ use uuid::Uuid;
 
 use super::set_requests::{SetName, TimeLimit};
 use crate::api::{
-    fields::{Field, Flatten, List, Name, Nullable, Parsed, body, checked, error, members, string, text, texts},
+    fields::{
+        Field, Flatten, List, Name, Nullable, Parsed, body, checked, error, members, string, text, texts, whole_number,
+    },
     job_options::ScheduledJobOptions,
 };
 
@@ -130,8 +132,7 @@ impl Field for MissedRunsLimit {
     type Read = u32;
 
     fn read(value: &Value) -> Parsed<u32> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        let number = number.filter(|number| (1..=MOST_MISSED).contains(number));
+        let number = whole_number(value).filter(|number| (1..=MOST_MISSED).contains(number));
         number.ok_or_else(|| error(format!("Must be a number from 1 to {MOST_MISSED}.")))
     }
 

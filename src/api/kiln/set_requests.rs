@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        fields::{Field, Flatten, List, Parsed, body, checked, error, string, texts},
+        fields::{Field, Flatten, List, Parsed, body, checked, error, string, texts, whole_number},
         problem::Problem,
     },
     orchestrate::sets::{NewSet, Source, Wanted},
@@ -84,8 +84,7 @@ impl Field for TimeLimit {
     type Read = u32;
 
     fn read(value: &Value) -> Parsed<u32> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        let number = number.filter(|number| (1..=LONGEST_LIMIT_S).contains(number));
+        let number = whole_number(value).filter(|number| (1..=LONGEST_LIMIT_S).contains(number));
         number.ok_or_else(|| error(format!("Must be a number from 1 to {LONGEST_LIMIT_S}.")))
     }
 
