@@ -9,7 +9,7 @@ use super::{
     build::kiwi,
     channel::Channel,
     events::Events,
-    fetch, kiwi_config, normalize,
+    fetch, kiwi_config,
     outputs::Outputs,
     process::blocking,
     programs::Programs,
@@ -33,12 +33,9 @@ pub async fn fetch(
     let (archive, into) = outputs.recipe();
     fetch::fetch(http, &work.recipe, &archive).await?;
     let source = work.recipe.clone();
-    let (unpacked, newest) = blocking(move || {
+    let unpacked = blocking(move || {
         unpack::check_fetched(&archive, &source)?;
-        let unpacked = unpack::unpack(&archive, &into, &unpack::Limits::default())?;
-        let newest = normalize::newest_file(&unpacked.root)
-            .map_err(|error| Failure::io("cannot look at the recipe's files", &error))?;
-        Ok((unpacked, newest))
+        unpack::unpack(&archive, &into, &unpack::Limits::default())
     })
     .await?;
     events
@@ -47,7 +44,7 @@ pub async fn fetch(
             unpacked.entries, unpacked.bytes
         ))
         .await;
-    Ok((unpacked.root, newest))
+    Ok((unpacked.root, unpacked.newest))
 }
 
 /// Renders the recipe's template files.

@@ -132,22 +132,6 @@ pub struct Normalized {
     pub future: u64,
 }
 
-/// The time of the newest file below a directory, in seconds since 1970.
-///
-/// # Errors
-///
-/// A directory cannot be read.
-pub fn newest_file(dir: &Path) -> io::Result<u32> {
-    let mut newest = 0;
-    walk(dir, |_, found| {
-        if found.is_file() {
-            newest = newest.max(found.mtime());
-        }
-        Ok(())
-    })?;
-    Ok(u32::try_from(newest).unwrap_or(u32::MAX))
-}
-
 /// Normalizes a root in which nothing runs any more. What has a time since `begun` gets that of `epoch`, both in seconds since
 /// 1970.
 ///
@@ -400,17 +384,5 @@ mod tests {
         let newer = file(dir.path(), "usr/newer", "x");
         set_time(&newer, Timestamp::now().as_second() + 1_000_000);
         assert_eq!(normalize(dir.path(), BEGUN, 0).unwrap().future, 1);
-    }
-
-    #[test]
-    fn the_newest_file_gives_a_recipe_its_date() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, seconds) in [("a", 5), ("b/c", 7), ("d", -3)] {
-            set_time(&file(dir.path(), name, ""), seconds);
-        }
-        assert_eq!(newest_file(dir.path()).unwrap(), 7);
-        assert_eq!(newest_file(&dir.path().join("b")).unwrap(), 7);
-        set_time(&dir.path().join("a"), 1 << 40);
-        assert_eq!(newest_file(dir.path()).unwrap(), u32::MAX);
     }
 }

@@ -61,6 +61,8 @@ pub struct Unpacked {
     pub entries: u64,
     /// Number of bytes unpacked, including the archive's own headers.
     pub bytes: u64,
+    /// The time of the newest file, in seconds since 1970, as the archive says.
+    pub newest: u32,
 }
 
 /// Checks the size and SHA-256 of a fetched archive; `recipe_mismatch` when they differ.
@@ -97,6 +99,7 @@ pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Unpacked, 
         into,
         entries: 0,
         bytes: 0,
+        newest: 0,
         most,
         links: BTreeMap::new(),
     };
@@ -107,6 +110,7 @@ pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Unpacked, 
         root,
         entries: unpacking.entries,
         bytes: unpacking.bytes,
+        newest: unpacking.newest,
     })
 }
 
@@ -137,6 +141,7 @@ struct Unpacking<'a> {
     into: &'a Path,
     entries: u64,
     bytes: u64,
+    newest: u32,
     /// The most bytes to unpack in all.
     most: u64,
     /// Symbolic links to make at the end: place and target.
@@ -234,6 +239,7 @@ impl Unpacking<'_> {
         file.set_permissions(Permissions::from_mode(mode & 0o7777))
             .map_err(|error| self.io(name, &error))?;
         if let Ok(seconds) = entry.header().mtime() {
+            self.newest = self.newest.max(u32::try_from(seconds).unwrap_or(u32::MAX));
             let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
             // A time that the file system cannot store is no reason to refuse the file.
             let _ = time.map(|time| file.file().set_modified(time));

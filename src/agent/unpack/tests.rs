@@ -414,3 +414,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_newest_file_gives_a_recipe_its_date() {
+    let dated = |name: &str, seconds: u64| {
+        let mut header = Header::new_gnu();
+        header.set_path(name).unwrap();
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_mtime(seconds);
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    };
+    // Directories have the time at which somebody put a file into them.
+    let newest = |entries: &[Vec<u8>]| Place::new().unpack(entries).unwrap().newest;
+    assert_eq!(newest(&[dated("a", 5), dir("b"), dated("b/c", 7), dated("d", 0)]), 7);
+    assert_eq!(newest(&[dir("b"), dated("b/c", 3)]), 3);
+    // Later than a squashfs can say, and than a file system may.
+    assert_eq!(newest(&[dated("a", 1 << 32)]), u32::MAX);
+}
