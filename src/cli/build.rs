@@ -331,8 +331,8 @@ impl BuildArguments {
                 kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
                 twins: self.twins,
                 verify_twins: Some(self.verify_twins),
-                reproducible: self.dating.dating().reproducible,
-                source_date_epoch: self.dating.dating().source_date_epoch,
+                reproducible: self.dating.reproducible,
+                source_date_epoch: self.dating.source_date_epoch,
                 ..JobOptions::default()
             },
         }

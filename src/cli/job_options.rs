@@ -4,7 +4,7 @@
 //! `mut_arg`.
 
 use clap::Args;
-use kiln_records::{Dating, TwinLevel};
+use kiln_records::TwinLevel;
 
 use super::values::{Body, boolean, seconds, twins};
 
@@ -64,21 +64,14 @@ pub(super) struct DatingOptions {
     // With a sign of equality, for a recipe may follow.
     #[arg(long, value_name = "BOOL", value_parser = boolean, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
-    reproducible: Option<bool>,
+    pub(super) reproducible: Option<bool>,
 
     /// The date in a reproducible image, in seconds since 1970 [default: that of the recipe's newest file].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    source_date_epoch: Option<u32>,
+    pub(super) source_date_epoch: Option<u32>,
 }
 
 impl DatingOptions {
-    pub(super) fn dating(&self) -> Dating {
-        Dating {
-            reproducible: self.reproducible,
-            source_date_epoch: self.source_date_epoch,
-        }
-    }
-
     pub(super) fn add_to(&self, body: Body) -> Body {
         body.set("reproducible", self.reproducible)
             .set("source_date_epoch", self.source_date_epoch)
