@@ -25,7 +25,8 @@ fn build(recipe: &str, arguments: &[&str]) -> Built {
     (unpacked(&rootfs), kiln.jobs()[0]["execs"].clone())
 }
 
-fn unpacked(rootfs: &Path) -> Tree {
+/// What is in a squashfs.
+pub fn unpacked(rootfs: &Path) -> Tree {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     squashfs::unpack(rootfs, &root, &[]);
@@ -33,7 +34,7 @@ fn unpacked(rootfs: &Path) -> Tree {
 }
 
 /// The differences as users read them.
-fn lines(differences: &[Difference]) -> Vec<String> {
+pub fn lines(differences: &[Difference]) -> Vec<String> {
     differences.iter().map(Difference::to_string).collect()
 }
 

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_agent::verify::tree::{self, Tree};
+use kiln_agent::verify::tree;
 
+use crate::equality::{lines, unpacked};
 use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository, squashfs};
 
 /// The date of the images: 14 November 2023.
@@ -38,16 +39,8 @@ fn build(kiln: &Kiln, recipe: &Recipe, arch: &str, arguments: &[&str]) -> (tempf
 fn assert_equal(one: &Path, other: &Path) {
     if fs_err::read(one).unwrap() != fs_err::read(other).unwrap() {
         let differ = tree::differences(&unpacked(one), &unpacked(other), &[]);
-        let lines: Vec<String> = differ.iter().map(ToString::to_string).collect();
-        panic!("the images differ: {}", lines.join("\n"));
+        panic!("the images differ: {}", lines(&differ).join("\n"));
     }
-}
-
-fn unpacked(rootfs: &Path) -> Tree {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("root");
-    squashfs::unpack(rootfs, &root, &[]);
-    tree::read(&root).unwrap()
 }
 
 #[test]

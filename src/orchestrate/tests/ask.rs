@@ -55,6 +55,16 @@ impl Site {
         recipe.id
     }
 
+    /// Cancels a job and asks for it again.
+    async fn retried(&self, server: &Server, job: JobId) -> JobId {
+        let no_more = Failure::new(Code::Cancelled, "no more");
+        server.orchestrator.cancel(job, no_more).await.unwrap();
+        let old = Box::new(self.store.get_run(job).await.unwrap().unwrap());
+        let again = Ask::Again { old, from: None };
+        let asked = self.asker(Some(server)).ask(JobId::new(), again, None).await;
+        asked.unwrap().id
+    }
+
     async fn plan(&self, job: JobId) -> Plan {
         self.store.get_run(job).await.unwrap().unwrap().run.plan
     }
@@ -93,14 +103,8 @@ async fn a_kernel_that_is_named_is_required_whatever_its_name_is() {
             let boot = site.plan(job.id).await.boot;
             assert_eq!((boot.kernel.as_str(), boot.required), (expected, named.is_some()));
 
-            server
-                .orchestrator
-                .cancel(job.id, Failure::new(Code::Cancelled, "no more"))
-                .await
-                .unwrap();
-            let old = Box::new(site.store.get_run(job.id).await.unwrap().unwrap());
-            let again = asker.ask(JobId::new(), Ask::Again { old, from: None }, None).await;
-            assert_eq!(site.plan(again.unwrap().id).await.boot, boot);
+            let again = site.retried(&server, job.id).await;
+            assert_eq!(site.plan(again).await.boot, boot);
         }
     }
 }
@@ -138,14 +142,8 @@ async fn a_job_and_its_retry_have_the_date_that_the_job_or_its_recipe_says() {
         new.options.source_date_epoch = source_date_epoch;
         let job = asked(&asker, new).await.unwrap();
         assert_eq!(site.plan(job.id).await.epoch, expected);
-        server
-            .orchestrator
-            .cancel(job.id, Failure::new(Code::Cancelled, "no more"))
-            .await
-            .unwrap();
-        let old = Box::new(site.store.get_run(job.id).await.unwrap().unwrap());
-        let again = asker.ask(JobId::new(), Ask::Again { old, from: None }, None).await;
-        assert_eq!(site.plan(again.unwrap().id).await.epoch, expected);
+        let again = site.retried(&server, job.id).await;
+        assert_eq!(site.plan(again).await.epoch, expected);
     }
 }
 
