@@ -1,6 +1,7 @@
 //! Tests who may enter the API and with which rights: Kiln's own tokens and those of an issuer.
 
 mod oidc;
+mod sign_in;
 mod trusted;
 
 use crate::support::{

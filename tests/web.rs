@@ -2,6 +2,7 @@
 //! like.
 
 mod browser;
+mod issuer;
 mod night;
 mod pages;
 mod session;

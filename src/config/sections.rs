@@ -195,6 +195,13 @@ settings! {
         access_domain: String = "shasta.local".to_owned();
         /// The Kubernetes namespace in the records of jobs.
         namespace: String = "ims".to_owned();
+        /// The id of the client as which the dashboard signs people in at the issuer. There, its redirect URI is
+        /// `public_url` of `[server]` and `/ui/login/callback`. Default: none, so the dashboard only asks for a token.
+        client_id: Option<String> = None, like "\"kiln-dashboard\"";
+        /// A file that contains the secret of that client, if it has one.
+        client_secret_file: Option<PathBuf> = None, like "\"/run/secrets/kiln-dashboard\"";
+        /// The scopes that the dashboard asks for, beside `openid`.
+        scopes: Vec<String> = vec!["profile".to_owned()];
     }
 }
 

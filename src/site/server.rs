@@ -18,7 +18,7 @@ use super::{
 use crate::{
     api::{
         self, Api, Shared,
-        auth::{Auth, Trust, oidc::Oidc},
+        auth::{Auth, Trust, oidc::Oidc, sign_in::SignIn},
         connections::ApiPlaces,
         limits::Limits,
         orphans,
@@ -203,7 +203,11 @@ impl Joined {
             stop: stop.clone(),
             schedule_changed: Arc::default(),
         });
-        let dashboard = Dashboard::new(api.clone(), is_reached_over_tls(config));
+        let public_url = config.server.public_url.as_deref();
+        let sign_in = oidc
+            .as_ref()
+            .and_then(|oidc| SignIn::new(oidc, &config.oidc, public_url));
+        let dashboard = Dashboard::new(api.clone(), is_reached_over_tls(config), sign_in);
         let routes = api.clone().router().merge(dashboard.router());
         let limits = Limits::from(&config.limits);
         let app = dashboard.before(serve::app(routes, agents, auth, limits));

@@ -1,19 +1,20 @@
-//! The forms for signing in and out, and forms that are shown again so that nothing typed is lost. Pure: no I/O.
+//! The forms for signing in and out, and forms that are shown again so that nothing typed is lost. No I/O.
 
 use axum::{
     Extension,
+    extract::State,
     http::{StatusCode, Uri},
     response::{IntoResponse, Redirect, Response},
 };
 use maud::html;
 
 use super::{
-    layout,
+    Dashboard, layout,
     text::shown,
     viewer::{FORM_TOKEN, Viewer},
 };
 use crate::api::{
-    auth::{Principal, PrincipalKind},
+    auth::{Principal, PrincipalKind, sign_in::SignIn},
     problem::{Problem, Result},
 };
 
@@ -86,17 +87,26 @@ pub(super) fn login_address(back: &Uri) -> String {
     let back = back
         .path_and_query()
         .map_or("/ui", axum::http::uri::PathAndQuery::as_str);
+    leading_back("/ui/login", back)
+}
+
+/// The address that leads to the issuer, and from there to a page.
+fn issuer_address(back: &str) -> String {
+    leading_back("/ui/login/issuer", back)
+}
+
+fn leading_back(address: &str, back: &str) -> String {
     if back == "/ui" {
-        return "/ui/login".to_owned();
+        return address.to_owned();
     }
     let query: String = form_urlencoded::Serializer::new(String::new())
         .append_pair("next", back)
         .finish();
-    format!("/ui/login?{query}")
+    format!("{address}?{query}")
 }
 
 /// The form for signing in.
-pub(super) async fn login(viewer: Viewer, uri: Uri) -> Response {
+pub(super) async fn login(State(web): State<Dashboard>, viewer: Viewer, uri: Uri) -> Response {
     if viewer.principal.is_some() {
         return Redirect::to("/ui").into_response();
     }
@@ -106,7 +116,7 @@ pub(super) async fn login(viewer: Viewer, uri: Uri) -> Response {
         next: next.map(|(_, next)| next).unwrap_or_default(),
         form: String::new(),
     };
-    login_page(StatusCode::OK, None, &filled)
+    web.login_page(StatusCode::OK, None, &filled)
 }
 
 /// The answer to a token that opens the server. The gate turns it into a session.
@@ -128,26 +138,43 @@ pub(super) fn has_token(principal: &Principal) -> bool {
     matches!(principal.kind, PrincipalKind::Token(_) | PrincipalKind::Subject(_))
 }
 
-/// The page with the form for signing in.
-pub(super) fn login_page(status: StatusCode, why: Option<&str>, filled: &Filled) -> Response {
-    let body = html! {
-        h1 { "Sign in" }
-        @if let Some(why) = why { p.note.bad role="alert" { (why) } }
-        form.stack method="post" action="/ui/login" {
+impl Dashboard {
+    /// The page with the ways of signing in.
+    pub(super) fn login_page(&self, status: StatusCode, why: Option<&str>, filled: &Filled) -> Response {
+        let issuer = self.sign_in.as_ref().map(SignIn::name);
+        let is_kept = !filled.form.is_empty();
+        let kept = html! {
             input type="hidden" name="next" value=(filled.next());
-            @if !filled.form.is_empty() { input type="hidden" name="form" value=(filled.form); }
-            label for="token" { "Token" }
-            input #token type="password" name="token" required autofocus autocomplete="current-password" spellcheck="false"
-                aria-describedby="token-help";
-            p #token-help.dim {
-                "A token of Kiln (" code { "kiln tokens create --name you --role read" }
-                ") or of the site's issuer. It stays in the memory of this server, and the session ends after 12 hours or with \
-                 the server."
+            @if is_kept { input type="hidden" name="form" value=(filled.form); }
+        };
+        let body = html! {
+            h1 { "Sign in" }
+            @if let Some(why) = why { p.note.bad role="alert" { (why) } }
+            @if let Some(issuer) = &issuer {
+                @if is_kept {
+                    // This page keeps what was typed, so the way to the issuer is in another one.
+                    p { a.button href=(issuer_address("/ui")) target="_blank" { "Sign in at " (shown(issuer)) " (in a new window)" } }
+                    form.stack method="post" action="/ui/login" { (kept) button type="submit" { "I am signed in: go on" } }
+                } @else {
+                    p { a.button href=(issuer_address(filled.next())) { "Sign in at " (shown(issuer)) } }
+                }
+                p.dim { "Or with a token:" }
             }
-            button type="submit" { "Sign in" }
-        }
-    };
-    (status, layout::bare("Sign in", &body)).into_response()
+            form.stack method="post" action="/ui/login" {
+                (kept)
+                label for="token" { "Token" }
+                input #token type="password" name="token" required autofocus[issuer.is_none()] autocomplete="current-password"
+                    spellcheck="false" aria-describedby="token-help";
+                p #token-help.dim {
+                    "A token of Kiln (" code { "kiln tokens create --name you --role read" }
+                    ") or of the site's issuer. It stays in the memory of this server, and the session ends after 12 hours or \
+                     with the server."
+                }
+                button type="submit" { "Sign in" }
+            }
+        };
+        (status, layout::bare("Sign in", &body)).into_response()
+    }
 }
 
 /// The page that offers to send a form anew.

@@ -16,11 +16,12 @@ use tokio::time::timeout;
 use super::{
     Dashboard,
     forms::{self, Filled},
-    layout,
+    issuer::{self, ATTEMPT, Fresh},
+    layout, recipe_upload,
     sessions::Key,
     viewer::Passed,
 };
-use crate::api::auth::Principal;
+use crate::api::auth::{Principal, sign_in::Held};
 
 /// The largest form, in bytes.
 const LARGEST_FORM: usize = 64 << 10;
@@ -48,17 +49,32 @@ pub(super) async fn gate(State(web): State<Dashboard>, mut request: Request, nex
     if path == "/ui/" {
         return harden(Redirect::permanent("/ui").into_response());
     }
-    let session = web.sessions.of(request.headers());
-    let key = session.as_ref().map(|(key, _)| *key);
+    let (key, token) = match web.sessions.of(request.headers()) {
+        None => (None, None),
+        Some((key, tokens)) => match issuer::fresh(&web, key, &tokens).await {
+            Fresh::Token(token) => (Some(key), Some(token)),
+            Fresh::Ended => (None, None),
+            Fresh::Unavailable => {
+                let (detail, hint) = (
+                    "The issuer cannot be asked whether you are still signed in.",
+                    "Try again later.",
+                );
+                let page = layout::message(StatusCode::SERVICE_UNAVAILABLE, detail, Some(hint), true);
+                return harden(page);
+            }
+        },
+    };
+    let attempt = web.sessions.value(&ATTEMPT, request.headers()).map(str::to_owned);
     // Whatever else the browser adds is not about this server's pages.
     request.headers_mut().remove(header::COOKIE);
-    if let Some((_, token)) = &session {
+    if let Some(token) = &token {
         request.headers_mut().remove(header::AUTHORIZATION);
         set_token(request.headers_mut(), token);
     }
     request.extensions_mut().insert(Passed {
         session: key,
         form_token: web.sessions.form_token(key),
+        attempt,
     });
     let response = if request.method() == Method::POST {
         post(&web, key, request, next).await
@@ -99,6 +115,19 @@ async fn look(request: Request, next: Next) -> Response {
 }
 
 async fn post(web: &Dashboard, key: Option<Key>, request: Request, next: Next) -> Response {
+    if request.uri().path() == recipe_upload::ADDRESS {
+        // Too large to be kept here: the handler reads it once its sender is known.
+        let is_page = wants_page(request.headers());
+        let response = next.run(request).await;
+        if response.status() == StatusCode::UNAUTHORIZED && is_page {
+            return Redirect::to("/ui/login?next=%2Fui%2Frecipes").into_response();
+        }
+        return if is_page {
+            as_page(response, true).await
+        } else {
+            response
+        };
+    }
     let (parts, body) = request.into_parts();
     let body = match timeout(FORM_TIME, to_bytes(body, LARGEST_FORM)).await {
         Ok(Ok(body)) => body,
@@ -113,7 +142,7 @@ async fn post(web: &Dashboard, key: Option<Key>, request: Request, next: Next) -
         }
     };
     if parts.uri.path() == "/ui/login" {
-        return sign_in(web, parts, &body, next).await;
+        return sign_in(web, key, parts, &body, next).await;
     }
     let uri = parts.uri.clone();
     let is_page = wants_page(&parts.headers);
@@ -129,7 +158,7 @@ async fn post(web: &Dashboard, key: Option<Key>, request: Request, next: Next) -
             form: String::from_utf8_lossy(&body).into_owned(),
         };
         let why = "Your session has ended. Sign in again; what you typed is kept.";
-        return forms::login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
+        return web.login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
     }
     if is_page {
         as_page(response, true).await
@@ -139,7 +168,7 @@ async fn post(web: &Dashboard, key: Option<Key>, request: Request, next: Next) -
 }
 
 /// Tries the token of a form by a request that needs one, so that wrong tokens count as they do everywhere.
-async fn sign_in(web: &Dashboard, parts: Parts, body: &Bytes, next: Next) -> Response {
+async fn sign_in(web: &Dashboard, key: Option<Key>, parts: Parts, body: &Bytes, next: Next) -> Response {
     let form = forms::pairs(body);
     let field = |name: &str| {
         form.iter()
@@ -151,20 +180,24 @@ async fn sign_in(web: &Dashboard, parts: Parts, body: &Bytes, next: Next) -> Res
         form: field("form").to_owned(),
     };
     let token = field("token").trim();
+    if token.is_empty() && key.is_some() && !filled.form.is_empty() {
+        // The person signed in at the issuer meanwhile, in another window.
+        return forms::again_page(&filled, &web.sessions.form_token(key), "You are signed in again.");
+    }
     let mut request = Request::from_parts(parts, Body::empty());
     for name in [header::AUTHORIZATION, header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
         request.headers_mut().remove(name);
     }
     if !set_token(request.headers_mut(), token) {
         let why = "That is no token: a token is one line of plain letters.";
-        return forms::login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
+        return web.login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
     }
     let response = next.run(request).await;
     match response.status() {
         StatusCode::NO_CONTENT => {}
         StatusCode::UNAUTHORIZED => {
             let why = "The token is not valid, or has expired.";
-            return forms::login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
+            return web.login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
         }
         _ => return as_page(response, false).await,
     }
@@ -172,7 +205,7 @@ async fn sign_in(web: &Dashboard, parts: Parts, body: &Bytes, next: Next) -> Res
     if !response.extensions().get::<Principal>().is_some_and(forms::has_token) {
         return Redirect::to("/ui").into_response();
     }
-    let (key, cookie) = web.sessions.begin(token);
+    let (key, cookie) = web.sessions.begin(Held::plain(token));
     let cookie = [(header::SET_COOKIE, cookie)];
     if filled.form.is_empty() {
         (cookie, Redirect::to(filled.next())).into_response()

@@ -12,6 +12,7 @@ mod forms;
 mod gate;
 mod history;
 mod images;
+mod issuer;
 mod job;
 mod jobs;
 mod layout;
@@ -37,7 +38,7 @@ use axum::{
 };
 
 use self::{failures::Failures, history::Histories, sessions::Sessions};
-use crate::api::Api;
+use crate::api::{Api, auth::sign_in::SignIn};
 
 /// The pages, and what they need. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ pub struct Shared {
     histories: Histories,
 }
 
+    /// Where people sign in at the issuer.
+    sign_in: Option<SignIn>,
 impl std::ops::Deref for Dashboard {
     type Target = Shared;
 
@@ -63,8 +66,8 @@ impl std::ops::Deref for Dashboard {
 }
 
 impl Dashboard {
-    /// The pages of this API. `secure` says that browsers reach the server over TLS.
-    pub fn new(api: Api, secure: bool) -> Self {
+    /// The pages of this API. `secure` says that browsers reach the server over TLS; `sign_in` is the way to the issuer.
+    pub fn new(api: Api, secure: bool, sign_in: Option<SignIn>) -> Self {
         Self(Arc::new(Shared {
             routes: api.clone().router(),
             api,
@@ -73,6 +76,7 @@ impl Dashboard {
             histories: Histories::default(),
         }))
     }
+            sign_in,
 
     /// The routes of the pages, to be joined with those of the API.
     pub fn router(&self) -> Router {
@@ -83,6 +87,8 @@ impl Dashboard {
             .route("/ui/style.css", get(assets::style))
             .route("/ui/script.js", get(assets::script))
             .route("/ui/icon.svg", get(assets::icon))
+            .route("/ui/login/issuer", get(issuer::begin))
+            .route("/ui/login/callback", get(issuer::finish))
             .route("/ui/jobs", get(jobs::page))
             .route("/ui/jobs/{id}", get(job::page))
             .route("/ui/jobs/{id}/lines", get(log::lines))

@@ -1,8 +1,8 @@
-//! The sessions of people who signed in with a token. In memory only: they end with the server.
+//! The sessions of people who signed in. In memory only: they end with the server.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -10,6 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use kiln_records::Secret;
 use sha2::{Digest, Sha256};
+
+use crate::api::auth::sign_in::Held;
 
 /// How long a session lasts.
 const LONGEST: Duration = Duration::from_hours(12);
@@ -31,9 +33,25 @@ pub(super) struct Sessions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; 32]);
 
+/// A cookie of the pages.
+#[derive(Debug)]
+pub(super) struct Cookie {
+    pub(super) name: &'static str,
+    pub(super) same_site: &'static str,
+}
+
+/// The cookie of a session.
+const SESSION: Cookie = Cookie {
+    name: "kiln_session",
+    same_site: "Strict",
+};
+
+/// The tokens of a session. Locked while the issuer replaces them, so that it is asked once.
+pub(super) type Tokens = Arc<tokio::sync::Mutex<Held>>;
+
 #[derive(Debug)]
 struct Session {
-    token: Secret,
+    tokens: Tokens,
     begun: Instant,
 }
 
@@ -47,8 +65,8 @@ impl Sessions {
     }
 
     /// Begins a session, and returns its key and the header that gives the browser its cookie.
-    pub(super) fn begin(&self, token: &str) -> (Key, HeaderValue) {
-        let cookie = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+    pub(super) fn begin(&self, held: Held) -> (Key, HeaderValue) {
+        let cookie = random();
         let key = Key::of(&cookie);
         let mut open = self.open();
         open.retain(|_, session| session.begun.elapsed() < LONGEST);
@@ -61,11 +79,11 @@ impl Sessions {
             open.remove(&oldest);
         }
         let session = Session {
-            token: token.to_owned().into(),
+            tokens: Arc::new(tokio::sync::Mutex::new(held)),
             begun: Instant::now(),
         };
         open.insert(key, session);
-        (key, self.cookie(&cookie, LONGEST))
+        (key, self.cookie(&SESSION, &cookie, LONGEST))
     }
 
     /// Ends a session. Returns the header that takes the cookie away.
@@ -73,21 +91,26 @@ impl Sessions {
         if let Some(key) = key {
             self.open().remove(&key);
         }
-        self.cookie("", Duration::ZERO)
+        self.cookie(&SESSION, "", Duration::ZERO)
     }
 
-    /// The session of a request, with its token, if it is open.
-    pub(super) fn of(&self, headers: &HeaderMap) -> Option<(Key, String)> {
+    /// The session of a request, with its tokens, if it is open.
+    pub(super) fn of(&self, headers: &HeaderMap) -> Option<(Key, Tokens)> {
+        let key = Key::of(self.value(&SESSION, headers)?);
+        let open = self.open();
+        let session = open.get(&key).filter(|session| session.begun.elapsed() < LONGEST)?;
+        Some((key, Arc::clone(&session.tokens)))
+    }
+
+    /// The value of a cookie that a request brings.
+    pub(super) fn value<'a>(&self, cookie: &Cookie, headers: &'a HeaderMap) -> Option<&'a str> {
+        let name = self.name(cookie);
         let cookies = headers.get_all(header::COOKIE).iter();
         let cookies = cookies
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(';'));
         let mut named = cookies.filter_map(|cookie| cookie.trim().split_once('='));
-        let (_, value) = named.find(|(name, _)| *name == self.name())?;
-        let key = Key::of(value);
-        let open = self.open();
-        let session = open.get(&key).filter(|session| session.begun.elapsed() < LONGEST)?;
-        Some((key, session.token.expose().to_owned()))
+        named.find(|(given, _)| *given == name).map(|(_, value)| value)
     }
 
     /// The token that forms of a session carry, so that no page of another site can send them. Without sessions, all
@@ -101,26 +124,29 @@ impl Sessions {
         hex::encode(digest.finalize())
     }
 
-    /// Over TLS, the prefix keeps other hosts of the domain from setting the cookie.
-    fn name(&self) -> &'static str {
-        if self.secure {
-            "__Host-kiln_session"
-        } else {
-            "kiln_session"
-        }
+    /// The header that gives the browser a cookie, or takes it away with an age of zero.
+    pub(super) fn cookie(&self, cookie: &Cookie, value: &str, age: Duration) -> HeaderValue {
+        let (name, same_site, age) = (self.name(cookie), cookie.same_site, age.as_secs());
+        let secure = if self.secure { "; Secure" } else { "" };
+        let cookie = format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite={same_site}{secure}");
+        HeaderValue::from_str(&cookie).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
 
-    fn cookie(&self, value: &str, age: Duration) -> HeaderValue {
-        let (name, age) = (self.name(), age.as_secs());
-        let secure = if self.secure { "; Secure" } else { "" };
-        let cookie = format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}");
-        HeaderValue::from_str(&cookie).unwrap_or_else(|_| HeaderValue::from_static(""))
+    /// Over TLS, the prefix keeps other hosts of the domain from setting the cookie.
+    fn name(&self, cookie: &Cookie) -> String {
+        let prefix = if self.secure { "__Host-" } else { "" };
+        format!("{prefix}{}", cookie.name)
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<Key, Session>> {
         // Each change is one call.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A text of 256 random bits.
+pub(super) fn random() -> String {
+    URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
 impl Key {
@@ -141,31 +167,31 @@ mod tests {
     #[test]
     fn a_session_is_found_by_its_cookie_until_it_ends() {
         let sessions = Sessions::new(true);
-        let (key, cookie) = sessions.begin("kiln_x");
+        let (key, cookie) = sessions.begin(Held::plain("kiln_x"));
         let headers = sent(&cookie);
-        assert_eq!(sessions.of(&headers), Some((key, "kiln_x".to_owned())));
+        let (found, tokens) = sessions.of(&headers).unwrap();
+        assert_eq!(found, key);
+        assert_eq!(tokens.try_lock().unwrap().token.expose(), "kiln_x");
         assert!(
             cookie
                 .to_str()
                 .unwrap()
                 .ends_with("; HttpOnly; SameSite=Strict; Secure")
         );
-        assert_eq!(
-            sessions.of(&sent(&HeaderValue::from_static("__Host-kiln_session=x"))),
-            None
-        );
+        let other = sent(&HeaderValue::from_static("__Host-kiln_session=x"));
+        assert!(sessions.of(&other).is_none());
         assert_ne!(sessions.form_token(Some(key)), sessions.form_token(None));
         sessions.end(Some(key));
-        assert_eq!(sessions.of(&headers), None);
+        assert!(sessions.of(&headers).is_none());
         assert!(!format!("{sessions:?}").contains("kiln_x"));
     }
 
     #[test]
     fn sessions_have_an_end() {
         let sessions = Sessions::new(false);
-        let (first, _) = sessions.begin("kiln_x");
+        let (first, _) = sessions.begin(Held::plain("kiln_x"));
         for _ in 0..MOST {
-            sessions.begin("kiln_y");
+            sessions.begin(Held::plain("kiln_y"));
         }
         let open = sessions.open();
         assert_eq!(open.len(), MOST);

@@ -25,6 +25,8 @@ pub(super) struct Passed {
     pub(super) session: Option<Key>,
     /// The token that forms of the session carry.
     pub(super) form_token: String,
+    /// The cookie of an attempt to sign in at the issuer.
+    pub(super) attempt: Option<String>,
 }
 
 /// A person with the right to see a page.

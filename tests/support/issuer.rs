@@ -1,6 +1,7 @@
 //! An OpenID Connect issuer, as far as Kiln uses one.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     net::SocketAddr,
     path::Path,
     sync::{
@@ -10,7 +11,13 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use axum::{Json, Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use axum::{
+    Form, Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::IntoResponse,
+    routing::{get, post},
+};
 use axum_server::tls_rustls::RustlsConfig;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, jwk::Jwk};
@@ -79,6 +86,10 @@ struct Shared {
     name: Mutex<Option<String>>,
     down: Mutex<bool>,
     fetches: AtomicUsize,
+    /// What its token endpoint answers next.
+    answers: Mutex<VecDeque<(u16, Value)>>,
+    /// What its token endpoint was asked.
+    asked: Mutex<Vec<BTreeMap<String, String>>>,
 }
 
 /// An issuer on a loopback port.
@@ -111,10 +122,13 @@ impl TestIssuer {
             name: Mutex::new(None),
             down: Mutex::new(false),
             fetches: AtomicUsize::new(0),
+            answers: Mutex::default(),
+            asked: Mutex::default(),
         });
         let app = Router::new()
             .route("/realms/site/.well-known/openid-configuration", get(discovery))
             .route("/realms/site/keys", get(key_set))
+            .route("/realms/site/token", post(token))
             .with_state(Arc::clone(&shared));
         (Self(shared), app)
     }
@@ -138,6 +152,16 @@ impl TestIssuer {
 
     pub fn set_down(&self, down: bool) {
         *self.0.down.lock().unwrap() = down;
+    }
+
+    /// The next answer of its token endpoint. Without one it fails.
+    pub fn will_answer(&self, status: u16, answer: Value) {
+        self.0.answers.lock().unwrap().push_back((status, answer));
+    }
+
+    /// The forms that its token endpoint got since this was asked last, each with its `Authorization`.
+    pub fn was_asked(&self) -> Vec<BTreeMap<String, String>> {
+        std::mem::take(&mut self.0.asked.lock().unwrap())
     }
 
     /// How often its keys were read.
@@ -183,6 +207,8 @@ async fn discovery(State(issuer): State<Arc<Shared>>) -> impl IntoResponse {
     let document = json!({
         "issuer": name.unwrap_or_else(|| issuer.url.clone()),
         "jwks_uri": format!("{}/keys", issuer.url),
+        "authorization_endpoint": format!("{}/authorize?kc=1", issuer.url),
+        "token_endpoint": format!("{}/token", issuer.url),
     });
     (StatusCode::OK, Json(document))
 }
@@ -190,4 +216,17 @@ async fn discovery(State(issuer): State<Arc<Shared>>) -> impl IntoResponse {
 async fn key_set(State(issuer): State<Arc<Shared>>) -> Json<Value> {
     issuer.fetches.fetch_add(1, Ordering::SeqCst);
     Json(json!({ "keys": *issuer.keys.lock().unwrap() }))
+}
+
+async fn token(
+    State(issuer): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Form(mut form): Form<BTreeMap<String, String>>,
+) -> (StatusCode, Json<Value>) {
+    let given = headers.get("authorization").map(|value| value.to_str().unwrap());
+    form.insert("authorization".to_owned(), given.unwrap_or_default().to_owned());
+    issuer.asked.lock().unwrap().push(form);
+    let answer = issuer.answers.lock().unwrap().pop_front();
+    let (status, answer) = answer.unwrap_or((503, json!({})));
+    (StatusCode::from_u16(status).unwrap(), Json(answer))
 }

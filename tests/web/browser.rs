@@ -61,7 +61,7 @@ impl Browser {
             "binary": "/usr/bin/chromium",
             "args": [
                 "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,900",
-                "--force-prefers-reduced-motion", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+                "--force-prefers-reduced-motion", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
                 format!("--user-data-dir={}", dir.path().join("profile").display()),
             ],
         });
@@ -99,6 +99,21 @@ impl Browser {
 
     pub async fn forget_cookies(&self) {
         self.command(Method::DELETE, "/cookie", None).await;
+    }
+
+    /// Goes on in another of its windows, in the order in which they were opened.
+    pub async fn to_window(&self, number: usize) {
+        let until = Instant::now() + PATIENCE;
+        let handle = loop {
+            let handles = self.command(Method::GET, "/window/handles", None).await;
+            match handles.get(number) {
+                Some(handle) => break handle.clone(),
+                None => assert!(Instant::now() < until, "there is no window {number}: {handles}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        self.command(Method::POST, "/window", Some(json!({ "handle": handle })))
+            .await;
     }
 
     /// A picture of the window, as PNG.

@@ -54,7 +54,15 @@ pub(super) struct Keys {
 #[derive(Debug)]
 struct Known {
     keys: Vec<Key>,
+    endpoints: Option<Endpoints>,
     read: Instant,
+}
+
+/// The addresses at which an issuer signs people in.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoints {
+    pub(super) authorization: Url,
+    pub(super) token: Url,
 }
 
 struct Key {
@@ -75,6 +83,16 @@ pub(super) enum Found {
     Key(DecodingKey),
     /// The issuer has no such key.
     Unknown,
+    /// The issuer cannot be asked.
+    Unavailable,
+}
+
+/// The result of a search for an issuer's endpoints.
+pub(super) enum Ends {
+    /// They are these.
+    Known(Endpoints),
+    /// The issuer signs nobody in, or not by private addresses.
+    None,
     /// The issuer cannot be asked.
     Unavailable,
 }
@@ -130,10 +148,13 @@ impl Keys {
             }
         }
         let worked = match self.read().await {
-            Ok(keys) => {
-                tracing::debug!(issuer = self.issuer, keys = keys.len(), "the issuer's keys were read");
-                let read = Instant::now();
-                *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Known { keys, read }));
+            Ok(known) => {
+                tracing::debug!(
+                    issuer = self.issuer,
+                    keys = known.keys.len(),
+                    "the issuer's keys were read"
+                );
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(known));
                 true
             }
             Err(error) => {
@@ -145,11 +166,13 @@ impl Keys {
         worked
     }
 
-    async fn read(&self) -> Result<Vec<Key>, String> {
+    async fn read(&self) -> Result<Known, String> {
         #[derive(Deserialize)]
         struct Discovery {
             issuer: String,
             jwks_uri: String,
+            authorization_endpoint: Option<Url>,
+            token_endpoint: Option<Url>,
         }
         #[derive(Deserialize)]
         struct KeySet {
@@ -173,7 +196,12 @@ impl Keys {
         if keys.is_empty() {
             return Err(format!("there is no key at {} that Kiln can use", discovery.jwks_uri));
         }
-        Ok(keys)
+        // Nor may a code or a token be read on its way.
+        let private = |url: Option<Url>| url.filter(is_private);
+        let ends = private(discovery.authorization_endpoint).zip(private(discovery.token_endpoint));
+        let endpoints = ends.map(|(authorization, token)| Endpoints { authorization, token });
+        let read = Instant::now();
+        Ok(Known { keys, endpoints, read })
     }
 
     async fn get<T: DeserializeOwned>(&self, address: &str) -> Result<T, String> {
@@ -183,16 +211,38 @@ impl Keys {
         if !response.status().is_success() {
             return Err(wrong(&format_args!("it answered {}", response.status())));
         }
-        let mut body = Vec::new();
-        let mut stream = response.bytes_stream();
-        while let Some(piece) = stream.next().await {
-            body.extend_from_slice(&piece.map_err(|error| wrong(&chain(&error)))?);
-            if body.len() > MOST_BYTES {
-                return Err(wrong(&"the answer is too long"));
-            }
-        }
+        let body = whole(response).await.map_err(|error| wrong(&error))?;
         serde_json::from_slice(&body).map_err(|error| wrong(&error))
     }
+
+    /// The addresses at which the issuer signs people in.
+    pub(super) async fn endpoints(&self) -> Ends {
+        if self.known().is_none() {
+            self.ask(AT_MOST_EVERY).await;
+        }
+        let known = self.known();
+        known.map_or(Ends::Unavailable, |known| {
+            known.endpoints.clone().map_or(Ends::None, Ends::Known)
+        })
+    }
+
+    /// The client that talks to the issuer: it follows no redirect, and no answer takes it long.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// The body of an answer, up to a length.
+pub(super) async fn whole(response: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    let mut stream = response.bytes_stream();
+    while let Some(piece) = stream.next().await {
+        body.extend_from_slice(&piece.map_err(|error| chain(&error))?);
+        if body.len() > MOST_BYTES {
+            return Err("the answer is too long".to_owned());
+        }
+    }
+    Ok(body)
 }
 
 impl Known {

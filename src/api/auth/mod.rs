@@ -5,6 +5,7 @@ mod keys;
 pub mod oidc;
 pub mod policy;
 mod principal;
+pub mod sign_in;
 pub mod token;
 mod trust;
 

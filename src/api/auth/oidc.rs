@@ -79,6 +79,12 @@ impl Oidc {
 
     /// The holder of a token.
     pub(super) async fn principal(&self, text: &str) -> Result<Principal, Refusal> {
+        let claims = self.claims(text, &self.audience).await?;
+        self.known(&claims)
+    }
+
+    /// The claims of a token for an audience. The token is one of the issuer's, and valid now.
+    pub(super) async fn claims(&self, text: &str, audience: &str) -> Result<Map<String, Value>, Refusal> {
         let invalid = Refusal::Wrong("The token is not valid.");
         if text.len() > LONGEST {
             return Err(Refusal::Wrong("The token is too long."));
@@ -113,9 +119,9 @@ impl Oidc {
         validation.leeway = LEEWAY;
         validation.validate_nbf = true;
         validation.set_issuer(&[&self.issuer]);
-        validation.set_audience(&[&self.audience]);
+        validation.set_audience(&[audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        let claims = decode::<Map<String, Value>>(text, &key, &validation).map_err(|error| {
+        let token = decode::<Map<String, Value>>(text, &key, &validation).map_err(|error| {
             Refusal::Wrong(match error.kind() {
                 ErrorKind::ExpiredSignature => "The token has expired.",
                 ErrorKind::ImmatureSignature => "The token is not valid yet.",
@@ -127,10 +133,26 @@ impl Oidc {
                 _ => "The token is not valid.",
             })
         })?;
-        self.known(&claims.claims)
+        Ok(token.claims)
     }
 
-    fn known(&self, claims: &Map<String, Value>) -> Result<Principal, Refusal> {
+    /// The issuer's keys and addresses.
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The issuer, as tokens name it.
+    pub(super) fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// The value that tokens for the API have in `aud`.
+    pub(super) fn audience(&self) -> &str {
+        &self.audience
+    }
+
+    /// The person that claims are about.
+    pub(super) fn known(&self, claims: &Map<String, Value>) -> Result<Principal, Refusal> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let subject = text("sub").ok_or(Refusal::Wrong(
             "The token lacks one of the claims exp, iss, aud and sub.",

@@ -50,6 +50,8 @@ pub fn need(method: &Method, path: &str) -> Need {
         }
         // The pages' own style, script and form for signing in. To send that form is to use a token.
         ["ui", "login" | "style.css" | "script.js" | "icon.svg"] if look => Need::Nothing,
+        // The way to the issuer, and back with a code that only the issuer can make a token of.
+        ["ui", "login", "issuer" | "callback"] if look => Need::Nothing,
         ["ui", "login" | "logout"] => Need::Role(Role::Read),
         ["kiln", "v1", "audit"] => Need::Role(Role::Admin),
         ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
@@ -122,6 +124,8 @@ mod tests {
             ("/kiln/v1/catalogue/../jobs", "admin"),
             ("/kiln/v1/catalogue/n/versions/../../../v3/images", "admin"),
             ("/ui/login", "nothing"),
+            ("/ui/login/issuer", "nothing"),
+            ("/ui/login/callback", "nothing"),
             ("/ui/style.css", "nothing"),
             ("/ui", "read"),
             ("/ui/jobs/1/lines", "read"),
