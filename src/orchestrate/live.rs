@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kiln_records::run::Used;
+use kiln_records::{run::Used, usage::UsageCurve};
 
 /// The number of lines remembered: a loop that prints fewer different lines than this says nothing new.
 const REMEMBERED: usize = 4096;
@@ -27,6 +27,8 @@ pub(super) struct Live {
     pub(super) used: Used,
     /// When its usage was last measured.
     pub(super) measured: Option<Instant>,
+    /// Its usage over time, once the store was asked for the beginning, and when that was last stored.
+    pub(super) curve: Option<(UsageCurve, Instant)>,
     /// Since when its sandbox waits for its start, and for what.
     waits: Option<(Instant, String)>,
     progress: Option<(u64, u64)>,
@@ -47,6 +49,7 @@ impl Live {
             begun: now.checked_sub(ago).unwrap_or(now),
             used: Used::default(),
             measured: None,
+            curve: None,
             waits: None,
             progress: None,
             packages: 0,

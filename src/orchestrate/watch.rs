@@ -15,6 +15,7 @@ use kiln_records::{
     Code, Failure, JobId, Step,
     protocol::words,
     run::{How, LOCAL, State, Used},
+    usage::UsageCurve,
 };
 use tracing::Instrument;
 
@@ -34,6 +35,9 @@ use crate::{
 
 /// How often a sandbox's usage is measured.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
+/// How often the use of a job over time is stored.
+const KEEP_EVERY: Duration = Duration::from_secs(20);
 
 /// The longest time between two passes that counts for the clocks of jobs.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -260,7 +264,40 @@ impl Orchestrator {
             live.measured = Some(Instant::now());
             live.used = *measured.as_ref().unwrap_or(&used);
         }
+        if let Ok(used) = measured {
+            // A plot is not worth a job.
+            if let Err(error) = self.draw(stored, used, KEEP_EVERY).await {
+                tracing::warn!("the use of the job over time is not kept: {error}");
+            }
+        }
         measured
+    }
+
+    /// Adds a measurement to a job's curve, and stores the curve unless that was done less than so long ago.
+    pub(super) async fn draw(&self, stored: &StoredRun, used: Used, every: Duration) -> Result<(), StoreError> {
+        let (job, attempt) = (stored.job.id, stored.run.attempt);
+        let is_new = self.state().live.get(&job).is_none_or(|live| live.curve.is_none());
+        let known = if is_new {
+            // Another process may have begun it.
+            self.store.usage(job).await?.filter(|curve| curve.attempt == attempt)
+        } else {
+            None
+        };
+        let drawn = {
+            let mut state = self.state();
+            let Some(live) = state.live.get_mut(&job).filter(|live| live.attempt == attempt) else {
+                return Ok(());
+            };
+            let begin = || (known.unwrap_or(UsageCurve::new(attempt)), Instant::now());
+            let (curve, kept) = live.curve.get_or_insert_with(begin);
+            curve.note(since_launch(&stored.run), used);
+            if kept.elapsed() < every {
+                return Ok(());
+            }
+            *kept = Instant::now();
+            curve.clone()
+        };
+        self.store.put_usage(job, &drawn).await
     }
 
     /// Ends the job with the most data on disk when the host's own disk is nearly full.

@@ -32,6 +32,8 @@ pub mod step;
 pub mod time;
 pub mod token;
 pub mod twins;
+pub mod usage;
+pub mod webhook;
 
 pub use account::{Account, FailedTwin, GivenUp};
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};

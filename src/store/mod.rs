@@ -23,6 +23,8 @@ mod sets;
 mod sqlite;
 mod table;
 mod tables;
+mod usage;
+mod webhooks;
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
@@ -43,6 +45,8 @@ pub use self::{
     postgres::PostgresStore,
     sets::{Channels, SetDeleted, Sets},
     sqlite::{BackupOrigin, SqliteStore, backup, restore},
+    usage::Usages,
+    webhooks::{Deliveries, DeliveryQuery},
 };
 
 /// The store as the rest of Kiln holds it.
@@ -84,6 +88,8 @@ pub trait Store:
     + RemoteBuildNodes
     + Tokens
     + Audit
+    + Deliveries
+    + Usages
     + fmt::Debug
 {
     /// Checks that the store answers.

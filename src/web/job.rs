@@ -8,6 +8,7 @@ use axum::{
 use kiln_records::{
     Failure, Job, JobId, JobType, Moment, Run, ShellStatus,
     run::{How, State as RunState},
+    usage::UsageCurve,
 };
 use maud::{Markup, html};
 
@@ -19,6 +20,7 @@ use super::{
     log::{Asked, Window},
     steps,
     text::{between, bytes, cut, duration, millis, name, short, shown, when},
+    usage,
     viewer::Viewer,
 };
 use crate::{
@@ -60,6 +62,7 @@ pub(super) async fn page(
         progress: orchestrator.and_then(|orchestrator| orchestrator.progress(id)),
         waiting: orchestrator.and_then(|orchestrator| orchestrator.waiting(id)),
         held_up: orchestrator.and_then(|orchestrator| orchestrator.held_up(id)),
+        curve: store.usage(id).await?,
         artifact,
         stored,
         viewer: &viewer,
@@ -68,6 +71,7 @@ pub(super) async fn page(
     let body = html! {
         (shown.head())
         (shown.facts())
+        (usage::plots(&shown.stored.run, shown.curve.as_ref()))
         @if let Some(window) = window {
             section #log aria-labelledby="log-title" {
                 h2 #log-title { "Log" }
@@ -100,6 +104,7 @@ struct Shown<'a> {
     progress: Option<(u64, u64)>,
     waiting: Option<(usize, String)>,
     held_up: Option<String>,
+    curve: Option<UsageCurve>,
     /// The name of the recipe or image; none if it is gone.
     artifact: Option<String>,
     viewer: &'a Viewer,

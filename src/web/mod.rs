@@ -29,6 +29,7 @@ mod sets;
 mod steps;
 mod text;
 mod viewer;
+mod usage;
 
 use std::sync::Arc;
 

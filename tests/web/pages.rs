@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kiln_records::{JobId, Moment, SetId};
+use kiln_records::{JobId, Moment, SetId, usage::UsageCurve};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -325,6 +325,12 @@ async fn a_bad_night_in_a_browser() {
 
     // The failed job: 100 000 lines, of which the page has a few.
     let failed = format!("/ui/jobs/{}", told.failed);
+    let mut curve = UsageCurve::new(2);
+    for minute in 0..40 {
+        let used = json!({ "memory": (minute + 1) << 27, "disk": minute << 26, "cpu_ms": minute * 90_000 });
+        curve.note(min(minute), serde_json::from_value(used).unwrap());
+    }
+    night.store.put_usage(told.failed, &curve).await.unwrap();
     browser.goto(&url(&server, &failed)).await;
     let text = browser.text().await;
     for expected in [
@@ -336,6 +342,8 @@ async fn a_bad_night_in_a_browser() {
         "41237 runs as native twins",
         "/usr/bin/python3.11",
         "Attempt 1 failed with native twins",
+        "Resources over time",
+        "CPUs: 1.5 at most",
     ] {
         assert!(text.contains(expected), "{expected}:\n{text}");
     }

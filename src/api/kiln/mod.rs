@@ -20,6 +20,8 @@ mod schedule_requests;
 mod schedules;
 mod set_requests;
 mod sets;
+mod usage;
+mod webhooks;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -33,6 +35,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(jobs::get))
         .routes(routes!(overview::get))
         .routes(routes!(programs::get))
+        .routes(routes!(usage::get))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(jobs::complete))

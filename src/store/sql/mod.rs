@@ -22,6 +22,7 @@ mod sets;
 mod statements;
 mod tokens;
 
+mod usage;
 use async_trait::async_trait;
 
 use super::{Db, Readers, ThisStore};
