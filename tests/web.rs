@@ -6,3 +6,4 @@ mod issuer;
 mod night;
 mod pages;
 mod session;
+mod upload;

@@ -80,7 +80,7 @@ impl Bodies {
 
 /// The memory that one request uses, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(crate) struct Share {
     bodies: Bodies,
     caller: Key,
     bytes: usize,

@@ -48,14 +48,14 @@ impl From<&LimitSettings> for Limits {
 
 /// The memory for the body of a request, for a handler that receives it. Requests have it among their extensions.
 #[derive(Debug, Clone)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     bodies: Bodies,
     caller: Key,
 }
 
 impl Memory {
     /// The memory of this request; nothing at first.
-    pub(super) fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> Share {
         self.bodies.share(self.caller.clone())
     }
 }
@@ -123,7 +123,9 @@ fn is_upload(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     matches!(
         parts.as_slice(),
-        ["", "kiln", "v1", "recipes", _, "archive"] | ["", "kiln", "v1", "images", _, "artifacts", _]
+        ["", "ui", "recipes", "upload"]
+            | ["", "kiln", "v1", "recipes", _, "archive"]
+            | ["", "kiln", "v1", "images", _, "artifacts", _]
     )
 }
 

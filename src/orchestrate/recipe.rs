@@ -1,15 +1,19 @@
 //! Reads the recipe that a user names: a directory or an archive on this machine. It reads files and writes none.
 
+mod look;
+
 use std::{
-    io::{Read, Write},
+    io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use flate2::{Compression, GzBuilder};
-use kiln_records::{Code, Failure, arch::Arch, compression};
+use kiln_records::{Code, Failure, arch::Arch};
 use quick_xml::events::{BytesStart, Event};
 use sha2::{Digest, Sha256};
+
+pub use self::look::Look;
 
 /// A recipe as one archive.
 #[derive(Debug)]
@@ -27,12 +31,6 @@ pub struct RecipeArchive {
 /// The largest recipe archive in bytes. Recipes are descriptions and overlays, not images.
 const LARGEST: u64 = 1 << 30;
 
-/// How much of an archive, unpacked, is searched for its description.
-const LARGEST_LOOK: u64 = 256 << 20;
-
-/// Of a larger description nothing is known here either, in bytes. No job takes a larger one.
-const LARGEST_DESCRIPTION: u64 = 4 << 20;
-
 impl RecipeArchive {
     /// Reads the recipe at `path`. A directory is packed such that equal recipes make equal archives.
     ///
@@ -47,7 +45,7 @@ impl RecipeArchive {
         };
         let path = fs_err::canonicalize(path).map_err(missing)?;
         let name = name_of(&path);
-        let (bytes, description) = if path.is_dir() {
+        let (bytes, declared) = if path.is_dir() {
             let description = fs_err::read_to_string(path.join("config.xml")).map_err(|_| {
                 Failure::new(
                     Code::RecipeConfigMissing,
@@ -55,7 +53,7 @@ impl RecipeArchive {
                 )
                 .hint("a kiwi-ng recipe is a directory with config.xml at its top")
             })?;
-            (pack(&path).map_err(unreadable)?, Some(description))
+            (pack(&path).map_err(unreadable)?, declared_archs(&description))
         } else {
             let size = fs_err::metadata(&path).map_err(unreadable)?.len();
             if size > LARGEST {
@@ -65,11 +63,10 @@ impl RecipeArchive {
                 );
             }
             let bytes = fs_err::read(&path).map_err(unreadable)?;
-            let description = find_description(&bytes);
-            (bytes, description)
+            let declared = Look::into(&bytes).archs;
+            (bytes, declared)
         };
         let sha256 = hex::encode(Sha256::digest(&bytes));
-        let declared = description.map(|text| declared_archs(&text)).unwrap_or_default();
         Ok(Self {
             bytes,
             sha256,
@@ -122,34 +119,6 @@ pub fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
     let mut packed = archive.into_inner()?;
     packed.flush()?;
     packed.finish()
-}
-
-/// The `config.xml` of an archive, if it can be found. An unreadable archive is refused later, in the sandbox, where
-/// archives are unpacked; here it only means that nothing is known.
-fn find_description(bytes: &[u8]) -> Option<String> {
-    let reader: Box<dyn Read> = match compression::Compression::detect(bytes) {
-        Some(packed) => packed.reader(bytes).ok()?,
-        None => Box::new(bytes),
-    };
-    let mut archive = tar::Archive::new(reader.take(LARGEST_LOOK));
-    for entry in archive.entries().ok()? {
-        let mut entry = entry.ok()?;
-        let path = entry.path().ok()?.into_owned();
-        let depth = path
-            .components()
-            .filter(|part| matches!(part, std::path::Component::Normal(_)))
-            .count();
-        if depth <= 2 && path.file_name().is_some_and(|name| name == "config.xml") {
-            let mut text = String::new();
-            entry
-                .by_ref()
-                .take(LARGEST_DESCRIPTION)
-                .read_to_string(&mut text)
-                .ok()?;
-            return Some(text);
-        }
-    }
-    None
 }
 
 /// The architectures that every `<preferences>` with an image type is limited to.

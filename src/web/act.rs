@@ -4,7 +4,7 @@
 use axum::{
     body::{Body, Bytes, to_bytes},
     extract::{Path, Request, State},
-    http::{Method, StatusCode, Uri, header},
+    http::{Method, StatusCode, Uri, header, request::Builder},
     response::{IntoResponse, Redirect, Response},
 };
 use kiln_records::{JobId, RecipeId, Role, ScheduleId};
@@ -21,6 +21,7 @@ use super::{
 };
 use crate::api::{
     auth::policy::{Need, need},
+    limits::Memory,
     problem::Problem,
 };
 
@@ -46,7 +47,31 @@ impl Form {
 
 impl Dashboard {
     /// Sends a request to the API in somebody's name.
-    async fn ask(&self, viewer: &Viewer, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+    pub(super) async fn ask(
+        &self,
+        viewer: &Viewer,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> (StatusCode, Value) {
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
+        self.send(viewer, (method, path), request, body).await
+    }
+
+    /// Sends a file to the API in somebody's name.
+    pub(super) async fn put(&self, viewer: &Viewer, path: &str, body: Body, memory: Memory) -> (StatusCode, Value) {
+        let request = Request::builder().extension(memory);
+        self.send(viewer, (Method::PUT, path), request, body).await
+    }
+
+    async fn send(
+        &self,
+        viewer: &Viewer,
+        (method, path): (Method, &str),
+        request: Builder,
+        body: Body,
+    ) -> (StatusCode, Value) {
         let refused = |status, detail: &str| (status, json!({ "detail": detail }));
         let role = viewer.principal.as_ref().map(|principal| principal.role);
         let needed = match need(&method, path) {
@@ -60,13 +85,7 @@ impl Dashboard {
             let detail = format!("This needs the role `{}`.", needed.name());
             return refused(StatusCode::FORBIDDEN, &detail);
         }
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body);
-        let Ok(mut request) = request else {
+        let Ok(mut request) = request.method(method).uri(path).body(body) else {
             return refused(StatusCode::BAD_REQUEST, "That is no address.");
         };
         if let Some(principal) = &viewer.principal {
@@ -82,7 +101,7 @@ impl Dashboard {
     }
 
     /// Sends a request and leads to a page; shows why not, with a way back to the form, which browsers keep filled in.
-    async fn act(
+    pub(super) async fn act(
         &self,
         viewer: &Viewer,
         (method, path): (Method, &str),
@@ -93,6 +112,12 @@ impl Dashboard {
         if status.is_success() {
             return Redirect::to(&lead(&answer)).into_response();
         }
+        self.refused(viewer, (status, answer))
+    }
+
+    /// The page that says why the API refused a request.
+    #[expect(clippy::unused_self, reason = "it belongs to what is asked")]
+    pub(super) fn refused(&self, viewer: &Viewer, (status, answer): (StatusCode, Value)) -> Response {
         let text = |name: &str| answer[name].as_str().map(str::to_owned);
         let detail = text("detail")
             .or_else(|| text("message"))

@@ -22,6 +22,7 @@ mod origin;
 mod overview;
 mod places;
 mod plot;
+mod recipe_upload;
 mod recipes;
 mod schedules;
 mod sessions;
@@ -34,7 +35,9 @@ mod usage;
 use std::sync::Arc;
 
 use axum::{
-    Router, middleware,
+    Router,
+    extract::DefaultBodyLimit,
+    middleware,
     routing::{get, post},
 };
 
@@ -99,6 +102,11 @@ impl Dashboard {
             .route("/ui/jobs/{id}/cancel", post(act::cancel))
             .route("/ui/jobs/{id}/retry", post(act::retry))
             .route("/ui/recipes", get(recipes::list))
+            .route(
+                recipe_upload::ADDRESS,
+                post(recipe_upload::upload).layer(DefaultBodyLimit::disable()),
+            )
+            .route("/ui/recipes/{id}/values", post(recipe_upload::values))
             .route("/ui/recipes/{id}", get(recipes::page))
             .route("/ui/recipes/{id}/build", post(act::build))
             .route("/ui/images", get(images::list))

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use super::{
     Dashboard,
     jobs::{List, cut_page},
-    layout, plot, steps,
+    layout, plot, recipe_upload, steps,
     text::{between, bytes, cut, duration, millis, name, short, shown, when},
     viewer::Viewer,
 };
@@ -52,6 +52,7 @@ pub(super) async fn list(
             } }
         }
         (list.next("/ui/recipes", bottom))
+        @if viewer.may_write() { (recipe_upload::form(&viewer)) }
     };
     Ok(layout::page(&viewer, "Recipes", "/ui/recipes", None, &body))
 }

@@ -90,6 +90,29 @@
     preview();
   }
 
+  // An archive that is dropped anywhere on the page of recipes is chosen in the form.
+  const adding = $("add-recipe");
+  if (adding) {
+    const file = $("recipe-file"), help = $("drop-help"), usual = help.textContent;
+    const holds = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
+    document.addEventListener("dragover", (event) => {
+      if (!holds(event)) return;
+      event.preventDefault();
+      adding.open = true;
+      adding.classList.add("over");
+    });
+    document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) adding.classList.remove("over"); });
+    document.addEventListener("drop", (event) => {
+      if (!holds(event)) return;
+      event.preventDefault();
+      adding.classList.remove("over");
+      if (event.dataTransfer.files.length !== 1) { help.textContent = "Drop one archive. A directory has to be packed first."; return; }
+      file.files = event.dataTransfer.files;
+      help.textContent = file.files[0].name + " is chosen. " + usual;
+      $("recipe-name").focus();
+    });
+  }
+
   // The log of a job: a window of lines that moves as one scrolls.
   const box = $("log-box");
   if (!box) return;
