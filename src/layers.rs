@@ -27,7 +27,7 @@ const ROWS: &[&[&str]] = &[
         "tls",
     ],
     &["config", "sandbox", "store"],
-    &["artifacts", "boot"],
+    &["artifacts", "boot", "traces", "webhooks"],
     &["import", "orchestrate", "retention"],
     &["api"],
     &["web"],

@@ -50,6 +50,7 @@ pub mod settings;
 pub mod site;
 pub mod store;
 pub mod tls;
+pub mod traces;
 pub mod web;
 
 #[cfg(test)]

@@ -57,6 +57,7 @@ mod sets_cli;
 mod shell;
 mod store;
 mod toolbox_file;
+mod traces;
 mod transcript;
 mod transfer;
 mod twin_truth;

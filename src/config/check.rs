@@ -56,6 +56,7 @@ impl Config {
         self.check_metrics(&mut problems);
         self.check_signing(&mut problems);
         self.check_oidc(&mut problems);
+        self.check_traces(&mut problems);
         self.check_limits(&mut problems);
         self.check_store(&mut problems);
         self.check_s3(&mut problems);
@@ -294,6 +295,42 @@ impl Config {
             problems.push(problem.hint("\"1h\" is the default"));
         }
         self.check_authorities(("oidc", "ca_bundle"), oidc.ca_bundle.as_ref(), problems);
+        self.check_sign_in(problems);
+    }
+
+    fn check_traces(&self, problems: &mut Vec<Problem>) {
+        let Some(endpoint) = &self.traces.endpoint else {
+            return;
+        };
+        let is_usable = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none();
+        if !Url::parse(endpoint).is_ok_and(is_usable) {
+            let problem = self.problem("traces", "endpoint", format!("`{endpoint}` is no http or https URL"));
+            problems.push(problem.hint("for example: http://otel-collector.example.org:4318"));
+        }
+    }
+
+    fn check_sign_in(&self, problems: &mut Vec<Problem>) {
+        let oidc = &self.oidc;
+        if oidc.client_id.is_none() {
+            for key in ["client_secret_file", "scopes"] {
+                if self.is_set("oidc", key) {
+                    let problem = self.problem("oidc", key, "it is set without client_id");
+                    problems.push(problem.hint("set client_id, or remove this key"));
+                }
+            }
+            return;
+        }
+        if oidc.client_id.as_ref().is_some_and(String::is_empty) {
+            let problem = self.problem("oidc", "client_id", "it is empty");
+            problems.push(problem.hint("it is the name of the dashboard's client at the issuer"));
+        }
+        // The issuer sends people back there, with a code that is worth a session.
+        let public = self.server.public_url.as_deref().map(Url::parse);
+        if !public.is_some_and(|url| url.is_ok_and(|url| is_private(&url))) {
+            let what = "the issuer cannot send people back to a dashboard without an https address";
+            let hint = "set public_url in [server] to the URL at which browsers reach this server";
+            problems.push(self.problem("oidc", "client_id", what).hint(hint));
+        }
     }
 
     fn check_limits(&self, problems: &mut Vec<Problem>) {

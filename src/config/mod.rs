@@ -73,6 +73,10 @@ pub struct Config {
     /// The log.
     pub log: LogSettings,
     /// Authentication.
+    /// The receivers of webhooks.
+    pub webhooks: WebhookSettings,
+    /// Traces of jobs.
+    pub traces: TraceSettings,
     pub auth: AuthSettings,
     /// The OpenID Connect issuer.
     pub oidc: OidcSettings,
@@ -123,6 +127,8 @@ struct Values {
     log: LogSettings,
     auth: AuthSettings,
     oidc: OidcSettings,
+    webhooks: WebhookSettings,
+    traces: TraceSettings,
     jobs: JobSettings,
     shell: ShellSettings,
     isolation: IsolationSettings,
@@ -197,6 +203,8 @@ impl Config {
             log: values.log,
             auth: values.auth,
             oidc: values.oidc,
+            webhooks: values.webhooks,
+            traces: values.traces,
             jobs: values.jobs,
             shell: values.shell,
             isolation: values.isolation,

@@ -101,6 +101,27 @@ settings! {
 }
 
 settings! {
+    /// Webhooks: the services that are told when jobs end and image sets become complete. See docs/webhooks.md.
+    ["webhooks"]
+    pub struct WebhookSettings {
+        /// The receivers, such as `{ name = "chat", url = "https://chat.example.org/kiln", secret_file =
+        /// "/run/secrets/kiln-chat", events = ["job.failed"] }`. `events`: `job.succeeded`, `job.failed`, `job.cancelled`,
+        /// `set.complete`, `set.incomplete`; all of them by default. `allow_local = true` for a receiver on this host or on
+        /// the local link. Default: none.
+        receivers: Vec<Receiver> = Vec::new();
+    }
+}
+
+settings! {
+    /// Traces of jobs for OpenTelemetry. See docs/metrics.md.
+    ["traces"]
+    pub struct TraceSettings {
+        /// The base URL of a collector that takes OTLP over HTTP. Each job that ends is sent there as a trace. Default: none.
+        endpoint: Option<String> = None, like "\"http://otel-collector.example.org:4318\"";
+    }
+}
+
+settings! {
     /// Addresses that serve `/metrics` alone, for Prometheus. The addresses of `[server]` serve it too, to callers that may
     /// read. See docs/metrics.md.
     ["metrics"]

@@ -198,6 +198,21 @@ pub fn shared_package(is_there: bool) {
 }
 
 /// Notes what retention removed.
+/// Notes whether the collector took the trace of a job.
+pub fn trace_sent(taken: bool) {
+    counters::TRACES.add([if taken { "sent" } else { "dropped" }], 1);
+}
+
+/// Notes how a try to deliver a webhook ended.
+pub fn webhook_tried(delivery: &Delivery) {
+    let result = match delivery.state {
+        DeliveryState::Delivered => "delivered",
+        DeliveryState::Waiting => "failed",
+        DeliveryState::Dead => "dead",
+    };
+    counters::WEBHOOK_TRIES.add([result], 1);
+}
+
 pub fn retention_removed(kind: &'static str, bytes: u64) {
     counters::RETENTION_REMOVED.add([kind], 1);
     counters::RETENTION_BYTES.add([kind], bytes);

@@ -67,6 +67,8 @@ label!(LOOP, "loop", || vec![
 label!(SWEPT_KIND, "kind", || vec!["sandbox", "sockets", "log", "object"]);
 label!(RUN, "outcome", || vec!["made", "skipped", "missed", "failed"]);
 label!(RESULT, "result", || vec!["hit", "miss"]);
+label!(SENT, "result", || vec!["sent", "dropped"]);
+label!(TRY, "result", || vec!["delivered", "failed", "dead"]);
 label!(REMOVED_KIND, "kind", || vec![
     "image",
     "deleted_image",
@@ -228,6 +230,16 @@ pub(super) mod counters {
             "kiln_shared_packages_total",
             "Packages for native twins that jobs asked for: stored by an earlier job or not",
             &[RESULT],
+        );
+        TRACES: Counter<1> = Counter::new(
+            "kiln_traces_total",
+            "Traces of jobs: taken by the collector, or dropped because it did not take them",
+            &[SENT],
+        );
+        WEBHOOK_TRIES: Counter<1> = Counter::new(
+            "kiln_webhook_tries_total",
+            "Tries to deliver a webhook: taken by its receiver, failed, or failed for the last time",
+            &[TRY],
         );
         RETENTION_REMOVED: Counter<1> = Counter::new(
             "kiln_retention_removed_total",

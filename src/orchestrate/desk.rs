@@ -358,6 +358,7 @@ impl Orchestrator {
                         step: *step,
                         wall_ms: *wall_ms,
                         cpu_ms: *cpu_ms,
+                        ended: None,
                     }));
                 }
                 What::Sandbox(found) => {
@@ -398,7 +399,10 @@ impl Orchestrator {
                 for change in &changes {
                     match change {
                         Change::Began(step) => run.begin_step(*step),
-                        Change::Ended(time) => run.end_step(*time),
+                        Change::Ended(time) => run.end_step(StepTime {
+                            ended: Some(now),
+                            ..*time
+                        }),
                         Change::Found(found) => run.note_sandbox(found.clone()),
                         Change::Ran(execs) => run.note_execs(execs.clone()),
                         Change::Shell(news) => run.note_shell(news, now),

@@ -37,6 +37,8 @@ use crate::{
     proxy::Gate,
     sandbox::Driver,
     store::{LogFeed, SharedStore, StoreError, StoredRun},
+    traces::Traces,
+    webhooks::Webhooks,
 };
 
 /// The parts needed to carry jobs out.
@@ -87,6 +89,10 @@ pub struct Parts {
     /// The file by which the sandboxes of a server on this host know that it holds its lease; `None` if no other server
     /// can take their jobs.
     pub lease_file: Option<PathBuf>,
+    /// Sends traces of jobs, if there is a collector.
+    pub traces: Option<Arc<Traces>>,
+    /// Who is told how jobs end.
+    pub webhooks: Arc<Webhooks>,
     /// Wakes the readers that follow a job.
     pub feed: Arc<LogFeed>,
 }

@@ -312,6 +312,12 @@ impl Site {
             feed: Arc::default(),
         });
         Server {
+            traces: None,
+            webhooks: Arc::new(Webhooks::new(
+                &WebhookSettings::default(),
+                None,
+                Arc::clone(&self.store),
+            )),
             orchestrator: Arc::new(orchestrator),
             place,
         }

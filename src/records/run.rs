@@ -402,6 +402,10 @@ pub struct StepTime {
     pub wall_ms: u64,
     /// CPU time, in milliseconds.
     pub cpu_ms: u64,
+    /// When the server learned of its end.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub ended: Option<Moment>,
 }
 
 /// An upload of an attempt.

@@ -28,6 +28,8 @@ use crate::{
     origin::Signer,
     sandbox::{agents::Agents, namespace::make_private_dir, toolbox::Toolbox, toolboxes::Toolboxes},
     store::{LogFeed, SharedStore},
+    traces::Traces,
+    webhooks::Webhooks,
 };
 
 /// The pause before the next attempt to build a toolbox.
@@ -126,6 +128,12 @@ impl JobService {
             equipment,
             agents: agents_sockets,
             agent_places: AgentPlaces::new(descriptors.agents()),
+            traces: if runner.is_none() {
+                Traces::new(&config.traces, id)?
+            } else {
+                None
+            },
+            webhooks: Arc::new(webhooks),
             sharing,
         })
     }
@@ -140,6 +148,13 @@ impl JobService {
         }
     }
 }
+        let traces = self.orchestrator.traces.clone();
+        let tracing_jobs = async {
+            match &traces {
+                Some(traces) => traces.run().await,
+                None => std::future::pending().await,
+            }
+        };
 
 /// Serves the sockets of agents, each until its job has no sandbox any more. Never ends.
 async fn serve_agents(mut sockets: mpsc::UnboundedReceiver<AgentSocket>, places: &AgentPlaces<JobId>, calls: &Router) {

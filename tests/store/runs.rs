@@ -107,6 +107,7 @@ async fn both_halves_come_back(place: &Place) {
         step: Step::Fetch,
         wall_ms: 1,
         cpu_ms: 2,
+        ended: None,
     });
     run.note_use(Used {
         memory: 1,
