@@ -52,6 +52,7 @@ pub mod store;
 pub mod tls;
 pub mod traces;
 pub mod web;
+pub mod webhooks;
 
 #[cfg(test)]
 mod layers;

@@ -65,3 +65,4 @@ mod twin_world;
 mod twins;
 mod verify;
 mod web;
+mod webhooks;

@@ -52,6 +52,7 @@ fn help() {
           top                 Show the jobs and places of a server on one screen
           prune               Remove what the retention rules of a server give up
           audit               Show who changed what on a server
+          webhooks            Show who is told of jobs and image sets, and what did not arrive
           sets                Manage the image sets of a server
           catalogue           Find the images of complete sets, and move channels
           verify              Check that an image is what its builder made

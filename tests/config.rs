@@ -309,6 +309,9 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         admin_roles = ["kiln-admin"]                     # default
         #ca_bundle =                                     # not set
         jwks_refresh = "1h"                              # default
+        #client_id =                                     # not set
+        #client_secret_file =                            # not set
+        scopes = ["profile"]                             # default
 
         [metrics]
         listen = []                                      # default
@@ -325,6 +328,12 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         [catalogue]
         public = false                                   # default
         channels = []                                    # default
+
+        [webhooks]
+        receivers = []                                   # default
+
+        [traces]
+        #endpoint =                                      # not set
 
         [log]
         format = "text"                                  # default

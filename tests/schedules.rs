@@ -7,9 +7,10 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use kiln::{
     artifacts::{ArtifactStore, S3Settings},
-    config::JobSettings,
+    config::{JobSettings, WebhookSettings},
     orchestrate::{ask::Asker, schedule::Scheduler},
     store::{Query, SharedStore, StoreError, Stored, open},
+    webhooks::Webhooks,
 };
 use kiln_records::{
     Job, JobStatus, Link, Moment, Recipe, RecipeId, RecipeType, Schedule, ScheduleId,
@@ -250,6 +251,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
                 store: Arc::clone(store),
                 artifacts: artifacts.clone(),
                 channels: Vec::new(),
+                webhooks: Arc::new(Webhooks::new(&WebhookSettings::default(), None, Arc::clone(store))),
                 boots: None,
                 jobs: JobSettings::default(),
                 orchestrator: None,

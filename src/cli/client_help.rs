@@ -4,7 +4,7 @@
 use clap::{Arg, Command};
 
 /// The groups of commands that only talk to a server.
-pub(super) const GROUPS: [&str; 18] = [
+pub(super) const GROUPS: [&str; 19] = [
     "customize",
     "shell",
     "recipes",
@@ -16,6 +16,7 @@ pub(super) const GROUPS: [&str; 18] = [
     "schedules",
     "prune",
     "audit",
+    "webhooks",
     "sets",
     "catalogue",
     "publish",

@@ -67,6 +67,7 @@ mod transfer;
 mod upload;
 mod values;
 mod verify;
+mod webhooks;
 mod why;
 
 /// Build operating-system images for any CPU architecture on the hosts you have.
@@ -111,6 +112,8 @@ enum Command {
     Prune(prune::PruneArguments),
     /// Show who changed what on a server.
     Audit(audit::AuditArguments),
+    /// Show who is told of jobs and image sets, and what did not arrive.
+    Webhooks(ims::Group<webhooks::WebhooksCommand>),
     /// Manage the image sets of a server.
     Sets(ims::Group<sets::SetsCommand>),
     /// Find the images of complete sets, and move channels.
@@ -238,6 +241,10 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Top(arguments) => arguments.run(printer).await,
         Command::Prune(arguments) => arguments.run(&config, printer).await,
         Command::Audit(arguments) => arguments.run(&config, printer).await,
+        Command::Webhooks(group) => {
+            let run = async |session: &session::Session| group.command.run(session).await;
+            group.options.with(&config, printer, false, run).await
+        }
         Command::Sets(group) => {
             let run = async |session: &session::Session| group.command.run(session).await;
             group.options.with(&config, printer, false, run).await

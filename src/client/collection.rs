@@ -195,6 +195,46 @@ pub static AUDIT: Collection = Collection {
     ],
 };
 
+/// The receivers of webhooks.
+pub static RECEIVERS: Collection = Collection {
+    path: &["kiln", "v1", "webhooks"],
+    noun: "receiver",
+    is_deleted: false,
+    command: "webhooks list",
+    id: "name",
+    name: "name",
+    bin: None,
+    columns: &[
+        ("RECEIVER", "name"),
+        ("HOST", "host"),
+        ("EVENTS", "events"),
+        ("WAITING", "waiting"),
+        ("DELIVERED", "delivered"),
+        ("DEAD", "dead"),
+    ],
+};
+
+/// The deliveries of webhooks.
+pub static DELIVERIES: Collection = Collection {
+    path: &["kiln", "v1", "webhooks", "deliveries"],
+    noun: "delivery",
+    is_deleted: false,
+    command: "webhooks deliveries",
+    id: "number",
+    name: "number",
+    bin: None,
+    columns: &[
+        ("NUMBER", "number"),
+        ("TIME (UTC)", "created"),
+        ("RECEIVER", "receiver"),
+        ("EVENT", "event"),
+        ("STATE", "state"),
+        ("TRIES", "attempts"),
+        ("STATUS", "status"),
+        ("ERROR", "error"),
+    ],
+};
+
 /// The places of an overview.
 pub static TOP_PLACES: Collection = Collection {
     path: &[],

@@ -10,7 +10,7 @@ use super::{
         AuthSettings, BootCheckSettings, CapacitySettings, CatalogueSettings, DockerEngineSettings, EmbeddedS3Settings,
         EmulationSettings, IsolationSettings, JobSettings, LimitSettings, LogSettings, MetricsSettings,
         NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
-        TrustedListenerSettings, WatchSettings,
+        TraceSettings, TrustedListenerSettings, WatchSettings, WebhookSettings,
     },
     signing::SigningSettings,
 };
@@ -28,6 +28,8 @@ pub(super) const SECTIONS: &[Section] = &[
     MetricsSettings::SECTION,
     LimitSettings::SECTION,
     CatalogueSettings::SECTION,
+    WebhookSettings::SECTION,
+    TraceSettings::SECTION,
     LogSettings::SECTION,
     StoreSettings::SECTION,
     S3Settings::SECTION,

@@ -16,6 +16,7 @@ mod s3;
 mod sections;
 mod signing;
 mod source;
+mod webhooks;
 
 use std::{
     collections::BTreeMap,
@@ -42,9 +43,11 @@ pub use self::{
         AuthMode, AuthSettings, BootCheckSettings, CapacitySettings, CatalogueSettings, DatabaseUrl,
         DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings,
         LimitSettings, LogFormat, LogSettings, MetricsSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, ShellSettings, StoreSettings, TrustedListenerSettings, WatchSettings,
+        ServerSettings, ShellSettings, StoreSettings, TraceSettings, TrustedListenerSettings, WatchSettings,
+        WebhookSettings,
     },
     signing::SigningSettings,
+    webhooks::Receiver,
 };
 
 /// All settings.
@@ -70,13 +73,13 @@ pub struct Config {
     pub limits: LimitSettings,
     /// The catalogue.
     pub catalogue: CatalogueSettings,
-    /// The log.
-    pub log: LogSettings,
-    /// Authentication.
     /// The receivers of webhooks.
     pub webhooks: WebhookSettings,
     /// Traces of jobs.
     pub traces: TraceSettings,
+    /// The log.
+    pub log: LogSettings,
+    /// Authentication.
     pub auth: AuthSettings,
     /// The OpenID Connect issuer.
     pub oidc: OidcSettings,
@@ -124,11 +127,11 @@ struct Values {
     metrics: MetricsSettings,
     limits: LimitSettings,
     catalogue: CatalogueSettings,
+    webhooks: WebhookSettings,
+    traces: TraceSettings,
     log: LogSettings,
     auth: AuthSettings,
     oidc: OidcSettings,
-    webhooks: WebhookSettings,
-    traces: TraceSettings,
     jobs: JobSettings,
     shell: ShellSettings,
     isolation: IsolationSettings,
@@ -200,11 +203,11 @@ impl Config {
             metrics: values.metrics,
             limits: values.limits,
             catalogue: values.catalogue,
+            webhooks: values.webhooks,
+            traces: values.traces,
             log: values.log,
             auth: values.auth,
             oidc: values.oidc,
-            webhooks: values.webhooks,
-            traces: values.traces,
             jobs: values.jobs,
             shell: values.shell,
             isolation: values.isolation,

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use kiln_records::{Role, Secret, TwinLevel, run::DriverKind};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{ChannelRule, ProxyUrl};
+use super::{ChannelRule, ProxyUrl, Receiver};
 use crate::{
     settings,
     settings::{Addresses, Destination, Period, Ports, Size},
@@ -195,6 +195,13 @@ settings! {
         /// The interval at which the issuer's keys are refreshed. An unknown key triggers a refresh at once, at most
         /// once a minute.
         jwks_refresh: Period = Period::seconds(3600);
+        /// The id of the client as which the dashboard signs people in at the issuer. There, its redirect URI is
+        /// `public_url` of `[server]` and `/ui/login/callback`. Default: none, so the dashboard only asks for a token.
+        client_id: Option<String> = None, like "\"kiln-dashboard\"";
+        /// A file that contains the secret of that client, if it has one.
+        client_secret_file: Option<PathBuf> = None, like "\"/run/secrets/kiln-dashboard\"";
+        /// The scopes that the dashboard asks for, beside `openid`.
+        scopes: Vec<String> = vec!["profile".to_owned()];
     }
 }
 
@@ -216,13 +223,6 @@ settings! {
         access_domain: String = "shasta.local".to_owned();
         /// The Kubernetes namespace in the records of jobs.
         namespace: String = "ims".to_owned();
-        /// The id of the client as which the dashboard signs people in at the issuer. There, its redirect URI is
-        /// `public_url` of `[server]` and `/ui/login/callback`. Default: none, so the dashboard only asks for a token.
-        client_id: Option<String> = None, like "\"kiln-dashboard\"";
-        /// A file that contains the secret of that client, if it has one.
-        client_secret_file: Option<PathBuf> = None, like "\"/run/secrets/kiln-dashboard\"";
-        /// The scopes that the dashboard asks for, beside `openid`.
-        scopes: Vec<String> = vec!["profile".to_owned()];
     }
 }
 

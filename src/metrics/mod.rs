@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use kiln_records::{
     Blame, Code, Failure, Job, Moment, Run, Step,
     run::{State, StepTime},
+    webhook::{Delivery, DeliveryState},
 };
 
 use self::table::counters;
@@ -197,7 +198,6 @@ pub fn shared_package(is_there: bool) {
     counters::SHARED_PACKAGES.add([if is_there { "hit" } else { "miss" }], 1);
 }
 
-/// Notes what retention removed.
 /// Notes whether the collector took the trace of a job.
 pub fn trace_sent(taken: bool) {
     counters::TRACES.add([if taken { "sent" } else { "dropped" }], 1);
@@ -213,6 +213,7 @@ pub fn webhook_tried(delivery: &Delivery) {
     counters::WEBHOOK_TRIES.add([result], 1);
 }
 
+/// Notes what retention removed.
 pub fn retention_removed(kind: &'static str, bytes: u64) {
     counters::RETENTION_REMOVED.add([kind], 1);
     counters::RETENTION_BYTES.add([kind], bytes);

@@ -237,6 +237,10 @@ impl Orchestrator {
     /// Clears away what a job that has ended leaves behind.
     async fn settle(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
+        // First of all, since a place that is away can hold up the rest. A command shows its user how its jobs end.
+        if run.plan.runner.is_none() {
+            self.webhooks.job_ended(stored).await?;
+        }
         let mut kept = false;
         if self.reaches(run) {
             self.let_exit(stored).await?;
@@ -263,6 +267,9 @@ impl Orchestrator {
             Ok(())
         })
         .await?;
+        if let Some(traces) = &self.traces {
+            traces.job_ended(stored);
+        }
         // The resources it held are now free for other jobs.
         self.wake.launch.notify_one();
         Ok(())
@@ -303,6 +310,7 @@ impl Orchestrator {
             }
         };
         if used != Used::default() {
+            self.draw(stored, used, Duration::ZERO).await?;
             self.change(job, |run, _| {
                 run.note_use(used);
                 Ok(())
@@ -336,6 +344,7 @@ impl Orchestrator {
             self.artifacts.discard_changes(job).await?;
         }
         self.drop_log(job).await?;
+        self.store.drop_usage(job).await?;
         self.store.forget_deleted_run(job).await?;
         self.state().live.remove(&job);
         self.wake.launch.notify_one();

@@ -27,7 +27,10 @@ use kiln_s3::EmbeddedS3;
 
 use crate::{
     artifacts::{ArtifactStore, S3Settings},
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings, WatchSettings},
+    config::{
+        CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings, WatchSettings,
+        WebhookSettings,
+    },
     metrics::Answer,
     sandbox::{
         Capacity, Driver, DriverKind, Evidence, Kernel, Machine, SandboxSpec, SandboxState, Scratch, ShellWay, Usage,
@@ -35,6 +38,7 @@ use crate::{
     },
     settings::Period,
     store::{Collection, SharedStore, Side, SqliteStore},
+    webhooks::Webhooks,
 };
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -308,16 +312,16 @@ impl Site {
             signer: None,
             builder: "urn:kiln:test".to_owned(),
             watch,
-            lease_file: None,
-            feed: Arc::default(),
-        });
-        Server {
             traces: None,
             webhooks: Arc::new(Webhooks::new(
                 &WebhookSettings::default(),
                 None,
                 Arc::clone(&self.store),
             )),
+            lease_file: None,
+            feed: Arc::default(),
+        });
+        Server {
             orchestrator: Arc::new(orchestrator),
             place,
         }

@@ -71,7 +71,8 @@ impl Kind {
         }
     }
 
-    fn noun(self) -> &'static str {
+    /// The kind, in words.
+    pub fn noun(self) -> &'static str {
         match self {
             Self::Public => "a public address",
             Self::Private => "an address of a private network",

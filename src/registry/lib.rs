@@ -38,6 +38,7 @@ mod transport;
 mod upload;
 mod walk;
 
+pub use address::Kind as AddressKind;
 pub use place::{Place, open};
 pub use reference::{Location, Reference, Which};
 pub use remote::Remote;

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     api::{self, connections::AgentPlaces},
     artifacts::ArtifactStore,
-    config::Config,
+    config::{Config, WebhookSettings},
     orchestrate::{
         AgentAddress, AgentSocket, Equipment, JobDoors, Orchestrator, Parts, Peers, job_span, lease_file, loops,
         make_doors_root,
@@ -97,6 +97,13 @@ impl JobService {
             store: Arc::clone(&store),
             artifacts: artifacts.clone(),
         };
+        // A command shows its user how its jobs end.
+        let told = if runner.is_none() {
+            config.webhooks.clone()
+        } else {
+            WebhookSettings::default()
+        };
+        let webhooks = Webhooks::new(&told, config.server.public_url.as_deref(), Arc::clone(&store));
         let orchestrator = Orchestrator::new(Parts {
             id,
             runner: runner.map(Runner::id),
@@ -121,6 +128,12 @@ impl JobService {
             builder: config.signing.builder(id),
             // The sandboxes of a command end with it.
             lease_file: (is_shared && runner.is_none()).then(|| lease_file(&config.data_dir)),
+            traces: if runner.is_none() {
+                Traces::new(&config.traces, id)?
+            } else {
+                None
+            },
+            webhooks: Arc::new(webhooks),
             feed,
         });
         Ok(Self {
@@ -128,12 +141,6 @@ impl JobService {
             equipment,
             agents: agents_sockets,
             agent_places: AgentPlaces::new(descriptors.agents()),
-            traces: if runner.is_none() {
-                Traces::new(&config.traces, id)?
-            } else {
-                None
-            },
-            webhooks: Arc::new(webhooks),
             sharing,
         })
     }
@@ -141,13 +148,6 @@ impl JobService {
     /// Carries out jobs until `stop` fires. Sandboxes keep running, and wait for the next server.
     pub(super) async fn run(self, config: &Config, stop: &CancellationToken) {
         let calls = api::agent::router(self.orchestrator.clone());
-        tokio::select! {
-            () = loops::run(self.orchestrator, stop) => {}
-            () = make_toolboxes(config, &self.sharing, &self.equipment) => {}
-            () = serve_agents(self.agents, &self.agent_places, &calls) => {}
-        }
-    }
-}
         let traces = self.orchestrator.traces.clone();
         let tracing_jobs = async {
             match &traces {
@@ -155,6 +155,14 @@ impl JobService {
                 None => std::future::pending().await,
             }
         };
+        tokio::select! {
+            () = loops::run(self.orchestrator, stop) => {}
+            () = make_toolboxes(config, &self.sharing, &self.equipment) => {}
+            () = serve_agents(self.agents, &self.agent_places, &calls) => {}
+            () = tracing_jobs => {}
+        }
+    }
+}
 
 /// Serves the sockets of agents, each until its job has no sandbox any more. Never ends.
 async fn serve_agents(mut sockets: mpsc::UnboundedReceiver<AgentSocket>, places: &AgentPlaces<JobId>, calls: &Router) {

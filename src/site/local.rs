@@ -32,7 +32,7 @@ use crate::{
         serve::{self, Sockets},
     },
     artifacts::ArtifactStore,
-    config::Config,
+    config::{Config, WebhookSettings},
     orchestrate::{
         Orchestrator,
         ask::{Ask, Asker, Refusal},
@@ -42,6 +42,7 @@ use crate::{
     retention::Retention,
     sandbox::doors,
     store::{LogFeed, SharedStore},
+    webhooks::Webhooks,
 };
 
 /// The name of the API's socket in the directory of this process.
@@ -117,6 +118,7 @@ impl Local {
             store: Arc::clone(&store),
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
+            webhooks: Arc::new(Webhooks::new(&WebhookSettings::default(), None, Arc::clone(&store))),
             channels: config.catalogue.channels.clone(),
             boots: None,
             orchestrator: orchestrator.clone(),

@@ -34,6 +34,7 @@ use crate::{
     retention::Retention,
     store::{LogFeed, SharedStore},
     web::Dashboard,
+    webhooks::Webhooks,
 };
 
 /// The interval between searches for objects that no record names any more.
@@ -64,6 +65,7 @@ struct Joined {
     oidc: Option<Arc<Oidc>>,
     embedded: Option<EmbeddedS3>,
     jobs: Option<JobService>,
+    webhooks: Arc<Webhooks>,
     booter: Option<Booter>,
     api: Api,
     app: Router,
@@ -166,10 +168,16 @@ impl Joined {
             .map(reachable);
         let orchestrator = jobs.as_ref().map(|jobs| Arc::clone(&jobs.orchestrator));
         let boots = config.boot_checks.run && !config.isolation.is_cluster_only();
+        let webhooks = Arc::new(Webhooks::new(
+            &config.webhooks,
+            config.server.public_url.as_deref(),
+            Arc::clone(store),
+        ));
         let asker = Arc::new(Asker {
             store: Arc::clone(store),
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
+            webhooks: Arc::clone(&webhooks),
             channels: config.catalogue.channels.clone(),
             boots: orchestrator.as_ref().filter(|_| boots).map(|one| one.id),
             orchestrator: orchestrator.clone(),
@@ -226,6 +234,7 @@ impl Joined {
             embedded,
             jobs,
             booter,
+            webhooks,
             api,
             app,
         })
@@ -241,6 +250,7 @@ impl Joined {
             embedded,
             jobs,
             booter,
+            webhooks,
             api,
             app,
         } = self;
@@ -304,6 +314,7 @@ impl Joined {
             () = scheduler.run() => Ok(()),
             () = sets.run() => Ok(()),
             () = booting => Ok(()),
+            () = webhooks.run() => Ok(()),
             () = trying_out => Ok(()),
             // Ends when stopped, like the API, which may have requests to finish.
             () = async { carrying_out.await; std::future::pending().await } => Ok(()),

@@ -29,8 +29,8 @@ mod sessions;
 mod sets;
 mod steps;
 mod text;
-mod viewer;
 mod usage;
+mod viewer;
 
 use std::sync::Arc;
 
@@ -55,12 +55,12 @@ pub struct Shared {
     /// The API's routes, for requests in the name of a user.
     routes: Router,
     sessions: Sessions,
+    /// Where people sign in at the issuer.
+    sign_in: Option<SignIn>,
     failures: Failures,
     histories: Histories,
 }
 
-    /// Where people sign in at the issuer.
-    sign_in: Option<SignIn>,
 impl std::ops::Deref for Dashboard {
     type Target = Shared;
 
@@ -76,23 +76,23 @@ impl Dashboard {
             routes: api.clone().router(),
             api,
             sessions: Sessions::new(secure),
+            sign_in,
             failures: Failures::default(),
             histories: Histories::default(),
         }))
     }
-            sign_in,
 
     /// The routes of the pages, to be joined with those of the API.
     pub fn router(&self) -> Router {
         Router::new()
             .route("/ui", get(overview::page))
             .route("/ui/login", get(forms::login).post(forms::logged_in))
+            .route("/ui/login/issuer", get(issuer::begin))
+            .route("/ui/login/callback", get(issuer::finish))
             .route("/ui/logout", post(forms::logged_out))
             .route("/ui/style.css", get(assets::style))
             .route("/ui/script.js", get(assets::script))
             .route("/ui/icon.svg", get(assets::icon))
-            .route("/ui/login/issuer", get(issuer::begin))
-            .route("/ui/login/callback", get(issuer::finish))
             .route("/ui/jobs", get(jobs::page))
             .route("/ui/jobs/{id}", get(job::page))
             .route("/ui/jobs/{id}/lines", get(log::lines))

@@ -42,6 +42,7 @@ fn set(name: &str, version: &str) -> ImageSet {
         requires: vec![Requirement::Boot],
         was_complete: false,
         complete_since: None,
+        told: None,
         next_look: Moment::from_micros(7),
     }
 }

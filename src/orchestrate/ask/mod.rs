@@ -29,6 +29,7 @@ use crate::{
     artifacts::ArtifactStore,
     config::{ChannelRule, JobSettings},
     store::{SharedStore, StoredRun},
+    webhooks::Webhooks,
 };
 
 /// A request for a job.
@@ -97,6 +98,8 @@ pub struct Asker {
     pub artifacts: ArtifactStore,
     /// The defaults for jobs that do not say otherwise.
     pub jobs: JobSettings,
+    /// Who is told what becomes of image sets.
+    pub webhooks: Arc<Webhooks>,
     /// The rules for channels.
     pub channels: Vec<ChannelRule>,
     /// The server, if it boots images whose sets require that.

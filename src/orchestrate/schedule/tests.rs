@@ -12,9 +12,10 @@ use kiln_records::{
 use kiln_s3::EmbeddedS3;
 
 use crate::{
-    config::JobSettings,
+    config::{JobSettings, WebhookSettings},
     orchestrate::tests::s3_proxy::{Fault, proxy},
     store::{self, Collection, Query, Side},
+    webhooks::Webhooks,
 };
 
 pub(super) fn moment(text: &str) -> Moment {
@@ -113,6 +114,7 @@ impl Site {
         let asker = Asker {
             store: Arc::clone(&store),
             artifacts,
+            webhooks: Arc::new(Webhooks::new(&WebhookSettings::default(), None, Arc::clone(&store))),
             channels: Vec::new(),
             boots: None,
             jobs: JobSettings::default(),

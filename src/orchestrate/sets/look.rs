@@ -74,7 +74,8 @@ impl Sets {
                 }
             }
             let judged = self.judge(&set).await?;
-            note_state(&mut set, &judged, now);
+            let state = note_state(&mut set, &judged, now);
+            self.asker.webhooks.set_is(&mut set, state).await?;
             match self.store().replace_set(&set, stored.revision).await {
                 Ok(()) => {
                     let stored = Stored {
@@ -324,7 +325,7 @@ impl Sets {
 }
 
 /// Notes in a set what state it is in, and when it is to be looked at again.
-pub(super) fn note_state(set: &mut ImageSet, judged: &[Judged], now: Moment) {
+pub(super) fn note_state(set: &mut ImageSet, judged: &[Judged], now: Moment) -> SetState {
     let members = set.members.iter().zip(judged);
     let state = state::of_set(members.map(|(member, judged)| (member.required, judged.state)));
     set.was_complete = state == SetState::Complete;
@@ -351,6 +352,7 @@ pub(super) fn note_state(set: &mut ImageSet, judged: &[Judged], now: Moment) {
         Duration::from_micros(age / 20).clamp(AT_REST.0, AT_REST.1)
     };
     set.next_look = now.plus(pause);
+    state
 }
 
 fn failed(why: &str) -> AttemptState {

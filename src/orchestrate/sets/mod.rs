@@ -172,6 +172,7 @@ impl Sets {
             requires: new.requires,
             was_complete: false,
             complete_since: None,
+            told: None,
             next_look: now,
         };
         if self.store().set_of_version(&set.name, &set.version).await?.is_some() {

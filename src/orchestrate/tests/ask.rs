@@ -19,6 +19,11 @@ impl Site {
         Asker {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
+            webhooks: Arc::new(Webhooks::new(
+                &WebhookSettings::default(),
+                None,
+                Arc::clone(&self.store),
+            )),
             channels: Vec::new(),
             boots: None,
             jobs: JobSettings::default(),

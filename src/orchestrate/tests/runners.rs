@@ -34,6 +34,11 @@ impl Site {
         let asker = Asker {
             store: Arc::clone(&self.store),
             artifacts: self.artifacts.clone(),
+            webhooks: Arc::new(Webhooks::new(
+                &WebhookSettings::default(),
+                None,
+                Arc::clone(&self.store),
+            )),
             channels: Vec::new(),
             boots: None,
             jobs: crate::config::JobSettings::default(),

@@ -495,6 +495,9 @@ codes! {
     AlreadyServed = "already_served", 500, Failed, Lasting,
         "another `kiln serve` uses the data directory",
         "use one data directory for each server";
+    WebhookUndelivered = "webhook_undelivered", 502, Failed, Lasting,
+        "the receiver of a webhook did not take a test",
+        "the message gives the reason; [webhooks.md](webhooks.md) says what a receiver has to do";
     OidcSettings = "oidc_settings", 500, Failed, Lasting,
         "`[oidc]` is invalid: it has no audience, or its authorities cannot be read",
         "the message gives the reason";

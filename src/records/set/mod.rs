@@ -52,6 +52,9 @@ pub struct ImageSet {
     /// Since when it has been complete without a break, as far as that was noticed.
     #[serde(default)]
     pub complete_since: Option<Moment>,
+    /// What receivers of webhooks were told of it last.
+    #[serde(default)]
+    pub told: Option<String>,
     /// When it is to be looked at again.
     pub next_look: Moment,
 }

@@ -5,6 +5,7 @@
 mod audit;
 mod collection;
 mod conditions;
+mod deliveries;
 mod failed_twins;
 mod jobs;
 mod logs;
@@ -21,8 +22,8 @@ mod servers;
 mod sets;
 mod statements;
 mod tokens;
-
 mod usage;
+
 use async_trait::async_trait;
 
 use super::{Db, Readers, ThisStore};

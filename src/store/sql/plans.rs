@@ -5,18 +5,18 @@
     reason = "only SQLite is asked: PostgreSQL's answer depends on what is in the tables"
 )]
 
-use kiln_records::{Image, Job, JobStatus, JobType, Moment, SetId, arch::Arch};
+use kiln_records::{Image, Job, JobStatus, JobType, Moment, SetId, arch::Arch, webhook::DeliveryState};
 use uuid::Uuid;
 
 use super::{
     Statement, audit,
     conditions::Conditions,
-    logs,
+    deliveries, logs,
     objects::{bequeath, doom, doomed_among, forget_refs, oldest_doomed},
     overview, page, sets,
     statements::{Chosen, insert, select_stored, update},
 };
-use crate::store::{After, AuditQuery, JobFilter, Query, Side, Sort, table::Table};
+use crate::store::{After, AuditQuery, DeliveryQuery, JobFilter, Query, Side, Sort, table::Table};
 
 /// A statement, its description, and whether it must return its rows in order without sorting them.
 pub(in crate::store) struct Planned {
@@ -130,6 +130,15 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         &audit::remove(Moment::from_micros(1), 10),
         false,
     );
+    for (what, query) in delivery_queries() {
+        add(&format!("deliveries {what}"), &deliveries::listed(&query), true);
+    }
+    add(
+        "deliveries due",
+        &deliveries::due("r", Moment::from_micros(1), 10),
+        true,
+    );
+    add("forget deliveries", &deliveries::forget(2), false);
     add("channel of set", &sets::leading_to(SetId(Uuid::nil())), false);
     planned
 }
@@ -171,6 +180,23 @@ fn queries() -> Vec<(String, Query, bool)> {
         }
     }
     queries
+}
+
+fn delivery_queries() -> Vec<(&'static str, DeliveryQuery)> {
+    let plain = DeliveryQuery {
+        limit: 10,
+        ..DeliveryQuery::default()
+    };
+    let to = DeliveryQuery {
+        receiver: Some("r".to_owned()),
+        ..plain.clone()
+    };
+    let dead = DeliveryQuery {
+        state: Some(DeliveryState::Dead),
+        ..plain.clone()
+    };
+    // All of them come by their numbers, which are the rows themselves.
+    vec![("to a receiver", to), ("in a state", dead)]
 }
 
 fn audit_queries() -> Vec<(&'static str, AuditQuery)> {

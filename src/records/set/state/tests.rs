@@ -179,6 +179,7 @@ fn a_failed_non_voting_architecture_leaves_the_set_complete_and_is_named() {
         requires: Vec::new(),
         was_complete: false,
         complete_since: None,
+        told: None,
         next_look: Moment::from_micros(0),
     };
     set.members[1].required = false;
