@@ -27,6 +27,7 @@ mod crash;
 mod customize;
 mod disk;
 mod doctor;
+mod documents;
 mod drivers;
 mod emulator_fault;
 mod equality;

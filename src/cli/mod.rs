@@ -24,6 +24,8 @@ mod diagnostics;
 mod disk;
 mod distribution;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod explain;
 mod follow;
 mod foreground;
