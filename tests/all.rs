@@ -25,6 +25,7 @@ mod cli;
 mod config;
 mod crash;
 mod customize;
+mod demo;
 mod disk;
 mod doctor;
 mod documents;

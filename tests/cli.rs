@@ -69,6 +69,7 @@ fn help() {
           mirror              Copy an image between registries and directories
           registry            Manage the logins to registries
           serve               Run the server: the REST API of IMS and Kiln's own
+          demo                Build a small recipe for two architectures, and show the dashboard
           tokens              Manage the tokens for the API of `kiln serve`
           import              Import the records of another service
           export              Export records for another service, an image as a disk, or a rule for pods

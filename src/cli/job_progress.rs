@@ -64,7 +64,7 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
 }
 
 /// The reason for the job's failure.
-fn failure(status: &Data) -> Failure {
+pub(super) fn failure(status: &Data) -> Failure {
     let error = status.get("error");
     let state = status.text("state").unwrap_or("gone");
     let cause = error.text("detail").map(str::to_owned);

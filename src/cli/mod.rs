@@ -20,6 +20,7 @@ mod command_line;
 mod config;
 mod customize;
 mod deleted;
+mod demo;
 mod diagnostics;
 mod disk;
 mod distribution;
@@ -152,6 +153,8 @@ enum Command {
     Registry(registry::RegistryCommand),
     /// Run the server: the REST API of IMS and Kiln's own
     Serve(serve::ServeArguments),
+    /// Build a small recipe for two architectures, and show the dashboard.
+    Demo(demo::DemoArguments),
     /// Manage the tokens for the API of `kiln serve`.
     #[command(subcommand)]
     Tokens(tokens::TokensCommand),
@@ -181,9 +184,9 @@ enum Command {
 pub fn main() -> ExitCode {
     let arguments = parse();
     let printer = Printer::new(arguments.quiet, arguments.verbose);
-    let serves = matches!(arguments.command, Command::Serve(_));
+    let serves = matches!(arguments.command, Command::Serve(_) | Command::Demo(_));
     // A server's log follows its configuration.
-    if !serves {
+    if !matches!(arguments.command, Command::Serve(_)) {
         diagnostics::start(&printer);
     }
     // One provider for the whole process: with two linked and none chosen, the first use would panic.
@@ -230,6 +233,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
         Command::Mirror(command) => command.run(printer).await,
         Command::Registry(command) => command.run(printer).await,
         Command::Serve(command) => command.run(&config()?, printer).await,
+        Command::Demo(arguments) => arguments.run(&config()?, printer).await,
         Command::Tokens(command) => command.run(&config()?, printer).await,
         Command::Import(command) => command.run(&config()?, printer).await,
         Command::Export(command) => command.run(&config, printer).await,

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use clap::Args;
 use kiln_records::{Failure, Recipe};
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use super::printer::Printer;
@@ -36,17 +37,40 @@ pub(super) fn runtime() -> tokio::runtime::Builder {
 
 impl ServeArguments {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
-        if let Some(failure) = config::first_of(config.problems()) {
-            return Err(failure);
-        }
         start_log(config.log.format);
         let stop = super::signals::cancel_on_signal()?;
-        site::allow_many_descriptors();
-        let server = Server::open(config, stop).await?;
+        let server = open(config, stop).await?;
         introduce(config, printer, &server).await;
         printer.result("ready");
         server.run(config).await
     }
+}
+
+/// Makes all parts of a server and opens its sockets. It answers once it runs, and ends when `stop` fires.
+pub(super) async fn open(config: &Config, stop: CancellationToken) -> Result<Server, Failure> {
+    if let Some(failure) = config::first_of(config.problems()) {
+        return Err(failure);
+    }
+    site::allow_many_descriptors();
+    Server::open(config, stop).await
+}
+
+/// The scheme of a server's addresses.
+fn scheme(config: &Config) -> &'static str {
+    if config.server.tls_certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    }
+}
+
+/// The address of a server for its users.
+pub(super) fn url(config: &Config, server: &Server) -> String {
+    let first = || {
+        let address = server.addresses().first()?;
+        Some(format!("{}://{address}", scheme(config)))
+    };
+    config.server.public_url.clone().or_else(first).unwrap_or_default()
 }
 
 /// The commands that lead from a new site to its first image.
@@ -58,19 +82,11 @@ const FIRST_IMAGE: [&str; 3] = [
 
 /// Prints the addresses of all parts, and how to use them.
 async fn introduce(config: &Config, printer: &Printer, server: &Server) {
-    let scheme = if config.server.tls_certificate.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let scheme = scheme(config);
     for address in server.addresses() {
         printer.result(format_args!("server     {scheme}://{address}"));
     }
-    let first = server
-        .addresses()
-        .first()
-        .map(|address| format!("{scheme}://{address}"));
-    let url = config.server.public_url.clone().or(first).unwrap_or_default();
+    let url = url(config, server);
     printer.result(format_args!("dashboard  {url}/ui"));
     let records = match &config.store.url {
         Some(url) => url.to_string(),

@@ -124,17 +124,8 @@ impl ServerOptions {
         ca_file: Option<&Path>,
         printer: &Printer,
     ) -> Result<Session, Failure> {
-        let mut client = Client::new(server, token, ca_file)?;
-        if printer.is_verbose() {
-            let observer = printer.clone();
-            client = client.observed_by(move |what| observer.note(what));
-        }
-        Ok(Session {
-            client,
-            printer: printer.clone(),
-            format: self.format,
-            local: None,
-        })
+        let client = Client::new(server, token, ca_file)?;
+        Ok(Session::over(client, printer, self.format))
     }
 
     /// The server from the command line or the environment.
@@ -247,6 +238,25 @@ impl Session {
             format,
             local: Some(local),
         })
+    }
+
+    /// A session with a server that needs no login.
+    pub(super) fn with_server(address: &str, printer: &Printer) -> Result<Self, Failure> {
+        let client = Client::new(Server::parse(address)?, None, None)?;
+        Ok(Self::over(client, printer, Format::Toml))
+    }
+
+    fn over(mut client: Client, printer: &Printer, format: Format) -> Self {
+        if printer.is_verbose() {
+            let observer = printer.clone();
+            client = client.observed_by(move |what| observer.note(what));
+        }
+        Self {
+            client,
+            printer: printer.clone(),
+            format,
+            local: None,
+        }
     }
 
     /// The records of the data directory, if there is no server.

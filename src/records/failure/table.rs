@@ -540,8 +540,8 @@ codes! {
         "the server of a command or of a job stopped answering",
         "check whether a request took effect before repeating it; jobs are retried";
     JobFailed = "job_failed", 500, Failed, Lasting,
-        "the job of `jobs create --follow` ended without an image; cause and hint are those of the job, and `jobs \
-         status` shows its own code",
+        "the job of `jobs create --follow`, or one of `demo`, ended without an image; cause and hint are those of the job, \
+         and `jobs status` shows its own code",
         "`kiln jobs logs ID`";
     ServerUnknown = "server_unknown", 500, Failed, Lasting,
         "the server is neither Kiln nor IMS",
