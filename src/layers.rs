@@ -24,6 +24,7 @@ const ROWS: &[&[&str]] = &[
         "proxy",
         "remote_nodes",
         "settings",
+        "squashfs",
         "tls",
     ],
     &["config", "sandbox", "store"],

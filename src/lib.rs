@@ -48,6 +48,7 @@ pub mod remote_nodes;
 pub mod retention;
 pub mod settings;
 pub mod site;
+pub mod squashfs;
 pub mod store;
 pub mod tls;
 pub mod traces;

@@ -35,6 +35,7 @@ mod equality;
 mod fallback;
 mod faults;
 mod glance;
+mod image_files;
 mod import;
 mod ims_cli;
 mod jobs;

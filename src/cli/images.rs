@@ -11,6 +11,7 @@ use super::{
     image_files::ImageFiles,
     packages::{Difference, FindPackage, ImagePackages},
     records::{ArchList, Common, Plain, Which, create, request},
+    root_files::RootFiles,
     session::Session,
     upload::{Objects, create_filled, upload},
     values::{Body, LinkOptions, arch},
@@ -43,6 +44,9 @@ pub(super) enum ImagesCommand {
     /// Find the images that have a package.
     #[command(display_order = 10)]
     FindPackage(FindPackage),
+    /// List the files of an image's root, or read one, without downloading the root.
+    #[command(display_order = 11)]
+    Files(RootFiles),
 }
 
 #[derive(Debug, Args)]
@@ -120,6 +124,7 @@ impl ImagesCommand {
             ImagesCommand::Diff(difference) => difference.run(session).await,
             ImagesCommand::Why(why) => why.run(session).await,
             ImagesCommand::FindPackage(package) => package.run(session).await,
+            ImagesCommand::Files(files) => files.run(session).await,
             ImagesCommand::Update(change) => {
                 let body = change.body()?;
                 let found = session.client.find(&IMAGES, &change.which.id).await?;

@@ -56,6 +56,7 @@ mod recipes;
 mod records;
 mod registry;
 mod remote_build_nodes;
+mod root_files;
 mod sandboxes;
 mod schedules;
 mod serve;

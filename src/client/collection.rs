@@ -95,6 +95,26 @@ pub static PACKAGES: Collection = Collection {
     ],
 };
 
+/// The files of an image's root.
+pub static FILES: Collection = Collection {
+    path: &[],
+    noun: "file",
+    is_deleted: false,
+    command: "images files",
+    id: "path",
+    name: "path",
+    bin: None,
+    // The path comes first: it is what a narrow terminal shortens last.
+    columns: &[
+        ("PATH", "path"),
+        ("MODE", "mode"),
+        ("OWNER", "owner"),
+        ("SIZE", "size"),
+        ("TIME", "time"),
+        ("TARGET", "target"),
+    ],
+};
+
 /// Inputs in which two images differ.
 pub static INPUT_CHANGES: Collection = Collection {
     path: &[],

@@ -19,6 +19,7 @@ mod data;
 mod job_log;
 mod list;
 mod lookup;
+mod ranges;
 mod refusal;
 mod server;
 mod sse;
@@ -29,6 +30,7 @@ pub use data::Data;
 pub use job_log::{Following, JobProgress, LogEntry, LogPage, News, Share};
 pub use list::{Filter, SortKey};
 pub use lookup::Found;
+pub use ranges::Ranges;
 pub use server::Server;
 pub use upload::{Upload, UploadSource};
 

@@ -591,6 +591,13 @@ codes! {
     ImageFiles = "image_files", 500, Failed, Lasting,
         "the directory has no root file system, or several files match",
         "[cli.md](cli.md) lists the file names";
+    PathMissing = "path_missing", 404, Failed, Lasting,
+        "`kiln images files`: the image's root has no such path, or a link on the way leads nowhere",
+        "`kiln images files IMAGE DIRECTORY` lists what is there";
+    RootUnreadable = "root_unreadable", 422, Failed, Lasting,
+        "`kiln images files`: the image has no root, its squashfs is damaged or has a compressor that Kiln does not read, or \
+         the object changed while it was read",
+        "`kiln verify IMAGE` says whether the objects are what the builder made";
     RunFailed = "run_failed", 500, Failed, Lasting,
         "`kiln schedules run-now` created no job",
         "the message gives the reason; `kiln schedules describe` shows the schedule's settings";
@@ -624,7 +631,7 @@ codes! {
         "a program for disk images, or GRUB for the image's architecture, is not installed",
         "install the package that the hint names";
     DiskExists = "disk_exists", 409, Failed, Lasting,
-        "the file for the disk image exists already",
+        "the file for the disk image, or for the content of an image's file, exists already",
         "name another file, or remove this one";
     GlanceLogin = "glance_login", 500, Failed, Lasting,
         "the OS_ variables do not describe a login to OpenStack, or its catalogue has no image service",
