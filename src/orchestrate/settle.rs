@@ -237,10 +237,8 @@ impl Orchestrator {
     /// Clears away what a job that has ended leaves behind.
     async fn settle(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
-        // First of all, since a place that is away can hold up the rest. A command shows its user how its jobs end.
-        if run.plan.runner.is_none() {
-            self.webhooks.job_ended(stored).await?;
-        }
+        // First of all, since a place that is away can hold up the rest; but a full disk must not keep the sandbox that fills it.
+        let told = self.tell(stored).await;
         let mut kept = false;
         if self.reaches(run) {
             self.let_exit(stored).await?;
@@ -258,6 +256,7 @@ impl Orchestrator {
             self.artifacts.discard_image(run.image).await?;
         }
         Box::pin(self.verify_sampled(stored)).await?;
+        told?;
         let packed = packed_log(self.store.clone(), job);
         let log = self.artifacts.put_job_log(job, packed).await?;
         self.change(job, |run, _| {
@@ -310,7 +309,10 @@ impl Orchestrator {
             }
         };
         if used != Used::default() {
-            self.draw(stored, used, Duration::ZERO).await?;
+            // Nor must a plot.
+            if let Err(error) = self.draw(stored, used, Duration::ZERO).await {
+                tracing::warn!("the use of the job over time is not kept: {error}");
+            }
             self.change(job, |run, _| {
                 run.note_use(used);
                 Ok(())
@@ -328,9 +330,18 @@ impl Orchestrator {
         asked || (run.plan.runner.is_none() && resumable && !self.watch.keep_failed.duration().is_zero())
     }
 
+    /// Tells the site's other services how a job ended. A command shows its user how its jobs end.
+    async fn tell(&self, stored: &StoredRun) -> Result<(), StoreError> {
+        match stored.run.plan.runner {
+            None => self.webhooks.job_ended(stored).await,
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Clears away what a deleted job leaves behind.
     async fn settle_deleted(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (stored.job.id, &stored.run);
+        let told = self.tell(stored).await;
         if self.reaches(run) {
             self.driver_of(run).destroy(job, Scratch::Remove).await?;
             self.doors.close(job)?;
@@ -345,6 +356,7 @@ impl Orchestrator {
         }
         self.drop_log(job).await?;
         self.store.drop_usage(job).await?;
+        told?;
         self.store.forget_deleted_run(job).await?;
         self.state().live.remove(&job);
         self.wake.launch.notify_one();

@@ -10,7 +10,7 @@ use crate::Moment;
 /// The most deliveries that are kept, waiting ones among them. The oldest of more are removed.
 pub const MOST_DELIVERIES: i64 = 20_000;
 
-/// The pauses after tries that failed: the last try is a day after the first.
+/// The pauses after tries that failed: the last try is more than a day after the first.
 const PAUSES: [Duration; 9] = [
     Duration::from_secs(10),
     Duration::from_mins(1),
@@ -20,7 +20,7 @@ const PAUSES: [Duration; 9] = [
     Duration::from_hours(2),
     Duration::from_hours(4),
     Duration::from_hours(6),
-    Duration::from_hours(10),
+    Duration::from_hours(11),
 ];
 
 /// What a receiver is told of.
@@ -199,7 +199,7 @@ mod tests {
         }
         assert_eq!((tries, delivery.state), (10, DeliveryState::Dead));
         let hours = at.micros() / 3_600_000_000;
-        assert!((22..=26).contains(&hours), "{hours}");
+        assert!((24..=26).contains(&hours), "{hours}");
 
         let mut unwanted = Delivery::new("chat".into(), Event::JobFailed, "a".into(), "{}".into(), now);
         unwanted.attempts = 1;

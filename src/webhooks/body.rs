@@ -13,6 +13,8 @@ pub(super) fn written(event: Event, now: Moment, data: &Value) -> String {
 pub(super) fn of_job(job: &Job, run: &Run, public_url: Option<&str>) -> (Event, Value) {
     let failure = run.failure();
     let event = match failure {
+        // A job that is deleted while it runs ends with its record.
+        None if !run.state.is_final() => Event::JobCancelled,
         None => Event::JobSucceeded,
         Some(failure) if failure.code == Code::Cancelled => Event::JobCancelled,
         Some(_) => Event::JobFailed,

@@ -1,19 +1,20 @@
 //! Which addresses a receiver may have. Resolves names; opens no connection.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use kiln_registry::AddressKind as Kind;
-use reqwest::{
-    Url,
-    dns::{Addrs, Name, Resolve, Resolving},
-};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
 
+use crate::config::Receiver;
+
 /// The rule for one receiver. It resolves names for connections, too: what was checked is what is connected to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Guard {
     /// Whether this host and the local link are allowed.
-    pub(super) allow_local: bool,
+    allow_local: bool,
+    /// The receiver's host. Other names that are resolved are those of a proxy, which the site chose.
+    host: String,
 }
 
 /// An address that no receiver may have.
@@ -25,7 +26,15 @@ pub(super) struct NotAllowed {
 }
 
 impl Guard {
-    fn check(self, address: IpAddr) -> Result<(), NotAllowed> {
+    /// The rule for a receiver.
+    pub(super) fn of(receiver: &Receiver) -> Self {
+        Self {
+            allow_local: receiver.allow_local,
+            host: receiver.url.host_str().unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn check(&self, address: IpAddr) -> Result<(), NotAllowed> {
         match Kind::of(address) {
             Kind::Public | Kind::Private => Ok(()),
             Kind::Loopback | Kind::Link if self.allow_local => Ok(()),
@@ -37,9 +46,8 @@ impl Guard {
     }
 
     /// Checks an address that is written as one: nothing resolves it.
-    pub(super) fn check_written(self, url: &Url) -> Result<(), NotAllowed> {
-        let host = url.host_str().unwrap_or_default();
-        match host.trim_start_matches('[').trim_end_matches(']').parse() {
+    pub(super) fn check_written(&self) -> Result<(), NotAllowed> {
+        match self.host.trim_start_matches('[').trim_end_matches(']').parse() {
             Ok(address) => self.check(address),
             Err(_) => Ok(()),
         }
@@ -48,19 +56,16 @@ impl Guard {
 
 impl Resolve for Guard {
     fn resolve(&self, name: Name) -> Resolving {
-        let guard = *self;
+        let guard = self.clone();
         Box::pin(async move {
             let found: Vec<_> = lookup_host((name.as_str(), 0)).await?.collect();
-            for address in &found {
-                guard.check(address.ip())?;
+            if name.as_str().eq_ignore_ascii_case(&guard.host) {
+                for address in &found {
+                    guard.check(address.ip())?;
+                }
             }
             let addresses: Addrs = Box::new(found.into_iter());
             Ok(addresses)
         })
     }
-}
-
-/// The rule as reqwest takes it.
-pub(super) fn resolver(guard: Guard) -> Arc<Guard> {
-    Arc::new(guard)
 }

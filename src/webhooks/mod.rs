@@ -11,7 +11,7 @@ mod signature;
 
 use kiln_records::{
     ImageSet, Moment,
-    set::state::SetState,
+    set::{Told, state::SetState},
     webhook::{Delivery, Event},
 };
 use uuid::Uuid;
@@ -55,24 +55,29 @@ impl Webhooks {
         self.tell(event, &format!("job {}", stored.job.id), &data).await
     }
 
-    /// Tells what has become of a set, if that is news: `told` says what was told last.
+    /// Tells what has become of a set, if that is news. `was_complete` says what the last look found.
     ///
     /// # Errors
     ///
     /// When the store does not answer.
-    pub async fn set_is(&self, set: &mut ImageSet, state: SetState) -> Result<(), StoreError> {
+    pub async fn set_is(&self, set: &mut ImageSet, state: SetState, was_complete: bool) -> Result<(), StoreError> {
         let event = match state {
             SetState::Complete => Event::SetComplete,
             SetState::Incomplete => Event::SetIncomplete,
             SetState::Building | SetState::Unverified => return Ok(()),
         };
         let fact = body::fact_of_set(set, event);
-        if self.receivers.is_empty() || set.told.as_ref() == Some(&fact) {
-            return Ok(());
+        let number = match &set.told {
+            Some(told) if told.fact == fact => return Ok(()),
+            Some(told) => told.number.saturating_add(1),
+            None => 1,
+        };
+        // A set that was complete before there was anything to note is no news.
+        if set.told.is_some() || !was_complete {
+            let data = body::of_set(set, state, self.public_url.as_deref());
+            self.tell(event, &format!("set {} {number}", set.id), &data).await?;
         }
-        let data = body::of_set(set, state, self.public_url.as_deref());
-        self.tell(event, &format!("set {} {fact}", set.id), &data).await?;
-        set.told = Some(fact);
+        set.told = Some(Told { number, fact });
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Sends deliveries that are due, to each receiver on its own: one that hangs keeps no other waiting. Talks to receivers,
 //! reads their secrets, and notes how tries end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::join_all, stream};
 use kiln_records::{Moment, failure::chain, webhook::Delivery};
@@ -117,11 +117,8 @@ async fn post(
     delivery: &Delivery,
 ) -> Result<u16, Failed> {
     let failed = |status, why: String| Failed { status, why };
-    let guard = Guard {
-        allow_local: receiver.allow_local,
-    };
-    guard
-        .check_written(&receiver.url)
+    Guard::of(receiver)
+        .check_written()
         .map_err(|error| failed(None, error.to_string()))?;
     let timestamp = u64::try_from(Moment::now().micros() / 1_000_000).unwrap_or(0);
     let answer = client
@@ -151,14 +148,11 @@ async fn secret(receiver: &Receiver) -> Result<SigningSecret, Trouble> {
 }
 
 fn client(receiver: &Receiver) -> Result<Client, Trouble> {
-    let guard = Guard {
-        allow_local: receiver.allow_local,
-    };
     let mut builder = Client::builder()
         .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
         .timeout(PATIENCE)
         .redirect(Policy::none())
-        .dns_resolver(super::guard::resolver(guard));
+        .dns_resolver(Arc::new(Guard::of(receiver)));
     // A proxy cannot reach this host under its loopback names.
     if names_here(&receiver.url) {
         builder = builder.no_proxy();

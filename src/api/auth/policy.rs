@@ -53,6 +53,8 @@ pub fn need(method: &Method, path: &str) -> Need {
         // The way to the issuer, and back with a code that only the issuer can make a token of.
         ["ui", "login", "issuer" | "callback"] if look => Need::Nothing,
         ["ui", "login" | "logout"] => Need::Role(Role::Read),
+        // What is sent there goes to other services.
+        ["kiln", "v1", "webhooks", ..] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["kiln", "v1", "audit"] => Need::Role(Role::Admin),
         ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["kiln", "v1", "catalogue"] if look => Need::Catalogue,

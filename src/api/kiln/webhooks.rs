@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    extract::{Path, RawQuery, State},
+    extract::{RawQuery, State},
     http::StatusCode,
 };
 use kiln_records::{
@@ -14,7 +14,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     api::{
-        Api, lists,
+        Api,
+        address::Path,
+        lists,
         problem::{Problem, Result},
     },
     store::DeliveryQuery,

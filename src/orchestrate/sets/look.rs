@@ -75,7 +75,8 @@ impl Sets {
             }
             let judged = self.judge(&set).await?;
             let state = note_state(&mut set, &judged, now);
-            self.asker.webhooks.set_is(&mut set, state).await?;
+            let was_complete = stored.record.was_complete;
+            self.asker.webhooks.set_is(&mut set, state, was_complete).await?;
             match self.store().replace_set(&set, stored.revision).await {
                 Ok(()) => {
                     let stored = Stored {

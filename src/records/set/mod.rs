@@ -52,11 +52,20 @@ pub struct ImageSet {
     /// Since when it has been complete without a break, as far as that was noticed.
     #[serde(default)]
     pub complete_since: Option<Moment>,
-    /// What receivers of webhooks were told of it last.
+    /// What there was to tell receivers of webhooks last.
     #[serde(default)]
-    pub told: Option<String>,
+    pub told: Option<Told>,
     /// When it is to be looked at again.
     pub next_look: Moment,
+}
+
+/// What there was to tell of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The number of times that there was something new.
+    pub number: u32,
+    /// A short name of the fact.
+    pub fact: String,
 }
 
 impl ImageSet {

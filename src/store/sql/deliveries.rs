@@ -94,17 +94,26 @@ impl Deliveries for ThisStore {
 
 fn insert(delivery: &Delivery) -> Statement {
     let delivery = delivery.clone();
+    // Not only by the conflict: PostgreSQL would use a number up each time, and the oldest deliveries go by their numbers.
     let mut add = Statement::new(
-        "INSERT INTO deliveries (id, receiver, event, about, body, created, state, attempts, next_try) VALUES (",
+        "INSERT INTO deliveries (id, receiver, event, about, body, created, state, attempts, next_try) SELECT ",
     );
     let mut values = add.separated(", ");
-    values.push_bind(delivery.id.to_string()).push_bind(delivery.receiver);
-    values.push_bind(delivery.event.name()).push_bind(delivery.about);
+    values
+        .push_bind(delivery.id.to_string())
+        .push_bind(delivery.receiver.clone());
+    values
+        .push_bind(delivery.event.name())
+        .push_bind(delivery.about.clone());
     values.push_bind(delivery.body).push_bind(delivery.created.micros());
     values
         .push_bind(delivery.state.name())
         .push_bind(i64::from(delivery.attempts));
     values.push_bind(delivery.next_try.map(Moment::micros));
+    add.push(" WHERE NOT EXISTS (SELECT 1 FROM deliveries WHERE receiver = ");
+    add.push_bind(delivery.receiver)
+        .push(" AND about = ")
+        .push_bind(delivery.about);
     add.push(") ON CONFLICT DO NOTHING RETURNING number");
     add
 }
