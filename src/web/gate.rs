@@ -54,6 +54,12 @@ pub(super) async fn gate(State(web): State<Dashboard>, mut request: Request, nex
         Some((key, tokens)) => match issuer::fresh(&web, key, &tokens).await {
             Fresh::Token(token) => (Some(key), Some(token)),
             Fresh::Ended => (None, None),
+            // Somebody may sign in in another way meanwhile, and can always sign out.
+            Fresh::Unavailable if path.starts_with("/ui/login") || is_asset(path) => (None, None),
+            Fresh::Unavailable if path == "/ui/logout" => {
+                let gone = web.sessions.end(Some(key));
+                return harden(([(header::SET_COOKIE, gone)], Redirect::to("/ui/login")).into_response());
+            }
             Fresh::Unavailable => {
                 let (detail, hint) = (
                     "The issuer cannot be asked whether you are still signed in.",
@@ -82,6 +88,11 @@ pub(super) async fn gate(State(web): State<Dashboard>, mut request: Request, nex
         look(request, next).await
     };
     harden(response)
+}
+
+/// Whether an address is that of a part of all pages.
+fn is_asset(path: &str) -> bool {
+    matches!(path, "/ui/style.css" | "/ui/script.js" | "/ui/icon.svg")
 }
 
 /// Headers of every answer below `/ui`.
@@ -180,6 +191,10 @@ async fn sign_in(web: &Dashboard, key: Option<Key>, parts: Parts, body: &Bytes, 
         form: field("form").to_owned(),
     };
     let token = field("token").trim();
+    if token.is_empty() && key.is_none() && !filled.form.is_empty() {
+        let why = "You are not signed in yet.";
+        return web.login_page(StatusCode::UNAUTHORIZED, Some(why), &filled);
+    }
     if token.is_empty() && key.is_some() && !filled.form.is_empty() {
         // The person signed in at the issuer meanwhile, in another window.
         return forms::again_page(&filled, &web.sessions.form_token(key), "You are signed in again.");

@@ -1,7 +1,7 @@
 //! Signing in at the site's issuer: the way there, the way back, and tokens that the issuer replaces in time. Asks the
 //! issuer through [`SignIn`].
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -11,16 +11,17 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use maud::html;
+use tokio::sync::OwnedMutexGuard;
 
 use super::{
     Dashboard,
     forms::{Filled, pairs},
     layout,
-    sessions::{Cookie, Key, Tokens, random},
+    sessions::{Cookie, Key, Tokens},
     viewer::Passed,
 };
 use crate::api::{
-    auth::sign_in::{NotSignedIn, Return, SignIn},
+    auth::sign_in::{Held, LONGEST_ATTEMPT, NotSignedIn, Return, SignIn},
     problem::{Problem, Result},
 };
 
@@ -29,9 +30,6 @@ pub(super) const ATTEMPT: Cookie = Cookie {
     name: "kiln_sign_in",
     same_site: "Lax",
 };
-
-/// How long a person may take at the issuer.
-const LONGEST: Duration = Duration::from_mins(10);
 
 /// The longest address that is led back to, in bytes.
 const LONGEST_NEXT: usize = 1024;
@@ -50,7 +48,7 @@ pub(super) enum Fresh {
 /// Leads to the issuer.
 pub(super) async fn begin(State(web): State<Dashboard>, uri: Uri) -> Result<Response> {
     let sign_in = web.sign_in.as_ref().ok_or_else(Problem::not_found)?;
-    let secret = random();
+    let secret = SignIn::new_secret();
     let address = match sign_in.begin(&secret).await {
         Ok(address) => address,
         Err(why) => return Ok(refused(sign_in, why)),
@@ -58,7 +56,10 @@ pub(super) async fn begin(State(web): State<Dashboard>, uri: Uri) -> Result<Resp
     let query = pairs(uri.query().unwrap_or_default().as_bytes());
     let next = field(&query, "next").filter(|next| next.len() <= LONGEST_NEXT);
     let value = format!("{secret}.{}", URL_SAFE_NO_PAD.encode(next.unwrap_or_default()));
-    let cookie = [(header::SET_COOKIE, web.sessions.cookie(&ATTEMPT, &value, LONGEST))];
+    let cookie = [(
+        header::SET_COOKIE,
+        web.sessions.cookie(&ATTEMPT, &value, LONGEST_ATTEMPT),
+    )];
     Ok((cookie, Redirect::to(address.as_str())).into_response())
 }
 
@@ -104,22 +105,39 @@ pub(super) async fn finish(
 
 /// The token of a session. The issuer is asked for another one when it is about to expire.
 pub(super) async fn fresh(web: &Dashboard, key: Key, tokens: &Tokens) -> Fresh {
-    let mut held = tokens.lock().await;
-    if held.is_due()
-        && let Some(sign_in) = &web.sign_in
-    {
-        match sign_in.renew(&held).await {
-            Ok(new) => *held = new,
-            Err(NotSignedIn::Unavailable | NotSignedIn::NotOffered) if held.is_over() => return Fresh::Unavailable,
-            // Good for a while yet, in which the issuer may come back.
-            Err(NotSignedIn::Unavailable | NotSignedIn::NotOffered) => {}
-            Err(NotSignedIn::Refused | NotSignedIn::Wrong | NotSignedIn::NoRole) => {
-                web.sessions.end(Some(key));
-                return Fresh::Ended;
-            }
+    let held = Arc::clone(tokens).lock_owned().await;
+    if !held.is_due() {
+        return Fresh::of(&held);
+    }
+    // In a task of its own: a browser that goes away must not take tokens along that the issuer has just made.
+    let renewing = tokio::spawn(renewed(web.clone(), key, held));
+    renewing.await.unwrap_or(Fresh::Unavailable)
+}
+
+async fn renewed(web: Dashboard, key: Key, mut held: OwnedMutexGuard<Held>) -> Fresh {
+    let Some(sign_in) = &web.sign_in else {
+        return Fresh::of(&held);
+    };
+    match sign_in.renew(&held).await {
+        Ok(new) => *held = new,
+        // The old token may be good for a while yet, in which the issuer may come back.
+        Err(NotSignedIn::Unavailable | NotSignedIn::NotOffered) => held.put_off(),
+        Err(NotSignedIn::Refused | NotSignedIn::Wrong | NotSignedIn::NoRole) => {
+            web.sessions.end(Some(key));
+            return Fresh::Ended;
         }
     }
-    Fresh::Token(held.token.expose().to_owned())
+    Fresh::of(&held)
+}
+
+impl Fresh {
+    fn of(held: &Held) -> Self {
+        if held.waits() {
+            Self::Unavailable
+        } else {
+            Self::Token(held.token.expose().to_owned())
+        }
+    }
 }
 
 /// A page that leads on. The cookie of the session is for this site's own pages, so a browser does not send it with a

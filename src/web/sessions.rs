@@ -66,7 +66,7 @@ impl Sessions {
 
     /// Begins a session, and returns its key and the header that gives the browser its cookie.
     pub(super) fn begin(&self, held: Held) -> (Key, HeaderValue) {
-        let cookie = random();
+        let cookie = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let key = Key::of(&cookie);
         let mut open = self.open();
         open.retain(|_, session| session.begun.elapsed() < LONGEST);
@@ -142,11 +142,6 @@ impl Sessions {
         // Each change is one call.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A text of 256 random bits.
-pub(super) fn random() -> String {
-    URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
 impl Key {

@@ -1,6 +1,6 @@
 //! Signing in to the dashboard at an issuer, with good answers and forged ones.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use base64::{
     Engine,
@@ -331,7 +331,13 @@ async fn the_issuer_replaces_tokens_before_they_expire_or_ends_the_session() {
         "{}",
         away.text
     );
+    // There are other ways to sign in meanwhile, and the issuer is left alone for some seconds.
+    assert_eq!(site.get("/ui/login", &cookie).await.status, 200);
+    site.issuer.was_asked();
     site.issuer.will_answer(200, fresh(300, None));
+    assert_eq!(site.get("/ui/jobs", &cookie).await.status, 503);
+    assert_eq!(site.issuer.was_asked().len(), 0);
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(site.get("/ui/jobs", &cookie).await.status, 200);
 
     // Once it refuses, the session is over, and stays so.

@@ -171,8 +171,9 @@ impl Keys {
         struct Discovery {
             issuer: String,
             jwks_uri: String,
-            authorization_endpoint: Option<Url>,
-            token_endpoint: Option<Url>,
+            // Texts: an issuer that signs nobody in may have empty ones.
+            authorization_endpoint: Option<String>,
+            token_endpoint: Option<String>,
         }
         #[derive(Deserialize)]
         struct KeySet {
@@ -197,7 +198,7 @@ impl Keys {
             return Err(format!("there is no key at {} that Kiln can use", discovery.jwks_uri));
         }
         // Nor may a code or a token be read on its way.
-        let private = |url: Option<Url>| url.filter(is_private);
+        let private = |url: Option<String>| Url::parse(&url?).ok().filter(is_private);
         let ends = private(discovery.authorization_endpoint).zip(private(discovery.token_endpoint));
         let endpoints = ends.map(|(authorization, token)| Endpoints { authorization, token });
         let read = Instant::now();

@@ -4,7 +4,7 @@
 use std::{
     path::PathBuf,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use aws_lc_rs::hmac;
@@ -24,12 +24,15 @@ use serde_json::{Map, Value};
 use super::{
     Refusal,
     keys::{Endpoints, Ends, whole},
-    oidc::Oidc,
+    oidc::{Oidc, RETRY},
 };
 use crate::config::OidcSettings;
 
 /// A token is replaced this long before it expires, in seconds.
 const EARLY: u64 = 30;
+
+/// How long a person may take at the issuer.
+pub const LONGEST_ATTEMPT: Duration = Duration::from_mins(10);
 
 /// What the token endpoint answers, with the ID token.
 type Answer = StandardTokenResponse<IdToken, BasicTokenType>;
@@ -109,6 +112,8 @@ pub struct Held {
     /// The time at which that token expires, in seconds since 1970.
     expires: Option<u64>,
     refresh: Option<Secret>,
+    /// The issuer is not asked before this, since it did not answer.
+    not_before: Option<Instant>,
 }
 
 /// The reason why a person is not signed in.
@@ -149,7 +154,13 @@ impl SignIn {
         host.unwrap_or_else(|| self.oidc.issuer().to_owned())
     }
 
-    /// The address at the issuer where an attempt begins. `secret` is random, and kept by the person's browser alone.
+    /// A secret for an attempt that begins now, to be kept by the person's browser alone.
+    pub fn new_secret() -> String {
+        let random = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        format!("{}-{random}", now())
+    }
+
+    /// The address at the issuer where the attempt with this secret begins.
     ///
     /// # Errors
     ///
@@ -176,7 +187,7 @@ impl SignIn {
     pub async fn finish(&self, back: Return) -> Result<Held, NotSignedIn> {
         let attempt = self.attempt(&back.secret);
         let is_of_issuer = back.issuer.is_none_or(|issuer| issuer == self.oidc.issuer());
-        if attempt.state != back.state || !is_of_issuer {
+        if attempt.state != back.state || !is_of_issuer || !is_recent(&back.secret) {
             return Err(NotSignedIn::Wrong);
         }
         let client = self.client().await?;
@@ -242,6 +253,7 @@ impl SignIn {
                         token: token.into(),
                         expires: claims.get("exp").and_then(Value::as_u64),
                         refresh,
+                        not_before: None,
                     });
                 }
                 Ok(_) => why = NotSignedIn::NoRole,
@@ -290,8 +302,10 @@ impl<'c> AsyncHttpClient<'c> for Issuer {
             let request = reqwest::Request::try_from(request).map_err(|error| failed(&chain(&error)))?;
             let response = self.0.execute(request).await;
             let response = response.map_err(|error| failed(&chain(&error)))?;
-            // What a broken gateway before the issuer says is nothing that the issuer said.
-            if response.status().is_server_error() {
+            // What a gateway before the issuer says is nothing that the issuer said. An error of its own has 400 or 401
+            // (RFC 6749, section 5.2).
+            let is_own = response.status().is_success() || matches!(response.status().as_u16(), 400 | 401);
+            if !is_own {
                 return Err(failed(&format_args!("it answered {}", response.status())));
             }
             let mut answer = HttpResponse::default();
@@ -310,18 +324,35 @@ impl Held {
             token: token.to_owned().into(),
             expires: None,
             refresh: None,
+            not_before: None,
         }
     }
 
     /// Whether the token expires soon, and the issuer may replace it.
     pub fn is_due(&self) -> bool {
-        self.refresh.is_some() && self.expires.is_some_and(|expires| now() + EARLY >= expires)
+        let is_put_off = self.not_before.is_some_and(|until| Instant::now() < until);
+        self.refresh.is_some() && !is_put_off && self.expires.is_some_and(|expires| now() + EARLY >= expires)
     }
 
-    /// Whether the token has expired.
-    pub fn is_over(&self) -> bool {
+    /// Leaves the issuer alone for a while, which did not answer.
+    pub fn put_off(&mut self) {
+        self.not_before = Some(Instant::now() + RETRY);
+    }
+
+    /// Whether the token has expired, and the issuer may yet replace it.
+    pub fn waits(&self) -> bool {
+        self.refresh.is_some() && self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
         self.expires.is_some_and(|expires| now() >= expires)
     }
+}
+
+/// Whether an attempt began less than [`LONGEST_ATTEMPT`] ago. Its state vouches for the time in its secret.
+fn is_recent(secret: &str) -> bool {
+    let begun = secret.split('-').next().and_then(|begun| begun.parse::<u64>().ok());
+    begun.is_some_and(|begun| now().saturating_sub(begun) < LONGEST_ATTEMPT.as_secs())
 }
 
 fn now() -> u64 {
@@ -361,6 +392,25 @@ fn noted(error: &AskError) -> NotSignedIn {
         RequestTokenError::Other(error) => {
             tracing::warn!("the issuer's answer to a request for tokens makes no sense: {error}");
             NotSignedIn::Wrong
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_has_ten_minutes() {
+        assert!(is_recent(&SignIn::new_secret()));
+        assert!(is_recent(&format!("{}-x", now() - 590)));
+        for old in [
+            format!("{}-x", now() - 600),
+            "-x".to_owned(),
+            "x".to_owned(),
+            String::new(),
+        ] {
+            assert!(!is_recent(&old), "{old}");
         }
     }
 }
