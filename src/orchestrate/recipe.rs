@@ -9,7 +9,7 @@ use std::{
 };
 
 use flate2::{Compression, GzBuilder};
-use kiln_records::{Code, Failure, arch::Arch};
+use kiln_records::{Code, Failure, LinuxDistribution, arch::Arch};
 use quick_xml::events::{BytesStart, Event};
 use sha2::{Digest, Sha256};
 
@@ -26,6 +26,8 @@ pub struct RecipeArchive {
     pub name: String,
     /// The architectures that its own description names, if it names any.
     pub declared: Vec<Arch>,
+    /// The distribution that its description seems to build.
+    pub distribution: Option<LinuxDistribution>,
 }
 
 /// The largest recipe archive in bytes. Recipes are descriptions and overlays, not images.
@@ -45,7 +47,7 @@ impl RecipeArchive {
         };
         let path = fs_err::canonicalize(path).map_err(missing)?;
         let name = name_of(&path);
-        let (bytes, declared) = if path.is_dir() {
+        let (bytes, look) = if path.is_dir() {
             let description = fs_err::read_to_string(path.join("config.xml")).map_err(|_| {
                 Failure::new(
                     Code::RecipeConfigMissing,
@@ -53,7 +55,7 @@ impl RecipeArchive {
                 )
                 .hint("a kiwi-ng recipe is a directory with config.xml at its top")
             })?;
-            (pack(&path).map_err(unreadable)?, declared_archs(&description))
+            (pack(&path).map_err(unreadable)?, Look::at(&description))
         } else {
             let size = fs_err::metadata(&path).map_err(unreadable)?.len();
             if size > LARGEST {
@@ -63,15 +65,16 @@ impl RecipeArchive {
                 );
             }
             let bytes = fs_err::read(&path).map_err(unreadable)?;
-            let declared = Look::into(&bytes).archs;
-            (bytes, declared)
+            let look = Look::into(&bytes);
+            (bytes, look)
         };
         let sha256 = hex::encode(Sha256::digest(&bytes));
         Ok(Self {
             bytes,
             sha256,
             name,
-            declared,
+            declared: look.archs,
+            distribution: look.distribution,
         })
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use bytesize::ByteSize;
 use futures::{StreamExt, future::try_join_all, stream};
 use kiln_records::{
-    Code, Failure, JobId, Step,
+    Code, Failure, JobId, Moment, Run, Step,
     protocol::words,
     run::{How, LOCAL, State, Used},
     usage::UsageCurve,
@@ -290,7 +290,7 @@ impl Orchestrator {
             };
             let begin = || (known.unwrap_or(UsageCurve::new(attempt)), Instant::now());
             let (curve, kept) = live.curve.get_or_insert_with(begin);
-            curve.note(since_launch(&stored.run), used);
+            curve.note(since_its_launch(&stored.run), used);
             if kept.elapsed() < every {
                 return Ok(());
             }
@@ -332,6 +332,15 @@ impl Orchestrator {
             .await?;
         Ok(())
     }
+}
+
+/// The time from the launch of an attempt to its end, or to now.
+fn since_its_launch(run: &Run) -> Duration {
+    let until = run.ended.unwrap_or_else(Moment::now).micros();
+    let since = run
+        .launched
+        .map_or(0, |launched| until.saturating_sub(launched.micros()));
+    Duration::from_micros(u64::try_from(since).unwrap_or(0))
 }
 
 /// The time since each of a job's three clocks last started.

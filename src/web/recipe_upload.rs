@@ -11,6 +11,7 @@ use axum::{
 use kiln_records::{LinuxDistribution, RecipeId, arch::Arch};
 use maud::{Markup, html};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::{
     Dashboard, forms, layout,
@@ -27,6 +28,9 @@ const LARGEST: usize = 32 << 20;
 
 /// The longest text of a field, in bytes.
 const LONGEST_FIELD: usize = 4096;
+
+/// Archives are looked into one after the other: each may unpack to much.
+static LOOKS: Semaphore = Semaphore::const_new(1);
 
 /// The form as it was sent.
 #[derive(Default)]
@@ -103,7 +107,11 @@ pub(super) async fn upload(
     };
     let archive = Bytes::from(sent.archive);
     let bytes = archive.clone();
-    let Ok(look) = tokio::task::spawn_blocking(move || Look::into(&bytes)).await else {
+    let look = {
+        let _turn = LOOKS.acquire().await;
+        tokio::task::spawn_blocking(move || Look::into(&bytes)).await
+    };
+    let Ok(look) = look else {
         return Refused::Wrong("The archive cannot be looked into.", "").page(&viewer);
     };
     let archs = match sent.arch.parse::<Arch>() {
@@ -179,19 +187,16 @@ impl Dashboard {
             let made = self.ask(viewer, Method::POST, "/v3/recipes", Some(record)).await;
             let id = match made {
                 (status, made) if status.is_success() => made["id"].as_str().unwrap_or_default().to_owned(),
-                refusal => return self.refused(viewer, refusal),
+                refusal => return self.take_back(viewer, &added, refusal).await,
             };
             let path = format!("/kiln/v1/recipes/{id}/archive");
             let stored = self
                 .put(viewer, &path, Body::from(archive.clone()), memory.clone())
                 .await;
-            if !stored.0.is_success() {
-                // A record without an archive is of no use.
-                self.ask(viewer, Method::DELETE, &format!("/v3/recipes/{id}"), None)
-                    .await;
-                return self.refused(viewer, stored);
-            }
             added.push((id, called, *arch));
+            if !stored.0.is_success() {
+                return self.take_back(viewer, &added, stored).await;
+            }
         }
         match added.as_slice() {
             [(id, ..)] if look.variables.is_empty() => Redirect::to(&format!("/ui/recipes/{id}")).into_response(),
@@ -204,6 +209,20 @@ impl Dashboard {
             )
             .into_response(),
         }
+    }
+
+    /// Removes what was added of a recipe that was then refused, and says why. The records can be restored as all deleted ones.
+    async fn take_back(
+        &self,
+        viewer: &Viewer,
+        added: &[(String, String, Arch)],
+        refusal: (StatusCode, Value),
+    ) -> Response {
+        for (id, ..) in added {
+            let path = format!("/v3/recipes/{id}");
+            self.ask(viewer, Method::DELETE, &path, None).await;
+        }
+        self.refused(viewer, refusal)
     }
 }
 
@@ -268,7 +287,10 @@ async fn receive(mut form: Multipart, viewer: &Viewer, room: &mut impl Room) -> 
         let mut content = Vec::new();
         while let Some(piece) = field.chunk().await? {
             if content.len() + piece.len() > most {
-                return Err(Refused::TooLarge);
+                return Err(match name.as_str() {
+                    "archive" => Refused::TooLarge,
+                    _ => Refused::Wrong("A field is longer than 4096 bytes.", "Make it shorter."),
+                });
             }
             if !room.take(piece.len()) {
                 return Err(Refused::Full);

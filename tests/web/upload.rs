@@ -117,8 +117,8 @@ async fn forms_with_anything_but_a_recipe_add_nothing() {
         ("too large", 413, "larger than 32 MiB", parts(&[token, (file, &large)])),
         (
             "a long field",
-            413,
-            "",
+            422,
+            "longer than 4096 bytes",
             parts(&[token, ("name=\"name\"", &long), (file, &given)]),
         ),
         (

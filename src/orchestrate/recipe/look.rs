@@ -19,11 +19,17 @@ use super::declared_archs;
 /// How much of an archive, unpacked, is searched.
 const LARGEST_LOOK: u64 = 256 << 20;
 
-/// Of a larger file nothing is known, in bytes: no job takes a larger description.
-const LARGEST_FILE: u64 = 4 << 20;
+/// The most bytes of all files of an archive that are looked at together. Of what is larger nothing is known.
+const LARGEST_FILES: u64 = 4 << 20;
 
-/// How many files of an archive are looked at, and how many variables are told.
-const MOST_FILES: usize = 64;
+/// The largest template that is looked into. Its parser goes one level deeper for each operator of an expression, so a template of
+/// this size takes a part of [`STACK`] and no more.
+const LARGEST_TEMPLATE: usize = 64 << 10;
+
+/// The stack for looking into templates, in bytes. What is not used of it is only addresses.
+const STACK: usize = 1 << 30;
+
+/// How many variables are told.
 const MOST_VARIABLES: usize = 100;
 
 /// The file that lists a recipe's templates, as IMS has it.
@@ -55,13 +61,21 @@ impl Look {
             return Self::default();
         };
         Self {
-            has_description: true,
-            archs: declared_archs(description),
-            distribution: distribution(description),
             variables: named(LIST_FILE).map_or_else(BTreeSet::new, |(path, list)| {
                 let top = path.parent().unwrap_or(Path::new(""));
                 variables(bytes, top, list)
             }),
+            ..Self::at(description)
+        }
+    }
+
+    /// Looks at a description alone.
+    pub fn at(description: &str) -> Self {
+        Self {
+            has_description: true,
+            archs: declared_archs(description),
+            distribution: distribution(description),
+            variables: BTreeSet::new(),
         }
     }
 }
@@ -75,15 +89,19 @@ fn variables(bytes: &[u8], top: &Path, list: &str) -> BTreeSet<String> {
     let list: Option<List> = serde_saphyr::from_str(list).ok();
     let listed = list.and_then(|list| list.template_files).unwrap_or_default();
     let listed: BTreeSet<_> = listed.iter().map(|path| plain(&top.join(path))).collect();
-    let files = files_of(bytes, |path| listed.contains(path)).unwrap_or_default();
-    let environment = Environment::new();
-    let mut found = BTreeSet::new();
-    for text in files.values() {
-        if let Ok(template) = environment.template_from_str(text) {
-            found.extend(template.undeclared_variables(false));
+    let mut files = files_of(bytes, |path| listed.contains(path)).unwrap_or_default();
+    files.retain(|_, text| text.len() <= LARGEST_TEMPLATE);
+    let looking = std::thread::Builder::new().stack_size(STACK).spawn(move || {
+        let environment = Environment::new();
+        let mut found = BTreeSet::new();
+        for text in files.values() {
+            if let Ok(template) = environment.template_from_str(text) {
+                found.extend(template.undeclared_variables(false));
+            }
         }
-    }
-    found.into_iter().take(MOST_VARIABLES).collect()
+        found.into_iter().take(MOST_VARIABLES).collect()
+    });
+    looking.ok().and_then(|looking| looking.join().ok()).unwrap_or_default()
 }
 
 /// The text files of an archive that are wanted, by their paths without `.`.
@@ -93,17 +111,19 @@ fn files_of(bytes: &[u8], wanted: impl Fn(&Path) -> bool) -> Option<BTreeMap<Pat
         None => Box::new(bytes),
     };
     let mut archive = tar::Archive::new(reader.take(LARGEST_LOOK));
-    let mut files = BTreeMap::new();
+    let (mut files, mut left) = (BTreeMap::new(), LARGEST_FILES);
     for entry in archive.entries().ok()? {
         // What was found before the damage is known.
         let Ok(mut entry) = entry else { break };
         let Ok(path) = entry.path().map(|path| plain(&path)) else {
             continue;
         };
-        if files.len() < MOST_FILES && wanted(&path) {
+        let size = entry.size();
+        if size <= left && wanted(&path) && !files.contains_key(&path) {
             let mut text = String::new();
-            if entry.by_ref().take(LARGEST_FILE).read_to_string(&mut text).is_ok() {
-                files.entry(path).or_insert(text);
+            left -= size;
+            if entry.by_ref().take(size).read_to_string(&mut text).is_ok() {
+                files.insert(path, text);
             }
         }
     }
@@ -181,6 +201,30 @@ mod tests {
         assert_eq!(look.distribution, Some(LinuxDistribution::Debian));
         let variables: Vec<_> = look.variables.iter().map(String::as_str).collect();
         assert_eq!(variables, ["hello", "mirror", "them"]);
+    }
+
+    #[test]
+    fn a_template_that_would_exhaust_the_stack_is_survived() {
+        let list = "template_files: [config.xml]";
+        for deep in [
+            format!("{{{{ {}a }}}}", "a+".repeat(32_000)),
+            format!("{{{{ a{} }}}}", "|upper".repeat(10_000)),
+            format!("{{% if a %}}{}{{% endif %}}", "{% elif b %}".repeat(5000)),
+            format!("{{{{ {}a }}}}", "a+".repeat(1 << 20)),
+        ] {
+            let text = format!("<packagemanager>apt</packagemanager>{deep}");
+            let look = Look::into(&packed(&[("config.xml", &text), (LIST_FILE, list)]));
+            assert!(look.has_description && look.variables.len() <= 2);
+        }
+    }
+
+    #[test]
+    fn many_large_files_are_not_kept() {
+        let large = " ".repeat(3 << 20);
+        let files: Vec<_> = ["a/config.xml", "b/config.xml", "c/config.xml"]
+            .map(|path| (path, large.as_str()))
+            .into();
+        assert_eq!(files_of(&packed(&files), |_| true).unwrap().len(), 1);
     }
 
     #[test]
