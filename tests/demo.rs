@@ -38,6 +38,12 @@ impl Site {
                 "KILN__ISOLATION__LOOPBACK_PORTS",
                 format!("[{}]", self.repository.port()),
             )
+            // A site with a login and a database: neither is for a demonstration.
+            .env("KILN__OIDC__ISSUER", "https://keycloak.example.org/realms/site")
+            .env("KILN__OIDC__AUDIENCE", "kiln")
+            .env("KILN__STORE__URL", "postgresql://kiln@db.example.org/kiln")
+            .env("KILN__STORE__PASSWORD", "secret")
+            .env("KILN__SERVER__PUBLIC_URL", "https://kiln.example.org")
             .env("TMPDIR", self.temporary.path());
         command
     }

@@ -4,7 +4,7 @@
 use std::{io::IsTerminal, path::PathBuf, process::Stdio};
 
 use clap::Args;
-use kiln_records::{Code, Failure, JobType, RecipeType, arch::Arch, run::Kernel};
+use kiln_records::{Code, Failure, JobType, LinuxDistribution, RecipeType, arch::Arch, run::Kernel};
 use reqwest::Method;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -90,7 +90,9 @@ impl DemoArguments {
         let stop = CancellationToken::new();
         let server = serve::open(&config, stop.clone()).await?;
         let url = serve::url(&config, &server);
-        let session = Session::with_server(&url, printer)?;
+        // What is shown may lead elsewhere, to a gateway perhaps; this command talks to its own server.
+        let own = server.addresses().first().map(|address| format!("http://{address}"));
+        let session = Session::with_server(own.as_deref().unwrap_or(&url), printer)?;
         let version = jiff::Timestamp::now().strftime("%Y%m%d.%H%M%S").to_string();
         let ending = Ending::new(&server, place.is_temporary(), &version);
         let mut serving = Box::pin(server.run(&config));
@@ -199,7 +201,7 @@ async fn make_recipe(session: &Session, recipe: &RecipeArchive, arch: Arch, kern
     let body = json!({
         "name": recipe.name,
         "recipe_type": RecipeType::KiwiNg.name(),
-        "linux_distribution": "debian",
+        "linux_distribution": recipe.distribution.unwrap_or(LinuxDistribution::Debian).name(),
         "arch": arch.name(),
         "require_dkms": kernel == Kernel::Own,
     });

@@ -10,6 +10,7 @@ use std::{
 
 use clap::Args;
 use kiln_records::{ArtifactKind, Code, Failure, Moment, names};
+use tokio_util::sync::CancellationToken;
 
 use super::{session::Session, signals::cancel_on_signal};
 use crate::{
@@ -57,14 +58,16 @@ impl RootFiles {
             }
             None => None,
         };
-        let root = root_of(session, &self.image).await?;
+        let cancelled = cancel_on_signal()?;
+        let root = root_of(session, &self.image, cancelled.clone()).await?;
         let (path, recursive, to) = (self.path, self.recursive, output.clone());
+        let stopped = cancelled.clone();
         let work = move || {
             let mut image = Image::open(root).map_err(failure)?;
             let path = path.as_bytes();
             match &to {
                 None => list(&mut image, path, recursive),
-                Some(to) => copy(&mut image, path, to).map(|()| Vec::new()),
+                Some(to) => copy(&mut image, path, to, &stopped).map(|()| Vec::new()),
             }
         };
         let listed = tokio::task::spawn_blocking(work).await;
@@ -84,7 +87,7 @@ impl RootFiles {
 }
 
 /// The root of an image.
-async fn root_of(session: &Session, given: &str) -> Result<Ranges, Failure> {
+async fn root_of(session: &Session, given: &str, cancelled: CancellationToken) -> Result<Ranges, Failure> {
     let id = session.client.find(&IMAGES, given).await?.id;
     let answer = session.client.get(&["kiln", "v1", "images", &id, "artifacts"]).await?;
     let is_root = |artifact: &&Data| {
@@ -98,13 +101,7 @@ async fn root_of(session: &Session, given: &str) -> Result<Ranges, Failure> {
         Failure::new(Code::RootUnreadable, cause).hint("`kiln images describe` shows its link")
     })?;
     let objects = session.client.objects().clone();
-    Ok(Ranges::new(
-        objects,
-        url.to_owned(),
-        path.to_owned(),
-        size,
-        cancel_on_signal()?,
-    ))
+    Ok(Ranges::new(objects, url.to_owned(), path.to_owned(), size, cancelled))
 }
 
 fn list<R: Read + Seek>(image: &mut Image<R>, path: &[u8], recursive: bool) -> Result<Vec<Found>, Failure> {
@@ -113,7 +110,12 @@ fn list<R: Read + Seek>(image: &mut Image<R>, path: &[u8], recursive: bool) -> R
 }
 
 /// Writes the content of a file.
-fn copy<R: Read + Seek>(image: &mut Image<R>, path: &[u8], to: &Output) -> Result<(), Failure> {
+fn copy<R: Read + Seek>(
+    image: &mut Image<R>,
+    path: &[u8],
+    to: &Output,
+    cancelled: &CancellationToken,
+) -> Result<(), Failure> {
     let found = image.find(path, true).map_err(failure)?;
     let Kind::File(content) = found.inode.kind else {
         let detail = format!("{} is {}, not a regular file", text(&found.path), kind(&found.inode));
@@ -121,8 +123,8 @@ fn copy<R: Read + Seek>(image: &mut Image<R>, path: &[u8], to: &Output) -> Resul
     };
     let mut pieces = image.pieces(content);
     match to {
-        Output::File(file) => write_file(&mut pieces, file),
-        Output::Standard => match write(&mut pieces, &mut io::stdout().lock())? {
+        Output::File(file) => write_file(&mut pieces, file, cancelled),
+        Output::Standard => match write(&mut pieces, &mut io::stdout().lock(), cancelled)? {
             // A reader that went away (`| head`) is not a failure of Kiln.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(Failure::io("cannot write to standard output", &error))
@@ -133,22 +135,34 @@ fn copy<R: Read + Seek>(image: &mut Image<R>, path: &[u8], to: &Output) -> Resul
 }
 
 /// Writes a file that appears only when it is complete.
-fn write_file<R: Read + Seek>(pieces: &mut Pieces<'_, R>, to: &Path) -> Result<(), Failure> {
+fn write_file<R: Read + Seek>(
+    pieces: &mut Pieces<'_, R>,
+    to: &Path,
+    cancelled: &CancellationToken,
+) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::io(format!("cannot write {}", to.display()), &error);
     let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
         .tempfile_in(dir.unwrap_or(Path::new(".")))
         .map_err(failed)?;
-    write(pieces, &mut file)?.map_err(failed)?;
+    write(pieces, &mut file, cancelled)?.map_err(failed)?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist_noclobber(to).map_err(|error| failed(error.error))?;
     Ok(())
 }
 
 /// Writes all pieces: what cannot be read is a failure, and what cannot be written the error inside.
-fn write<R: Read + Seek>(pieces: &mut Pieces<'_, R>, to: &mut impl Write) -> Result<io::Result<()>, Failure> {
+fn write<R: Read + Seek>(
+    pieces: &mut Pieces<'_, R>,
+    to: &mut impl Write,
+    cancelled: &CancellationToken,
+) -> Result<io::Result<()>, Failure> {
     while let Some(piece) = pieces.next_piece().map_err(failure)? {
+        // Holes come from nowhere: no request would notice.
+        if cancelled.is_cancelled() {
+            return Err(Failure::new(Code::Interrupted, "reading the root was interrupted"));
+        }
         if let Err(error) = to.write_all(&piece) {
             return Ok(Err(error));
         }

@@ -147,6 +147,11 @@ struct Values {
 }
 
 impl Config {
+    /// Forgets that keys of these sections were set, for a configuration whose sections were put back to their defaults.
+    pub fn forget_origins(&mut self, sections: &[&str]) {
+        self.origins.retain(|(section, _), _| !sections.contains(section));
+    }
+
     /// The address that shells listen on.
     pub fn shells_listen(&self) -> IpAddr {
         let first = self.server.listen.0.first().map(SocketAddr::ip);

@@ -10,6 +10,9 @@ use super::{
     unread::{Unread, damaged},
 };
 
+/// The most entries that are looked at together. A large image has a few hundred thousand.
+pub(super) const MAX_ENTRIES: usize = 1 << 20;
+
 /// The most bytes of one directory's listing.
 const MAX_LISTING: u32 = 64 << 20;
 
@@ -40,6 +43,11 @@ impl<R: Read + Seek> Image<R> {
                 // Strictly ascending names are also distinct.
                 if name <= last || matches!(name, b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
                     return Err(damaged("a directory has invalid names"));
+                }
+                if entries.len() >= MAX_ENTRIES {
+                    return Err(Unread::TooMuch(format!(
+                        "a directory has more than {MAX_ENTRIES} files"
+                    )));
                 }
                 entries.push(Entry {
                     name: name.to_vec(),

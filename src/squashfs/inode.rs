@@ -13,7 +13,7 @@ use super::{
 const NO_FRAGMENT: u32 = u32::MAX;
 
 /// The longest target of a link, in bytes. Linux makes none of more than 4095.
-const MAX_TARGET: u32 = 1 << 16;
+const MAX_TARGET: u32 = 4095;
 
 /// The types of inodes, in their short form.
 const DIRECTORY: u16 = 1;

@@ -7,16 +7,13 @@ use std::{
 };
 
 use super::{
-    directory::Entry,
+    directory::{Entry, MAX_ENTRIES},
     image::Image,
     inode::{Inode, Kind},
     metadata::Place,
     path::{Found, append},
     unread::{Unread, damaged},
 };
-
-/// The most entries of one answer. A large image has a few hundred thousand.
-const MAX_ENTRIES: usize = 1 << 20;
 
 /// The most bytes of all paths of one answer.
 const MAX_PATHS: usize = 256 << 20;
@@ -34,7 +31,10 @@ impl<R: Read + Seek> Image<R> {
         };
         let mut seen = HashSet::from([found.inode.place]);
         // Directories that are being listed, each with its entries that are still to come.
-        let mut open = vec![(found.path, self.entries(directory)?.into_iter())];
+        let entries = self.entries(directory)?;
+        // All that was read counts, listed or not yet.
+        let mut read = entries.len();
+        let mut open = vec![(found.path, entries.into_iter())];
         let (mut listed, mut bytes) = (Vec::new(), 0);
         while let Some((above, entries)) = open.last_mut() {
             let Some(entry) = entries.next() else {
@@ -44,13 +44,14 @@ impl<R: Read + Seek> Image<R> {
             let mut path = above.clone();
             append(&mut path, &entry.name);
             bytes += path.len();
-            if listed.len() >= MAX_ENTRIES || bytes > MAX_PATHS {
+            if read > MAX_ENTRIES || bytes > MAX_PATHS {
                 return Err(Unread::TooMuch(format!(
                     "it has more than {MAX_ENTRIES} files, or their paths are too long"
                 )));
             }
             let inode = self.inode_of(&entry)?;
             if deep && let Some(below) = self.below(&inode, &mut seen)? {
+                read += below.len();
                 open.push((path.clone(), below));
             }
             listed.push(Found { path, inode });

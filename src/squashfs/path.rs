@@ -14,6 +14,9 @@ use super::{
 /// The most links that lead from one to the next, as in Linux.
 const MAX_LINKS: usize = 40;
 
+/// The most names on the way to a file, those in links among them: paths of Linux have 4096 bytes.
+const MAX_NAMES: usize = 4096;
+
 /// What a path leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -33,11 +36,18 @@ impl<R: Read + Seek> Image<R> {
     pub fn find(&mut self, given: &[u8], follow: bool) -> Result<Found, Unread> {
         let follow = follow || given.ends_with(b"/");
         let mut ahead: VecDeque<Vec<u8>> = parts(given).collect();
-        let mut links = 0;
+        let (mut links, mut names) = (0, 0);
         let root = self.root()?;
         // The directories from the root to here, with their names.
         let mut here: Vec<(Vec<u8>, Inode)> = Vec::new();
         while let Some(name) = ahead.pop_front() {
+            names += 1;
+            if names > MAX_NAMES {
+                return Err(Unread::TooMuch(format!(
+                    "{} leads through too many directories",
+                    shown(given)
+                )));
+            }
             let inode = here.last().map_or(&root, |(_, inode)| inode);
             let Kind::Directory(directory) = inode.kind else {
                 return Err(Unread::Missing(format!("{} is not a directory", shown(&joined(&here)))));

@@ -12,11 +12,28 @@ use tempfile::TempDir;
 use crate::{
     config::{
         Access, AuthSettings, CatalogueSettings, Config, KubernetesSettings, MetricsSettings, OidcSettings,
-        ServerSettings, SigningSettings, StoreSettings, TrustedListenerSettings,
+        ServerSettings, SigningSettings, StoreSettings, TraceSettings, TrustedListenerSettings, WebhookSettings,
     },
     sandbox::toolboxes::Toolboxes,
     site,
 };
+
+/// The sections that a temporary place has the defaults of.
+const PUT_BACK: [&str; 13] = [
+    "s3",
+    "embedded_s3",
+    "store",
+    "server",
+    "trusted_listener",
+    "metrics",
+    "signing",
+    "catalogue",
+    "auth",
+    "oidc",
+    "kubernetes",
+    "webhooks",
+    "traces",
+];
 
 /// The toolboxes of a data directory.
 const TOOLBOXES: &str = "toolboxes";
@@ -67,9 +84,14 @@ impl Place {
         own.catalogue = CatalogueSettings::default();
         own.auth = AuthSettings::default();
         own.oidc = OidcSettings::default();
+        // A demonstration is no news for other services.
+        own.webhooks = WebhookSettings::default();
+        own.traces = TraceSettings::default();
         // Pods do not reach a server on this host's loopback.
         own.kubernetes = KubernetesSettings::default();
         own.jobs.run = true;
+        // What the user's file says of these is not said of this server.
+        own.forget_origins(&PUT_BACK);
         share_toolbox(config, &own)?;
         Ok(Self {
             config: own,
