@@ -7,6 +7,7 @@ use std::{
 };
 
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -75,7 +76,6 @@ async fn a_job_is_a_trace() {
     };
     let (whole, queue) = (named("job"), named("queue"));
     // The trace is found by the job's id.
-    use base64::{Engine, engine::general_purpose::STANDARD};
     let id = STANDARD.decode(whole["traceId"].as_str().unwrap()).unwrap();
     assert_eq!(hex::encode(id), job["id"].as_str().unwrap().replace('-', ""));
     assert_eq!(queue["parentSpanId"], whole["spanId"]);

@@ -49,14 +49,16 @@ pub fn need(method: &Method, path: &str) -> Need {
             Need::Role(record(method, look, rest))
         }
         // The pages' own style, script and form for signing in. To send that form is to use a token.
-        ["ui", "login" | "style.css" | "script.js" | "icon.svg"] if look => Need::Nothing,
-        // The way to the issuer, and back with a code that only the issuer can make a token of.
-        ["ui", "login", "issuer" | "callback"] if look => Need::Nothing,
+        // The way to the issuer, and back with a code that only the issuer can make a token of, needs none either.
+        ["ui", "login" | "style.css" | "script.js" | "icon.svg"] | ["ui", "login", "issuer" | "callback"] if look => {
+            Need::Nothing
+        }
         ["ui", "login" | "logout"] => Need::Role(Role::Read),
-        // What is sent there goes to other services.
-        ["kiln", "v1", "webhooks", ..] => Need::Role(if look { Role::Read } else { Role::Admin }),
         ["kiln", "v1", "audit"] => Need::Role(Role::Admin),
-        ["kiln", "v1", "prune"] => Need::Role(if look { Role::Read } else { Role::Admin }),
+        // What is sent by webhooks goes to other services.
+        ["kiln", "v1", "prune"] | ["kiln", "v1", "webhooks", ..] => {
+            Need::Role(if look { Role::Read } else { Role::Admin })
+        }
         ["kiln", "v1", "catalogue"] if look => Need::Catalogue,
         ["kiln", "v1", "catalogue", _, "versions" | "channels", _, rest @ ..] if look && rest.len() <= 2 => {
             Need::Catalogue

@@ -122,9 +122,10 @@ pub(super) async fn deliveries(State(api): State<Api>, RawQuery(query): RawQuery
     params(("number" = i64, Path, description = "The number of the delivery")),
     responses((status = 204), (status = 404, body = Problem)))]
 pub(super) async fn retry(State(api): State<Api>, Path(number): Path<i64>) -> Result<StatusCode> {
-    match api.store.retry_delivery(number, Moment::now()).await? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Problem::not_found()),
+    if api.store.retry_delivery(number, Moment::now()).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Problem::not_found())
     }
 }
 
