@@ -117,6 +117,7 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
     let text = |data: &Data, name: &str| data.text(name).map(str::to_owned).ok_or_else(unknown);
     let digest = |hex: &str| format!("sha256:{hex}").parse::<Digest>().ok();
     let items = |name: &str| answer.get(name).clone().into_items();
+    let http = session.client.objects()?;
     let (mut artifacts, mut documents) = (Vec::new(), Vec::new());
     for artifact in items("artifacts").iter().chain(&items("provenance")) {
         let media_type = text(artifact, "type")?;
@@ -136,7 +137,7 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
                 name: path,
                 url,
                 size,
-                http: session.client.objects().clone(),
+                http: http.clone(),
             }),
             media_type,
         });

@@ -100,7 +100,7 @@ async fn root_of(session: &Session, given: &str, cancelled: CancellationToken) -
         let cause = format!("the image `{given}` has no root file system");
         Failure::new(Code::RootUnreadable, cause).hint("`kiln images describe` shows its link")
     })?;
-    let objects = session.client.objects().clone();
+    let objects = session.client.objects()?;
     Ok(Ranges::new(objects, url.to_owned(), path.to_owned(), size, cancelled))
 }
 

@@ -50,8 +50,8 @@ pub struct Client {
     http: reqwest::Client,
     /// Without the timeout of stalled answers, which runs while a body is still being sent.
     uploads: reqwest::Client,
-    /// For objects in S3, at addresses that the server gives: it is not told who asks.
-    objects: reqwest::Client,
+    /// The authorities that the user named.
+    authorities: Option<Vec<Certificate>>,
     observer: Option<Observer>,
 }
 
@@ -127,31 +127,10 @@ impl Client {
             }
             builder
         };
-        let build = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(|error| {
-                Failure::new(
-                    Code::TlsUnusable,
-                    format!("TLS cannot be used: {}", refusal::innermost(&error)),
-                )
-                .hint("install ca-certificates, or name your authority with --ca-file")
-            })
-        };
-        let mut objects = reqwest::Client::builder()
-            .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(Policy::none());
-        if server.is_loopback() {
-            objects = objects.no_proxy();
-        }
-        objects = match &authorities {
-            Some(authorities) => objects.tls_certs_merge(authorities.clone()),
-            None if !server.is_https() => objects.tls_certs_only([]),
-            None => objects,
-        };
         Ok(Self {
-            objects: build(objects)?,
             http: build(builder().read_timeout(IDLE_TIMEOUT))?,
             uploads: build(builder())?,
+            authorities,
             server,
             observer: None,
         })
@@ -164,9 +143,29 @@ impl Client {
         self
     }
 
-    /// A client for objects at addresses that the server gives.
-    pub fn objects(&self) -> &reqwest::Client {
-        &self.objects
+    /// A client for objects in S3, at addresses that the server gives: S3 is not told who asks. It may speak TLS where the
+    /// server does not.
+    ///
+    /// # Errors
+    ///
+    /// `tls_unusable`.
+    pub fn objects(&self) -> Result<reqwest::Client, Failure> {
+        let builder = || {
+            let builder = reqwest::Client::builder()
+                .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_TIMEOUT)
+                .redirect(Policy::none());
+            if self.server.is_loopback() {
+                builder.no_proxy()
+            } else {
+                builder
+            }
+        };
+        match &self.authorities {
+            Some(authorities) => build(builder().tls_certs_merge(authorities.clone())),
+            // A machine without any authorities can still speak plain HTTP.
+            None => builder().build().or_else(|_| build(builder().tls_certs_only([]))),
+        }
     }
 
     /// The server of this client.
@@ -245,6 +244,16 @@ impl Client {
             observer(&what());
         }
     }
+}
+
+fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, Failure> {
+    builder.build().map_err(|error| {
+        Failure::new(
+            Code::TlsUnusable,
+            format!("TLS cannot be used: {}", refusal::innermost(&error)),
+        )
+        .hint("install ca-certificates, or name your authority with --ca-file")
+    })
 }
 
 fn read_authorities(path: &Path) -> Result<Vec<Certificate>, Failure> {
