@@ -1,12 +1,9 @@
-//! Durations of past jobs as a plot: one row of points for each architecture, native and emulated side by side. Pure: no
-//! I/O.
+//! Figures of past jobs as a plot: one row of points for each architecture, native and emulated side by side. Pure: no I/O.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use kiln_records::{JobId, Moment, arch::Arch, run::How};
 use maud::{Markup, html};
-
-use super::text::duration;
 
 /// The size of the plot of one architecture, in its own units.
 const WIDTH: u32 = 600;
@@ -20,12 +17,22 @@ pub(super) struct Point {
     pub(super) arch: Arch,
     pub(super) how: How,
     pub(super) began: Moment,
-    pub(super) took: Duration,
+    pub(super) value: u64,
     pub(super) is_good: bool,
 }
 
+/// What the points are about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figure {
+    /// Its name, in the plural.
+    pub(super) noun: &'static str,
+    /// How a value is written.
+    pub(super) written: fn(u64) -> String,
+}
+
 /// A plot for each architecture. All have the same axes, so that they can be compared.
-pub(super) fn plots(points: &[Point]) -> Markup {
+pub(super) fn plots(figure: Figure, points: &[Point]) -> Markup {
+    let Figure { noun, written } = figure;
     let mut by_arch: BTreeMap<&str, Vec<&Point>> = BTreeMap::new();
     for point in points {
         by_arch.entry(point.arch.name()).or_default().push(point);
@@ -40,7 +47,7 @@ pub(super) fn plots(points: &[Point]) -> Markup {
         .map(|point| point.began.micros())
         .max()
         .unwrap_or_default();
-    let longest = points.iter().map(|point| point.took).max().unwrap_or_default();
+    let most = points.iter().map(|point| point.value).max().unwrap_or_default();
     let place = |at: u128, most: u128, room: u32| {
         let room = u128::from(room - 2 * MARGIN);
         u32::try_from(at * room / most.max(1)).unwrap_or(0) + MARGIN
@@ -49,17 +56,17 @@ pub(super) fn plots(points: &[Point]) -> Markup {
         let since = u128::try_from(point.began.micros() - first).unwrap_or(0);
         place(since, u128::try_from(last - first).unwrap_or(0), WIDTH)
     };
-    let y = |point: &Point| HEIGHT - place(point.took.as_millis(), longest.as_millis(), HEIGHT);
+    let y = |point: &Point| HEIGHT - place(point.value.into(), most.into(), HEIGHT);
     html! {
         @for (arch, points) in &by_arch {
             figure.plot {
-                figcaption { (arch) span.dim { " up to " (duration(longest)) } }
-                svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="group" aria-label={ "Durations of " (points.len()) " jobs for " (arch) "; the table below has them all" } {
+                figcaption { (noun) ", " (arch) span.dim { " up to " (written(most)) } }
+                svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="group" aria-label={ (noun) " of " (points.len()) " jobs for " (arch) "; the table below has them all" } {
                     line.axis x1="0" x2=(WIDTH) y1=(HEIGHT - MARGIN) y2=(HEIGHT - MARGIN) {}
                     @for point in points {
                         @let (x, y) = (x(point), y(point));
-                        a href={ "/ui/jobs/" (point.job) } aria-label={ (name(point)) ": " (duration(point.took)) } {
-                            title { (name(point)) ": " (duration(point.took)) }
+                        a href={ "/ui/jobs/" (point.job) } aria-label={ (name(point)) ": " (written(point.value)) } {
+                            title { (name(point)) ": " (written(point.value)) }
                             @match (point.how, point.is_good) {
                                 (How::Native, true) => circle.native cx=(x) cy=(y) r="5" {},
                                 (How::Emulated, true) => rect.emulated x=(x.saturating_sub(5)) y=(y.saturating_sub(5)) width="10" height="10" {},

@@ -4,7 +4,7 @@ use axum::{
     extract::{Path, Query as QueryString, State},
     response::Html,
 };
-use kiln_records::{PublicKey, Recipe, RecipeId, run::State as RunState};
+use kiln_records::{ArtifactKind, PublicKey, Recipe, RecipeId, Run, run::State as RunState};
 use maud::{Markup, html};
 
 use super::{
@@ -129,29 +129,50 @@ fn build_form(viewer: &Viewer, recipe: &Recipe, keys: &[PublicKey]) -> Markup {
     }
 }
 
-/// The last jobs, as a plot and as a table.
+const DURATIONS: plot::Figure = plot::Figure {
+    noun: "Durations",
+    written: millis,
+};
+
+const SIZES: plot::Figure = plot::Figure {
+    noun: "Sizes of roots",
+    written: bytes,
+};
+
+/// The size of the root that a job has uploaded, in bytes.
+fn root_size(run: &Run) -> Option<u64> {
+    let mut uploads = run.uploads.iter();
+    let root = uploads.find(|known| known.upload.kind == ArtifactKind::Rootfs)?;
+    Some(root.upload.size)
+}
+
+/// The last jobs, as plots and as a table.
 pub(super) fn history(runs: &[StoredRun]) -> Markup {
-    let points = runs.iter().filter_map(|stored| {
-        let run = &stored.run;
-        Some(plot::Point {
-            job: stored.job.id,
-            arch: stored.job.arch,
-            how: run.plan.how,
-            began: run.launched?,
-            took: between(run.launched?, run.ended?),
-            is_good: run.state == RunState::Success,
-        })
-    });
-    let points: Vec<_> = points.collect();
+    let points = |value: fn(&Run) -> Option<u64>| -> Vec<_> {
+        let point = |stored: &StoredRun| {
+            let run = &stored.run;
+            Some(plot::Point {
+                job: stored.job.id,
+                arch: stored.job.arch,
+                how: run.plan.how,
+                began: run.launched?,
+                value: value(run)?,
+                is_good: run.state == RunState::Success,
+            })
+        };
+        runs.iter().filter_map(point).collect()
+    };
+    let durations = points(|run| u64::try_from(between(run.launched?, run.ended?).as_millis()).ok());
+    let sizes = points(|run| root_size(run).filter(|_| run.state == RunState::Success));
     html! {
         @if runs.is_empty() { p.dim { "No job was made from it." } }
         @else {
-            (plot::plots(&points))
+            (plot::plots(DURATIONS, &durations))
+            (plot::plots(SIZES, &sizes))
             div.wide tabindex="0" { table {
                 thead { tr { th { "Job" } th { "State" } th { "Architecture" } th { "How" } th { "Place" } th.num { "Took" } th.num { "Build" } th.num { "Memory" } th.num { "Root" } th { "Asked for" } } }
                 tbody { @for stored in runs {
                     @let (job, run) = (&stored.job, &stored.run);
-                    @let root = run.uploads.iter().find(|known| known.upload.kind == kiln_records::ArtifactKind::Rootfs);
                     tr {
                         td { a href={ "/ui/jobs/" (job.id) } { (cut(&job.image_root_archive_name, 40)) } }
                         td { (steps::state(run)) @if let Some(failure) = run.failure() { " " code { (failure.code.name()) } } }
@@ -161,7 +182,7 @@ pub(super) fn history(runs: &[StoredRun]) -> Markup {
                         td.num { @if let (Some(began), Some(ended)) = (run.launched, run.ended) { (duration(between(began, ended))) } }
                         td.num { @if let Some(time) = run.steps.iter().find(|time| time.step == kiln_records::Step::Build) { (millis(time.wall_ms)) } }
                         td.num { @if let Some(used) = run.used { (bytes(used.memory)) } }
-                        td.num { @if let Some(root) = root { (bytes(root.upload.size)) } }
+                        td.num { @if let Some(size) = root_size(run) { (bytes(size)) } }
                         td { (when(job.created)) @if let Some(image) = job.resultant_image_id { " " a href={ "/ui/images/" (image) } { "image " (short(image)) } } }
                     }
                 } }
