@@ -135,6 +135,9 @@ pub(super) async fn retry(State(api): State<Api>, Path(number): Path<i64>) -> Re
     responses((status = 202, body = Made), (status = 404, body = Problem)))]
 pub(super) async fn test(State(api): State<Api>, Path(receiver): Path<String>) -> Result<(StatusCode, Json<Made>)> {
     let number = api.asker.webhooks.try_out(&receiver).await?;
-    let number = number.ok_or_else(Problem::not_found)?;
+    let number = number.ok_or_else(|| {
+        let detail = format!("There is no receiver `{receiver}` in [webhooks].");
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    })?;
     Ok((StatusCode::ACCEPTED, Json(Made { number })))
 }
