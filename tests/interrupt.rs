@@ -14,7 +14,7 @@ use nix::{
 
 /// The limit for Ctrl-C, and for the clean-up after a killed kiln. A quiet machine needs less than a second for either; a busy
 /// one took two.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(15);
 
 /// These tests measure time, so they run one after the other.
 fn alone() -> MutexGuard<'static, ()> {

@@ -72,7 +72,7 @@ impl Kind for Microvms {
     }
 
     fn end_of_a_running_one(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(20)
     }
 
     fn no_sized_disk(&self) -> Option<String> {

@@ -50,8 +50,8 @@ impl Kind for Namespaces {
     }
 
     fn end_of_a_running_one(&self) -> Duration {
-        // Less than the three seconds after which a supervisor that does not answer is killed.
-        Duration::from_millis(2500)
+        // A host that is busy takes longer than the three seconds after which a silent supervisor is killed.
+        Duration::from_secs(20)
     }
 
     fn no_sized_disk(&self) -> Option<String> {

@@ -236,7 +236,7 @@ async fn followers_do_not_hold_up_a_server_that_stops() {
     let begun = Instant::now();
     // Ends the server, and sees that it ended well.
     tokio::task::spawn_blocking(move || drop(api)).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     for reader in readers {
         let events = reader.await.unwrap();
         assert_eq!(numbers(&events), (0..10).collect::<Vec<_>>());
