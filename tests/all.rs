@@ -41,6 +41,7 @@ mod ims_cli;
 mod jobs;
 mod kiln_exec;
 mod kubernetes;
+mod layers;
 mod local;
 mod logs;
 mod metrics;

@@ -136,6 +136,12 @@ fn help_of_build() {
               --twins <LEVEL>
                   Which tools of the image may run as native twins in an emulated build [default: full, or
                   what the configuration says] [possible values: off, tools, shell, full]
+              --cache <DEPTH>
+                  How much of earlier builds may be reused: `packages`, the root once all packages are
+                  installed [default: none, or what the configuration says] [possible values: none,
+                  packages]
+              --no-cache
+                  Reuse nothing of earlier builds
               --verify-twins
                   Make an emulated root once more, without native twins, and compare: takes as long as
                   `--twins off` besides

@@ -361,6 +361,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         run = true                                       # default
         default_image_size_gib = 60                      # default
         default_mem_size_gib = 8                         # default
+        cache = "none"                                   # default
         enable_dkms = true                               # default
         access_subnet = "cmn"                            # default
         access_domain = "shasta.local"                   # default
@@ -465,6 +466,8 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         uploads_after = "7d"                             # default
         packages_after = "30d"                           # default
         package_bytes = "20GiB"                          # default
+        layers_after = "14d"                             # default
+        layer_bytes = "50GiB"                            # default
         toolboxes_after = "90d"                          # default
         audit_after = "400d"                             # default
 

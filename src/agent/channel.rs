@@ -14,9 +14,9 @@ use std::{
 use kiln_records::{
     Account, Code, Failure, Verdict,
     protocol::{
-        AgentFacts, EventBatch, EventsKept, JobDescription, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PROTOCOL,
-        PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartUrls, SentParts, ToolboxName, ToolboxSource,
-        shell, words,
+        AgentFacts, EventBatch, EventsKept, FoundLayer, JobDescription, LayerInputs, LayerUrl, MOST_PACKAGES,
+        NewUpload, OpenUpload, Outcome, PROTOCOL, PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers,
+        PartUrls, SentParts, SettledLayer, ToolboxName, ToolboxSource, shell, words,
     },
 };
 use reqwest::{Client, Method, StatusCode, Upgraded, header};
@@ -157,6 +157,16 @@ impl Channel {
     pub async fn find_toolbox(&self, name: &ToolboxName) -> Result<ToolboxSource, Failure> {
         let route = format!("/toolboxes/{}/{}", name.toolbox, name.tag);
         self.ask(Method::GET, &route, None::<&()>, ANSWER).await
+    }
+
+    /// Asks for a layer.
+    pub async fn find_layer(&self, inputs: &LayerInputs) -> Result<FoundLayer, Failure> {
+        self.ask(Method::POST, "/layers/find", Some(inputs), ANSWER).await
+    }
+
+    /// Reports what is done about a layer.
+    pub async fn settle_layer(&self, settled: &SettledLayer) -> Result<LayerUrl, Failure> {
+        self.ask(Method::POST, "/layers", Some(settled), ANSWER).await
     }
 
     /// Reports how programs of the root were run, and why.

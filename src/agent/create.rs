@@ -10,6 +10,7 @@ use super::{
     channel::Channel,
     events::Events,
     fetch, kiwi_config,
+    layers::Layers,
     outputs::Outputs,
     process::blocking,
     programs::Programs,
@@ -85,6 +86,8 @@ pub struct Building<'a> {
     pub job: &'a JobDescription,
     /// For packages that jobs share.
     pub http: &'a reqwest::Client,
+    /// For what the recipe names.
+    pub web: &'a reqwest::Client,
     /// The channel to the server.
     pub channel: &'a Channel,
     /// The results of the steps before.
@@ -110,6 +113,10 @@ impl Building<'_> {
                 Err(Failure::io("cannot list the commands for the emulator", &error)),
             );
         }
+        let mut layers = match Box::pin(Layers::of_job(*self)).await {
+            Ok(layers) => layers,
+            Err(failure) => return (None, Err(failure)),
+        };
         let known = || fs_err::metadata(&list).map_or(0, |list| list.len());
         let mut roots = 1;
         loop {
@@ -123,17 +130,35 @@ impl Building<'_> {
                 writers.clone(),
             );
             let mut programs = Programs::default();
-            let built = self.root(&mut programs).await;
+            let layer = layers.take();
+            let built = match &layer {
+                Some(layers) => {
+                    let restored = || {
+                        if let Some(twins) = &twins {
+                            twins.restored();
+                        }
+                    };
+                    tokio::select! {
+                        built = Box::pin(self.root(&mut programs, Some(layers))) => built,
+                        failure = Box::pin(layers.serve(&restored)) => Err(failure),
+                    }
+                }
+                None => Box::pin(self.root(&mut programs, None)).await,
+            };
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
-            if failure.code != Code::EmulatorFault || known() == before || roots == MOST_ROOTS {
+            let was_broken = layer.is_some_and(|layers| layers.is_broken());
+            let gave_up = failure.code == Code::EmulatorFault && known() != before && roots < MOST_ROOTS;
+            if !was_broken && !gave_up {
                 return (execs, ended);
             }
-            roots += 1;
-            let text = format!(
-                "the root is made once more, with commands under the emulator from their start whose native twins gave up: {failure}"
-            );
-            self.events.say(text).await;
+            if !was_broken {
+                roots += 1;
+                let text = format!(
+                    "the root is made once more, with commands under the emulator from their start whose native twins gave up: {failure}"
+                );
+                self.events.say(text).await;
+            }
             let outputs = self.outputs.clone();
             if let Err(failure) = blocking(move || outputs.remove_root()).await {
                 return (execs, Err(failure));
@@ -143,10 +168,10 @@ impl Building<'_> {
 
     /// Makes the root without twins.
     pub async fn without_twins(&self) -> Result<(), Failure> {
-        self.root(&mut Programs::default()).await
+        self.root(&mut Programs::default(), None).await
     }
 
-    async fn root(&self, programs: &mut Programs) -> Result<(), Failure> {
+    async fn root(&self, programs: &mut Programs, layers: Option<&Layers<'_>>) -> Result<(), Failure> {
         let facts = &self.outputs.facts;
         let request = kiwi::PrepareRoot {
             recipe: &facts.recipe,
@@ -154,6 +179,7 @@ impl Building<'_> {
             arch: self.job.arch,
             emulator: self.emulator,
             has_tbz: facts.has_tbz,
+            layered: layers.map(|_| Layers::kiwi()),
             epoch: facts.epoch(self.job),
         };
         kiwi::prepare_root(request, programs, self.events).await

@@ -240,6 +240,7 @@ impl Steps<'_> {
         create::Building {
             job: self.job,
             http: &prepared.http,
+            web: &prepared.web,
             channel: self.channel,
             outputs,
             emulator: prepared.emulator.as_ref(),

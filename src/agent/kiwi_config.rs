@@ -58,6 +58,93 @@ pub enum Plan {
     Wait(Vec<Url>),
     /// Do not wait, for this reason.
     Skip(String),
+    /// The build does not use it, for this reason.
+    Unused(String),
+}
+
+/// The metadata of a repository that the build uses.
+#[derive(Debug, Clone)]
+pub struct Metadata {
+    /// The repository's address without secrets.
+    pub shown: String,
+    /// User and password, if the description has them outside the address.
+    pub login: Option<(String, String)>,
+    /// The files of which the first that is there has the digests of all lists of packages.
+    pub urls: Vec<Url>,
+}
+
+/// The package managers whose metadata says what they install.
+const MANAGERS: [&str; 3] = ["apt", "dnf4", "zypper"];
+
+/// Names in values of a description that lead to files which kiwi uses after packages only, or out of the recipe.
+const LEADS: [&str; 5] = ["config.sh", "images.sh", "root/", "../", "://"];
+
+/// The metadata of all repositories that a build uses, if these and the recipe alone decide what kiwi installs; else why
+/// that is not certain.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn metadata(recipe: &Path, arch: Arch) -> Result<Result<Vec<Metadata>, String>, Failure> {
+    let config = read(recipe, arch)?;
+    let text = text(&find(recipe)?).map_err(|error| Failure::io("cannot read the recipe", &error))?;
+    let Ok(document) = Document::parse(&text) else {
+        return Ok(Err("its description cannot be read".to_owned()));
+    };
+    Ok(uncertain(&document, &config).map_or_else(
+        || {
+            let used = config
+                .repositories
+                .into_iter()
+                .filter_map(|repository| match repository.plan {
+                    Plan::Wait(urls) => Some(Ok(Metadata {
+                        shown: repository.shown,
+                        login: repository.login,
+                        urls,
+                    })),
+                    Plan::Skip(why) => Some(Err(format!("{}: {why}", repository.shown))),
+                    Plan::Unused(_) => None,
+                });
+            used.collect()
+        },
+        Err,
+    ))
+}
+
+/// What in a description makes uncertain what kiwi installs.
+fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
+    let manager = config.package_manager.as_deref().unwrap_or_default();
+    if !MANAGERS.contains(&manager) {
+        return Some(format!("its package manager is `{manager}`"));
+    }
+    for node in document.descendants().filter(Node::is_element) {
+        let name = node.tag_name().name();
+        if ["include", "certificates", "certificate"].contains(&name) {
+            return Some(format!("its description has the element `{name}`"));
+        }
+        for attribute in node.attributes() {
+            let is_address = name == "source" && attribute.name() == "path";
+            if ["derived_from", "delta_root", "bootstrap_package"].contains(&attribute.name()) {
+                return Some(format!("its description has the attribute `{}`", attribute.name()));
+            }
+            // The toolbox's own keys belong to its packages.
+            let own_key = name == "signing" && attribute.name() == "key";
+            let value = match attribute.value().strip_prefix("file:///usr/share/keyrings/") {
+                Some(file) if own_key => file,
+                _ => attribute.value(),
+            };
+            if !is_address && LEADS.iter().any(|lead| value.contains(lead)) {
+                return Some(format!("its attribute `{}` leads to another file", attribute.name()));
+            }
+        }
+        // Texts about the image are for people.
+        let is_prose = node.ancestors().any(|node| node.has_tag_name("description"));
+        let text = node.text().unwrap_or_default();
+        if !is_prose && LEADS.iter().any(|lead| text.contains(lead)) {
+            return Some(format!("its element `{name}` leads to another file"));
+        }
+    }
+    None
 }
 
 /// Reads the description in the recipe's directory, for an image of `arch`.
@@ -225,38 +312,38 @@ impl Reader<'_> {
             .map(|path| Repository {
                 shown: redact(path.trim()),
                 login: login.clone(),
-                plan: self
-                    .plan(repository, path.trim())
-                    .unwrap_or_else(|why| Plan::Skip(why.to_owned())),
+                plan: self.plan(repository, path.trim()).unwrap_or_else(|plan| plan),
             })
             .collect()
     }
 
-    /// The files that prove the repository available; an error is the reason not to check.
-    fn plan(&self, repository: Node<'_, '_>, path: &str) -> Result<Plan, &'static str> {
+    /// The files that prove the repository available, or what else is to be done about it.
+    fn plan(&self, repository: Node<'_, '_>, path: &str) -> Result<Plan, Plan> {
+        let unused = |why: &str| Plan::Unused(why.to_owned());
+        let skip = |why: &str| Plan::Skip(why.to_owned());
         let listed = |attribute, wanted: &dyn Fn(&str) -> bool| {
             let list: Option<&str> = repository.attribute(attribute);
             list.is_none_or(|list| list.split(',').map(str::trim).any(wanted))
         };
         if !listed("profiles", &|name| self.profiles.contains(&name)) {
-            return Err("its profile is not in force");
+            return Err(unused("its profile is not in force"));
         }
         if !listed("arch", &|name| name == self.arch.name()) {
-            return Err("it is for another architecture");
+            return Err(unused("it is for another architecture"));
         }
         if repository.attribute("imageonly") == Some("true") {
-            return Err("the build does not use it");
+            return Err(unused("the build does not use it"));
         }
         if repository.attribute("sourcetype").is_some_and(|kind| kind != "baseurl") {
-            return Err("it is a list of mirrors");
+            return Err(skip("it is a list of mirrors"));
         }
         if path.contains('$') {
-            return Err("its address contains variables");
+            return Err(skip("its address contains variables"));
         }
         let url = Url::parse(path)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https"));
-        let url = url.ok_or("only http and https are supported")?;
+        let url = url.ok_or_else(|| skip("only http and https are supported"))?;
         let kind = repository
             .attribute("type")
             .unwrap_or(if self.uses_apt { "apt-deb" } else { "rpm-md" });
@@ -275,7 +362,7 @@ impl Reader<'_> {
                         .to_vec(),
                 ))
             }
-            _ => Err("its kind is unknown"),
+            _ => Err(skip("its kind is unknown")),
         }
     }
 }
@@ -292,7 +379,7 @@ fn below(base: &Url, file: &str) -> Url {
 }
 
 /// An address without user, password and query.
-fn redact(address: &str) -> String {
+pub(crate) fn redact(address: &str) -> String {
     let bare = address.split_once('?').map_or(address, |(before, _)| before);
     let Some((scheme, rest)) = bare.split_once("://") else {
         return bare.to_owned();
@@ -320,7 +407,7 @@ mod tests {
         .unwrap();
         let show = |repository: Repository| match repository.plan {
             Plan::Wait(urls) => urls.iter().map(Url::as_str).collect::<Vec<_>>().join(" "),
-            Plan::Skip(why) => why,
+            Plan::Skip(why) | Plan::Unused(why) => why,
         };
         config.repositories.into_iter().map(show).collect()
     }

@@ -23,6 +23,7 @@ mod inventory;
 pub mod job;
 pub mod kernel;
 pub mod kiwi_config;
+mod layers;
 mod log_budget;
 mod mask;
 pub mod mksquashfs;

@@ -160,7 +160,7 @@ impl Outputs {
         (self.scratch.join("recipe.archive"), self.scratch.join("recipe"))
     }
 
-    /// The path of the root file system of the image that is changed.
+    /// The path of the root file system of the image that is changed, or of the layer of a recipe.
     pub fn base(&self) -> PathBuf {
         self.scratch.join("base.squashfs")
     }
@@ -199,7 +199,14 @@ impl Outputs {
         let products = match step {
             Step::Fetch if self.steps.contains(&Step::Customize) => vec![self.base(), self.root()],
             Step::Fetch => vec![self.recipe().0, self.recipe().1],
-            Step::Build => vec![self.root(), self.twinned(), self.twins(), self.writers()],
+            Step::Build => vec![
+                self.root(),
+                self.twinned(),
+                self.twins(),
+                self.writers(),
+                self.base(),
+                self.unpacked(),
+            ],
             Step::Customize => vec![self.twins()],
             Step::Package => vec![self.packages().0, self.packages().1, self.documents()],
             Step::Verify => vec![self.twins(), self.writers()],

@@ -43,7 +43,8 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
     if let Some(epoch) = epoch {
         normalize_root(outputs, epoch, events).await?;
     }
-    if !rebase_image(job, outputs, &rootfs, events).await? {
+    let has_base = job.work.job_type() == JobType::Customize || (epoch.is_none() && outputs.unpacked().exists());
+    if !has_base || !rebase_image(job, outputs, &rootfs, events).await? {
         make_squashfs(job, outputs, epoch, &rootfs, events).await?;
     }
     let mut artifacts = vec![(ArtifactKind::Rootfs, rootfs)];
@@ -128,11 +129,8 @@ async fn inventory_of(job: &JobDescription, outputs: &Outputs, events: &Events) 
     }
 }
 
-/// Makes the squashfs of a changed image from the original image's, if possible. Returns whether it exists.
+/// Makes the squashfs of a changed image from the original image's, or that of a recipe from its layer, if possible. Returns whether it exists.
 async fn rebase_image(job: &JobDescription, outputs: &Outputs, to: &Path, events: &Events) -> Result<bool, Failure> {
-    if job.work.job_type() == JobType::Create {
-        return Ok(false);
-    }
     let options = Options {
         squashfs: job.squashfs.clone(),
         cpus: job.cpus,

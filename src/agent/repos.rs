@@ -42,7 +42,7 @@ pub async fn wait(
     for repository in &config.repositories {
         match &repository.plan {
             Plan::Wait(probes) => pending.push((repository, probes)),
-            Plan::Skip(why) => say(&format!("not waited for: {} ({why})", repository.shown)),
+            Plan::Skip(why) | Plan::Unused(why) => say(&format!("not waited for: {} ({why})", repository.shown)),
         }
     }
     let start = Instant::now();

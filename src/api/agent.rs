@@ -19,7 +19,8 @@ use hyper_util::rt::TokioIo;
 use kiln_records::{
     Account, Code, Failure, JobId,
     protocol::{
-        Answer, Call, EventBatch, JobQuery, NewUpload, Outcome, Packages, PartNumbers, SentParts, ToolboxName, shell,
+        Answer, Call, EventBatch, JobQuery, LayerInputs, NewUpload, Outcome, Packages, PartNumbers, SentParts,
+        SettledLayer, ToolboxName, shell,
     },
 };
 use serde::de::DeserializeOwned;
@@ -57,6 +58,8 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/uploads/{upload}/complete", post(complete_upload))
         .route("/packages", post(find_packages))
         .route("/toolboxes/{toolbox}/{tag}", get(find_toolbox))
+        .route("/layers/find", post(find_layer))
+        .route("/layers", post(settle_layer))
         .route("/programs", post(keep_account))
         .route("/shell", get(open_line))
         .route("/proxy", get(open_proxy))
@@ -148,6 +151,14 @@ async fn find_toolbox(
         .await
 }
 
+async fn find_layer(State(calls): Calls, agent: Agent, Body(inputs): Body<LayerInputs>) -> Response {
+    agent.call(&*calls, Call::FindLayer(inputs)).await
+}
+
+async fn settle_layer(State(calls): Calls, agent: Agent, Body(settled): Body<SettledLayer>) -> Response {
+    agent.call(&*calls, Call::SettleLayer(settled)).await
+}
+
 async fn keep_account(State(calls): Calls, agent: Agent, Body(account): Body<Account>) -> Response {
     agent.call(&*calls, Call::KeepAccount(account)).await
 }
@@ -218,6 +229,8 @@ impl Agent {
             Ok(Answer::Upload(upload)) => Json(upload).into_response(),
             Ok(Answer::PartUrls(urls)) => Json(urls).into_response(),
             Ok(Answer::Packages(urls)) => Json(urls).into_response(),
+            Ok(Answer::Layer(found)) => Json(found).into_response(),
+            Ok(Answer::LayerUrl(url)) => Json(url).into_response(),
             Ok(Answer::Toolbox(source)) => Json(source).into_response(),
             Ok(Answer::Line) => {
                 let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, shell::UPGRADE)];

@@ -1,7 +1,7 @@
 //! Declares the options of jobs in request bodies. Pure: no I/O.
 
 use super::fields::{FileName, Gib, Nullable, OrEmpty, members};
-use kiln_records::{TwinLevel, job::JobOptions};
+use kiln_records::{CacheDepth, TwinLevel, job::JobOptions};
 
 /// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
 /// unchanged, and null resets it to the default.
@@ -50,4 +50,6 @@ job_options! {
     /// The date in a reproducible image, in seconds since 1970; asks for one. Default: the recipe's, else that of its
     /// newest file.
     source_date_epoch: Option<u32>, scheduled Nullable<u32>;
+    /// How much of earlier jobs a create job may reuse. Default: the server's depth.
+    cache: Option<CacheDepth>, scheduled Nullable<CacheDepth>;
 }

@@ -8,6 +8,7 @@ mod accounts;
 mod bootable;
 mod downloads;
 mod job_objects;
+mod layers;
 mod leftovers;
 mod linked;
 pub mod manifest;
@@ -28,6 +29,7 @@ pub use self::{
     accounts::KeptAccount,
     bootable::{BootSource, NoBootSource},
     downloads::{Download, Downloads},
+    layers::LayerEntry,
     leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,

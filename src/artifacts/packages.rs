@@ -49,14 +49,27 @@ impl ArtifactStore {
     }
 
     async fn package_url(&self, package: PackageFile, valid: Duration) -> Result<PackageUrl, Failure> {
+        self.shared_url(PREFIX, LARGEST, package, valid).await
+    }
+
+    /// The address to read an object named by its SHA-256 from, or to write it to if it is missing.
+    pub(super) async fn shared_url(
+        &self,
+        prefix: &str,
+        largest: u64,
+        package: PackageFile,
+        valid: Duration,
+    ) -> Result<PackageUrl, Failure> {
         let digest = hex::decode(&package.sha256).ok().filter(|digest| digest.len() == 32);
-        let Some(digest) = digest.filter(|_| package.size <= LARGEST) else {
-            let detail = format!("{} of {} bytes is not a package to share", package.sha256, package.size);
+        let Some(digest) = digest.filter(|_| package.size <= largest) else {
+            let detail = format!("{} of {} bytes is nothing to share", package.sha256, package.size);
             return Err(Failure::new(Code::UploadInvalid, detail));
         };
-        let (bucket, key) = (self.recipes_bucket(), format!("{PREFIX}{}", hex::encode(&digest)));
+        let (bucket, key) = (self.recipes_bucket(), format!("{prefix}{}", hex::encode(&digest)));
         let is_there = self.exists(bucket, &key).await?;
-        metrics::shared_package(is_there);
+        if prefix == PREFIX {
+            metrics::shared_package(is_there);
+        }
         if is_there {
             return self.presign_get(bucket, &key, valid).await.map(PackageUrl::Get);
         }
@@ -88,13 +101,17 @@ impl ArtifactStore {
     ///
     /// S3 fails.
     pub async fn old_packages(&self, before: Timestamp, bytes: u64) -> Result<Vec<ObjectInfo>, Failure> {
-        let mut packages = self.list(self.recipes_bucket(), PREFIX).await?;
-        packages.sort_by_key(|package| std::cmp::Reverse(package.modified));
-        let mut left = Some(bytes);
-        packages.retain(|package| {
-            left = left.and_then(|left| left.checked_sub(package.size));
-            package.modified < before || left.is_none()
-        });
-        Ok(packages)
+        Ok(oldest(self.list(self.recipes_bucket(), PREFIX).await?, before, bytes))
     }
+}
+
+/// The objects that were stored before a moment, and the oldest beyond a number of bytes in all.
+pub(super) fn oldest(mut objects: Vec<ObjectInfo>, before: Timestamp, bytes: u64) -> Vec<ObjectInfo> {
+    objects.sort_by_key(|object| std::cmp::Reverse(object.modified));
+    let mut left = Some(bytes);
+    objects.retain(|object| {
+        left = left.and_then(|left| left.checked_sub(object.size));
+        object.modified < before || left.is_none()
+    });
+    objects
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use kiln_records::{
-    Code, EmulatedProgram, Failure, Image, ImageId, ImageSet, Job, JobId, JobType, Link, Moment, TwinLevel,
+    CacheDepth, Code, EmulatedProgram, Failure, Image, ImageId, ImageSet, Job, JobId, JobType, Link, Moment, TwinLevel,
     UploadedArtifact,
     arch::Arch,
     job::JobOptions,
@@ -28,7 +28,7 @@ use super::{
     session::Session,
     signals::cancel_on_signal,
     toolbox,
-    values::twins,
+    values::{cache, twins},
 };
 use crate::{
     artifacts::ArtifactStore,
@@ -43,6 +43,7 @@ use crate::{
     store::{Collection, Side, StoredRun},
 };
 
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 #[derive(Debug, Args)]
 pub(super) struct BuildArguments {
     /// The recipe: a directory, or a tar archive of one (plain, gzip, bzip2, xz, zstd).
@@ -83,6 +84,15 @@ pub(super) struct BuildArguments {
     /// Which tools of the image may run as native twins in an emulated build [default: full, or what the configuration says].
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
+
+    /// How much of earlier builds may be reused: `packages`, the root once all packages are installed [default: none, or what
+    /// the configuration says].
+    #[arg(long, value_name = "DEPTH", value_parser = cache(), conflicts_with = "no_cache")]
+    cache: Option<CacheDepth>,
+
+    /// Reuse nothing of earlier builds.
+    #[arg(long)]
+    no_cache: bool,
 
     /// Make an emulated root once more, without native twins, and compare: takes as long as `--twins off` besides.
     #[arg(long)]
@@ -331,6 +341,7 @@ impl BuildArguments {
                 kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
                 twins: self.twins,
                 verify_twins: Some(self.verify_twins),
+                cache: self.no_cache.then_some(CacheDepth::None).or(self.cache),
                 reproducible: self.dating.reproducible,
                 source_date_epoch: self.dating.source_date_epoch,
                 ..JobOptions::default()

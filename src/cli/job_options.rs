@@ -4,9 +4,9 @@
 //! `mut_arg`.
 
 use clap::Args;
-use kiln_records::TwinLevel;
+use kiln_records::{CacheDepth, TwinLevel};
 
-use super::values::{Body, boolean, seconds, twins};
+use super::values::{Body, boolean, cache, seconds, twins};
 
 /// The files of an image's `/boot`.
 #[expect(clippy::struct_field_names, reason = "they name the options")]
@@ -47,6 +47,10 @@ pub(super) struct Execution {
     /// The tools that may run as native twins in emulated builds [default: the recipe's, else the server's].
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
+
+    /// How much of earlier jobs it may reuse [default: the server's].
+    #[arg(long, value_name = "DEPTH", value_parser = cache())]
+    cache: Option<CacheDepth>,
 }
 
 /// How a job's twins are checked.
@@ -113,5 +117,6 @@ impl Execution {
     pub(super) fn add_to(&self, body: Body) -> Body {
         body.set("require_dkms", self.require_dkms)
             .set("twins", self.twins.map(TwinLevel::name))
+            .set("cache", self.cache.map(CacheDepth::name))
     }
 }

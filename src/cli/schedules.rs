@@ -245,6 +245,7 @@ fn option() -> impl TypedValueParser<Value = String> {
         "job-mem-size",
         "require-dkms",
         "twins",
+        "cache",
         "verify-twins",
         "reproducible",
         "source-date-epoch",

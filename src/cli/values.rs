@@ -5,7 +5,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser},
 };
 use kiln_records::{
-    Code, Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
+    CacheDepth, Code, Failure, JobStatus, JobType, LinuxDistribution, RecipeType, Step, TwinLevel,
     arch::Arch,
     schedule::{MissedRuns, Overlap},
 };
@@ -57,6 +57,11 @@ one_of!(
     /// The tools that may run as native twins.
     twins,
     TwinLevel
+);
+one_of!(
+    /// How much of earlier jobs a job may reuse.
+    cache,
+    CacheDepth
 );
 one_of!(missed_runs, MissedRuns);
 one_of!(overlap, Overlap);

@@ -33,6 +33,10 @@ settings! {
         packages_after: Period = Period::seconds(30 * 86_400);
         /// The size of all these packages. Beyond it, the oldest are removed.
         package_bytes: Size = Size(20 << 30);
+        /// The time for which layers, the roots of recipes after their packages, are kept for later jobs.
+        layers_after: Period = Period::seconds(14 * 86_400);
+        /// The size of all these layers. Beyond it, the oldest are removed.
+        layer_bytes: Size = Size(50 << 30);
         /// The time after which the stored toolboxes of other versions of Kiln are removed. `0s`: never.
         toolboxes_after: Period = Period::seconds(90 * 86_400);
         /// The time after which entries of the audit log are removed. `0s`: never, but never more than a million stay.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use kiln_records::{Role, Secret, TwinLevel, run::DriverKind};
+use kiln_records::{CacheDepth, Role, Secret, TwinLevel, run::DriverKind};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{ChannelRule, ProxyUrl, Receiver};
@@ -215,6 +215,9 @@ settings! {
         default_image_size_gib: u32 = 60;
         /// The default of `job_mem_size`: the memory limit of a job, in GiB.
         default_mem_size_gib: u32 = 8;
+        /// The default of `cache`: how much of earlier jobs a create job may reuse. `packages`: the root as it is once all
+        /// packages are installed, if it would be the same. `none`: nothing.
+        cache: CacheDepth = CacheDepth::None;
         /// The default of `require_dkms` for customize jobs for x86_64: whether the job gets its own kernel.
         enable_dkms: bool = true;
         /// The network through which users reach the shell of a job.

@@ -48,7 +48,7 @@ use crate::{
 const URL_VALID: Duration = Duration::from_mins(15);
 
 /// The same for objects that are read after other work, or that take long to read.
-const LONG_URL_VALID: Duration = Duration::from_hours(6);
+pub(super) const LONG_URL_VALID: Duration = Duration::from_hours(6);
 
 /// The longest an agent waits for a server, or for S3, that does not answer.
 const SERVER_PATIENCE: Duration = Duration::from_mins(30);
@@ -103,6 +103,8 @@ impl AgentCalls for Orchestrator {
                 layers: self.artifacts.layers(&name, URL_VALID).await?,
                 ca_bundle: host::ca_bundle(),
             })),
+            Call::FindLayer(inputs) => self.find_layer(&stored, &inputs).await,
+            Call::SettleLayer(settled) => self.settle_layer(&stored, settled).await,
             Call::KeepAccount(account) => {
                 allowance::check_account(&account)?;
                 let attempt = stored.run.attempt;
@@ -192,7 +194,7 @@ impl Orchestrator {
     }
 
     /// Changes the job of a call by an arrow; a refused arrow means that the job is over for this agent.
-    async fn change_for(
+    pub(super) async fn change_for(
         &self,
         stored: &StoredRun,
         arrow: impl Fn(&mut Run, Moment) -> Result<(), Refused>,
@@ -231,6 +233,7 @@ impl Orchestrator {
             failed_twins: self.failed_twins(stored).await?,
             given_up: self.given_up(stored).await?,
             epoch: plan.epoch,
+            cache: plan.cache,
             squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
             cpus: self.cpus_of(&stored.run).await?,

@@ -29,6 +29,7 @@ mod desk;
 mod equipment;
 mod job_doors;
 mod launch;
+mod layers;
 mod lease;
 mod life;
 mod live;

@@ -308,6 +308,7 @@ impl Site {
                 ..ServerSettings::default()
             }),
             emulation: self.emulation.clone(),
+            cache: kiln_records::CacheDepth::Packages,
             capacity: CapacitySettings::default(),
             signer: None,
             builder: "urn:kiln:test".to_owned(),

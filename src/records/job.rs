@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Dating, ImageId, JobId, Moment, PublicKeyId, TwinLevel};
+use super::{CacheDepth, Dating, ImageId, JobId, Moment, PublicKeyId, TwinLevel};
 use crate::arch::Arch;
 
 /// A create or customize run.
@@ -97,6 +97,9 @@ pub struct JobOptions {
     /// The date in a reproducible image, in seconds since 1970.
     #[serde(default)]
     pub source_date_epoch: Option<u32>,
+    /// How much of earlier jobs a create job may reuse.
+    #[serde(default)]
+    pub cache: Option<CacheDepth>,
 }
 
 impl JobOptions {

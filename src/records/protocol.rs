@@ -10,6 +10,8 @@
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/complete  CompleteUpload   204
 //!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
 //!  GET  /agent/v1/jobs/{job}/toolboxes/{toolbox}/{tag}  FindToolbox      ToolboxSource
+//!  POST /agent/v1/jobs/{job}/layers/find                FindLayer        FoundLayer
+//!  POST /agent/v1/jobs/{job}/layers                     SettleLayer      LayerUrl
 //!  POST /agent/v1/jobs/{job}/programs                   KeepAccount      204
 //!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
 //!  GET  /agent/v1/jobs/{job}/proxy                      OpenProxy        101, then HTTP as a proxy speaks it
@@ -27,9 +29,9 @@ use serde::{Deserialize, Serialize};
 use super::JobId;
 
 pub use call::{
-    Answer, Call, EventBatch, EventsKept, JobQuery, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile,
-    PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts, StoredPart, ToolboxName,
-    ToolboxSource,
+    Answer, Call, EventBatch, EventsKept, FoundLayer, JobQuery, LayerInputs, LayerUrl, MOST_PACKAGES, NewUpload,
+    OpenUpload, Outcome, PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls, SentParts,
+    SettledLayer, StoredPart, ToolboxName, ToolboxSource,
 };
 pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{
@@ -52,6 +54,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("twins.rs"));
     let hash = fnv1a(hash, include_bytes!("account.rs"));
     let hash = fnv1a(hash, include_bytes!("epoch.rs"));
+    let hash = fnv1a(hash, include_bytes!("layer.rs"));
     let hash = fnv1a(hash, include_bytes!("shell.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))

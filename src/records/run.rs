@@ -19,8 +19,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Blame, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, Moment, ServerId, Shell, ShellTime,
-    Step, TwinLevel, Upload, UploadedArtifact, Verdict,
+    Blame, CacheDepth, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, LayerUse, Moment,
+    ServerId, Shell, ShellTime, Step, TwinLevel, Upload, UploadedArtifact, Verdict,
     protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
@@ -66,6 +66,9 @@ pub struct Run {
     /// Counts of native and emulated programs, once this attempt's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
+    /// What this attempt did about the layer of its packages, once that is settled: before any script of the recipe runs.
+    #[serde(default)]
+    pub layer: Option<LayerUse>,
     /// The try that failed with native twins, if one did: no later try has any.
     #[serde(default)]
     pub twins_fallback: Option<TwinsFallback>,
@@ -185,6 +188,9 @@ pub struct Plan {
     /// The date of the image, if it is to be reproducible.
     #[serde(default)]
     pub epoch: Option<Epoch>,
+    /// How much of earlier jobs it may reuse. Plans of servers without layers have none.
+    #[serde(default = "no_cache")]
+    pub cache: CacheDepth,
     /// The job whose twins this one verifies, without an image of its own.
     #[serde(default)]
     pub verifies: Option<JobId>,
@@ -235,6 +241,11 @@ pub const LOCAL: &str = "local";
 #[expect(clippy::unnecessary_wraps, reason = "that is the field's type")]
 fn local() -> Option<String> {
     Some(LOCAL.to_owned())
+}
+
+/// The depth in plans of servers without layers.
+fn no_cache() -> CacheDepth {
+    CacheDepth::None
 }
 
 /// The level in plans of servers without twins.
@@ -444,6 +455,7 @@ impl Run {
             used: None,
             found: None,
             execs: None,
+            layer: None,
             twins_fallback: None,
             shell: None,
             launched: None,
@@ -558,7 +570,7 @@ impl Run {
             }
         }
         (self.token, self.launched, self.step) = (None, None, None);
-        (self.found, self.execs) = (None, None);
+        (self.found, self.execs, self.layer) = (None, None, None);
         self.steps.clear();
         self.uploads.clear();
         Ok(())
@@ -786,6 +798,7 @@ mod tests {
             squashfs: SquashfsOptions::default(),
             twins: TwinLevel::Full,
             verify_twins: false,
+            cache: CacheDepth::Packages,
             epoch: None,
             verifies: None,
             boot: BootFiles {

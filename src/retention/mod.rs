@@ -73,14 +73,17 @@ impl Retention {
         pass.jobs().await?;
         pass.uploads().await?;
         pass.packages().await;
+        pass.layers().await;
         pass.toolboxes().await;
         pass.audit().await?;
         Ok(pass.pruned)
     }
 
-    /// Removes shared packages only: for commands that build without a server.
+    /// Removes shared packages and layers only: for commands that build without a server.
     pub async fn prune_packages(&self) {
-        self.pass(false, None).packages().await;
+        let mut pass = self.pass(false, None);
+        pass.packages().await;
+        pass.layers().await;
     }
 
     fn pass(&self, dry_run: bool, longest: Option<Duration>) -> Pass<'_> {
@@ -337,6 +340,16 @@ impl Pass<'_> {
         match old.await {
             Ok(objects) => self.objects(Kind::Package, before, objects).await,
             Err(failure) => self.pruned.fail(format_args!("shared packages stay: {failure}")),
+        }
+    }
+
+    async fn layers(&mut self) {
+        let settings = &self.retention.settings;
+        let before = before(settings.layers_after.duration());
+        let old = self.retention.artifacts.old_layers(before, settings.layer_bytes.0);
+        match old.await {
+            Ok(objects) => self.objects(Kind::Layer, before, objects).await,
+            Err(failure) => self.pruned.fail(format_args!("layers stay: {failure}")),
         }
     }
 

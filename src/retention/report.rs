@@ -75,6 +75,8 @@ pub(super) enum Kind {
     Job,
     Upload,
     Package,
+    /// A layer of a recipe.
+    Layer,
     Toolbox,
     AuditEntries,
 }
@@ -90,6 +92,7 @@ impl Kind {
             Self::Job => "job",
             Self::Upload => "upload",
             Self::Package => "package",
+            Self::Layer => "layer",
             Self::Toolbox => "toolbox",
             Self::AuditEntries => "audit_entries",
         }

@@ -42,6 +42,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         emulator: None,
         twins: TwinLevel::Off,
         verify_twins: false,
+        cache: kiln_records::CacheDepth::Packages,
         epoch: None,
         only_verifies: false,
         failed_twins: Vec::new(),

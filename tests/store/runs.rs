@@ -46,6 +46,7 @@ fn run() -> Run {
         squashfs: SquashfsOptions::default(),
         twins: TwinLevel::Shell,
         verify_twins: false,
+        cache: kiln_records::CacheDepth::Packages,
         epoch: None,
         verifies: None,
         boot: BootFiles {

@@ -42,6 +42,8 @@ pub struct PrepareRoot<'a> {
     pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
+    /// kiwi as it is run with layers, if the root may come from one.
+    pub layered: Option<Command>,
     /// The date that programs put into files instead of the time of day, in seconds since 1970, if there is one.
     pub epoch: Option<u32>,
 }
@@ -52,8 +54,12 @@ pub struct PrepareRoot<'a> {
 /// # Errors
 ///
 /// `build_failed`, or a more specific code, with the first cause that kiwi's output names.
-pub async fn prepare_root(request: PrepareRoot<'_>, programs: &mut Programs, events: &Events) -> Result<(), Failure> {
-    let mut command = Command::new(KIWI);
+pub async fn prepare_root(
+    mut request: PrepareRoot<'_>,
+    programs: &mut Programs,
+    events: &Events,
+) -> Result<(), Failure> {
+    let mut command = request.layered.take().unwrap_or_else(|| Command::new(KIWI));
     // Only the detailed log on standard output contains the messages of the tools that kiwi runs.
     command.args(["--logfile", "stdout", "--debug"]);
     if request.has_tbz {

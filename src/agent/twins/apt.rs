@@ -51,6 +51,11 @@ pub(super) fn is_ready() -> bool {
     Path::new(KIWI).join("lists").is_dir()
 }
 
+/// Whether kiwi has set up its sources.
+pub(super) fn has_sources() -> bool {
+    Path::new(KIWI).is_dir()
+}
+
 /// Removes the lists that kiwi read for an earlier root, so that they are not taken for those of the next one.
 pub(super) fn forget() -> io::Result<()> {
     match fs_err::remove_dir_all(Path::new(KIWI).join("lists")) {

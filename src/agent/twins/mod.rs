@@ -219,6 +219,12 @@ impl Twins {
         })
     }
 
+    /// Tells that the root was replaced by one in which all packages are installed.
+    pub fn restored(&self) {
+        // A crashed thread makes no twins.
+        let _ = self.requests.send(Request::Restored);
+    }
+
     /// Ends the twins, if there are any, removes them from the root, and tells the server how each program was run.
     /// Returns how often programs ran as twins or emulated, if the machine cannot run them itself, where `programs` ran
     /// under the `emulator`; and the `outcome` of the work, or a failure when twins could not be removed from the root.

@@ -17,6 +17,8 @@ pub(super) enum Request {
         wait: bool,
         reply: Sender<Option<PathBuf>>,
     },
+    /// The root was replaced by one in which all packages are installed.
+    Restored,
     /// The root is built. The reply confirms that no part of the twins is left in it.
     End { reply: Sender<Ended> },
 }

@@ -68,10 +68,13 @@ pub(super) struct Zypper {
     repositories: Vec<Repository>,
 }
 
-/// The directory of kiwi's repositories, once its package manager has begun to use them.
-pub(super) fn ready() -> Option<&'static Path> {
+/// The directory of kiwi's repositories, once its package manager has begun to use them, or, for a root that was `restored`,
+/// once they are set up.
+pub(super) fn ready(restored: bool) -> Option<&'static Path> {
     let has_entries = |dir: &str| fs_err::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
-    let found = KIWI.iter().find(|(_, indexes)| has_entries(indexes));
+    let found = KIWI
+        .iter()
+        .find(|(repositories, indexes)| has_entries(if restored { repositories } else { indexes }));
     found.map(|(repositories, _)| Path::new(repositories))
 }
 

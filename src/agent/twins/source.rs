@@ -27,20 +27,23 @@ impl Source {
     /// # Errors
     ///
     /// There will never be any.
-    pub(super) fn find(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
+    pub(super) fn find(settings: &Settings, dir: &Path, restored: bool) -> io::Result<Option<Self>> {
         match settings.origin {
-            Origin::Recipe => Self::of_recipe(settings, dir),
+            Origin::Recipe => Self::of_recipe(settings, dir, restored),
             Origin::Image => Self::of_image(settings, dir).map(Some),
         }
     }
 
-    /// `None` until kiwi has set up its repositories and begun to use them.
-    fn of_recipe(settings: &Settings, dir: &Path) -> io::Result<Option<Self>> {
+    /// `None` until kiwi has set up its repositories and begun to use them. It does not use them for a root that was
+    /// restored, which it is given when they are set up.
+    fn of_recipe(settings: &Settings, dir: &Path, restored: bool) -> io::Result<Option<Self>> {
         let Settings { root, target, host, .. } = settings;
-        if apt::is_ready() {
+        if apt::is_ready() || (restored && apt::has_sources()) {
             return Apt::of_recipe(dir.join("apt"), *target, *host).map(Self::Apt).map(Some);
         }
-        let Some(kiwi) = rpm_md::ready() else { return Ok(None) };
+        let Some(kiwi) = rpm_md::ready(restored) else {
+            return Ok(None);
+        };
         let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, *target, *host)?;
         Ok(Some(Self::Zypper(zypper)))
     }

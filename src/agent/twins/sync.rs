@@ -21,6 +21,7 @@ use super::{
     Origin, Settings,
     compare::compare,
     download::{Downloads, Sharing},
+    format::Format,
     given_up, image,
     index::{Index, Lack},
     mount::{self, MountPoint},
@@ -76,6 +77,8 @@ pub(super) struct Keeper {
     /// Set when the root is first entered.
     open: Option<Open>,
     tally: Tally,
+    /// Whether the root came from a layer, with its packages installed.
+    restored: bool,
 }
 
 /// The state once the root exists.
@@ -105,6 +108,14 @@ struct Tally {
     busy: Duration,
 }
 
+/// Learns the packages that are installed in the root.
+fn know_installed(settings: &Settings, packages: &mut Packages, format: Format, table: &Table) -> io::Result<()> {
+    for facts in image::packages(&settings.root, format, &settings.dir)? {
+        packages.know(facts, None, table);
+    }
+    Ok(())
+}
+
 impl Keeper {
     pub(super) fn new(settings: Settings, table: Table, events: Events, sharing: Sharing) -> Self {
         Self {
@@ -115,6 +126,7 @@ impl Keeper {
             table,
             open: None,
             tally: Tally::default(),
+            restored: false,
         }
     }
 
@@ -125,6 +137,15 @@ impl Keeper {
                 Ok(Request::Enter { root, wait, reply }) => {
                     // A caller that has gone needs no answer.
                     let _ = reply.send(self.enter(&root, wait));
+                }
+                Ok(Request::Restored) => {
+                    self.restored = true;
+                    if let Lists::Here(ready) = &mut self.lists
+                        && let Err(error) =
+                            know_installed(&self.settings, &mut ready.packages, ready.source.format(), &self.table)
+                    {
+                        self.give_up(&error.to_string());
+                    }
                 }
                 Ok(Request::End { reply }) => {
                     let _ = reply.send(self.end());
@@ -236,7 +257,7 @@ impl Keeper {
 
     fn bring_lists(&mut self, wait: bool) -> io::Result<()> {
         if matches!(self.lists, Lists::Waiting)
-            && let Some(source) = Source::find(&self.settings, &self.settings.dir)?
+            && let Some(source) = Source::find(&self.settings, &self.settings.dir, self.restored)?
         {
             let update = source.start_update()?;
             self.lists = Lists::Coming(source, update);
@@ -254,10 +275,8 @@ impl Keeper {
             let index = source.index((!status.success()).then_some(&*errors))?;
             let Settings { root, target, dir, .. } = &self.settings;
             let mut packages = Packages::new(root, *target, source.format(), dir.join("host"));
-            if self.settings.origin == Origin::Image {
-                for facts in image::packages(root, source.format(), dir)? {
-                    packages.know(facts, None, &self.table);
-                }
+            if self.settings.origin == Origin::Image || self.restored {
+                know_installed(&self.settings, &mut packages, source.format(), &self.table)?;
             }
             self.lists = Lists::Here(Box::new(Ready {
                 packages,

@@ -2,7 +2,8 @@
 
 use super::{OrDefault, Text, body, checked, enumerations, string, texts};
 use kiln_records::{
-    ChangeKind, JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue, TwinLevel,
+    CacheDepth, ChangeKind, JobStatus, JobType, Link, LinuxDistribution, RecipeType, StoreType, TemplateValue,
+    TwinLevel,
     arch::Arch,
     schedule::{MissedRuns, Overlap},
     set::Requirement,
@@ -21,6 +22,7 @@ enumerations!(
     Requirement,
     StoreType,
     TwinLevel,
+    CacheDepth,
 );
 
 texts! {

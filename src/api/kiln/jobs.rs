@@ -3,7 +3,8 @@
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use kiln_records::{
-    Code, Epoch, Execs, Failure, Job, JobId, Moment, Shell, ShellStatus, Step, TwinLevel, TwinPair, Verdict,
+    CacheDepth, Code, Epoch, Execs, Failure, Job, JobId, LayerUse, Moment, Shell, ShellStatus, Step, TwinLevel,
+    TwinPair, Verdict,
     protocol::SandboxFacts,
     run::{How, PassedOver, StepTime, TwinsFallback},
 };
@@ -62,6 +63,10 @@ pub(in crate::api) struct JobProgress {
     reproducible: bool,
     /// The date in a reproducible image, in seconds since 1970; null if that of the recipe's newest file is taken.
     source_date_epoch: Option<u32>,
+    /// How much of earlier jobs it may reuse.
+    cache: CacheDepth,
+    /// What it did about the layer of its recipe's packages; null before that is settled.
+    layer: Option<LayerUse>,
     /// The job whose twins this one verifies, without an image of its own; null for all others.
     verifies: Option<Uuid>,
     /// The attempt that failed with native twins, after which the job is tried without; null if none did.
@@ -267,6 +272,8 @@ impl JobProgress {
             verify_twins: run.plan.verify_twins,
             reproducible: run.plan.epoch.is_some(),
             source_date_epoch: run.plan.epoch.and_then(Epoch::seconds),
+            cache: run.plan.cache,
+            layer: run.layer.clone(),
             verifies: run.plan.verifies.map(Uuid::from),
             twins_fallback: run
                 .twins_fallback

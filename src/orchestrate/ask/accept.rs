@@ -3,7 +3,7 @@
 
 use super::Refusal;
 use kiln_records::{
-    Epoch, Job, Moment, Run, Shell, ShellWish, TwinLevel,
+    CacheDepth, Epoch, Job, Moment, Run, Shell, ShellWish, TwinLevel,
     protocol::{BootFiles, SquashfsOptions, TemplateMode},
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
@@ -47,6 +47,8 @@ pub struct NewRun {
     pub twins: Option<TwinLevel>,
     /// Whether its twins are verified.
     pub verify_twins: bool,
+    /// How much of earlier jobs it may reuse; `None` means this server's setting.
+    pub cache: Option<CacheDepth>,
     /// The date of the image, if it is to be reproducible.
     pub epoch: Option<Epoch>,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
@@ -95,6 +97,7 @@ impl Orchestrator {
             twins: new.twins.unwrap_or(self.emulation.twins),
             verify_twins: new.verify_twins,
             epoch: new.epoch,
+            cache: new.cache.unwrap_or(self.cache),
             verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),

@@ -79,6 +79,7 @@ impl Asker {
             own_kernel: build.own_kernel,
             twins: new.options.twins,
             verify_twins: new.options.verify_twins.unwrap_or_default(),
+            cache: new.options.cache,
             epoch: new.options.dating().epoch(Dating::default()),
             kernel_required: new.options.kernel_file_name.is_some(),
             asked: Asked {

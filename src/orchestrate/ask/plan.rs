@@ -61,6 +61,7 @@ impl Asker {
             own_kernel,
             twins: options.twins.or(start.twins),
             verify_twins: options.verify_twins.unwrap_or_default(),
+            cache: options.cache,
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {

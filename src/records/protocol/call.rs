@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription, ObjectSource};
-use crate::{Account, ArtifactKind, Digests, Failure, Verdict};
+use crate::{Account, ArtifactKind, Digests, Failure, LayerUse, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
@@ -35,6 +35,11 @@ pub enum Call {
     FindPackages(Packages),
     /// Asks for the toolbox of the job's own sandbox, before there is an agent. Answered by [`Answer::Toolbox`].
     FindToolbox(ToolboxName),
+    /// Asks for the layer of these inputs. Answered by [`Answer::Layer`].
+    FindLayer(LayerInputs),
+    /// Reports what is done about the layer, once in each attempt and before any script of the recipe runs: whatever asks
+    /// later is refused. Answered by [`Answer::LayerUrl`].
+    SettleLayer(SettledLayer),
     /// Reports how programs of the root were run, and why. Answered by [`Answer::Done`].
     KeepAccount(Account),
     /// Asks to open a line for logins to the shell. Answered by [`Answer::Line`]; then the connection becomes the line.
@@ -60,6 +65,10 @@ pub enum Answer {
     Packages(PackageUrls),
     /// Where to get the toolbox.
     Toolbox(ToolboxSource),
+    /// The layer that there is, or why there is none.
+    Layer(FoundLayer),
+    /// Where to put a layer that is to be kept.
+    LayerUrl(LayerUrl),
     /// The line may be opened.
     Line,
     /// The request was carried out.
@@ -183,6 +192,42 @@ pub struct PackageFile {
 pub struct PackageUrls {
     /// One for each package, in order.
     pub urls: Vec<PackageUrl>,
+}
+
+/// What a layer depends on, besides what the server knows itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerInputs {
+    /// A digest of what the agent found: 64 lower-case hexadecimal digits.
+    pub found: String,
+}
+
+/// The server's answer about a layer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FoundLayer {
+    /// The layer, with its size and SHA-256.
+    pub layer: Option<ObjectSource>,
+    /// Files that every root must have of its own: they are not in the layer, and made anew.
+    pub anew: Vec<String>,
+    /// Why there can be no layer for the recipe, whatever the agent found.
+    pub never: Option<String>,
+}
+
+/// What an agent does about a layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettledLayer {
+    /// As the layer was looked for.
+    pub inputs: LayerInputs,
+    /// What is done.
+    pub used: LayerUse,
+    /// As in [`FoundLayer`], of a layer that is to be kept.
+    pub anew: Vec<String>,
+}
+
+/// Where to put a layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerUrl {
+    /// Absent when there is nothing to put.
+    pub url: Option<PackageUrl>,
 }
 
 /// Tells a toolbox with its agents from others.

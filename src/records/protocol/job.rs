@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangeKind, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch};
+use crate::{
+    CacheDepth, ChangeKind, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch,
+};
 
 /// Everything that an agent needs to know about its job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,6 +37,8 @@ pub struct JobDescription {
     pub given_up: GivenUp,
     /// The date of the image, if it is to be reproducible.
     pub epoch: Option<Epoch>,
+    /// How much of earlier jobs it may reuse.
+    pub cache: CacheDepth,
     /// Options for the squashfs of the root.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.

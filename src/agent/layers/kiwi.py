@@ -1,0 +1,63 @@
+"""Runs kiwi, and asks the agent twice: before packages are installed, and after them. The agent may bring the root
+that an earlier job had at that point; kiwi then goes on as if it had installed the packages itself.
+
+Arguments: the agent's socket, then those of kiwi-ng.
+"""
+import os
+import shutil
+import socket
+import sys
+
+from kiwi.kiwi import main
+from kiwi.system.prepare import SystemPrepare
+
+ADDRESS = sys.argv.pop(1)
+sys.argv[0] = "kiwi-ng"
+
+# Files of the recipe that kiwi has put into the root already, and that only later steps use. While packages are
+# installed they are away, so that no package can depend on them.
+LATE = ("config.sh", "images.sh")
+
+install_bootstrap = SystemPrepare.install_bootstrap
+install_system = SystemPrepare.install_system
+restored = False
+
+
+def ask(question):
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.connect(ADDRESS)
+        agent.sendall(question.encode() + b"\n")
+        return agent.makefile().readline().strip()
+
+
+def bootstrap(self, manager, *arguments, **options):
+    global restored
+    answer = ask("before")
+    if answer == "broken":
+        raise RuntimeError("the root of an earlier job could not be brought")
+    restored = answer == "restored"
+    if not restored:
+        install_bootstrap(self, manager, *arguments, **options)
+
+
+def system(self, manager):
+    if restored:
+        return
+    aside = self.root_dir.rstrip("/") + ".late"
+    os.makedirs(aside, exist_ok=True)
+    here = [(os.path.join(self.root_dir, "image", name), os.path.join(aside, name)) for name in LATE]
+    moved = [(path, away) for path, away in here if os.path.lexists(path)]
+    for path, away in moved:
+        # The root is a mount of its own.
+        shutil.move(path, away)
+    try:
+        install_system(self, manager)
+        ask("after")
+    finally:
+        for path, away in moved:
+            shutil.move(away, path)
+
+
+SystemPrepare.install_bootstrap = bootstrap
+SystemPrepare.install_system = system
+sys.exit(main())

@@ -1,0 +1,361 @@
+//! Layers: the root of a recipe after its packages, kept for the next job with the same packages, and reused. Talks to the
+//! server, S3 and the recipe's repositories, and replaces the root while kiwi waits.
+//!
+//! ```text
+//!  kiwi (kiwi.py)            agent                                 server
+//!  ─ before packages ──────▶ the layer of this key is fetched ◀──▶ FindLayer
+//!                            and unpacked over the root
+//!  ◀──── restored, or go on
+//!    install …
+//!  ─ after packages ───────▶ the root is packed                ──▶ SettleLayer, then PUT to S3
+//!  ◀──── go on
+//!    the overlay, config.sh, …
+//! ```
+//!
+//! Whatever fails here, the packages are installed as without layers.
+
+mod inputs;
+mod own;
+mod tree;
+
+use std::{
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use kiln_records::{
+    CacheDepth, Code, Failure, LayerOutcome, LayerUse,
+    protocol::{FoundLayer, LayerInputs, PackageUrl, SettledLayer},
+};
+use reqwest::header;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    process::Command,
+};
+
+use self::inputs::Found;
+use crate::{
+    create::Building,
+    digest, fetch,
+    process::{self, blocking},
+    squashfs::Unpacked,
+};
+
+/// The program that runs kiwi, and its place.
+const PROGRAM: (&str, &str) = ("/run/kiln-kiwi.py", include_str!("kiwi.py"));
+
+/// The socket that it asks.
+const SOCKET: &str = "/run/kiln-layers.sock";
+
+/// The interpreter of the toolbox's kiwi.
+const PYTHON: &str = "/opt/kiwi/bin/python3";
+
+/// Why the root cannot be the layer's.
+enum Trouble {
+    /// The root is as it was.
+    Before(String),
+    /// The root is neither.
+    Within(Failure),
+}
+
+/// The layer of a job.
+pub(crate) struct Layers<'a> {
+    building: Building<'a>,
+    found: Found,
+    layer: FoundLayer,
+    listener: UnixListener,
+    /// Whether the root is neither what it was nor the layer's.
+    broken: AtomicBool,
+}
+
+impl<'a> Layers<'a> {
+    /// Looks for the layer of a job. `None` if it has none, which the server then knows.
+    ///
+    /// # Errors
+    ///
+    /// The server does not take what it is told.
+    pub(crate) async fn of_job(building: Building<'a>) -> Result<Option<Self>, Failure> {
+        let job = building.job;
+        if job.cache == CacheDepth::None {
+            return Ok(None);
+        }
+        let why = if job.epoch.is_some() {
+            Err("reproducible images are made from the beginning".to_owned())
+        } else if job.verify_twins || job.only_verifies {
+            Err("what is verified is made from the beginning".to_owned())
+        } else {
+            inputs::find(&building.outputs.facts.recipe, job.arch, building.web).await
+        };
+        let found = match why {
+            Ok(found) => found,
+            Err(why) => return pass(building, &why).await,
+        };
+        let layer = building.channel.find_layer(&found.inputs).await?;
+        if let Some(never) = &layer.never {
+            return pass(building, never).await;
+        }
+        let _ = fs_err::remove_file(SOCKET);
+        let listener = fs_err::write(PROGRAM.0, PROGRAM.1).and_then(|()| UnixListener::bind(SOCKET));
+        let listener = listener.map_err(|error| Failure::io("cannot prepare the use of layers", &error))?;
+        Ok(Some(Self {
+            building,
+            found,
+            layer,
+            listener,
+            broken: AtomicBool::new(false),
+        }))
+    }
+
+    /// kiwi, run so that it asks.
+    pub(crate) fn kiwi() -> Command {
+        let mut command = Command::new(PYTHON);
+        command.args([PROGRAM.0, SOCKET]);
+        command
+    }
+
+    /// Whether the root must be made anew, without a layer.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Answers kiwi, and never returns but with a failure.
+    pub(crate) async fn serve(&self, restored: &(dyn Fn() + Sync)) -> Failure {
+        loop {
+            let answered = match self.listener.accept().await {
+                Ok((stream, _)) => self.answer(stream, restored).await,
+                Err(error) => Err(Failure::io("cannot hear kiwi", &error)),
+            };
+            if let Err(failure) = answered {
+                return failure;
+            }
+        }
+    }
+
+    async fn answer(&self, mut stream: UnixStream, restored: &(dyn Fn() + Sync)) -> Result<(), Failure> {
+        let mut question = String::new();
+        let asked = BufReader::new((&mut stream).take(100)).read_line(&mut question).await;
+        let answer = match question.trim() {
+            "before" => self.before(restored).await?,
+            "after" => {
+                self.after().await?;
+                "go on"
+            }
+            _ => return Ok(()),
+        };
+        // Who hangs up does not want the answer.
+        if asked.is_ok() {
+            let _ = stream.write_all(format!("{answer}\n").as_bytes()).await;
+        }
+        Ok(())
+    }
+
+    async fn before(&self, restored: &(dyn Fn() + Sync)) -> Result<&'static str, Failure> {
+        let events = self.building.events;
+        match self.restore().await {
+            Ok(()) => {}
+            Err(Trouble::Before(why)) => {
+                events.say(format!("packages are installed: {why}")).await;
+                let _ = fs_err::remove_file(self.building.outputs.base());
+                return Ok("go on");
+            }
+            Err(Trouble::Within(failure)) => {
+                let text = format!("the root is made without a layer, for this one cannot be used: {failure}");
+                events.say(text).await;
+                self.broken.store(true, Ordering::Relaxed);
+                return Ok("broken");
+            }
+        }
+        let layer = self.layer.layer.as_ref();
+        let used = LayerUse {
+            outcome: LayerOutcome::Reused,
+            why: None,
+            sha256: layer.and_then(|layer| layer.sha256.clone()),
+            size: layer.map(|layer| layer.size),
+            repositories: self.found.repositories.clone(),
+        };
+        self.settle(used, Vec::new()).await?;
+        restored();
+        events
+            .say("the packages are those of an earlier job: its root after them is reused")
+            .await;
+        Ok("restored")
+    }
+
+    async fn restore(&self) -> Result<(), Trouble> {
+        let Building {
+            outputs, http, events, ..
+        } = self.building;
+        let layer = self.layer.layer.as_ref();
+        let layer = layer.ok_or_else(|| Trouble::Before("there is no layer with them yet".to_owned()))?;
+        let base = outputs.base();
+        let digests = fetch::object(http, layer, &base, Code::ImageUnreachable, &|_, _| {}).await;
+        let digests = digests.map_err(|failure| Trouble::Before(failure.to_string()))?;
+        if Some(&digests.sha256) != layer.sha256.as_ref() {
+            let why = format!("the layer in S3 is damaged: its SHA-256 is {}", digests.sha256);
+            return Err(Trouble::Before(why));
+        }
+        let root = outputs.root();
+        let others = tree::others(&root).map_err(|error| Trouble::Before(error.to_string()))?;
+        let failed = |error: io::Error| Trouble::Within(Failure::io("cannot replace the root", &error));
+        tree::clear(&root, &others).map_err(failed)?;
+        tree::unpack(&base, &root, events).await.map_err(Trouble::Within)?;
+        let note = outputs.unpacked();
+        let (of_base, of_root) = (base, root.clone());
+        let recorded = blocking(move || Unpacked::record(&of_base, &of_root)?.save(&note)).await;
+        recorded.map_err(Trouble::Within)?;
+        own::rename(&root).map_err(failed)?;
+        for key in &self.layer.anew {
+            self.make_key(&root, key).await.map_err(Trouble::Within)?;
+        }
+        Ok(())
+    }
+
+    /// Makes an SSH host key of the root's own.
+    async fn make_key(&self, root: &Path, path: &str) -> Result<(), Failure> {
+        let unknown = || Failure::new(Code::BuildFailed, format!("{path} cannot be made anew"));
+        let kind = own::kind_of_key(path).ok_or_else(unknown)?;
+        let mut command = Command::new("chroot");
+        command.arg(root).args(["ssh-keygen", "-q", "-N", "", "-t", kind, "-f"]);
+        command.arg(format!("/{path}"));
+        let emulator = self.building.emulator;
+        if let Some(emulator) = emulator {
+            command.env("QEMU_CPU", &emulator.cpu);
+        }
+        let finished = process::run(command, emulator, self.building.events, |_| false).await?;
+        finished.check(|_| unknown())
+    }
+
+    async fn after(&self) -> Result<(), Failure> {
+        let Building {
+            outputs, http, events, ..
+        } = self.building;
+        let kept = match self.pack().await {
+            Ok(kept) => kept,
+            Err(why) => {
+                let _ = fs_err::remove_file(outputs.base());
+                events.say(format!("no layer is kept: {why}")).await;
+                let used = LayerUse {
+                    repositories: self.found.repositories.clone(),
+                    ..LayerUse::passed(why)
+                };
+                return self.settle(used, Vec::new()).await.map(drop);
+            }
+        };
+        let (used, anew) = kept;
+        let size = used.size.unwrap_or_default();
+        let url = match self.settle(used, anew).await {
+            Ok(url) => url,
+            // The server's budget, for one. The job goes on without.
+            Err(failure) => {
+                events.say(format!("no layer is kept: {failure}")).await;
+                self.settle(LayerUse::passed(failure), Vec::new()).await?
+            }
+        };
+        if let Some(PackageUrl::Put { url, headers }) = url
+            && let Err(why) = put(http, &url, headers, &outputs.base(), size).await
+        {
+            events.say(format!("warning: the layer is not kept: {why}")).await;
+        }
+        Ok(())
+    }
+
+    /// Packs the root as a layer, unless it must not or cannot be one.
+    async fn pack(&self) -> Result<(LayerUse, Vec<String>), String> {
+        let Building {
+            job,
+            outputs,
+            events,
+            web,
+            ..
+        } = self.building;
+        if !self.found.is_unchanged(web).await {
+            return Err("a repository has changed meanwhile".to_owned());
+        }
+        let (root, begun) = (outputs.root(), outputs.facts.begun);
+        let disk = nix::sys::statvfs::statvfs(&root).map_err(|error| error.to_string())?;
+        if disk.blocks_available() < disk.blocks().saturating_sub(disk.blocks_free()) {
+            return Err("the disk has too little room for it".to_owned());
+        }
+        let mut left_out = tree::others(&root).map_err(|error| error.to_string())?;
+        let look = (root.clone(), left_out.clone());
+        let own = blocking(move || {
+            own::find(&look.0, begun, &look.1).map_err(|error| Failure::io("cannot look at the root", &error))
+        });
+        let own = own.await.map_err(|failure| failure.to_string())?;
+        if !own.secrets.is_empty() {
+            let first: Vec<_> = own.secrets.iter().take(5).map(String::as_str).collect();
+            return Err(format!("each root may need its own {}", first.join(", ")));
+        }
+        for key in &own.anew {
+            left_out.extend([key.into(), PathBuf::from(format!("{key}.pub"))]);
+        }
+        if left_out
+            .iter()
+            .any(|path| path.as_os_str().as_bytes().first() == Some(&b'-'))
+        {
+            return Err("a mount has an odd name".to_owned());
+        }
+        let base = outputs.base();
+        tree::pack(job, &root, &left_out, &base, events)
+            .await
+            .map_err(|failure| failure.to_string())?;
+        let note = outputs.unpacked();
+        let packed = blocking(move || {
+            Unpacked::record(&base, &root)?.save(&note)?;
+            digest::sha256_of(&base).map_err(|error| Failure::io("cannot read the layer", &error))
+        });
+        let (size, sha256) = packed.await.map_err(|failure| failure.to_string())?;
+        let used = LayerUse {
+            outcome: LayerOutcome::Kept,
+            why: None,
+            sha256: Some(sha256),
+            size: Some(size),
+            repositories: self.found.repositories.clone(),
+        };
+        Ok((used, own.anew))
+    }
+
+    async fn settle(&self, used: LayerUse, anew: Vec<String>) -> Result<Option<PackageUrl>, Failure> {
+        let settled = SettledLayer {
+            inputs: self.found.inputs.clone(),
+            used,
+            anew,
+        };
+        Ok(self.building.channel.settle_layer(&settled).await?.url)
+    }
+}
+
+/// Goes on without a layer, and says so: a layer that is not settled could still be settled by the recipe.
+async fn pass<'a>(building: Building<'a>, why: &str) -> Result<Option<Layers<'a>>, Failure> {
+    building.events.say(format!("no layer: {why}")).await;
+    let settled = SettledLayer {
+        inputs: LayerInputs { found: String::new() },
+        used: LayerUse::passed(why),
+        anew: Vec::new(),
+    };
+    building.channel.settle_layer(&settled).await?;
+    Ok(None)
+}
+
+/// Sends a layer to S3, in one request.
+async fn put(
+    http: &reqwest::Client,
+    url: &str,
+    headers: Vec<(String, String)>,
+    layer: &Path,
+    size: u64,
+) -> Result<(), String> {
+    let file = fs_err::tokio::File::open(layer)
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut request = http.put(url).header(header::CONTENT_LENGTH, size);
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    let answer = request.body(reqwest::Body::from(file.into_parts().0)).send().await;
+    let answer = answer.and_then(reqwest::Response::error_for_status);
+    answer.map(drop).map_err(|error| error.without_url().to_string())
+}

@@ -1,0 +1,203 @@
+//! Finds what a root must not have in common with another one: keys and other secrets that scripts of packages made while
+//! it was built. Reads and writes files of the root.
+//!
+//! The rule: a file that was written since the job began, and that not every user of the image may read, is a secret,
+//! unless it is known to have none. A root with a secret that cannot be made anew is never shared.
+
+use std::{
+    io::{self, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use uuid::Uuid;
+
+/// Files that are private and have no secret of this root.
+const KNOWN: [&str; 4] = ["var/log", "var/cache/ldconfig/aux-cache", "etc/subuid-", "etc/subgid-"];
+
+/// Files of accounts, whose passwords are secrets.
+const ACCOUNTS: [&str; 6] = [
+    "etc/shadow",
+    "etc/shadow-",
+    "etc/gshadow",
+    "etc/gshadow-",
+    "etc/passwd-",
+    "etc/group-",
+];
+
+/// debconf's answers that are passwords.
+const PASSWORDS: &str = "var/cache/debconf/passwords.dat";
+
+/// The kinds of SSH host keys that a root may have.
+const KEYS: [&str; 4] = ["rsa", "ecdsa", "ed25519", "dsa"];
+
+/// The largest file whose content is looked at, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// What is a root's own.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    /// Files that are made anew for each root, by their paths in it.
+    pub(super) anew: Vec<String>,
+    /// Files with what may be secrets.
+    pub(super) secrets: Vec<String>,
+}
+
+/// The kind of an SSH host key at this path, if it is one.
+pub(super) fn kind_of_key(path: &str) -> Option<&str> {
+    let kind = path.strip_prefix("etc/ssh/ssh_host_")?.strip_suffix("_key")?;
+    KEYS.contains(&kind).then_some(kind)
+}
+
+/// Looks for what is the root's own since `begun`, in seconds since 1970, in all but these `others`.
+///
+/// # Errors
+///
+/// The root cannot be read.
+pub(super) fn find(root: &Path, begun: i64, others: &[PathBuf]) -> io::Result<Own> {
+    let mut own = Own::default();
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs_err::read_dir(root.join(&dir))? {
+            let entry = entry?;
+            let path = dir.join(entry.file_name());
+            let found = fs_err::symlink_metadata(entry.path())?;
+            if others.contains(&path) {
+                continue;
+            }
+            if found.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            if !found.is_file() || found.size() == 0 || found.mode() & 0o004 != 0 || found.mtime() < begun {
+                continue;
+            }
+            let shown = path.to_string_lossy().into_owned();
+            if kind_of_key(&shown).is_some() {
+                own.anew.push(shown);
+            } else if !is_harmless(root, &path, found.size())? {
+                own.secrets.push(shown);
+            }
+        }
+    }
+    own.anew.sort();
+    own.secrets.sort();
+    Ok(own)
+}
+
+fn is_harmless(root: &Path, path: &Path, size: u64) -> io::Result<bool> {
+    if KNOWN.iter().any(|known| path.starts_with(known)) {
+        return Ok(true);
+    }
+    let is = |known: &str| path == Path::new(known);
+    if size > LONGEST || !(ACCOUNTS.iter().any(|known| is(known)) || is(PASSWORDS)) {
+        return Ok(false);
+    }
+    let text = fs_err::read(root.join(path))?;
+    let text = String::from_utf8_lossy(&text);
+    Ok(if is(PASSWORDS) {
+        text.lines()
+            .all(|line| line.strip_prefix("Value:").is_none_or(|value| value.trim().is_empty()))
+    } else {
+        // crypt(5): a password that is no hash cannot be entered. `x` says that it is in the shadow file.
+        let locked = |password: &str| password.bytes().all(|byte| matches!(byte, b'*' | b'!')) || password == "x";
+        text.lines().all(|line| line.split(':').nth(1).is_none_or(locked))
+    })
+}
+
+/// Gives a root that was another one's names of its own: those of its machine, and of its installation of zypper.
+///
+/// # Errors
+///
+/// A file cannot be written.
+pub(super) fn rename(root: &Path) -> io::Result<()> {
+    let machine = Uuid::new_v4().simple().to_string();
+    let ids = [
+        ("etc/machine-id", machine.clone()),
+        ("var/lib/dbus/machine-id", machine),
+        ("var/lib/zypp/AnonymousUniqueId", Uuid::new_v4().to_string()),
+    ];
+    for (path, id) in ids {
+        let path = root.join(path);
+        let Ok(found) = fs_err::symlink_metadata(&path) else {
+            continue;
+        };
+        // Links lead to the file that is written anyway; an empty one, or one that says so, waits for the first boot.
+        if !found.is_file() || found.size() > 100 {
+            continue;
+        }
+        let before = fs_err::read_to_string(&path)?;
+        if before.trim().len() != id.len() {
+            continue;
+        }
+        let end = if before.ends_with('\n') { "\n" } else { "" };
+        // In place, so that owner and mode stay.
+        let mut file = fs_err::OpenOptions::new().write(true).truncate(true).open(&path)?;
+        file.write_all(format!("{id}{end}").as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    fn root(files: &[(&str, u32, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, mode, content) in files {
+            let path = root.path().join(path);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(&path, content).unwrap();
+            fs_err::set_permissions(&path, Permissions::from_mode(*mode)).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn what_is_private_and_new_is_a_secret_unless_it_is_known() {
+        let root = root(&[
+            ("etc/passwd", 0o644, "root:x:0:0"),
+            ("etc/munge/munge.key", 0o400, "random"),
+            ("etc/empty", 0o600, ""),
+            ("etc/shadow", 0o640, "root:*:1::\ndaemon:!*:1::\n"),
+            ("etc/gshadow", 0o640, "root:*::\n"),
+            ("etc/shadow-", 0o600, "root:$y$j9T$x:1::\n"),
+            ("etc/ssh/ssh_host_ed25519_key", 0o600, "key"),
+            ("etc/ssh/ssh_host_ed25519_key.pub", 0o644, "public"),
+            ("etc/ssh/ssh_host_new_key", 0o600, "key"),
+            ("var/log/apt/term.log", 0o640, "Setting up"),
+            ("var/cache/debconf/passwords.dat", 0o600, "Name: a\nValue: \n"),
+            ("proc/secret", 0o600, "not the root's"),
+        ]);
+        let own = find(root.path(), 1, &[PathBuf::from("proc")]).unwrap();
+        assert_eq!(own.anew, ["etc/ssh/ssh_host_ed25519_key"]);
+        assert_eq!(
+            own.secrets,
+            ["etc/munge/munge.key", "etc/shadow-", "etc/ssh/ssh_host_new_key"]
+        );
+        // What a package brought is older than the job.
+        assert_eq!(find(root.path(), i64::MAX, &[]).unwrap(), Own::default());
+    }
+
+    #[test]
+    fn an_asked_password_is_a_secret() {
+        let root = root(&[("var/cache/debconf/passwords.dat", 0o600, "Name: a\nValue: secret\n")]);
+        assert_eq!(
+            find(root.path(), 1, &[]).unwrap().secrets,
+            ["var/cache/debconf/passwords.dat"]
+        );
+    }
+
+    #[test]
+    fn each_root_has_its_own_name() {
+        let old = "0123456789abcdef0123456789abcdef\n";
+        let root = root(&[("etc/machine-id", 0o444, old), ("var/lib/dbus/machine-id", 0o644, "")]);
+        rename(root.path()).unwrap();
+        let read = |path: &str| fs_err::read_to_string(root.path().join(path)).unwrap();
+        let new = read("etc/machine-id");
+        assert!(new != old && new.len() == old.len(), "{new}");
+        assert_eq!(read("var/lib/dbus/machine-id"), "");
+    }
+}

@@ -1,0 +1,185 @@
+//! Packs a root while kiwi works on it, and puts a packed one in its place. What is mounted in the root stays untouched.
+//! Runs mksquashfs and unsquashfs, and changes the root.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+use kiln_inside::room::remove_tree;
+use kiln_records::{Code, Failure, protocol::JobDescription};
+use tokio::process::Command;
+
+use crate::{
+    cause,
+    events::Events,
+    mksquashfs::{mksquashfs_args, parse_progress},
+    process,
+    twins::layout,
+};
+
+/// Memory that mksquashfs may use for its queues, in MiB.
+const MEMORY_MIB: u64 = 512;
+
+/// What does not belong to a layer of `root`: what is mounted in it, the recipe's own files, and the mount point of twins.
+///
+/// # Errors
+///
+/// The mounts cannot be read.
+pub(super) fn others(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut others: BTreeSet<PathBuf> = ["image", layout::MOUNT.trim_start_matches('/')]
+        .map(PathBuf::from)
+        .into();
+    let mounts = fs_err::read("/proc/self/mountinfo")?;
+    for line in mounts.split(|byte| *byte == b'\n') {
+        let point = line.split(|byte| *byte == b' ').nth(4).map(unescaped);
+        if let Some(below) = point.as_deref().and_then(|point| point.strip_prefix(root).ok())
+            && !below.as_os_str().is_empty()
+        {
+            others.insert(below.to_owned());
+        }
+    }
+    Ok(others.into_iter().collect())
+}
+
+/// A path of mountinfo, where spaces and the like are octal numbers (proc_pid_mountinfo(5)).
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, more)) = rest.split_first() {
+        let number = more.get(..3).filter(|_| *first == b'\\');
+        let number = number.and_then(|digits| std::str::from_utf8(digits).ok());
+        if let Some(byte) = number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            bytes.push(byte);
+            rest = &more[3..];
+        } else {
+            bytes.push(*first);
+            rest = more;
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+/// Removes all of a root but these `others` and what they lie in.
+///
+/// # Errors
+///
+/// A file cannot be removed.
+pub(super) fn clear(root: &Path, others: &[PathBuf]) -> io::Result<()> {
+    clear_at(root, Path::new(""), others)
+}
+
+fn clear_at(root: &Path, dir: &Path, others: &[PathBuf]) -> io::Result<()> {
+    for entry in fs_err::read_dir(root.join(dir))? {
+        let entry = entry?;
+        let path = dir.join(entry.file_name());
+        if others.contains(&path) {
+            continue;
+        }
+        if others.iter().any(|other| other.starts_with(&path)) {
+            clear_at(root, &path, others)?;
+        } else if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        } else {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Packs `root` without `left_out` into the file `to`.
+///
+/// # Errors
+///
+/// `squashfs_failed`, or a more specific code.
+pub(super) async fn pack(
+    job: &JobDescription,
+    root: &Path,
+    left_out: &[PathBuf],
+    to: &Path,
+    events: &Events,
+) -> Result<(), Failure> {
+    let mut command = Command::new("mksquashfs");
+    command.args(mksquashfs_args(root, to, &job.squashfs, job.cpus, MEMORY_MIB));
+    // Up to the end of the arguments.
+    command.arg("-e").args(left_out);
+    let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
+    finished.check_own(|tool| {
+        cause::known_cause(&tool.tail).unwrap_or_else(|| {
+            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
+            Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
+        })
+    })
+}
+
+/// Unpacks a layer over `root`.
+///
+/// # Errors
+///
+/// `image_corrupt`, or a more specific code. The root then is neither the old one nor the layer's.
+pub(super) async fn unpack(layer: &Path, root: &Path, events: &Events) -> Result<(), Failure> {
+    let mut command = Command::new("unsquashfs");
+    command.args(["-strict-errors", "-no-wildcards", "-force", "-dest"]);
+    command.arg(root).arg(layer);
+    let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
+    finished.check_own(|tool| {
+        cause::known_cause(&tool.tail).unwrap_or_else(|| {
+            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
+            Failure::new(Code::ImageCorrupt, format!("the layer cannot be unpacked: {last}"))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mounts_are_read() {
+        for (text, path) in [
+            ("/scratch/root/proc", "/scratch/root/proc"),
+            (r"/a\040b\134c", r"/a b\c"),
+            (r"/end\04", r"/end\04"),
+        ] {
+            assert_eq!(unescaped(text.as_bytes()), Path::new(path));
+        }
+    }
+
+    #[test]
+    fn all_but_mounts_is_cleared() {
+        let root = tempfile::tempdir().unwrap();
+        for path in [
+            "proc/1/x",
+            "var/cache/kiwi/lists",
+            "var/cache/other/x",
+            "usr/bin/y",
+            "image/config.sh",
+        ] {
+            let path = root.path().join(path);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, "").unwrap();
+        }
+        std::os::unix::fs::symlink("usr/bin", root.path().join("bin")).unwrap();
+        clear(root.path(), &["proc", "var/cache/kiwi", "image"].map(PathBuf::from)).unwrap();
+        let mut left: Vec<_> = walk(root.path(), Path::new(""));
+        left.sort();
+        assert_eq!(left, ["image/config.sh", "proc/1/x", "var/cache/kiwi/lists"]);
+    }
+
+    fn walk(root: &Path, dir: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs_err::read_dir(root.join(dir)).unwrap() {
+            let entry = entry.unwrap();
+            let path = dir.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                found.extend(walk(root, &path));
+            } else {
+                found.push(path.to_string_lossy().into_owned());
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,330 @@
+//! The server's side of layers: the key of a job's layer, the search for it, and what is kept. Reads recipes from S3,
+//! writes the job's row and entries of layers.
+//!
+//! A layer is the root of a recipe after its packages and before anything of the recipe's own that is not part of the
+//! key. The key has two halves. The server takes its half from what it knows itself: the recipe's archive, less its
+//! late files ([`LATE`]), the values of its templates, and how the job runs. The agent adds what it found: the state of the
+//! repositories and its own tools. An agent settles what is kept before any late file is used, and nothing is kept
+//! after that. So, whatever a recipe does with its sandbox, it has no say in the layers of other recipes: what could
+//! have one is in the key.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, Read},
+    path::{Component, Path, PathBuf},
+};
+
+use bytes::Bytes;
+use kiln_records::{
+    CacheDepth, Code, Failure, LayerOutcome,
+    compression::Compression,
+    link::bucket_and_key,
+    protocol::{Answer, FoundLayer, LayerInputs, LayerUrl, PROTOCOL, SettledLayer},
+};
+use sha2::{Digest, Sha256};
+
+use super::{agents::Refusal, allowance, desk::LONG_URL_VALID, orchestrator::Orchestrator};
+use crate::{
+    artifacts::{LayerEntry, ReadError},
+    host,
+    store::StoredRun,
+};
+
+/// The largest archive of a recipe that is looked into, packed and unpacked, in bytes.
+const LARGEST: (usize, u64) = (64 << 20, 512 << 20);
+
+/// The most entries of an archive.
+const MOST_ENTRIES: usize = 100_000;
+
+/// The files and the directory at the top of a recipe that kiwi uses only after all packages are installed.
+const LATE: [&str; 3] = ["config.sh", "images.sh", "root"];
+
+/// The most files that a layer leaves out, and the longest of their paths.
+const MOST_ANEW: (usize, usize) = (16, 256);
+
+/// Why there can be no layer for a recipe.
+#[derive(Debug, thiserror::Error)]
+enum Never {
+    #[error("the recipe's archive is too large to be looked into")]
+    TooLarge,
+    #[error("the recipe's archive cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("the recipe's archive was replaced meanwhile")]
+    Replaced,
+    #[error("the recipe has no description, or more than one")]
+    Description,
+    #[error("{} is a link, or of another special kind", .0.display())]
+    Special(PathBuf),
+    #[error("{} is there twice", .0.display())]
+    Twice(PathBuf),
+    #[error("{0} can use any file of the recipe")]
+    Script(&'static str),
+}
+
+impl Orchestrator {
+    pub(super) async fn find_layer(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Answer, Refusal> {
+        let nothing = |never: Option<&dyn fmt::Display>| FoundLayer {
+            layer: None,
+            anew: Vec::new(),
+            never: never.map(ToString::to_string),
+        };
+        let found = match self.layer_key(stored, inputs).await? {
+            Err(never) => nothing(Some(&never)),
+            Ok(key) => {
+                let found = self.artifacts.find_layer(&key, LONG_URL_VALID).await?;
+                found.unwrap_or_else(|| nothing(None))
+            }
+        };
+        Ok(Answer::Layer(found))
+    }
+
+    pub(super) async fn settle_layer(&self, stored: &StoredRun, settled: SettledLayer) -> Result<Answer, Refusal> {
+        let refused = |why: &str| Refusal::Failed(Failure::new(Code::Protocol, why));
+        let used = settled.used;
+        if !used.is_sound() || settled.anew.len() > MOST_ANEW.0 || settled.anew.iter().any(|it| it.len() > MOST_ANEW.1)
+        {
+            return Err(refused("what is said of the layer is too large"));
+        }
+        // An agent that lost the answer asks again. Anything else comes too late.
+        if stored.run.layer.as_ref().is_some_and(|before| *before != used) {
+            return Err(refused("the layer of this attempt is settled"));
+        }
+        let mut url = None;
+        if used.outcome == LayerOutcome::Kept {
+            let (Some(sha256), Some(size)) = (used.sha256.clone(), used.size) else {
+                return Err(refused("a layer has a size and a SHA-256"));
+            };
+            allowance::check_packages(size, stored.run.plan.needs.disk_limit)?;
+            let key = self.layer_key(stored, &settled.inputs).await?;
+            let key = key.map_err(|never| refused(&never.to_string()))?;
+            let entry = LayerEntry {
+                sha256,
+                size,
+                anew: settled.anew,
+            };
+            url = Some(self.artifacts.keep_layer(&key, &entry, LONG_URL_VALID).await?);
+        }
+        self.change_for(stored, |run, _| {
+            run.layer = Some(used.clone());
+            Ok(())
+        })
+        .await?;
+        Ok(Answer::LayerUrl(LayerUrl { url }))
+    }
+
+    /// The key of a job's layer, 64 hexadecimal digits, or why there can be none.
+    async fn layer_key(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Result<String, Never>, Refusal> {
+        let (job, plan) = (&stored.job, &stored.run.plan);
+        let is_digest = inputs.found.len() == 64 && inputs.found.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let may = plan.cache != CacheDepth::None && plan.image.is_none() && plan.epoch.is_none() && !plan.verify_twins;
+        if !is_digest || !may {
+            return Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no layer")));
+        }
+        let (bucket, path) = bucket_and_key(&plan.recipe)
+            .ok_or_else(|| Failure::new(Code::RecipeMissing, format!("{} is no object in S3", plan.recipe)))?;
+        let archive = match self.artifacts.read_small(bucket, path, LARGEST.0).await {
+            Ok(Some(archive)) => archive,
+            Ok(None) => return Err(Failure::new(Code::RecipeMissing, "the recipe's archive is gone").into()),
+            Err(ReadError::TooLarge(_)) => return Ok(Err(Never::TooLarge)),
+            Err(ReadError::S3(failure)) => return Err(failure.into()),
+        };
+        // The agent has what the job was asked to build; an object of S3 can be replaced.
+        if stored.run.recipe_sha256 != Some(hex::encode(Sha256::digest(&archive))) {
+            return Ok(Err(Never::Replaced));
+        }
+        let early = tokio::task::spawn_blocking(move || early_files(&archive)).await;
+        let early = match early.map_err(|error| Failure::new(Code::Protocol, error))? {
+            Ok(early) => early,
+            Err(never) => return Ok(Err(never)),
+        };
+        let mut hash = Fields(Sha256::new());
+        hash.add(format!(
+            "layer 1, kiln {}, protocol {PROTOCOL}",
+            env!("CARGO_PKG_VERSION")
+        ));
+        hash.add(early);
+        let mut values = plan.values.clone();
+        values.sort();
+        hash.add(values.len().to_string());
+        for (name, value) in &values {
+            hash.add(name);
+            hash.add(value);
+        }
+        hash.add(host::apt_mirror().map_or(String::new(), |mirror| mirror.archive));
+        hash.add(host::ca_bundle().unwrap_or_default());
+        hash.add(format!("{:?} {:?}", plan.template_mode, plan.squashfs));
+        hash.add(format!(
+            "{} {} {} {} {}",
+            job.arch,
+            plan.how.name(),
+            stored.run.twins_in_force(),
+            plan.driver.name(),
+            plan.own_kernel
+        ));
+        hash.add(&inputs.found);
+        Ok(Ok(hex::encode(hash.0.finalize())))
+    }
+}
+
+/// A digest of texts, of which none runs into the next.
+struct Fields(Sha256);
+
+impl Fields {
+    fn add(&mut self, field: impl AsRef<[u8]>) {
+        self.0.update((field.as_ref().len() as u64).to_be_bytes());
+        self.0.update(field);
+    }
+}
+
+/// A digest of all files of a recipe's archive but the late ones.
+fn early_files(archive: &Bytes) -> Result<[u8; 32], Never> {
+    let reader: Box<dyn Read> = match Compression::detect(archive) {
+        Some(packed) => packed.reader(&archive[..])?,
+        None => Box::new(&archive[..]),
+    };
+    let mut archive = tar::Archive::new(reader.take(LARGEST.1));
+    // Where the description is decides which files are late, so these are told apart at the end.
+    let mut files: BTreeMap<PathBuf, Option<[u8; 32]>> = BTreeMap::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.into_owned();
+        if path
+            .components()
+            .any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
+        {
+            return Err(Never::Special(path));
+        }
+        let path: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
+        let kind = entry.header().entry_type();
+        let digest = if kind.is_file() {
+            let mut hash = Sha256::new();
+            hash.update((entry.header().mode()? & 0o7777).to_be_bytes());
+            let mut buffer = vec![0; 64 << 10];
+            loop {
+                match entry.read(&mut buffer)? {
+                    0 => break,
+                    size => hash.update(&buffer[..size]),
+                }
+            }
+            Some(hash.finalize().into())
+        } else if kind.is_dir() || kind.is_pax_global_extensions() {
+            continue;
+        } else {
+            None
+        };
+        if files.insert(path.clone(), digest).is_some() {
+            return Err(Never::Twice(path));
+        }
+        if files.len() > MOST_ENTRIES {
+            return Err(Never::TooLarge);
+        }
+    }
+    let is_description = |path: &Path| {
+        path.components().count() <= 2
+            && (path.ends_with("config.xml") || path.extension().is_some_and(|ending| ending == "kiwi"))
+    };
+    let mut descriptions = files.keys().filter(|path| is_description(path));
+    let (Some(description), None) = (descriptions.next(), descriptions.next()) else {
+        return Err(Never::Description);
+    };
+    let top = description.parent().unwrap_or(Path::new("")).to_owned();
+    let mut hash = Fields(Sha256::new());
+    for (path, digest) in files {
+        let below = path.strip_prefix(&top).ok();
+        let first = below.and_then(|below| below.components().next());
+        if first.is_some_and(|first| LATE.iter().any(|late| first.as_os_str() == *late)) {
+            continue;
+        }
+        if below.is_some_and(|below| below.as_os_str() == "post_bootstrap.sh") {
+            return Err(Never::Script("post_bootstrap.sh"));
+        }
+        let Some(digest) = digest else {
+            return Err(Never::Special(path));
+        };
+        hash.add(path.as_os_str().as_encoded_bytes());
+        hash.add(digest);
+    }
+    Ok(hash.0.finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Entry<'a> = (&'a str, tar::EntryType, &'a str);
+
+    const FILE: tar::EntryType = tar::EntryType::Regular;
+
+    fn archive(entries: &[Entry<'_>]) -> Bytes {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (path, kind, content) in entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(0o644);
+            if kind.is_file() {
+                header.set_size(content.len() as u64);
+                builder.append_data(&mut header, path, content.as_bytes()).unwrap();
+            } else {
+                header.set_size(0);
+                builder.append_link(&mut header, path, content).unwrap();
+            }
+        }
+        builder.into_inner().unwrap().into()
+    }
+
+    fn of(entries: &[Entry<'_>]) -> Result<String, String> {
+        early_files(&archive(entries))
+            .map(hex::encode)
+            .map_err(|never| never.to_string())
+    }
+
+    #[test]
+    fn only_late_files_do_not_count() {
+        let base = [("r/config.xml", FILE, "<image/>"), ("r/config.sh", FILE, "one")];
+        let same = of(&base).unwrap();
+        let with = |entry| of(&[base[0], entry]);
+        assert_eq!(with(("r/config.sh", FILE, "two")).unwrap(), same);
+        assert_eq!(with(("r/root/etc/motd", FILE, "hello")).unwrap(), same);
+        assert_eq!(
+            with(("r/root/etc/link", tar::EntryType::Symlink, "motd")).unwrap(),
+            same
+        );
+        assert_ne!(with(("r/other.sh", FILE, "")).unwrap(), same);
+        // Only at the top are they late.
+        assert_ne!(with(("r/sub/config.sh", FILE, "")).unwrap(), same);
+        assert_ne!(with(("config.sh", FILE, "")).unwrap(), same);
+        assert_ne!(of(&[("r/config.xml", FILE, "<image />"), base[1]]).unwrap(), same);
+    }
+
+    #[test]
+    fn what_could_lead_to_late_files_has_no_layer() {
+        let description = ("config.xml", FILE, "<image/>");
+        for (entry, why) in [
+            (
+                ("include.xml", tar::EntryType::Symlink, "root/x"),
+                "include.xml is a link, or of another special kind",
+            ),
+            (
+                ("include.xml", tar::EntryType::Link, "config.sh"),
+                "include.xml is a link, or of another special kind",
+            ),
+            (("config.xml", FILE, "<image />"), "config.xml is there twice"),
+            (
+                ("other.kiwi", FILE, "<image/>"),
+                "the recipe has no description, or more than one",
+            ),
+            (
+                ("post_bootstrap.sh", FILE, ""),
+                "post_bootstrap.sh can use any file of the recipe",
+            ),
+        ] {
+            assert_eq!(of(&[description, entry]).unwrap_err(), why);
+        }
+        assert!(early_files(&Bytes::from_static(b"no archive")).is_err());
+        assert_eq!(
+            of(&[("a", FILE, "")]).unwrap_err(),
+            "the recipe has no description, or more than one"
+        );
+    }
+}
