@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     build::kiwi,
-    channel::Channel,
+    building::Building,
     events::Events,
     fetch, kiwi_config,
     layers::Layers,
@@ -18,11 +18,7 @@ use super::{
     twins::{Twins, given_up},
     unpack,
 };
-use kiln_records::{
-    Code, Execs, Failure,
-    arch::Arch,
-    protocol::{Emulator, JobDescription, RecipeWork},
-};
+use kiln_records::{Code, Execs, Failure, arch::Arch, protocol::RecipeWork};
 
 /// Fetches and unpacks the recipe. Returns its directory, and the time of its newest file in seconds since 1970.
 pub async fn fetch(
@@ -78,25 +74,6 @@ pub async fn repos(
 /// How often a root is made, as long as further commands give up each time. All of these take about as long as one
 /// under plain emulation.
 const MOST_ROOTS: u32 = 6;
-
-/// A root that is to be made.
-#[derive(Debug, Clone, Copy)]
-pub struct Building<'a> {
-    /// The job.
-    pub job: &'a JobDescription,
-    /// For packages that jobs share.
-    pub http: &'a reqwest::Client,
-    /// For what the recipe names.
-    pub web: &'a reqwest::Client,
-    /// The channel to the server.
-    pub channel: &'a Channel,
-    /// The results of the steps before.
-    pub outputs: &'a Outputs,
-    /// The emulator for the image's programs, unless the machine runs them itself.
-    pub emulator: Option<&'a Emulator>,
-    /// Takes events.
-    pub events: &'a Events,
-}
 
 impl Building<'_> {
     /// Makes the root, with the twins that the job may have. A record of the files that they change is put at

@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     build::kiwi,
+    building::Building,
     channel::{Channel, Ending},
     create, customize, debug, doors,
     events::Events,
@@ -236,8 +237,8 @@ impl Steps<'_> {
         Ok(emulator)
     }
 
-    fn building<'a>(&'a self, outputs: &'a Outputs, prepared: &'a Prepared) -> create::Building<'a> {
-        create::Building {
+    fn building<'a>(&'a self, outputs: &'a Outputs, prepared: &'a Prepared) -> Building<'a> {
+        Building {
             job: self.job,
             http: &prepared.http,
             web: &prepared.web,

@@ -6,6 +6,7 @@
 
 pub mod boot_files;
 pub mod build;
+mod building;
 pub mod cause;
 pub mod channel;
 pub mod container;

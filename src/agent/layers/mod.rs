@@ -38,7 +38,7 @@ use tokio::{
 
 use self::inputs::Found;
 use crate::{
-    create::Building,
+    building::Building,
     digest, fetch,
     process::{self, blocking},
     squashfs::Unpacked,

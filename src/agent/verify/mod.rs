@@ -19,7 +19,7 @@ use self::{
     tree::{Difference, Tree},
     writers::Writers,
 };
-use crate::{create::Building, events::Events, process::blocking};
+use crate::{building::Building, events::Events, process::blocking};
 
 /// The most differences of each kind in the log.
 const LOGGED: usize = 100;

@@ -1,0 +1,24 @@
+//! A root that is to be made, and what that takes. Pure: no I/O.
+
+use kiln_records::protocol::{Emulator, JobDescription};
+
+use super::{channel::Channel, events::Events, outputs::Outputs};
+
+/// A root that is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Building<'a> {
+    /// The job.
+    pub job: &'a JobDescription,
+    /// For packages that jobs share.
+    pub http: &'a reqwest::Client,
+    /// For what the recipe names.
+    pub web: &'a reqwest::Client,
+    /// The channel to the server.
+    pub channel: &'a Channel,
+    /// The results of the steps before.
+    pub outputs: &'a Outputs,
+    /// The emulator for the image's programs, unless the machine runs them itself.
+    pub emulator: Option<&'a Emulator>,
+    /// Takes events.
+    pub events: &'a Events,
+}
