@@ -18,6 +18,7 @@ mod moments;
 mod moved;
 mod openapi;
 mod ownership;
+mod packages;
 mod public_keys;
 mod recipes;
 mod remote_build_nodes;

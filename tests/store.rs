@@ -13,6 +13,7 @@ mod logs;
 mod objects;
 mod opening;
 mod others;
+mod packages;
 mod runs;
 mod schedules;
 mod sets;

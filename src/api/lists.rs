@@ -315,11 +315,12 @@ fn place_after<R: Listed>(query: &Query, page: &PageText<R>) -> Option<After> {
 }
 
 /// The id comes first: it has no `/`.
-fn encode(after: &After) -> String {
+pub(super) fn encode(after: &After) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(format!("{}/{}", after.id, after.key))
 }
 
-fn decode(cursor: &str) -> Option<After> {
+/// The place that [`encode`] wrote.
+pub(super) fn decode(cursor: &str) -> Option<After> {
     let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
     let (id, key) = text.split_once('/')?;
     (!text.contains('\0')).then(|| After {

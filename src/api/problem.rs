@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    artifacts::{Misplaced, Unusable},
+    artifacts::{Misplaced, Unlisted, Unusable},
     orchestrate::ask::Refusal,
     store::StoreError,
 };
@@ -176,6 +176,17 @@ impl From<Unusable> for Problem {
             }
             Unusable::TooLarge { .. } | Unusable::Rootfs { .. } => Self::bad_request(unusable),
             Unusable::S3(failure) => failure.into(),
+        }
+    }
+}
+
+impl From<Unlisted> for Problem {
+    fn from(unlisted: Unlisted) -> Self {
+        match unlisted {
+            Unlisted::Manifest(unusable) => unusable.into(),
+            Unlisted::Document(detail) => Self::unprocessable(detail),
+            Unlisted::S3(failure) => failure.into(),
+            Unlisted::Ending(detail) => Self::busy(detail),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod bootable;
+mod contents;
 mod downloads;
 mod job_objects;
 mod layers;
@@ -28,6 +29,7 @@ mod upload;
 pub use self::{
     accounts::KeptAccount,
     bootable::{BootSource, NoBootSource},
+    contents::Unlisted,
     downloads::{Download, Downloads},
     layers::LayerEntry,
     leftovers::OpenUpload,

@@ -1,7 +1,6 @@
 //! `kiln images packages`, `diff` and `find-package`: what is in images. Talks to the server.
 
 use clap::Args;
-use futures::{StreamExt, stream};
 use kiln_records::{
     Code, Failure,
     sbom::{ListedPackage, PackageChange, changes},
@@ -9,12 +8,9 @@ use kiln_records::{
 
 use super::session::Session;
 use crate::client::{
-    Data, Filter,
+    Data,
     collection::{FOUND_PACKAGES, IMAGES, PACKAGE_CHANGES, PACKAGES},
 };
-
-/// The images that are asked for at the same time.
-const PARALLEL: usize = 4;
 
 #[derive(Debug, Args)]
 pub(super) struct ImagePackages {
@@ -77,35 +73,43 @@ impl Difference {
 
 impl FindPackage {
     pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
-        let client = &session.client;
-        let images = client.list(&IMAGES, &Filter::default()).await?;
-        let ids: Vec<String> = images
-            .iter()
-            .filter_map(|image| Some(image.text("id")?.to_owned()))
-            .collect();
-        let asked = ids.into_iter().map(async |id| {
-            let answer = client
-                .image_packages(&id, Some(&self.name), self.below.as_deref())
-                .await;
-            (id, answer)
-        });
-        let answers: Vec<_> = stream::iter(asked).buffered(PARALLEL).collect().await;
         let (mut found, mut unknown) = (Vec::new(), Vec::new());
-        for (id, answer) in answers {
-            match answer {
-                Ok(answer) if *answer.get("packages") != Data::Null => {
-                    let packages = answer.items("packages").iter();
-                    found.extend(packages.map(|package| of_image(package, &answer)));
-                }
-                Ok(_) => unknown.push(format!("{id} has no list of packages")),
-                Err(failure) => unknown.push(format!("{id}: {failure}")),
+        let mut cursor: Option<String> = None;
+        loop {
+            let answer = self.page(session, cursor.as_deref()).await?;
+            found.extend(answer.items("images").iter().map(shown_in_image));
+            unknown.extend_from_slice(answer.items("not_looked_at"));
+            match answer.text("next") {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => break,
             }
         }
         session.show_table(&FOUND_PACKAGES, found)?;
         for image in &unknown {
-            session.printer.note(format_args!("unknown    {image}"));
+            let text = |name: &str| image.text(name).unwrap_or_default();
+            session
+                .printer
+                .note(format_args!("unknown    {}: {}", text("id"), text("why")));
         }
         Ok(())
+    }
+
+    /// A page of the answer, after the server has looked at all of its images that it can look at.
+    async fn page(&self, session: &Session, cursor: Option<&str>) -> Result<Data, Failure> {
+        let mut before = usize::MAX;
+        loop {
+            let client = &session.client;
+            let answer = client.find_package(&self.name, self.below.as_deref(), cursor).await?;
+            let images = answer.items("not_looked_at").iter();
+            let pending = images
+                .filter(|image| *image.get("is_pending") == Data::Bool(true))
+                .count();
+            // Without progress it would go on for ever.
+            if pending == 0 || pending >= before {
+                return Ok(answer);
+            }
+            before = pending;
+        }
     }
 }
 
@@ -147,13 +151,14 @@ fn shown(change: PackageChange) -> Data {
 }
 
 /// A package with the image that has it.
-fn of_image(package: &Data, image: &Data) -> Data {
-    let text = |data: &Data, name: &str| Data::Text(data.text(name).unwrap_or_default().to_owned());
-    Data::Map(vec![
-        ("id".to_owned(), text(image, "id")),
-        ("image".to_owned(), text(image, "name")),
-        ("arch".to_owned(), text(image, "arch")),
-        ("name".to_owned(), text(package, "name")),
-        ("version".to_owned(), text(package, "version")),
-    ])
+fn shown_in_image(found: &Data) -> Data {
+    let fields = [
+        ("id", "id"),
+        ("image", "name"),
+        ("arch", "arch"),
+        ("name", "package"),
+        ("version", "version"),
+    ];
+    let text = |name: &str| Data::Text(found.text(name).unwrap_or_default().to_owned());
+    Data::Map(fields.map(|(shown, name)| (shown.to_owned(), text(name))).to_vec())
 }

@@ -129,6 +129,14 @@ impl Client {
             .await
     }
 
+    /// One page of the images that have a package, with lower versions than one, and of those that nobody has looked at.
+    pub async fn find_package(&self, name: &str, below: Option<&str>, cursor: Option<&str>) -> Result<Data, Failure> {
+        let mut query = vec![("name", name)];
+        query.extend(below.map(|below| ("below", below)));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        self.send(Method::GET, &["kiln", "v1", "packages"], &query, None).await
+    }
+
     /// Cancels a job.
     pub async fn cancel_job(&self, job: &str) -> Result<Data, Failure> {
         self.send(Method::POST, &["kiln", "v1", "jobs", job, "cancel"], &[], None)

@@ -17,7 +17,7 @@ use kiln_records::{
 use sha2::{Digest, Sha256};
 use tracing::Instrument;
 
-use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator, provenance};
+use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator, package_index, provenance};
 use crate::{
     artifacts::manifest::Manifest,
     origin,
@@ -101,6 +101,7 @@ impl Orchestrator {
             .chain(provenance)
             .chain([manifest.path.clone(), log])
             .collect();
+        let link = manifest.clone();
         let is_own_recipe = run.plan.recipe == self.artifacts.recipe_path(job.id);
         match self
             .store
@@ -115,6 +116,10 @@ impl Orchestrator {
         // A job that was deleted meanwhile leaves its image behind, as in IMS.
         self.change(job.id, Run::commit).await?;
         tracing::info!(image.id = %run.image, "the job has made its image");
+        // Last: what is missing from the index is entered by the first who asks for it.
+        if let Err(failure) = package_index::enter(&*self.store, &self.artifacts, run.image, &link).await {
+            tracing::warn!(code = failure.code.name(), image.id = %run.image, "its packages are not in the index yet: {failure}");
+        }
         Ok(())
     }
 

@@ -36,6 +36,7 @@ mod live;
 mod log_artifact;
 pub mod loops;
 mod orchestrator;
+pub mod package_index;
 mod peers;
 pub mod place;
 mod places;

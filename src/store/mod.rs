@@ -18,6 +18,7 @@ mod feed;
 mod logs;
 mod measured;
 mod overview;
+mod packages;
 mod postgres;
 mod sets;
 mod sqlite;
@@ -42,6 +43,7 @@ pub use self::{
     feed::LogFeed,
     logs::{Appended, JobLogs, LogRows, Pulse},
     overview::Overview,
+    packages::{IndexedImage, IndexedPackage, Known, PackageIndex},
     postgres::PostgresStore,
     sets::{Channels, SetDeleted, Sets},
     sqlite::{BackupOrigin, SqliteStore, backup, restore},
@@ -90,6 +92,7 @@ pub trait Store:
     + Audit
     + Deliveries
     + Usages
+    + PackageIndex
     + fmt::Debug
 {
     /// Checks that the store answers.

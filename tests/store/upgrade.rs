@@ -3,7 +3,7 @@
 //! `tests/fixtures/records-7.sql` has the rows of a server whose newest tables were those of `0007_failed_twins.sql`. It had made
 //! an image, and its second job had failed.
 
-use kiln::store::{Query, Side};
+use kiln::store::{Known, Query, Side};
 use kiln_records::{JobStatus, run::State};
 use sqlx::{Connection as _, Executor, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions};
 
@@ -70,6 +70,10 @@ async fn the_records_of_an_earlier_version_are_all_there(place: &Place) {
     assert_eq!(store.servers().await.unwrap().len(), 1);
     let schedules = store.page_text_of_schedules(&query()).await.unwrap();
     assert_eq!(schedules.count, 1);
+    // Nobody has looked for packages in its images yet.
+    let indexed = store.images_with("bash", None, 10).await.unwrap();
+    assert_eq!(indexed.len(), 1);
+    assert_eq!(indexed[0].known, Known::Unseen);
     // They can be changed.
     let failed = jobs.last().unwrap();
     let mut stored = store.get_run(failed.record.id).await.unwrap().unwrap();

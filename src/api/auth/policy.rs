@@ -116,6 +116,7 @@ mod tests {
             ("/kiln/v1/jobs/1/log", "read"),
             ("/kiln/v1/sets", "read"),
             ("/kiln/v1/audit", "admin"),
+            ("/kiln/v1/packages", "read"),
             ("/kiln/v1/channels/n/stable/history", "read"),
             ("/kiln/v1/exports/openstack", "read"),
             ("/kiln/v1/catalogue", "catalogue"),

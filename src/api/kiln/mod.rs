@@ -8,6 +8,7 @@ mod customize;
 mod downloads;
 mod exports;
 mod follow;
+mod found_packages;
 mod jobs;
 mod logs;
 mod overview;
@@ -45,6 +46,7 @@ pub(super) fn router() -> OpenApiRouter<Api> {
         .routes(routes!(prune::look, prune::prune))
         .routes(routes!(downloads::list))
         .routes(routes!(packages::list))
+        .routes(routes!(found_packages::find))
         .routes(routes!(boot_checks::get, boot_checks::put))
         .routes(routes!(schedules::list, schedules::create))
         .routes(routes!(schedules::get, schedules::update, schedules::delete))

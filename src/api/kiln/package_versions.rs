@@ -18,6 +18,12 @@ pub(super) fn compare(format: PackageFormat, one: &str, other: &str) -> Option<O
     }
 }
 
+/// Whether a text can be a version of a package of any format.
+pub(super) fn is_version(text: &str) -> bool {
+    let formats = [PackageFormat::Deb, PackageFormat::Rpm];
+    formats.into_iter().any(|format| compare(format, text, text).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

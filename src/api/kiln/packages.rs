@@ -7,13 +7,11 @@ use axum::{
     extract::{RawQuery, State},
 };
 use kiln_records::{
-    ArtifactKind, Image,
+    Image,
     arch::Arch,
-    sbom::{self, Listed, ListedPackage, PackageFormat},
+    sbom::{Listed, ListedPackage, PackageFormat},
 };
 use serde::Serialize;
-use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -26,15 +24,8 @@ use crate::{
         problem::{Problem, Result},
         v3::find,
     },
-    artifacts::ReadError,
     store::Side,
 };
-
-/// The largest document that is read, in bytes. An image of 3000 packages has one of some 3 MB.
-const LARGEST: usize = 32 << 20;
-
-/// The documents that are read at the same time, for all callers.
-static READING: Semaphore = Semaphore::const_new(4);
 
 /// The packages of an image.
 #[derive(Debug, Serialize, ToSchema)]
@@ -124,36 +115,7 @@ fn narrowed(listed: Listed, name: Option<&str>, below: Option<&str>) -> Result<V
 pub(crate) async fn read(api: &Api, image: &Image) -> Result<Option<Listed>> {
     let link = image.link.as_ref();
     let link = link.ok_or_else(|| Problem::conflict("The image has no artifacts yet."))?;
-    let _permit = READING.acquire().await.map_err(Problem::busy)?;
-    let objects = api.artifacts.read_manifest(link).await?;
-    let document = objects
-        .into_iter()
-        .find(|object| object.media_type == ArtifactKind::Spdx.media_type());
-    let Some(document) = document else { return Ok(None) };
-    let path = &document.path;
-    let text = api
-        .artifacts
-        .read_linked(path, LARGEST)
-        .await
-        .map_err(|error| match error {
-            ReadError::TooLarge(size) => {
-                Problem::unprocessable(format!("{path} has {size} bytes; {LARGEST} can be read."))
-            }
-            ReadError::S3(failure) => failure.into(),
-        })?;
-    let text = text.ok_or_else(|| Problem::unprocessable(format!("{path} cannot be found in S3.")))?;
-    if document
-        .sha256
-        .is_some_and(|sha256| sha256 != hex::encode(Sha256::digest(&text)))
-    {
-        return Err(Problem::unprocessable(format!(
-            "{path} has another digest than the manifest says."
-        )));
-    }
-    let read = tokio::task::spawn_blocking(move || sbom::read(&text)).await;
-    let read = read.map_err(Problem::busy)?;
-    let read = read.map_err(|error| Problem::unprocessable(format!("{path} cannot be read: {error}.")))?;
-    Ok(Some(read))
+    Ok(api.artifacts.packages_of(link).await?)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod logs;
 mod nodes;
 mod objects;
 mod overview;
+mod packages;
 mod page;
 #[cfg(test)]
 pub(super) mod plans;

@@ -13,7 +13,7 @@ use super::{
     conditions::Conditions,
     deliveries, logs,
     objects::{bequeath, doom, doomed_among, forget_refs, oldest_doomed},
-    overview, page, sets,
+    overview, packages, page, sets,
     statements::{Chosen, insert, select_stored, update},
 };
 use crate::store::{After, AuditQuery, DeliveryQuery, JobFilter, Query, Side, Sort, table::Table};
@@ -139,6 +139,22 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         true,
     );
     add("forget deliveries", &deliveries::forget(2), false);
+    for after in [
+        None,
+        Some(After {
+            key: "1".to_owned(),
+            id: String::new(),
+        }),
+    ] {
+        if let Some(statement) = packages::page(after.as_ref(), 1000) {
+            add(&format!("images to look through after {after:?}"), &statement, true);
+        }
+    }
+    add(
+        "packages of a name",
+        &packages::named("n", &["a".to_owned(), "b".to_owned()]),
+        false,
+    );
     add("channel of set", &sets::leading_to(SetId(Uuid::nil())), false);
     planned
 }
