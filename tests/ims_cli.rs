@@ -292,6 +292,41 @@ fn lists_are_followed_to_their_end() {
 }
 
 #[test]
+fn images_with_a_package_are_found_page_by_page() {
+    let kiln = Kiln::bare();
+    // The first page is whole once the server has looked at the image that it puts off.
+    let asked_before = std::sync::atomic::AtomicUsize::new(0);
+    let server = FakeServer::start(move |asked| {
+        let found =
+            json!({"id": "1", "name": "old", "arch": "x86_64", "package": "a", "version": "1", "package_arch": "all"});
+        let unknown = |id: &str, is_pending: bool| json!({"id": id, "name": "n", "arch": "x86_64", "why": "it has no list", "is_pending": is_pending});
+        let answer = match asked.target.as_str() {
+            "/kiln/v1/packages?name=a&below=2" => {
+                match asked_before.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+                    0 => json!({"images": [], "not_looked_at": [unknown("2", true)], "next": "c"}),
+                    _ => json!({"images": [found], "not_looked_at": [unknown("2", false)], "next": "c"}),
+                }
+            }
+            // Nobody can look at this one, whoever asks how often.
+            "/kiln/v1/packages?name=a&below=2&cursor=c" => {
+                json!({"images": [found], "not_looked_at": [unknown("3", true)]})
+            }
+            other => panic!("{other}"),
+        };
+        Answer::json(200, &answer)
+    });
+    let ran = kiln_at(&kiln, &server, "images find-package a --below 2 --format json").ok();
+    let found: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let expected = json!({"id": "1", "image": "old", "arch": "x86_64", "name": "a", "version": "1"});
+    assert_eq!(found, [expected.clone(), expected]);
+    assert_eq!(server.lines().len(), 4);
+    for id in ["2", "3"] {
+        let note = format!("{id}: it has no list");
+        assert!(ran.stderr.contains(&note), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn what_ims_ignores_is_done_by_the_client() {
     let kiln = Kiln::bare();
     let server = server_with_images(three_images());
