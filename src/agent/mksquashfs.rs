@@ -1,15 +1,36 @@
-//! Builds mksquashfs's command line, reads its output, and prepares the root for it. Changes modes of files in the
-//! root.
+//! Builds mksquashfs's command line, runs it, reads its output, and prepares the root for it. Changes modes of files in
+//! the root.
 
 use std::{ffi::OsString, fs::Permissions, io, os::unix::fs::PermissionsExt, path::Path};
 
 use jiff::{civil::DateTime, tz::TimeZone};
 use kiln_records::{
-    Failure,
+    Code, Failure,
     protocol::{Compressor, SquashfsOptions},
 };
+use tokio::process::Command;
 
-use crate::squashfs::Device;
+use crate::{cause, events::Events, process, squashfs::Device};
+
+/// Memory that mksquashfs may use for its queues, in MiB.
+pub const MEMORY_MIB: u64 = 512;
+
+/// Runs mksquashfs with these arguments.
+///
+/// # Errors
+///
+/// `squashfs_failed`, or a more specific code.
+pub async fn run(args: impl IntoIterator<Item = OsString>, events: &Events) -> Result<(), Failure> {
+    let mut command = Command::new("mksquashfs");
+    command.args(args);
+    let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
+    finished.check_own(|tool| {
+        cause::known_cause(&tool.tail).unwrap_or_else(|| {
+            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
+            Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
+        })
+    })
+}
 
 /// Zstandard level of images. mksquashfs's default is 15, which takes several times the CPU for files a few percent
 /// smaller; an image is made once and booted a few times, so the build's time matters more.

@@ -4,23 +4,19 @@ use std::{path::Path, time::Duration};
 
 use jiff::Timestamp;
 use kiln_records::{ArtifactKind, Code, Failure, JobType, protocol::JobDescription};
-use tokio::process::Command;
 
 use super::{
-    boot_files, cause,
+    boot_files,
     channel::Channel,
     events::Events,
     inventory::{self, Written},
     mksquashfs,
     normalize::{self, Normalized},
     outputs::{Artifacts, Outputs},
-    process::{self, blocking},
+    process::blocking,
     upload::Uploader,
 };
 use crate::squashfs::{Options, Outcome, Unpacked, rebase};
-
-/// Memory that mksquashfs may use for its queues, in MiB.
-const SQUASHFS_MEMORY_MIB: u64 = 512;
 
 /// Makes the artifacts of the job's root.
 pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -> Result<Artifacts, Failure> {
@@ -160,29 +156,11 @@ async fn make_squashfs(
     to: &Path,
     events: &Events,
 ) -> Result<(), Failure> {
-    let mut command = Command::new("mksquashfs");
-    command.args(mksquashfs::mksquashfs_args(
-        &outputs.root(),
-        to,
-        &job.squashfs,
-        job.cpus,
-        SQUASHFS_MEMORY_MIB,
-    ));
-    command.args(mksquashfs::time_args(made));
-    command.args(mksquashfs::device_args(&outputs.root(), &outputs.facts.devices));
-    let mut progress = None;
-    let finished = process::run(command, None, events, |line| {
-        let seen = mksquashfs::parse_progress(line);
-        progress = seen.or(progress);
-        seen.is_some()
-    })
-    .await?;
-    finished.check_own(|tool| {
-        cause::known_cause(&tool.tail).unwrap_or_else(|| {
-            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
-            Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
-        })
-    })
+    let root = outputs.root();
+    let mut args = mksquashfs::mksquashfs_args(&root, to, &job.squashfs, job.cpus, mksquashfs::MEMORY_MIB);
+    args.extend(mksquashfs::time_args(made));
+    args.extend(mksquashfs::device_args(&root, &outputs.facts.devices));
+    mksquashfs::run(args, events).await
 }
 
 /// Uploads the artifacts to S3.

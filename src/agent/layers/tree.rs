@@ -16,13 +16,10 @@ use tokio::process::Command;
 use crate::{
     cause,
     events::Events,
-    mksquashfs::{mksquashfs_args, parse_progress},
+    mksquashfs::{self, MEMORY_MIB, mksquashfs_args, parse_progress},
     process,
     twins::layout,
 };
-
-/// Memory that mksquashfs may use for its queues, in MiB.
-const MEMORY_MIB: u64 = 512;
 
 /// What does not belong to a layer of `root`: what is mounted in it, the recipe's own files, and the mount point of twins.
 ///
@@ -102,17 +99,11 @@ pub(super) async fn pack(
     to: &Path,
     events: &Events,
 ) -> Result<(), Failure> {
-    let mut command = Command::new("mksquashfs");
-    command.args(mksquashfs_args(root, to, &job.squashfs, job.cpus, MEMORY_MIB));
+    let mut args = mksquashfs_args(root, to, &job.squashfs, job.cpus, MEMORY_MIB);
     // Up to the end of the arguments.
-    command.arg("-e").args(left_out);
-    let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
-    finished.check_own(|tool| {
-        cause::known_cause(&tool.tail).unwrap_or_else(|| {
-            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
-            Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
-        })
-    })
+    args.push("-e".into());
+    args.extend(left_out.iter().map(OsString::from));
+    mksquashfs::run(args, events).await
 }
 
 /// Unpacks a layer over `root`.
