@@ -122,6 +122,10 @@ impl Building<'_> {
                 }
                 None => Box::pin(self.root(&mut programs, None)).await,
             };
+            let built = match &layer {
+                Some(layers) => built.and(layers.close().await),
+                None => built,
+            };
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
             let was_broken = layer.is_some_and(|layers| layers.is_broken());

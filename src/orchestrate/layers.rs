@@ -64,6 +64,13 @@ enum Never {
 
 impl Orchestrator {
     pub(super) async fn find_layer(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Answer, Refusal> {
+        // Whoever asks after that is not the agent, and each question costs the server a look into the archive.
+        if stored.run.layer.is_some() {
+            return Err(Refusal::Failed(Failure::new(
+                Code::Protocol,
+                "the layer of this attempt is settled",
+            )));
+        }
         let nothing = |never: Option<&dyn fmt::Display>| FoundLayer {
             layer: None,
             anew: Vec::new(),
@@ -86,9 +93,11 @@ impl Orchestrator {
         {
             return Err(refused("what is said of the layer is too large"));
         }
-        // An agent that lost the answer asks again. Anything else comes too late.
-        if stored.run.layer.as_ref().is_some_and(|before| *before != used) {
-            return Err(refused("the layer of this attempt is settled"));
+        match &stored.run.layer {
+            // An agent that lost the answer asks again. Its layer is not put, and a later job makes it.
+            Some(before) if *before == used => return Ok(Answer::LayerUrl(LayerUrl { url: None })),
+            Some(_) => return Err(refused("the layer of this attempt is settled")),
+            None => {}
         }
         let mut url = None;
         if used.outcome == LayerOutcome::Kept {

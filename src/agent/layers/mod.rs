@@ -69,6 +69,8 @@ pub(crate) struct Layers<'a> {
     listener: UnixListener,
     /// Whether the root is neither what it was nor the layer's.
     broken: AtomicBool,
+    /// Whether the server knows what is done about the layer.
+    settled: AtomicBool,
 }
 
 impl<'a> Layers<'a> {
@@ -106,6 +108,7 @@ impl<'a> Layers<'a> {
             layer,
             listener,
             broken: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
         }))
     }
 
@@ -318,13 +321,25 @@ impl<'a> Layers<'a> {
         Ok((used, own.anew))
     }
 
+    /// Settles the layer of a root that is not made, if it is not settled: a user who looks for the cause in a shell must not
+    /// settle it.
+    pub(crate) async fn close(&self) -> Result<(), Failure> {
+        if self.settled.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let used = LayerUse::passed("the packages were not installed from beginning to end");
+        self.settle(used, Vec::new()).await.map(drop)
+    }
+
     async fn settle(&self, used: LayerUse, anew: Vec<String>) -> Result<Option<PackageUrl>, Failure> {
         let settled = SettledLayer {
             inputs: self.found.inputs.clone(),
             used,
             anew,
         };
-        Ok(self.building.channel.settle_layer(&settled).await?.url)
+        let answer = self.building.channel.settle_layer(&settled).await?;
+        self.settled.store(true, Ordering::Relaxed);
+        Ok(answer.url)
     }
 }
 
