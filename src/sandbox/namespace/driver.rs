@@ -21,8 +21,11 @@ use crate::{
     },
 };
 
-/// How long a supervisor may take to end its sandbox before it is killed, and how long that may take in turn.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a supervisor may take to end its sandbox before it is killed.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long killed processes may take to end: they wait for the kernel first, which writes to a busy disk.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Pause between checks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -312,12 +315,12 @@ async fn end(group: &str, files: &Files) -> Result<(), Failure> {
     }
     // If there is no room for the file, the supervisor is killed below.
     let asked = fs_err::write(files.stop(), "");
-    if asked.is_ok() && has_ended(files, PATIENCE).await? {
+    if asked.is_ok() && has_ended(files, STOP_PATIENCE).await? {
         return Ok(());
     }
     files.kill_supervisor()?;
     cgroup::kill_by_name(group)?;
-    if has_ended(files, PATIENCE).await? {
+    if has_ended(files, KILL_PATIENCE).await? {
         return Ok(());
     }
     let detail = format!("the sandbox in {} does not end", files.dir().display());
