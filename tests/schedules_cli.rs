@@ -161,9 +161,9 @@ fn serve(kiln: &Kiln) -> (Started, String) {
         .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
         .env("KILN__JOBS__RUN", "false");
     let mut server = Started::new(command);
-    let line = server.wait_for("server  ");
+    let url = server.server_url();
     server.wait_until_ready();
-    (server, line.trim_start_matches("server").trim().to_owned())
+    (server, url)
 }
 
 fn stop(server: Started) {

@@ -19,11 +19,7 @@ impl Site {
             .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
             .env("KILN__JOBS__RUN", "false");
         let mut server = Started::new(command);
-        let url = server
-            .wait_for("server  ")
-            .trim_start_matches("server")
-            .trim()
-            .to_owned();
+        let url = server.server_url();
         server.wait_until_ready();
         Self { kiln, server, url }
     }

@@ -23,12 +23,12 @@ impl Server {
             .env("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0")
             .envs(settings.iter().copied());
         let mut process = Started::new(command);
-        let line = process.wait_for("server  ");
+        let url = process.server_url();
         process.wait_until_ready();
         Self {
             kiln,
             process: Some(process),
-            url: line.trim_start_matches("server").trim().to_owned(),
+            url,
         }
     }
 }

@@ -749,6 +749,13 @@ impl Started {
         }
     }
 
+    /// The URL that a server says it listens at. Lines of its log may contain the word, too.
+    #[track_caller]
+    pub fn server_url(&mut self) -> String {
+        let line = self.wait_for_line("server", |line| line.starts_with("server  "));
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    }
+
     /// Waits until a server takes requests. Other lines may contain the word, as in "already in use".
     #[track_caller]
     pub fn wait_until_ready(&mut self) {

@@ -89,9 +89,8 @@ impl Server {
         let mut command = kiln.command(["serve"]);
         command.envs(MODEST).envs(variables.iter().copied());
         let mut started = Started::new(command);
-        let line = started.wait_for("server ");
+        let url = started.server_url();
         started.wait_until_ready();
-        let url = line.split_whitespace().nth(1).unwrap().to_owned();
         let client = client(None);
         Self {
             kiln,

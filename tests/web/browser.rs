@@ -144,7 +144,10 @@ impl Browser {
         self.keys(selector, text).await;
     }
 
+    /// An element of the page, which may still be loading.
     async fn element(&self, selector: &str) -> String {
+        self.until(&format!("document.querySelector({})", json!(selector)))
+            .await;
         let query = json!({ "using": "css selector", "value": selector });
         let found = self.command(Method::POST, "/element", Some(query)).await;
         let id = found.as_object().unwrap().values().next().unwrap();
