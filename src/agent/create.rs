@@ -90,7 +90,7 @@ impl Building<'_> {
                 Err(Failure::io("cannot list the commands for the emulator", &error)),
             );
         }
-        let mut layers = match Box::pin(Layers::of_job(*self)).await {
+        let layers = match Box::pin(Layers::of_job(*self)).await {
             Ok(layers) => layers,
             Err(failure) => return (None, Err(failure)),
         };
@@ -107,8 +107,9 @@ impl Building<'_> {
                 writers.clone(),
             );
             let mut programs = Programs::default();
-            let layer = layers.take();
-            let built = match &layer {
+            // One that broke a root is not tried again.
+            let layer = layers.as_ref().filter(|layers| !layers.is_broken());
+            let built = match layer {
                 Some(layers) => {
                     let restored = || {
                         if let Some(twins) = &twins {
@@ -122,13 +123,13 @@ impl Building<'_> {
                 }
                 None => Box::pin(self.root(&mut programs, None)).await,
             };
-            let built = match &layer {
+            let built = match layer {
                 Some(layers) => built.and(layers.close().await),
                 None => built,
             };
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
-            let was_broken = layer.is_some_and(|layers| layers.is_broken());
+            let was_broken = layer.is_some_and(Layers::is_broken);
             let gave_up = failure.code == Code::EmulatorFault && known() != before && roots < MOST_ROOTS;
             if !was_broken && !gave_up {
                 return (execs, ended);

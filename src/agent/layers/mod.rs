@@ -22,7 +22,10 @@ use std::{
     io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use kiln_records::{
@@ -69,8 +72,8 @@ pub(crate) struct Layers<'a> {
     listener: UnixListener,
     /// Whether the root is neither what it was nor the layer's.
     broken: AtomicBool,
-    /// Whether the server knows what is done about the layer.
-    settled: AtomicBool,
+    /// What the server knows was done about the layer. A root that is made once more does the same again.
+    settled: Mutex<Option<LayerOutcome>>,
 }
 
 impl<'a> Layers<'a> {
@@ -108,7 +111,7 @@ impl<'a> Layers<'a> {
             layer,
             listener,
             broken: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
+            settled: Mutex::new(None),
         }))
     }
 
@@ -157,8 +160,14 @@ impl<'a> Layers<'a> {
 
     async fn before(&self, restored: &(dyn Fn() + Sync)) -> Result<&'static str, Failure> {
         let events = self.building.events;
+        let known = self.settled();
+        if known.is_some_and(|outcome| outcome != LayerOutcome::Reused) {
+            return Ok("go on");
+        }
         match self.restore().await {
             Ok(()) => {}
+            // The record says that the layer was reused.
+            Err(Trouble::Before(why)) if known.is_some() => return Err(Failure::new(Code::ImageUnreachable, why)),
             Err(Trouble::Before(why)) => {
                 events.say(format!("packages are installed: {why}")).await;
                 let _ = fs_err::remove_file(self.building.outputs.base());
@@ -179,7 +188,9 @@ impl<'a> Layers<'a> {
             size: layer.map(|layer| layer.size),
             repositories: self.found.repositories.clone(),
         };
-        self.settle(used, Vec::new()).await?;
+        if known.is_none() {
+            self.settle(used, Vec::new()).await?;
+        }
         restored();
         events
             .say("the packages are those of an earlier job: its root after them is reused")
@@ -235,6 +246,9 @@ impl<'a> Layers<'a> {
         let Building {
             outputs, http, events, ..
         } = self.building;
+        if self.settled().is_some() {
+            return Ok(());
+        }
         let kept = match self.pack().await {
             Ok(kept) => kept,
             Err(why) => {
@@ -324,21 +338,26 @@ impl<'a> Layers<'a> {
     /// Settles the layer of a root that is not made, if it is not settled: a user who looks for the cause in a shell must not
     /// settle it.
     pub(crate) async fn close(&self) -> Result<(), Failure> {
-        if self.settled.load(Ordering::Relaxed) {
+        if self.settled().is_some() {
             return Ok(());
         }
         let used = LayerUse::passed("the packages were not installed from beginning to end");
         self.settle(used, Vec::new()).await.map(drop)
     }
 
+    fn settled(&self) -> Option<LayerOutcome> {
+        *self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn settle(&self, used: LayerUse, anew: Vec<String>) -> Result<Option<PackageUrl>, Failure> {
+        let outcome = used.outcome;
         let settled = SettledLayer {
             inputs: self.found.inputs.clone(),
             used,
             anew,
         };
         let answer = self.building.channel.settle_layer(&settled).await?;
-        self.settled.store(true, Ordering::Relaxed);
+        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         Ok(answer.url)
     }
 }
