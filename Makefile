@@ -117,6 +117,7 @@ bench: build
 	benches/catalogue
 	benches/jobs
 	benches/customize
+	benches/rebuild
 
 clean:
 	cargo clean
