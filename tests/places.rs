@@ -69,8 +69,12 @@ fn builds(
     ended
 }
 
-fn own_kernel(repository: &Repository, arch: &str, require_dkms: &str) -> Value {
-    let [(status, kernel)]: [_; 1] = builds(repository, arch, require_dkms, &[], None, 1).try_into().unwrap();
+#[test]
+fn a_foreign_recipe_becomes_an_image_and_the_hosts_kernel_is_not_asked() {
+    needs!(support::no_namespaces(), no_qemu());
+    let before = support::host_binfmt();
+    let (repository, arch) = (Repository::foreign(), support::foreign());
+    let [(status, kernel)]: [_; 1] = builds(&repository, arch, "false", &[], None, 1).try_into().unwrap();
     let of_host = fs_err::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert!(kernel.contains("cloud") && kernel != of_host.trim(), "{kernel}");
     assert_eq!(status["sandbox"]["kernel"], kernel, "{status:#}");
@@ -82,21 +86,6 @@ fn own_kernel(repository: &Repository, arch: &str, require_dkms: &str) -> Value 
         (&status["driver"], &status["isolation"]),
         (&"microvm".into(), &"vm".into())
     );
-    status
-}
-
-#[test]
-fn a_recipe_that_needs_a_kernel_of_its_own_becomes_an_image() {
-    needs!(support::no_namespaces(), no_qemu());
-    let status = own_kernel(&Repository::native(), support::HOST, "true");
-    assert_eq!(status["how"], "native");
-}
-
-#[test]
-fn a_foreign_recipe_becomes_an_image_and_the_hosts_kernel_is_not_asked() {
-    needs!(support::no_namespaces(), no_qemu());
-    let before = support::host_binfmt();
-    let status = own_kernel(&Repository::foreign(), support::foreign(), "false");
     assert_eq!(status["how"], "emulated");
     assert!(
         status["sandbox"]["emulator"].as_str().unwrap().contains("version"),
@@ -141,15 +130,18 @@ fn debian(arch: &str, how: &str) {
             ["microvm", "vm", how],
             "{status:#}"
         );
-        (status["image"].as_str().unwrap().to_owned(), log)
+        let kernel = status["sandbox"]["kernel"].as_str().unwrap().to_owned();
+        assert!(kernel.contains("cloud"), "{status:#}");
+        (status["image"].as_str().unwrap().to_owned(), log, kernel)
     };
-    let (image, log) = check(&server.build(&recipe, &[]));
+    let (image, log, kernel) = check(&server.build(&recipe, &[]));
+    assert!(log.contains(&format!("the kernel is {kernel}\n")), "{log}");
     let debian = if arch == "aarch64" { "arm64" } else { "amd64" };
     assert!(log.contains(&format!("config.sh: {arch}, dpkg says {debian}")), "{log}");
     // The script of a package ran as the image's architecture, and the image's own dpkg works when it is changed.
     let change = format!("grep -qx {arch} /etc/tiny-installed-on; dpkg --status tiny-note; echo changed > /etc/tiny");
     let job = server.make(&["customize", &image, "--run", &format!("set -e; {change}")]);
-    let (changed, _) = check(&job);
+    let (changed, ..) = check(&job);
     assert_eq!(server.json(&["images", "describe", &changed])["arch"], arch);
     server.stop();
     assert_eq!(support::host_binfmt(), before);
