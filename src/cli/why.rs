@@ -41,17 +41,24 @@ const ASKED: [(&str, &str); 7] = [
 ];
 
 /// How it was carried out, which should make no difference.
-const CARRIED_OUT: [(&str, &str); 6] = [
+const CARRIED_OUT: [(&str, &str); 7] = [
     ("/runDetails/builder/version/kiln", "version of Kiln"),
     ("/buildDefinition/internalParameters/how", "native or emulated"),
     ("/buildDefinition/internalParameters/sandbox/emulator", "emulator"),
     ("/buildDefinition/internalParameters/twins", "level of native twins"),
     ("/buildDefinition/internalParameters/driver", "kind of sandbox"),
     (
+        "/buildDefinition/internalParameters/layer/outcome",
+        "reuse of an earlier root",
+    ),
+    (
         "/buildDefinition/internalParameters/sandbox/kernel",
         "kernel of the sandbox",
     ),
 ];
+
+/// The name of a repository's metadata among the sources.
+const REPOSITORY: &str = "repository";
 
 #[derive(Debug, Args)]
 pub(super) struct Why {
@@ -170,8 +177,10 @@ fn sources(old: &[Value], new: &[Value]) -> Vec<Change> {
     };
     names
         .into_iter()
-        .map(|name| (name.to_owned(), digests(old, name), digests(new, name)))
-        .filter(|(_, old, new)| old != new)
+        .map(|name| (name, digests(old, name), digests(new, name)))
+        // A job without reuse does not look at its repositories, so one side may not know them.
+        .filter(|(name, old, new)| old != new && (*name != REPOSITORY || !(old.is_empty() || new.is_empty())))
+        .map(|(name, old, new)| (name.to_owned(), old, new))
         .collect()
 }
 
@@ -257,5 +266,15 @@ mod tests {
         assert_eq!(names(&found), ["script", "rootfs"]);
         assert_eq!(found[0], ("script".to_owned(), "1, 2".to_owned(), "1, 3".to_owned()));
         assert_eq!(found[1].1, "");
+
+        let repository = |digest: &str| {
+            let mut statement = old.clone();
+            let sources = statement["buildDefinition"]["resolvedDependencies"].as_array_mut();
+            let repository = json!({"name": "repository", "digest": {"sha256": digest}});
+            sources.unwrap().push(repository);
+            statement
+        };
+        assert_eq!(names(&inputs(&repository("5"), &repository("6"), None)), ["repository"]);
+        assert!(names(&inputs(&old, &repository("6"), None)).is_empty());
     }
 }

@@ -62,6 +62,7 @@ fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
                 "programs": run.execs.as_ref().map(|execs| json!({ "twins": execs.twins, "emulated": execs.emulated })),
                 "sandbox": found,
                 "attempt": run.attempt,
+                "layer": run.layer.as_ref().map(|layer| json!({ "outcome": layer.outcome, "sha256": layer.sha256 })),
                 "resumedFrom": plan.resume.map(|resume| resume.job.to_string()),
             },
             "resolvedDependencies": dependencies(run),
@@ -80,6 +81,10 @@ fn dependencies(run: &Run) -> Vec<Value> {
     let mut all = Vec::new();
     if let Some(sha256) = &run.recipe_sha256 {
         all.push(dependency("recipe", &run.plan.recipe, sha256));
+    }
+    if let Some(layer) = &run.layer {
+        let repositories = layer.repositories.iter();
+        all.extend(repositories.map(|one| dependency("repository", &one.metadata, &one.sha256)));
     }
     if let Some(base) = &run.plan.image {
         let digests = [("sha256", &base.sha256), ("md5", &base.md5)];
