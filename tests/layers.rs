@@ -1,8 +1,13 @@
 //! Builds that start from what an earlier one kept after its packages.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use kiln_agent::verify::{UNLIKE, tree};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::equality::{lines, unpacked};
 use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository};
@@ -27,30 +32,76 @@ fn build(kiln: &Kiln, recipe: &Recipe, arch: &str, arguments: &[&str]) -> (tempf
 const REUSED: &str = "its root after them is reused";
 const NONE_YET: &str = "there is no layer with them yet";
 
-/// Whatever is changed: a root from a layer is what it would be without.
-fn is_never_wrong(kiln: &Kiln, repository: &Repository, arch: &str, recipe: impl Fn() -> Recipe) {
-    let set = repository.set();
-    let cached = |recipe: &Recipe| build(kiln, recipe, arch, &["--cache", "packages", &set]);
-    let (_one, _, log) = cached(&recipe().with("config.sh", &script("first")));
-    assert!(log.contains(NONE_YET), "{log}");
-    // Late files may change.
-    let late = || {
-        recipe()
-            .with("config.sh", &script("second"))
-            .with("root/etc/overlay", "new")
-    };
-    let (_other, reused, log) = cached(&late());
-    assert!(log.contains(REUSED), "{log}");
-    assert!(log.contains("are unchanged"), "{log}");
-    let (_plain, made, log) = build(kiln, &late(), arch, &["--no-cache", &set]);
-    assert!(!log.contains(REUSED), "{log}");
-    let mut differ = tree::differences(&unpacked(&reused), &unpacked(&made), UNLIKE);
+/// The root from a layer is what it would be without.
+#[track_caller]
+fn is_as_made(reused: &Path, made: &Path, of: &str) {
+    let mut differ = tree::differences(&unpacked(reused), &unpacked(made), UNLIKE);
     // Each line of a log has its time.
     differ.retain(|difference| !difference.path.starts_with("/var/log"));
-    assert!(differ.is_empty(), "{}", lines(&differ).join("\n"));
-    // Others may not.
-    let (_early, _, log) = cached(&late().with("extra.txt", "part of the key"));
-    assert!(log.contains(NONE_YET), "{log}");
+    assert!(differ.is_empty(), "{of}\n{}", lines(&differ).join("\n"));
+}
+
+/// A state of a recipe: what its edits have left.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Edited {
+    /// Files that may decide what is installed, and are part of the key.
+    early: (u8, bool),
+    /// The words of `config.sh`, and the content and the mode of a file of the overlay.
+    late: (u8, u8, bool),
+}
+
+impl Edited {
+    fn edit(&mut self, random: &mut impl RngExt) {
+        match random.random_range(0..5) {
+            0 => self.early.0 = random.random_range(0..2),
+            1 => self.early.1 = !self.early.1,
+            2 => self.late.0 += 1,
+            3 => self.late.1 += 1,
+            _ => self.late.2 = !self.late.2,
+        }
+    }
+
+    fn of(&self, recipe: Recipe) -> Recipe {
+        let (version, has_more) = self.early;
+        let (words, overlay, is_program) = self.late;
+        let mut recipe = recipe
+            .with_config("<version>1.0.0<", &format!("<version>1.0.{version}<"))
+            .with("config.sh", &script(&words.to_string()))
+            .with("root/etc/overlay", &overlay.to_string());
+        if has_more {
+            recipe = recipe.with("more/extra.txt", "part of the key");
+        }
+        if is_program {
+            let overlay = Path::new(recipe.path()).join("root/etc/overlay");
+            fs_err::set_permissions(overlay, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        recipe
+    }
+}
+
+/// Whatever is edited, in any order: a layer is reused if and only if its early files were there before, and then the root
+/// is what it would be without. `KILN_TEST_SEED` chooses other edits.
+fn edits_at_random(kiln: &Kiln, repository: &Repository, recipe: impl Fn() -> Recipe) {
+    let seed = std::env::var("KILN_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut random = StdRng::seed_from_u64(seed);
+    let set = repository.set();
+    let (mut state, mut known, mut reused_roots) = (Edited::default(), BTreeSet::new(), 0);
+    for edit in 0..6 {
+        let of = format!("seed {seed}, edit {edit}: {state:?}");
+        let edited = state.of(recipe());
+        let (_from, rootfs, log) = build(kiln, &edited, HOST, &["--cache", "packages", &set]);
+        let is_known = !known.insert(state.early);
+        assert_eq!(log.contains(REUSED), is_known, "{of}\n{log}");
+        assert_eq!(log.contains(NONE_YET), !is_known, "{of}\n{log}");
+        if is_known {
+            let (_plain, made, log) = build(kiln, &edited, HOST, &["--no-cache", &set]);
+            assert!(!log.contains(REUSED), "{of}\n{log}");
+            is_as_made(&rootfs, &made, &of);
+            reused_roots += 1;
+        }
+        state.edit(&mut random);
+    }
+    assert!(reused_roots > 0, "seed {seed} reuses nothing");
 }
 
 #[test]
@@ -58,7 +109,7 @@ fn a_root_of_debs_is_the_same_from_a_layer() {
     needs!(support::no_namespaces());
     let (kiln, repository) = (Kiln::new(), Repository::debian());
     let recipe = || Recipe::copy_of("deb-tiny").with_config("{{ deb_repo }}", &repository.url());
-    is_never_wrong(&kiln, &repository, HOST, recipe);
+    edits_at_random(&kiln, &repository, &recipe);
 
     // A damaged layer is noticed by its digest, and made anew.
     let mut damaged = 0;
@@ -85,7 +136,17 @@ fn a_root_of_debs_is_the_same_from_a_layer() {
 fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
     needs!(support::no_namespaces(), support::no_emulation());
     let (kiln, repository) = (Kiln::new(), Repository::shell().of(foreign()));
-    is_never_wrong(&kiln, &repository, foreign(), || Recipe::copy_of("rpm-shell"));
+    let set = repository.set();
+    let edited = |words: &str| Recipe::copy_of("rpm-shell").with("config.sh", &script(words));
+    let cached = |recipe: &Recipe| build(&kiln, recipe, foreign(), &["--cache", "packages", &set]);
+    let (_one, _, log) = cached(&edited("first"));
+    assert!(log.contains(NONE_YET), "{log}");
+    let second = edited("second").with("root/etc/overlay", "new");
+    let (_other, reused, log) = cached(&second);
+    assert!(log.contains(REUSED) && log.contains("are unchanged"), "{log}");
+    let (_plain, made, log) = build(&kiln, &second, foreign(), &["--no-cache", &set]);
+    assert!(!log.contains(REUSED), "{log}");
+    is_as_made(&reused, &made, "rpm-shell");
 }
 
 fn files(dir: &Path) -> Vec<PathBuf> {
