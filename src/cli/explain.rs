@@ -1,7 +1,9 @@
-//! `kiln jobs explain`: how each program of an emulated build was run, and why. Talks to the server.
+//! `kiln jobs explain`: what a build reused of earlier ones, how each program of an emulated build was run, and why. Talks
+//! to the server.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Write};
 
+use bytesize::ByteSize;
 use clap::Args;
 use kiln_records::{Code, Failure};
 
@@ -35,6 +37,10 @@ impl Explain {
         let answer = answer.map_err(|failure| missing(&JOBS, failure))?;
         if session.wants_data() && self.program.is_none() {
             return session.show(&answer);
+        }
+        let status = session.client.job_status(&job).await?;
+        if let Some(text) = reuse(status.get("layer")).filter(|_| self.program.is_none()) {
+            session.printer.result(text);
         }
         let is_recorded = *answer.get("recorded") == Data::Bool(true);
         if !is_recorded {
@@ -75,6 +81,32 @@ fn called(answer: &Data, name: &str) -> Result<Vec<Data>, Failure> {
         .hint("the list has the programs of packages, by their own paths, as long as they are unchanged; all others are emulated"));
     }
     Ok(found)
+}
+
+/// What was reused of an earlier job, or why nothing was.
+fn reuse(layer: &Data) -> Option<String> {
+    let outcome = match layer.text("outcome")? {
+        "reused" => "reused: the root after all packages is that of an earlier job",
+        "kept" => "kept for later jobs: there was none of these packages, and they were installed",
+        "passed" => "none: the packages were installed",
+        other => other,
+    };
+    let mut text = format!("layer      {outcome}");
+    if let Some(why) = layer.text("why") {
+        let _ = write!(text, ", since {why}");
+    }
+    if let Some(size) = layer.number("size") {
+        let _ = write!(text, " ({})", ByteSize(size));
+    }
+    for repository in layer.items("repositories") {
+        let [metadata, sha256] = ["metadata", "sha256"].map(|name| repository.text(name).unwrap_or_default());
+        let _ = write!(
+            text,
+            "\nrepository {metadata}, SHA-256 {}…",
+            &sha256.get(..12).unwrap_or(sha256)
+        );
+    }
+    Some(text)
 }
 
 /// How many programs were run in each way.
@@ -163,6 +195,22 @@ mod tests {
 
         1 emulated: found in it: dlopen
           /usr/bin/dot
+        ");
+    }
+
+    #[test]
+    fn what_was_reused_is_said_with_its_reason() {
+        let layer = |text: &str| reuse(&serde_json::from_str(text).unwrap());
+        assert_eq!(layer("null"), None);
+        let passed = layer(r#"{"outcome":"passed","why":"there is a post_bootstrap.sh","repositories":[]}"#);
+        insta::assert_snapshot!(passed.unwrap(), @"layer      none: the packages were installed, since there is a post_bootstrap.sh");
+        let reused = layer(
+            r#"{"outcome":"reused","size":3221225472,"repositories":
+                [{"metadata":"http://deb.debian.org/InRelease","sha256":"0123456789abcdef"}]}"#,
+        );
+        insta::assert_snapshot!(reused.unwrap(), @"
+        layer      reused: the root after all packages is that of an earlier job (3.0 GiB)
+        repository http://deb.debian.org/InRelease, SHA-256 0123456789ab…
         ");
     }
 
