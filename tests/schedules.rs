@@ -213,6 +213,7 @@ async fn add_recipe(store: &SharedStore, artifacts: &ArtifactStore) -> RecipeId 
         require_dkms: false,
         template_dictionary: None,
         twins: None,
+        cache: None,
         reproducible: None,
         source_date_epoch: None,
         deleted: None,

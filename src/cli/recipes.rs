@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use kiln_records::{Code, Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch, compression::Compression};
+use kiln_records::{
+    CacheDepth, Code, Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch, compression::Compression,
+};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -13,7 +15,8 @@ use super::{
     session::Session,
     upload::{Objects, fill_created, upload},
     values::{
-        Body, LinkOptions, TemplateOptions, arch, boolean, linux_distribution, recipe_type, twins, twins_or_default,
+        Body, LinkOptions, TemplateOptions, arch, boolean, cache, cache_or_default, linux_distribution, recipe_type,
+        twins, twins_or_default,
     },
 };
 use crate::{
@@ -60,6 +63,10 @@ pub(super) struct CreateRecipe {
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
 
+    /// How much of earlier jobs its jobs may reuse [default: the server's setting].
+    #[arg(long, value_name = "DEPTH", value_parser = cache())]
+    cache: Option<CacheDepth>,
+
     #[command(flatten)]
     dating: DatingOptions,
 
@@ -90,6 +97,10 @@ pub(super) struct UpdateRecipe {
     /// The tools that may run as native twins in emulated builds; `default` means the server's level.
     #[arg(long, value_name = "LEVEL", value_parser = twins_or_default())]
     twins: Option<Value>,
+
+    /// How much of earlier jobs its jobs may reuse; `default` means the server's setting.
+    #[arg(long, value_name = "DEPTH", value_parser = cache_or_default())]
+    cache: Option<Value>,
 
     #[command(flatten)]
     dating: DatingOptions,
@@ -122,6 +133,7 @@ impl RecipesCommand {
                     .set("arch", change.arch.map(Arch::name))
                     .set("require_dkms", change.require_dkms)
                     .set("twins", change.twins)
+                    .set("cache", change.cache)
                     .set("template_dictionary", change.template.dictionary()?);
                 let body = change.dating.add_to(body).into_change()?;
                 let found = session.client.find(&RECIPES, &change.which.id).await?;
@@ -141,6 +153,7 @@ impl CreateRecipe {
             .set("arch", arch.map(Arch::name))
             .set("require_dkms", self.require_dkms)
             .set("twins", self.twins.map(TwinLevel::name))
+            .set("cache", self.cache.map(CacheDepth::name))
             .set("template_dictionary", self.template.dictionary()?);
         Ok(self.dating.add_to(body))
     }

@@ -68,7 +68,16 @@ one_of!(overlap, Overlap);
 
 /// The tools that may run as native twins, or null for the default.
 pub(super) fn twins_or_default() -> impl TypedValueParser<Value = Value> {
-    let names = TwinLevel::ALL.map(TwinLevel::name).into_iter().chain(["default"]);
+    or_default(&TwinLevel::ALL.map(TwinLevel::name))
+}
+
+/// How much of earlier jobs a job may reuse, or null for the default.
+pub(super) fn cache_or_default() -> impl TypedValueParser<Value = Value> {
+    or_default(&CacheDepth::ALL.map(CacheDepth::name))
+}
+
+fn or_default(names: &[&'static str]) -> impl TypedValueParser<Value = Value> + use<> {
+    let names = names.iter().copied().chain(["default"]);
     PossibleValuesParser::new(names).map(|name| match name.as_str() {
         "default" => Value::Null,
         _ => Value::String(name),

@@ -71,6 +71,7 @@ impl Stored for Recipe {
             require_dkms: members.flag_or("require_dkms", true)?,
             template_dictionary: template_dictionary(members)?,
             twins: None,
+            cache: None,
             reproducible: None,
             source_date_epoch: None,
             deleted: None,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dating, Link, Moment, RecipeId, TwinLevel};
+use super::{CacheDepth, Dating, Link, Moment, RecipeId, TwinLevel};
 use crate::arch::Arch;
 
 /// A recipe: the description of an image, and its architecture.
@@ -32,6 +32,10 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub twins: Option<TwinLevel>,
+    /// How much of earlier jobs its jobs may reuse. Kiln's own member, absent unless it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub cache: Option<CacheDepth>,
     /// Whether equal inputs are to give equal images. Kiln's own member, absent unless it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -186,29 +186,34 @@ async fn members_are_replaced() {
 }
 
 #[tokio::test]
-async fn a_level_of_twins_is_there_from_when_it_is_said_until_it_is_taken_back() {
+async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back() {
     let api = Server::shared();
-    let made = api.make("/v3/recipes", minimal()).await;
-    assert!(made.get("twins").is_none(), "clients of IMS do not know it: {made}");
-    let path = format!("/v3/recipes/{}", id_of(&made));
-    for level in ["off", "tools", "shell", "full"] {
-        let patched = api.patch(&path, json!({ "twins": level })).await.is(200).json();
-        assert_eq!(patched["twins"], level);
-        // Another change leaves it.
-        api.patch(&path, json!({"arch": "aarch64"})).await.is(200);
-        assert_eq!(api.read(&path).await["twins"], level);
-    }
-    api.patch(&path, json!({ "twins": null })).await.is(200);
-    assert!(api.read(&path).await.get("twins").is_none());
+    for (member, values) in [
+        ("twins", &["off", "tools", "shell", "full"][..]),
+        ("cache", &["none", "packages"]),
+    ] {
+        let made = api.make("/v3/recipes", minimal()).await;
+        assert!(made.get(member).is_none(), "clients of IMS do not know it: {made}");
+        let path = format!("/v3/recipes/{}", id_of(&made));
+        for value in values {
+            let patched = api.patch(&path, json!({ member: value })).await.is(200).json();
+            assert_eq!(patched[member], *value);
+            // Another change leaves it.
+            api.patch(&path, json!({"arch": "aarch64"})).await.is(200);
+            assert_eq!(api.read(&path).await[member], *value);
+        }
+        api.patch(&path, json!({ member: null })).await.is(200);
+        assert!(api.read(&path).await.get(member).is_none());
 
-    let mut body = minimal();
-    body["twins"] = json!("shell");
-    let id = id_of(&api.make("/v3/recipes", body).await);
-    api.delete(&format!("/v3/recipes/{id}")).await.is(204);
-    assert_eq!(api.read(&format!("/v3/deleted/recipes/{id}")).await["twins"], "shell");
-    let undelete = json!({"operation": "undelete"});
-    api.patch(&format!("/v3/deleted/recipes/{id}"), undelete).await.is(204);
-    assert_eq!(api.read(&format!("/v3/recipes/{id}")).await["twins"], "shell");
+        let mut body = minimal();
+        body[member] = json!(values[1]);
+        let id = id_of(&api.make("/v3/recipes", body).await);
+        api.delete(&format!("/v3/recipes/{id}")).await.is(204);
+        assert_eq!(api.read(&format!("/v3/deleted/recipes/{id}")).await[member], values[1]);
+        let undelete = json!({"operation": "undelete"});
+        api.patch(&format!("/v3/deleted/recipes/{id}"), undelete).await.is(204);
+        assert_eq!(api.read(&format!("/v3/recipes/{id}")).await[member], values[1]);
+    }
 }
 
 #[tokio::test]

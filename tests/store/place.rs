@@ -119,6 +119,7 @@ pub fn recipe(name: &str) -> Recipe {
             },
         ]),
         twins: None,
+        cache: None,
         reproducible: None,
         source_date_epoch: None,
         deleted: None,

@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use kiln_records::{
-    Link, LinuxDistribution, Moment, Recipe, RecipeId, RecipeType, TemplateValue, TwinLevel, arch::Arch,
+    CacheDepth, Link, LinuxDistribution, Moment, Recipe, RecipeId, RecipeType, TemplateValue, TwinLevel, arch::Arch,
 };
 
 use super::{Change, find, id, must_have_no_link};
@@ -37,6 +37,8 @@ body! {
         template_dictionary: Nullable<List<TemplateValue>>,
         /// The tools that may run as native twins in emulated builds; null means the server's level.
         twins: Nullable<TwinLevel>,
+        /// How much of earlier jobs its jobs may reuse; null means the server's setting.
+        cache: Nullable<CacheDepth>,
         /// Whether equal inputs are to give equal images; null means no.
         reproducible: Nullable<bool>,
         /// The date in its reproducible images, in seconds since 1970; null means that of its newest file.
@@ -57,6 +59,8 @@ body! {
         template_dictionary: Option<List<TemplateValue>>,
         /// The tools that may run as native twins in emulated builds; null means the server's level.
         twins: Nullable<TwinLevel>,
+        /// How much of earlier jobs its jobs may reuse; null means the server's setting.
+        cache: Nullable<CacheDepth>,
         /// Whether equal inputs are to give equal images; null means no.
         reproducible: Nullable<bool>,
         /// The date in its reproducible images, in seconds since 1970; null means that of its newest file.
@@ -91,6 +95,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
         require_dkms: given.require_dkms.unwrap_or(true),
         template_dictionary: given.template_dictionary.unwrap_or_else(|| Some(Vec::new())),
         twins: given.twins.flatten(),
+        cache: given.cache.flatten(),
         reproducible: given.reproducible.flatten(),
         source_date_epoch: given.source_date_epoch.flatten(),
         deleted: None,
@@ -138,6 +143,7 @@ impl Change<Recipe> for RecipeUpdate {
         recipe.arch = self.arch.unwrap_or(recipe.arch);
         recipe.require_dkms = self.require_dkms.unwrap_or(recipe.require_dkms);
         recipe.twins = self.twins.unwrap_or(recipe.twins);
+        recipe.cache = self.cache.unwrap_or(recipe.cache);
         recipe.reproducible = self.reproducible.unwrap_or(recipe.reproducible);
         recipe.source_date_epoch = self.source_date_epoch.unwrap_or(recipe.source_date_epoch);
         if let Some(values) = &self.template_dictionary {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use kiln_records::{
-    Dating, Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe, RecipeId,
-    RecipeType, ShellTime, ShellWish, TwinLevel,
+    CacheDepth, Dating, Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe,
+    RecipeId, RecipeType, ShellTime, ShellWish, TwinLevel,
     arch::Arch,
     job::{Connection, SshContainer, WITHIN_CLUSTER},
     run::BaseImage,
@@ -25,6 +25,8 @@ struct Start {
     own_kernel: bool,
     /// Which tools may run as native twins, as the recipe says.
     twins: Option<TwinLevel>,
+    /// How much of earlier jobs may be reused, as the recipe says.
+    cache: Option<CacheDepth>,
     /// The date of the image, as the recipe says.
     dating: Dating,
     /// The recipe's archive, and the values for its templates.
@@ -61,7 +63,7 @@ impl Asker {
             own_kernel,
             twins: options.twins.or(start.twins),
             verify_twins: options.verify_twins.unwrap_or_default(),
-            cache: options.cache,
+            cache: options.cache.or(start.cache),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {
@@ -92,6 +94,7 @@ impl Asker {
             arch: recipe.arch,
             own_kernel: recipe.require_dkms,
             twins: recipe.twins,
+            cache: recipe.cache,
             dating: recipe.dating(),
             recipe: link.path.clone(),
             values: values.map(|entry| (entry.key, entry.value)).collect(),
@@ -109,6 +112,7 @@ impl Asker {
             arch: image.arch,
             own_kernel: self.jobs.enable_dkms,
             twins: None,
+            cache: None,
             dating: Dating::default(),
             recipe: String::new(),
             values: Vec::new(),

@@ -105,6 +105,7 @@ impl Site {
             require_dkms: false,
             template_dictionary: None,
             twins: None,
+            cache: None,
             reproducible: None,
             source_date_epoch: None,
             deleted: None,

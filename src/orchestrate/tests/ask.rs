@@ -52,6 +52,7 @@ impl Site {
             require_dkms: false,
             template_dictionary: None,
             twins: None,
+            cache: None,
             reproducible: dating.reproducible,
             source_date_epoch: dating.source_date_epoch,
             deleted: None,
