@@ -60,8 +60,6 @@ pub struct Both {
     pub kiln: Kiln,
     /// The public key of the site that built them.
     pub key: PathBuf,
-    /// Where its recipe is.
-    pub recipe: PathBuf,
     ran: Ran,
     pub images: BTreeMap<&'static str, Fetched>,
     /// How often the host was looked at while the build ran.
@@ -193,7 +191,6 @@ fn build_both() -> Both {
         looks: looks.into_inner(),
         key,
         kiln,
-        recipe,
         ran,
     }
 }

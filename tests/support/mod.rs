@@ -516,6 +516,19 @@ impl Kiln {
         assert!(left.is_empty(), "left in S3: {left:#?}");
     }
 
+    /// The same after a command was interrupted: on a busy host it leaves the rest to the next one, and says so.
+    #[track_caller]
+    pub fn assert_interrupted(&self, ran: &Ran) {
+        assert_eq!(ran.code, Some(130), "{}", ran.last());
+        if ran
+            .stderr
+            .contains("is not cleared away yet; the next kiln command goes on with it")
+        {
+            self.run(["jobs", "list"]).ok();
+        }
+        self.assert_nothing_built();
+    }
+
     /// Rows of the embedded store's tables, read from its database, and its files.
     pub fn stored(&self) -> Vec<String> {
         let database = self.data.join("s3/names.sqlite");
