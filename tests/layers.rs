@@ -109,7 +109,7 @@ fn a_root_of_debs_is_the_same_from_a_layer() {
     needs!(support::no_namespaces());
     let (kiln, repository) = (Kiln::new(), Repository::debian());
     let recipe = || Recipe::copy_of("deb-tiny").with_config("{{ deb_repo }}", &repository.url());
-    edits_at_random(&kiln, &repository, &recipe);
+    edits_at_random(&kiln, &repository, recipe);
 
     // A damaged layer is noticed by its digest, and made anew.
     let mut damaged = 0;

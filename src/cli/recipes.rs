@@ -33,7 +33,7 @@ pub(super) enum RecipesCommand {
     Create(Box<CreateRecipe>),
     /// Change a record.
     #[command(display_order = 4)]
-    Update(UpdateRecipe),
+    Update(Box<UpdateRecipe>),
 }
 
 #[derive(Debug, Args)]
