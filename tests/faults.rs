@@ -2,7 +2,7 @@
 //! once, with a complete image or with a cause, and leaves nothing behind.
 //!
 //! Random choices follow from a seed, which is printed; `KILN_FAULT_SEED` repeats it. `KILN_FAULT_ROUNDS` sets the
-//! number of kills (24 by default).
+//! number of kills (12 by default).
 //!
 //! Jumps of the clock are not covered: Linux virtualises only the monotonic clock, and a test must not set the host's
 //! time of day. Code that compares times of day takes `now` as an argument, and has its own tests.

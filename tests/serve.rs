@@ -40,7 +40,7 @@ async fn nothing_has_to_be_configured() {
         assert!(error.contains("127.0.0.1:900"), "{error}");
         return support::skipped(&error);
     }
-    let said = started.wait_for("server ");
+    let said = started.wait_for("server  ");
     assert_eq!(said, "server     http://127.0.0.1:9000");
     assert_eq!(started.wait_for("s3 "), "s3         http://127.0.0.1:9001");
     assert_eq!(started.wait_for("dashboard "), "dashboard  http://127.0.0.1:9000/ui");

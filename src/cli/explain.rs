@@ -87,7 +87,7 @@ fn called(answer: &Data, name: &str) -> Result<Vec<Data>, Failure> {
 fn reuse(layer: &Data) -> Option<String> {
     let outcome = match layer.text("outcome")? {
         "reused" => "reused: the root after all packages is that of an earlier job",
-        "kept" => "kept for later jobs: there was none of these packages, and they were installed",
+        "kept" => "kept: the packages were installed, and later jobs can start from this root",
         "passed" => "none: the packages were installed",
         other => other,
     };
@@ -103,7 +103,7 @@ fn reuse(layer: &Data) -> Option<String> {
         let _ = write!(
             text,
             "\nrepository {metadata}, SHA-256 {}…",
-            &sha256.get(..12).unwrap_or(sha256)
+            sha256.get(..12).unwrap_or(sha256)
         );
     }
     Some(text)
