@@ -7,7 +7,7 @@ use std::{
 };
 
 use kiln_agent::verify::{UNLIKE, tree};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use crate::equality::{lines, unpacked};
 use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository};
@@ -45,15 +45,17 @@ fn is_as_made(reused: &Path, made: &Path, of: &str) {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Edited {
     /// Files that may decide what is installed, and are part of the key.
-    early: (u8, bool),
+    early: (bool, bool),
     /// The words of `config.sh`, and the content and the mode of a file of the overlay.
     late: (u8, u8, bool),
 }
 
 impl Edited {
-    fn edit(&mut self, random: &mut impl RngExt) {
-        match random.random_range(0..5) {
-            0 => self.early.0 = random.random_range(0..2),
+    const KINDS: std::ops::Range<u8> = 0..5;
+
+    fn edit(&mut self, kind: u8) {
+        match kind {
+            0 => self.early.0 = !self.early.0,
             1 => self.early.1 = !self.early.1,
             2 => self.late.0 += 1,
             3 => self.late.1 += 1,
@@ -62,10 +64,10 @@ impl Edited {
     }
 
     fn of(&self, recipe: Recipe) -> Recipe {
-        let (version, has_more) = self.early;
+        let (is_newer, has_more) = self.early;
         let (words, overlay, is_program) = self.late;
         let mut recipe = recipe
-            .with_config("<version>1.0.0<", &format!("<version>1.0.{version}<"))
+            .with_config("<version>1.0.0<", &format!("<version>1.0.{}<", u8::from(is_newer)))
             .with("config.sh", &script(&words.to_string()))
             .with("root/etc/overlay", &overlay.to_string());
         if has_more {
@@ -79,15 +81,20 @@ impl Edited {
     }
 }
 
-/// Whatever is edited, in any order: a layer is reused if and only if its early files were there before, and then the root
-/// is what it would be without. `KILN_TEST_SEED` chooses other edits.
+/// Each kind of edit, in an order by chance: a layer is reused if and only if its early files were there before, and then the root
+/// is what it would be without. `KILN_TEST_SEED` chooses another order.
 fn edits_at_random(kiln: &Kiln, repository: &Repository, recipe: impl Fn() -> Recipe) {
     let seed = std::env::var("KILN_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut random = StdRng::seed_from_u64(seed);
     let set = repository.set();
     let (mut state, mut known, mut reused_roots) = (Edited::default(), BTreeSet::new(), 0);
-    for edit in 0..6 {
-        let of = format!("seed {seed}, edit {edit}: {state:?}");
+    let mut kinds: Vec<u8> = Edited::KINDS.collect();
+    kinds.shuffle(&mut random);
+    for edit in std::iter::once(None).chain(kinds.into_iter().map(Some)) {
+        if let Some(kind) = edit {
+            state.edit(kind);
+        }
+        let of = format!("seed {seed}, {state:?}");
         let edited = state.of(recipe());
         let (_from, rootfs, log) = build(kiln, &edited, HOST, &["--cache", "packages", &set]);
         let is_known = !known.insert(state.early);
@@ -99,9 +106,12 @@ fn edits_at_random(kiln: &Kiln, repository: &Repository, recipe: impl Fn() -> Re
             is_as_made(&rootfs, &made, &of);
             reused_roots += 1;
         }
-        state.edit(&mut random);
     }
-    assert!(reused_roots > 0, "seed {seed} reuses nothing");
+    let has_both = reused_roots > 0 && known.len() > 1;
+    assert!(
+        has_both,
+        "seed {seed} reuses {reused_roots} roots, and changes early files to {known:?}"
+    );
 }
 
 #[test]
