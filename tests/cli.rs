@@ -138,8 +138,9 @@ fn help_of_build() {
                   what the configuration says] [possible values: off, tools, shell, full]
               --cache <DEPTH>
                   How much of earlier builds may be reused: `packages`, the root once all packages are
-                  installed [default: none, or what the configuration says] [possible values: none,
-                  packages]
+                  installed; `image`, the whole image if recipe, values, repositories and tools are the same
+                  [default: packages, or what the configuration says] [possible values: none, packages,
+                  image]
               --no-cache
                   Reuse nothing of earlier builds
               --verify-twins

@@ -361,7 +361,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         run = true                                       # default
         default_image_size_gib = 60                      # default
         default_mem_size_gib = 8                         # default
-        cache = "none"                                   # default
+        cache = "packages"                               # default
         enable_dkms = true                               # default
         access_subnet = "cmn"                            # default
         access_domain = "shasta.local"                   # default

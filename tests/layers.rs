@@ -142,6 +142,53 @@ fn a_root_of_debs_is_the_same_from_a_layer() {
     assert!(unpacked(&rootfs).keys().any(|path| path.ends_with("words")));
 }
 
+const WHOLE: &str = "it is taken as a whole";
+
+#[test]
+fn an_image_is_taken_as_a_whole_while_everything_is_as_it_was() {
+    needs!(support::no_namespaces());
+    let dir = tempfile::tempdir().unwrap();
+    let (kiln, repository) = (Kiln::new(), Repository::debian_in(dir.path()));
+    let recipe = || Recipe::copy_of("deb-tiny").with_config("{{ deb_repo }}", &repository.url());
+    let image = |recipe: &Recipe| build(&kiln, recipe, HOST, &["--cache", "image"]);
+    // The default depth keeps what a deeper one can take.
+    let (_first, made, log) = build(&kiln, &recipe(), HOST, &[]);
+    assert!(log.contains(NONE_YET) && !log.contains(WHOLE), "{log}");
+    let (_second, taken, log) = image(&recipe());
+    assert!(log.contains(WHOLE), "{log}");
+    assert_eq!(fs_err::read(&made).unwrap(), fs_err::read(&taken).unwrap());
+    let jobs = kiln.jobs();
+    let [first, second] = [0, 1].map(|at| jobs[at]["image"].as_str().unwrap().to_owned());
+    assert_ne!(first, second);
+    let id = jobs[1]["id"].as_str().unwrap();
+    let explained = kiln.run(["jobs", "explain", id]).ok().stdout;
+    assert!(
+        explained.contains(&format!("a copy of an earlier image, {first}")),
+        "{explained}"
+    );
+    kiln.run(["verify", &second]).ok();
+    // The deeper depth is not the default, and nothing less than everything will do.
+    let (_third, _, log) = build(&kiln, &recipe(), HOST, &[]);
+    assert!(log.contains(REUSED) && !log.contains(WHOLE), "{log}");
+    let (_fourth, _, log) = image(&recipe().with("config.sh", &script("other")));
+    assert!(
+        log.contains("no earlier image is taken: there is none with this recipe") && log.contains(REUSED),
+        "{log}"
+    );
+    let release = files(dir.path()).into_iter().filter(|file| file.ends_with("Release"));
+    for release in release {
+        let text = fs_err::read_to_string(&release).unwrap();
+        fs_err::write(&release, format!("{text}Label: changed\n")).unwrap();
+    }
+    let (_fifth, _, log) = image(&recipe());
+    assert!(log.contains("has changed") && log.contains(NONE_YET), "{log}");
+    // That one is the newest image now; a deleted one is not taken.
+    let newest = kiln.jobs().last().unwrap()["image"].as_str().unwrap().to_owned();
+    kiln.run(["images", "delete", &newest]).ok();
+    let (_sixth, _, log) = image(&recipe());
+    assert!(log.contains("was deleted") && log.contains(REUSED), "{log}");
+}
+
 #[test]
 fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
     needs!(support::no_namespaces(), support::no_emulation());

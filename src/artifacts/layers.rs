@@ -1,5 +1,6 @@
 //! Layers: the roots of recipes as they were after their packages, kept between jobs. A layer is an object named by its
-//! SHA-256; a small object beside it, named by the key of everything the layer depends on, leads to it. Talks to S3 only.
+//! SHA-256; a small object beside it, named by the key of everything the layer depends on, leads to it. Such objects lead to whole
+//! images, too. Talks to S3 only.
 //!
 //! A reader checks the digest. What is missing, damaged or of another size is no layer, and is made anew.
 
@@ -7,15 +8,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kiln_records::{
-    Code, Failure,
+    ArtifactKind, Code, Digests, Failure, ImageId, Link, RepositoryState, UploadedArtifact,
     protocol::{FoundLayer, ObjectSource, PackageFile, PackageUrl},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     ArtifactStore,
+    manifest::{MAX_SIZE, Manifest},
     packages::oldest,
-    store::{ObjectInfo, ReadError},
+    store::{Copied, Head, ObjectInfo, ReadError},
 };
 
 /// The key prefix of all that belongs to layers, in the bucket for recipes.
@@ -38,8 +40,21 @@ pub struct LayerEntry {
     pub anew: Vec<String>,
 }
 
+/// What leads from a key to an image, together with the inputs that have to be looked at again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageEntry {
+    /// The image.
+    pub image: ImageId,
+    /// Its repositories, as they were.
+    pub repositories: Vec<RepositoryState>,
+}
+
 fn entry_of(key: &str) -> String {
     format!("{PREFIX}keys/{key}.json")
+}
+
+fn image_entry_of(key: &str) -> String {
+    format!("{PREFIX}images/{key}.json")
 }
 
 fn data_of(sha256: &str) -> String {
@@ -54,13 +69,7 @@ impl ArtifactStore {
     /// S3 does not answer.
     pub async fn find_layer(&self, key: &str, valid: Duration) -> Result<Option<FoundLayer>, Failure> {
         let bucket = self.recipes_bucket();
-        let text = match self.read_small(bucket, &entry_of(key), LARGEST_ENTRY).await {
-            Ok(text) => text,
-            Err(ReadError::TooLarge(_)) => None,
-            Err(ReadError::S3(failure)) => return Err(failure),
-        };
-        // An entry that is not one leads nowhere.
-        let Some(entry) = text.and_then(|text| serde_json::from_slice::<LayerEntry>(&text).ok()) else {
+        let Some(entry) = self.entry::<LayerEntry>(&entry_of(key)).await? else {
             return Ok(None);
         };
         let data = data_of(&entry.sha256);
@@ -90,10 +99,100 @@ impl ArtifactStore {
             size: entry.size,
         };
         let url = self.shared_url(&data_of(""), LARGEST, file, valid).await?;
-        let text = serde_json::to_vec(entry).map_err(|error| Failure::new(Code::Protocol, error))?;
-        let bucket = self.recipes_bucket();
-        self.put_bytes(bucket, &entry_of(key), "application/json", text).await?;
+        self.put_entry(&entry_of(key), entry).await?;
         Ok(url)
+    }
+
+    /// The image of a key, if one is noted.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn find_image(&self, key: &str) -> Result<Option<ImageEntry>, Failure> {
+        self.entry(&image_entry_of(key)).await
+    }
+
+    /// Leads a key to an image.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn keep_image(&self, key: &str, entry: &ImageEntry) -> Result<(), Failure> {
+        self.put_entry(&image_entry_of(key), entry).await
+    }
+
+    /// Copies all artifacts of the image with this manifest to the place of another one. `None` unless each of them is as the
+    /// manifest has it: what was replaced, or is of a kind that no job makes, is not copied.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn copy_image(&self, manifest: &Link, to: ImageId) -> Result<Option<Vec<UploadedArtifact>>, Failure> {
+        let Some((bucket, key)) = self.own_place(&manifest.path) else {
+            return Ok(None);
+        };
+        let is_as_noted = |head: &Head, etag: &str| !etag.is_empty() && head.etag == etag;
+        if !self
+            .head(bucket, key)
+            .await?
+            .is_some_and(|head| is_as_noted(&head, &manifest.etag))
+        {
+            return Ok(None);
+        }
+        let text = match self.read_small(bucket, key, MAX_SIZE).await {
+            Ok(text) => text,
+            Err(ReadError::TooLarge(_)) => None,
+            Err(ReadError::S3(failure)) => return Err(failure),
+        };
+        let Some(manifest) = text.and_then(|text| Manifest::from_json(&text).ok()) else {
+            return Ok(None);
+        };
+        let mut copies = Vec::with_capacity(manifest.artifacts.len());
+        for artifact in manifest.artifacts {
+            let kind = ArtifactKind::ALL
+                .into_iter()
+                .find(|kind| kind.media_type() == artifact.media_type);
+            let place = self.own_place(&artifact.link.path);
+            let (Some(kind), Some((bucket, key)), Some(md5), Some(sha256), Some(size)) =
+                (kind, place, artifact.md5, artifact.sha256, artifact.size)
+            else {
+                return Ok(None);
+            };
+            let found = self.head(bucket, key).await?;
+            if bucket != self.images_bucket()
+                || !found.is_some_and(|head| head.size == size && is_as_noted(&head, &artifact.link.etag))
+            {
+                return Ok(None);
+            }
+            let copy = format!("{to}/{}", kind.key_name());
+            let Copied::As(etag) = self.copy(bucket, key, &copy).await? else {
+                return Ok(None);
+            };
+            copies.push(UploadedArtifact {
+                kind,
+                bucket: bucket.to_owned(),
+                key: copy,
+                etag,
+                digests: Digests { size, sha256, md5 },
+            });
+        }
+        Ok(Some(copies))
+    }
+
+    /// A small object. One that is not what it should be leads nowhere.
+    async fn entry<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Failure> {
+        let text = match self.read_small(self.recipes_bucket(), key, LARGEST_ENTRY).await {
+            Ok(text) => text,
+            Err(ReadError::TooLarge(_)) => None,
+            Err(ReadError::S3(failure)) => return Err(failure),
+        };
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    async fn put_entry(&self, key: &str, entry: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_vec(entry).map_err(|error| Failure::new(Code::Protocol, error))?;
+        let put = self.put_bytes(self.recipes_bucket(), key, "application/json", text);
+        put.await.map(drop)
     }
 
     /// What belongs to layers that were stored before a moment, and the oldest beyond a number of bytes in all.

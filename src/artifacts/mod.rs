@@ -31,7 +31,7 @@ pub use self::{
     bootable::{BootSource, NoBootSource},
     contents::Unlisted,
     downloads::{Download, Downloads},
-    layers::LayerEntry,
+    layers::{ImageEntry, LayerEntry},
     leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,

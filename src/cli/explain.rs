@@ -89,6 +89,7 @@ fn reuse(layer: &Data) -> Option<String> {
         "reused" => "reused: the root after all packages is that of an earlier job",
         "kept" => "kept: the packages were installed, and later jobs can start from this root",
         "passed" => "none: the packages were installed",
+        "image" => "image: nothing was made, since this is a copy of an earlier image",
         other => other,
     };
     let mut text = format!("layer      {outcome}");
@@ -97,6 +98,9 @@ fn reuse(layer: &Data) -> Option<String> {
     }
     if let Some(size) = layer.number("size") {
         let _ = write!(text, " ({})", ByteSize(size));
+    }
+    if let Some(image) = layer.text("image") {
+        let _ = write!(text, ", {image}");
     }
     for repository in layer.items("repositories") {
         let [metadata, sha256] = ["metadata", "sha256"].map(|name| repository.text(name).unwrap_or_default());

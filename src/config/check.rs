@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kiln_records::run::DriverKind;
+use kiln_records::{CacheDepth, run::DriverKind};
 use reqwest::Url;
 
 use super::{AuthMode, Config, EngineUrl, Problem, S3Settings};
@@ -420,6 +420,16 @@ impl Config {
             if value == 0 {
                 problems.push(self.problem("jobs", key, "it is zero").hint("set it to 1 or more"));
             }
+        }
+        if jobs.cache == CacheDepth::Image {
+            problems.push(
+                self.problem(
+                    "jobs",
+                    "cache",
+                    "a whole image is only reused where the recipe or the request asks for it",
+                )
+                .hint("set it to \"packages\", and `cache` of recipes to \"image\""),
+            );
         }
         for (key, path) in [
             ("identity_file", &nodes.identity_file),

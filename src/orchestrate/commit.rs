@@ -83,8 +83,9 @@ impl Orchestrator {
                 format!("the agent finished before its upload of {}", open.key),
             )
         })?;
-        // In a virtual machine the recipe is root beside the agent, and may have spoken for it.
-        let verified = self.state().verified.contains(&job.id);
+        // In a virtual machine the recipe is root beside the agent, and may have spoken for it. Copies are this server's own.
+        let is_copy = run.layer.as_ref().is_some_and(|layer| layer.image.is_some());
+        let verified = is_copy || self.state().verified.contains(&job.id);
         if run.plan.driver.kernel() == Kernel::Own && !verified {
             self.artifacts.verify(&artifacts).await?;
             self.state().verified.insert(job.id);
@@ -116,6 +117,10 @@ impl Orchestrator {
         // A job that was deleted meanwhile leaves its image behind, as in IMS.
         self.change(job.id, Run::commit).await?;
         tracing::info!(image.id = %run.image, "the job has made its image");
+        // A later job makes what is missing.
+        if let Err(failure) = self.note_image(stored).await {
+            tracing::warn!(code = failure.code.name(), image.id = %run.image, "later jobs will not reuse the image: {failure}");
+        }
         // Last: what is missing from the index is entered by the first who asks for it.
         if let Err(failure) = package_index::enter(&*self.store, &self.artifacts, run.image, &link).await {
             tracing::warn!(code = failure.code.name(), image.id = %run.image, "its packages are not in the index yet: {failure}");

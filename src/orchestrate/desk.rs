@@ -34,7 +34,7 @@ use super::{
     launch::since_launch,
     live::Live,
     orchestrator::Orchestrator,
-    reach::proxy_rules,
+    reach::rules,
     token,
     watch::out_of_memory,
 };
@@ -141,7 +141,7 @@ impl AgentCalls for Orchestrator {
 
     async fn take_proxied(&self, job: JobId, line: Line) {
         let Some(gate) = &self.gate else { return };
-        match proxy_rules(&self.network, gate).await {
+        match rules(&self.network, Some(gate)).await {
             Ok(rules) => Arc::clone(gate).serve(line, rules, None).await,
             // The caller sees a closed connection, and tries again.
             Err(failure) => tracing::warn!(job.id = %job, "nothing is asked of the site's proxy: {failure}"),

@@ -389,17 +389,21 @@ impl Orchestrator {
     /// Starts the sandbox of a try that is being launched. Does nothing when the sandbox already exists.
     async fn start(&self, job: JobId, attempt: u32) -> Result<(), Failure> {
         // Read the row now that no other task here starts this job: the loop's copy may be older than the last start.
-        let run = match self.store.get_run(job).await? {
+        let stored = match self.store.get_run(job).await? {
             Some(stored)
                 if stored.run.state == State::Launching
                     && stored.run.attempt == attempt
                     && self.carries_out(&stored.run) =>
             {
-                stored.run
+                stored
             }
             _ => return Ok(()),
         };
-        let driver = self.driver_of(&run);
+        let driver = self.driver_of(&stored.run);
+        if self.takes_earlier_image(&stored, &*driver).await? {
+            return Ok(());
+        }
+        let run = stored.run;
         match driver.look(job).await? {
             // It belongs to this try: an earlier one would have been destroyed below, before its successor.
             SandboxState::Running | SandboxState::Waiting { .. } if run.token.is_some() => return Ok(()),

@@ -124,7 +124,7 @@ impl Orchestrator {
 
     /// The key of a job's layer, 64 hexadecimal digits, or why there can be none.
     async fn layer_key(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Result<String, Never>, Refusal> {
-        let (job, plan) = (&stored.job, &stored.run.plan);
+        let plan = &stored.run.plan;
         let is_digest = inputs.found.len() == 64 && inputs.found.bytes().all(|byte| byte.is_ascii_hexdigit());
         let may = plan.cache != CacheDepth::None && plan.image.is_none() && plan.epoch.is_none() && !plan.verify_twins;
         if !is_digest || !may {
@@ -147,12 +147,25 @@ impl Orchestrator {
             Ok(early) => early,
             Err(never) => return Ok(Err(never)),
         };
-        let mut hash = Fields(Sha256::new());
+        let mut hash = Fields::of_run("layer 1", stored);
+        hash.add(early);
+        hash.add(&inputs.found);
+        Ok(Ok(hash.hex()))
+    }
+}
+
+/// A digest of texts, of which none runs into the next.
+pub(super) struct Fields(Sha256);
+
+impl Fields {
+    /// What every key has: what is kept, the values of the recipe's templates, and how the job is carried out.
+    pub(super) fn of_run(what: &str, stored: &StoredRun) -> Self {
+        let (job, run, plan) = (&stored.job, &stored.run, &stored.run.plan);
+        let mut hash = Self(Sha256::new());
         hash.add(format!(
-            "layer 1, kiln {}, protocol {PROTOCOL}",
+            "{what}, kiln {}, protocol {PROTOCOL}",
             env!("CARGO_PKG_VERSION")
         ));
-        hash.add(early);
         let mut values = plan.values.clone();
         values.sort();
         hash.add(values.len().to_string());
@@ -167,20 +180,19 @@ impl Orchestrator {
             "{} {} {} {} {}",
             job.arch,
             plan.how.name(),
-            stored.run.twins_in_force(),
+            run.twins_in_force(),
             plan.driver.name(),
             plan.own_kernel
         ));
-        hash.add(&inputs.found);
-        Ok(Ok(hex::encode(hash.0.finalize())))
+        hash
     }
-}
 
-/// A digest of texts, of which none runs into the next.
-struct Fields(Sha256);
+    /// 64 hexadecimal digits.
+    pub(super) fn hex(self) -> String {
+        hex::encode(self.0.finalize())
+    }
 
-impl Fields {
-    fn add(&mut self, field: impl AsRef<[u8]>) {
+    pub(super) fn add(&mut self, field: impl AsRef<[u8]>) {
         self.0.update((field.as_ref().len() as u64).to_be_bytes());
         self.0.update(field);
     }

@@ -26,6 +26,7 @@ mod census;
 mod clearing;
 mod commit;
 mod desk;
+mod earlier_image;
 mod equipment;
 mod job_doors;
 mod launch;

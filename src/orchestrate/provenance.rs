@@ -62,7 +62,9 @@ fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
                 "programs": run.execs.as_ref().map(|execs| json!({ "twins": execs.twins, "emulated": execs.emulated })),
                 "sandbox": found,
                 "attempt": run.attempt,
-                "layer": run.layer.as_ref().map(|layer| json!({ "outcome": layer.outcome, "sha256": layer.sha256 })),
+                "layer": run.layer.as_ref().map(|layer| {
+                    json!({ "outcome": layer.outcome, "sha256": layer.sha256, "image": layer.image })
+                }),
                 "resumedFrom": plan.resume.map(|resume| resume.job.to_string()),
             },
             "resolvedDependencies": dependencies(run),

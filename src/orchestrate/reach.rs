@@ -59,13 +59,13 @@ pub(super) async fn reach(
     Ok(Reach { allow, deny })
 }
 
-/// What jobs may ask of the site's proxy: what they may reach. Hosts whose names only the proxy can look up are known by
-/// their names.
+/// What may be asked of the site's proxy, or by this process itself, for a job: what the job may reach. Hosts whose names only the
+/// proxy can look up are known by their names.
 ///
 /// # Errors
 ///
 /// `no_network` when the addresses of this host are unknown.
-pub(super) async fn proxy_rules(settings: &NetworkSettings, gate: &Gate) -> Result<Rules, Failure> {
+pub(super) async fn rules(settings: &NetworkSettings, gate: Option<&Gate>) -> Result<Rules, Failure> {
     let names = |destinations: &[Destination]| -> Vec<String> {
         let name = |destination: &Destination| match destination {
             Destination::Host(name) => Some(name.trim_end_matches('.').to_ascii_lowercase()),
@@ -73,7 +73,8 @@ pub(super) async fn proxy_rules(settings: &NetworkSettings, gate: &Gate) -> Resu
         };
         destinations.iter().filter_map(name).collect()
     };
-    let proxies: Vec<Destination> = gate.hosts().filter_map(|host| host.parse().ok()).collect();
+    let proxies = gate.into_iter().flat_map(Gate::hosts);
+    let proxies: Vec<Destination> = proxies.filter_map(|host| host.parse().ok()).collect();
     let deny = [settings.deny.as_slice(), &proxies].concat();
     Ok(Rules {
         apply: true,

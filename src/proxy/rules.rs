@@ -40,11 +40,10 @@ impl Rules {
             return Ok(());
         }
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            let address = address.to_canonical();
-            return if self.denies(address) || self.only_allowed && !self.allows(address) {
-                Err(format!("[network] does not let jobs reach {address}"))
-            } else {
+            return if self.admits(address) {
                 Ok(())
+            } else {
+                Err(format!("[network] does not let jobs reach {}", address.to_canonical()))
             };
         }
         let name = host.trim_end_matches('.').to_ascii_lowercase();
@@ -69,6 +68,12 @@ impl Rules {
         is_allowed
             .then_some(())
             .ok_or_else(|| format!("[network] does not let jobs reach {name}: `allow` has other hosts only"))
+    }
+
+    /// Whether this address may be reached.
+    pub fn admits(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        !self.apply || !self.denies(address) && (!self.only_allowed || self.allows(address))
     }
 
     fn allows(&self, address: IpAddr) -> bool {

@@ -25,6 +25,17 @@ pub enum ArtifactKind {
 }
 
 impl ArtifactKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Rootfs,
+        Self::Kernel,
+        Self::Initrd,
+        Self::BootParameters,
+        Self::Spdx,
+        Self::CycloneDx,
+        Self::Log,
+    ];
+
     /// The last part of the object's key: `<image id>/<key name>`.
     pub const fn key_name(self) -> &'static str {
         match self {

@@ -1,8 +1,11 @@
-//! How far a build may start from the tree that an earlier one left after its packages: a *layer*. Pure: no I/O.
+//! How far a build may start from what an earlier one made: its tree after all packages, a *layer*, or its whole image. Pure: no
+//! I/O.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+
+use super::ImageId;
 
 /// What a create job may reuse of earlier ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -13,17 +16,20 @@ pub enum CacheDepth {
     /// The root as it is once all packages of the recipe are installed, if it would be the same.
     #[default]
     Packages,
+    /// The whole image, if all that it is made from is the same; else as `packages`.
+    Image,
 }
 
 impl CacheDepth {
     /// All depths, in order.
-    pub const ALL: [Self; 2] = [Self::None, Self::Packages];
+    pub const ALL: [Self; 3] = [Self::None, Self::Packages, Self::Image];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Packages => "packages",
+            Self::Image => "image",
         }
     }
 }
@@ -36,7 +42,7 @@ impl fmt::Display for CacheDepth {
 
 /// A name that is no depth.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no depth of reuse called `{0}`: it is one of none, packages")]
+#[error("there is no depth of reuse called `{0}`: it is one of none, packages, image")]
 pub struct UnknownCacheDepth(String);
 
 impl FromStr for CacheDepth {
@@ -48,7 +54,7 @@ impl FromStr for CacheDepth {
     }
 }
 
-/// What a create job did about the layer of its recipe's packages.
+/// What a create job reused of an earlier one, or keeps for later ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayerUse {
     /// What was done.
@@ -59,6 +65,10 @@ pub struct LayerUse {
     pub sha256: Option<String>,
     /// Its size in bytes, where there is one.
     pub size: Option<u64>,
+    /// The earlier image, where the whole of it was taken.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub image: Option<ImageId>,
     /// The repositories whose packages are in the root, in the recipe's order.
     pub repositories: Vec<RepositoryState>,
 }
@@ -73,6 +83,8 @@ pub enum LayerOutcome {
     Kept,
     /// The packages were installed, and no layer is kept.
     Passed,
+    /// Nothing was made: the image is a copy of an earlier one.
+    Image,
 }
 
 impl LayerOutcome {
@@ -82,6 +94,7 @@ impl LayerOutcome {
             Self::Reused => "reused",
             Self::Kept => "kept",
             Self::Passed => "passed",
+            Self::Image => "image",
         }
     }
 }
@@ -109,14 +122,18 @@ impl LayerUse {
             why: Some(why.to_string()),
             sha256: None,
             size: None,
+            image: None,
             repositories: Vec::new(),
         }
     }
 
-    /// Whether it is as large as an agent makes one: a recipe's sandbox must not decide the size of a record.
+    /// Whether it is what an agent may say: a recipe's sandbox must not decide the size of a record, and only the server takes
+    /// a whole image.
     pub fn is_sound(&self) -> bool {
         let short = |text: &str| text.len() <= Self::LONGEST;
-        self.repositories.len() <= Self::MOST_REPOSITORIES
+        self.image.is_none()
+            && self.outcome != LayerOutcome::Image
+            && self.repositories.len() <= Self::MOST_REPOSITORIES
             && self.why.as_deref().is_none_or(short)
             && self.sha256.as_deref().is_none_or(short)
             && self

@@ -10,6 +10,8 @@
 //!     └─ fail (also from Launching, Running, Committing) ─────────┴───────────────▶ Failed
 //! ```
 //!
+//! A job that takes the whole image of an earlier one needs no sandbox: `reuse` leads from Launching to Committing.
+//!
 //! Each arrow is a function of [`Run`]; nothing else changes a state. A function refuses ([`Refused`]) every state that
 //! has no such arrow, so `Success` and `Failed` are final. The status that IMS's clients see, [`JobStatus`], follows
 //! from the state and the step ([`Run::status`]). It never goes back, even when a job is retried.
@@ -428,6 +430,23 @@ pub struct RunUpload {
     pub done: Option<UploadedArtifact>,
 }
 
+/// An object that was copied within S3.
+impl From<UploadedArtifact> for RunUpload {
+    fn from(done: UploadedArtifact) -> Self {
+        Self {
+            upload: Upload {
+                kind: done.kind,
+                bucket: done.bucket.clone(),
+                key: done.key.clone(),
+                id: String::new(),
+                size: done.digests.size,
+                part_size: done.digests.size.max(1),
+            },
+            done: Some(done),
+        }
+    }
+}
+
 /// The job's current state has no such arrow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {from} cannot {arrow}")]
@@ -512,6 +531,24 @@ impl Run {
     /// Running → Committing: the agent completed its work. A repeated call changes nothing.
     pub fn finish(&mut self) -> Result<(), Refused> {
         self.only_from("finish", |state| matches!(state, State::Running | State::Committing))?;
+        self.state = State::Committing;
+        Ok(())
+    }
+
+    /// Launching → Committing: the artifacts are copies of those of an earlier image, so there is no sandbox.
+    pub fn reuse(
+        &mut self,
+        recipe_sha256: String,
+        used: LayerUse,
+        artifacts: Vec<UploadedArtifact>,
+    ) -> Result<(), Refused> {
+        let has_no_sandbox = self.token.is_none();
+        self.only_from("take an earlier image", |state| {
+            matches!(state, State::Launching) && has_no_sandbox
+        })?;
+        self.recipe_sha256 = Some(recipe_sha256);
+        self.layer = Some(used);
+        self.uploads = artifacts.into_iter().map(RunUpload::from).collect();
         self.state = State::Committing;
         Ok(())
     }
@@ -829,6 +866,7 @@ mod tests {
         Launch,
         Start,
         Finish,
+        Reuse,
         Commit,
         Retry(Blame),
         FallBack,
@@ -842,6 +880,7 @@ mod tests {
             Just(Arrow::Launch),
             Just(Arrow::Start),
             Just(Arrow::Finish),
+            Just(Arrow::Reuse),
             Just(Arrow::Commit),
             prop::sample::select(vec![Blame::Place, Blame::Storage, Blame::Killed]).prop_map(Arrow::Retry),
             Just(Arrow::FallBack),
@@ -858,6 +897,7 @@ mod tests {
             Arrow::Launch => run.launch(ServerId::new(), now),
             Arrow::Start => run.start(),
             Arrow::Finish => run.finish(),
+            Arrow::Reuse => run.reuse(String::new(), LayerUse::passed(""), Vec::new()),
             Arrow::Commit => run.commit(now),
             Arrow::Retry(blame) => run.retry(blame, 3, now),
             Arrow::FallBack => run.fall_back(&Failure::new(Code::BuildFailed, "it failed")),

@@ -330,8 +330,8 @@ async fn enumerations_take_their_own_words_only() {
         ("/v3/recipes", "arch", "x86_64 aarch64 ppc64le s390x riscv64"),
         ("/v3/recipes", "twins", "off tools shell full"),
         ("/v3/jobs", "twins", "off tools shell full"),
-        ("/v3/recipes", "cache", "none packages"),
-        ("/v3/jobs", "cache", "none packages"),
+        ("/v3/recipes", "cache", "none packages image"),
+        ("/v3/jobs", "cache", "none packages image"),
         ("/v3/images", "arch", "x86_64 aarch64 ppc64le s390x riscv64"),
         ("/v3/jobs", "job_type", "create customize"),
     ] {

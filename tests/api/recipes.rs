@@ -190,7 +190,7 @@ async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back
     let api = Server::shared();
     for (member, values) in [
         ("twins", &["off", "tools", "shell", "full"][..]),
-        ("cache", &["none", "packages"]),
+        ("cache", &["none", "packages", "image"]),
     ] {
         let made = api.make("/v3/recipes", minimal()).await;
         assert!(made.get(member).is_none(), "clients of IMS do not know it: {made}");

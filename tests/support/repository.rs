@@ -102,6 +102,16 @@ impl Repository {
         Self::serve(&DIR)
     }
 
+    /// The same, from a copy of its own in the empty directory `dir`.
+    pub fn debian_in(dir: &Path) -> Self {
+        let original = made("deb-tiny", "");
+        tool(
+            "cp",
+            &["-r", &format!("{}/.", original.display()), dir.to_str().unwrap()],
+        );
+        Self::serve(dir)
+    }
+
     /// As [`Repository::shell`] without the packages for the host, which are only listed; in the empty directory `dir`.
     pub fn shell_without_hosts(dir: &Path) -> Self {
         fs_err::os::unix::fs::symlink(shell_dir().join(foreign()), dir.join(foreign())).unwrap();

@@ -186,6 +186,7 @@ impl<'a> Layers<'a> {
             why: None,
             sha256: layer.and_then(|layer| layer.sha256.clone()),
             size: layer.map(|layer| layer.size),
+            image: None,
             repositories: self.found.repositories.clone(),
         };
         if known.is_none() {
@@ -330,6 +331,7 @@ impl<'a> Layers<'a> {
             why: None,
             sha256: Some(sha256),
             size: Some(size),
+            image: None,
             repositories: self.found.repositories.clone(),
         };
         Ok((used, own.anew))
