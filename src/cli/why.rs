@@ -57,8 +57,9 @@ const CARRIED_OUT: [(&str, &str); 7] = [
     ),
 ];
 
-/// The name of a repository's metadata among the sources.
-const REPOSITORY: &str = "repository";
+/// The sources of which an image may know nothing: a job without reuse does not look at its repositories, an image that was taken as a
+/// whole had no toolbox, and older statements have neither.
+const MAYBE_UNKNOWN: [&str; 2] = ["repository", "toolbox"];
 
 #[derive(Debug, Args)]
 pub(super) struct Why {
@@ -178,8 +179,7 @@ fn sources(old: &[Value], new: &[Value]) -> Vec<Change> {
     names
         .into_iter()
         .map(|name| (name, digests(old, name), digests(new, name)))
-        // A job without reuse does not look at its repositories, so one side may not know them.
-        .filter(|(name, old, new)| old != new && (*name != REPOSITORY || !(old.is_empty() || new.is_empty())))
+        .filter(|(name, old, new)| old != new && !(MAYBE_UNKNOWN.contains(name) && (old.is_empty() || new.is_empty())))
         .map(|(name, old, new)| (name.to_owned(), old, new))
         .collect()
 }

@@ -10,7 +10,7 @@ use futures::{StreamExt, future::try_join_all};
 use kiln_records::{
     CacheDepth, Code, Failure, Image, LayerOutcome, LayerUse, RepositoryState, Run, UploadedArtifact,
     link::bucket_and_key,
-    run::{Kernel, LOCAL},
+    run::{Kernel, LOCAL, Refused},
 };
 use reqwest::{
     Client, Url,
@@ -87,7 +87,7 @@ impl Orchestrator {
         let changed = self
             .change(stored.job.id, |run, _| {
                 if run.attempt != attempt || !self.carries_out(run) {
-                    return Err(kiln_records::run::Refused {
+                    return Err(Refused {
                         from: "in another try",
                         arrow: "take an earlier image",
                     });

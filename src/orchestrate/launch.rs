@@ -434,6 +434,7 @@ impl Orchestrator {
                     });
                 }
                 run.token = Some(digest.clone());
+                run.toolbox_sha256 = Some(toolbox.facts.sha256.clone());
                 Ok(())
             })
             .await?;

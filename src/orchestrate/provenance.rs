@@ -84,6 +84,9 @@ fn dependencies(run: &Run) -> Vec<Value> {
     if let Some(sha256) = &run.recipe_sha256 {
         all.push(dependency("recipe", &run.plan.recipe, sha256));
     }
+    if let Some(sha256) = &run.toolbox_sha256 {
+        all.push(dependency("toolbox", &format!("urn:kiln:toolbox:{sha256}"), sha256));
+    }
     if let Some(layer) = &run.layer {
         let repositories = layer.repositories.iter();
         all.extend(repositories.map(|one| dependency("repository", &one.metadata, &one.sha256)));

@@ -198,6 +198,47 @@ mod tests {
         ));
     }
 
+    /// SoftHSM is a token in files. The script is the one that operators are given.
+    #[tokio::test]
+    async fn a_key_in_a_pkcs11_token_signs() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = r#"
+            cd "$1"
+            mkdir tokens
+            echo "directories.tokendir = $PWD/tokens" > softhsm2.conf
+            export SOFTHSM2_CONF=$PWD/softhsm2.conf PIN=1234
+            printf %s "$PIN" > pin
+            echo wrong > wrong-pin
+            module=$(find /usr/lib /usr/lib64 -name libsofthsm2.so -print -quit)
+            ln -s "$module" module.so
+            softhsm2-util --init-token --free --label kiln --pin "$PIN" --so-pin 5678
+            pkcs11-tool --module ./module.so --login --pin env:PIN --keypairgen --key-type EC:prime256v1 --id 01
+            pkcs11-tool --module ./module.so --read-object --type pubkey --id 01 --output-file public.der
+            openssl pkey -pubin -inform DER -in public.der -out public.pem"#;
+        let at = dir.path().to_str().unwrap();
+        let made = std::process::Command::new("sh").args(["-euc", script, "sh", at]).output();
+        let made = made.unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let signer = |pin: &str| {
+            let sign = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/sign-with-pkcs11.sh");
+            let in_dir = |name: &str| format!("{at}/{name}");
+            let command = [
+                "env".to_owned(),
+                format!("SOFTHSM2_CONF={at}/softhsm2.conf"),
+                sign.to_owned(),
+                in_dir("module.so"),
+                "01".to_owned(),
+                in_dir(pin),
+            ];
+            Signer::with_command(command.to_vec(), &dir.path().join("public.pem")).unwrap()
+        };
+        let good = signer("pin");
+        let envelope = good.sign("a/b", b"payload").await.unwrap();
+        assert_eq!(envelope.open("a/b", good.public()).unwrap(), b"payload");
+        let failed = signer("wrong-pin").sign("a/b", b"payload").await.unwrap_err();
+        assert!(matches!(failed, SigningError::Failed(..)), "{failed}");
+    }
+
     #[test]
     fn what_is_no_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();

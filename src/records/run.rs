@@ -88,6 +88,9 @@ pub struct Run {
     pub kept: bool,
     /// SHA-256 of the recipe's archive, hexadecimal, once the archive was read.
     pub recipe_sha256: Option<String>,
+    /// SHA-256 of the toolbox that this attempt's sandbox is made from, hexadecimal.
+    #[serde(default)]
+    pub toolbox_sha256: Option<String>,
     /// The location of the whole log, once the job has ended: `s3://bucket/key`.
     pub log: Option<String>,
     /// Whether its remains are all cleared away.
@@ -482,6 +485,7 @@ impl Run {
             ended: None,
             kept: false,
             recipe_sha256: None,
+            toolbox_sha256: None,
             log: None,
             settled: false,
         }
@@ -608,6 +612,7 @@ impl Run {
         }
         (self.token, self.launched, self.step) = (None, None, None);
         (self.found, self.execs, self.layer) = (None, None, None);
+        self.toolbox_sha256 = None;
         self.steps.clear();
         self.uploads.clear();
         Ok(())
