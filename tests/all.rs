@@ -43,6 +43,7 @@ mod kiln_exec;
 mod kubernetes;
 mod layers;
 mod local;
+mod lock;
 mod logs;
 mod metrics;
 mod origin;

@@ -40,6 +40,7 @@ fn help() {
 
         Commands:
           build               Build an image from a recipe
+          lock                Write the packages of a recipe's images into a lock file
           recipes             Manage the recipes of a server
           images              Manage the images of a server
           jobs                Manage the jobs of a server
@@ -178,6 +179,8 @@ fn help_of_build() {
                   `default_image_size_gib`]
               --cpus <N>
                   CPUs that each build may use [default: all]
+              --locked
+                  Refuse other packages than those in the recipe's kiln.lock, which `kiln lock` writes
           -h, --help
                   Print help
         --- stderr

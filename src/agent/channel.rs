@@ -12,7 +12,7 @@ use std::{
 };
 
 use kiln_records::{
-    Account, Code, Failure, Verdict,
+    Account, Code, Failure, Installed, Verdict,
     protocol::{
         AgentFacts, EventBatch, EventsKept, FoundLayer, JobDescription, LayerInputs, LayerUrl, MOST_PACKAGES,
         NewUpload, OpenUpload, Outcome, PROTOCOL, PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers,
@@ -157,6 +157,13 @@ impl Channel {
     pub async fn find_toolbox(&self, name: &ToolboxName) -> Result<ToolboxSource, Failure> {
         let route = format!("/toolboxes/{}/{}", name.toolbox, name.tag);
         self.ask(Method::GET, &route, None::<&()>, ANSWER).await
+    }
+
+    /// Reports the packages of the root.
+    pub async fn keep_installed(&self, installed: &Installed) -> Result<(), Failure> {
+        self.call(Method::POST, "/installed", Some(installed), ANSWER)
+            .await
+            .map(drop)
     }
 
     /// Asks for a layer.

@@ -9,20 +9,30 @@ use super::{
     build::kiwi,
     building::Building,
     events::Events,
-    fetch, kiwi_config,
-    layers::Layers,
+    fetch, kiwi_config, lock,
     outputs::Outputs,
+    pauses::Pauses,
     process::blocking,
     programs::Programs,
     repos, template,
     twins::{Twins, given_up},
     unpack,
 };
-use kiln_records::{Code, Execs, Failure, arch::Arch, protocol::RecipeWork};
+use kiln_records::{
+    Code, Execs, Failure,
+    arch::Arch,
+    protocol::{JobDescription, RecipeWork},
+};
+use tokio::process::Command;
 
 /// Fetches and unpacks the recipe. Returns its directory, and the time of its newest file in seconds since 1970.
+///
+/// # Errors
+///
+/// Also if the job may have locked packages only, and the recipe does not say which.
 pub async fn fetch(
     work: &RecipeWork,
+    job: &JobDescription,
     http: &reqwest::Client,
     outputs: &Outputs,
     events: &Events,
@@ -41,6 +51,8 @@ pub async fn fetch(
             unpacked.entries, unpacked.bytes
         ))
         .await;
+    // Before anything of the recipe is used.
+    lock::of_job(job, &unpacked.root)?;
     Ok((unpacked.root, unpacked.newest))
 }
 
@@ -90,8 +102,9 @@ impl Building<'_> {
                 Err(Failure::io("cannot list the commands for the emulator", &error)),
             );
         }
-        let layers = match Box::pin(Layers::of_job(*self)).await {
-            Ok(layers) => layers,
+        // A record of writers is wanted of a root that is only compared.
+        let pauses = match Box::pin(Pauses::of_job(*self, writers.is_none())).await {
+            Ok(pauses) => pauses,
             Err(failure) => return (None, Err(failure)),
         };
         let known = || fs_err::metadata(&list).map_or(0, |list| list.len());
@@ -107,34 +120,26 @@ impl Building<'_> {
                 writers.clone(),
             );
             let mut programs = Programs::default();
-            // One that broke a root is not tried again.
-            let layer = layers.as_ref().filter(|layers| !layers.is_broken());
-            let built = match layer {
-                Some(layers) => {
-                    let restored = || {
-                        if let Some(twins) = &twins {
-                            twins.restored();
-                        }
-                    };
-                    tokio::select! {
-                        built = Box::pin(self.root(&mut programs, Some(layers))) => built,
-                        failure = Box::pin(layers.serve(&restored)) => Err(failure),
-                    }
+            // A layer that broke a root is not tried again.
+            let was_broken = pauses.is_broken();
+            let restored = || {
+                if let Some(twins) = &twins {
+                    twins.restored();
                 }
-                None => Box::pin(self.root(&mut programs, None)).await,
             };
-            let built = match layer {
-                Some(layers) => built.and(layers.close().await),
-                None => built,
+            let built = tokio::select! {
+                built = Box::pin(self.root(&mut programs, Some(Pauses::kiwi()))) => built,
+                failure = Box::pin(pauses.serve(&restored)) => Err(failure),
             };
+            let built = built.and(pauses.close().await);
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
-            let was_broken = layer.is_some_and(Layers::is_broken);
+            let breaks = pauses.is_broken() && !was_broken;
             let gave_up = failure.code == Code::EmulatorFault && known() != before && roots < MOST_ROOTS;
-            if !was_broken && !gave_up {
+            if !breaks && !gave_up {
                 return (execs, ended);
             }
-            if !was_broken {
+            if !breaks {
                 roots += 1;
                 let text = format!(
                     "the root is made once more, with commands under the emulator from their start whose native twins gave up: {failure}"
@@ -153,7 +158,7 @@ impl Building<'_> {
         self.root(&mut Programs::default(), None).await
     }
 
-    async fn root(&self, programs: &mut Programs, layers: Option<&Layers<'_>>) -> Result<(), Failure> {
+    async fn root(&self, programs: &mut Programs, pausing: Option<Command>) -> Result<(), Failure> {
         let facts = &self.outputs.facts;
         let request = kiwi::PrepareRoot {
             recipe: &facts.recipe,
@@ -161,7 +166,7 @@ impl Building<'_> {
             arch: self.job.arch,
             emulator: self.emulator,
             has_tbz: facts.has_tbz,
-            layered: layers.map(|_| Layers::kiwi()),
+            pausing,
             epoch: facts.epoch(self.job),
         };
         kiwi::prepare_root(request, programs, self.events).await

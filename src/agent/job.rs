@@ -13,7 +13,7 @@ use super::{
     events::Events,
     evidence, fetch, kiwi_config, mask,
     outputs::Outputs,
-    package,
+    package, pauses,
     process::blocking,
     proxy, stop, verify,
 };
@@ -118,6 +118,13 @@ impl Steps<'_> {
             let text = "the image is not made reproducibly: that is for images that are made from a recipe";
             self.events.say(text).await;
         }
+        if self.job.locked && self.job.work.job_type() == JobType::Customize {
+            let text = "the packages are not compared with a lock: that is for images that are made from a recipe";
+            self.events.say(text).await;
+        }
+        if self.job.from.is_some_and(|from| from > Step::Build) {
+            pauses::tell_again(&outputs, self.channel).await?;
+        }
         for step in outputs.steps() {
             self.conceal(step, &outputs);
             outputs = blocking(move || outputs.begin(step).map(|()| outputs)).await?;
@@ -125,7 +132,7 @@ impl Steps<'_> {
             match (step, &self.job.work) {
                 (Step::Fetch, Work::Create(work)) => {
                     outputs.facts.begun = Timestamp::now().as_second();
-                    let fetched = create::fetch(work, http, &outputs, self.events);
+                    let fetched = create::fetch(work, self.job, http, &outputs, self.events);
                     (outputs.facts.recipe, outputs.facts.newest) = self.step(step, fetched).await?;
                 }
                 (Step::Template, Work::Create(work)) => {

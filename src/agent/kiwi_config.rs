@@ -76,8 +76,8 @@ pub struct Metadata {
 /// The package managers whose metadata says what they install.
 const MANAGERS: [&str; 3] = ["apt", "dnf4", "zypper"];
 
-/// Names in values of a description that lead to files which kiwi uses after packages only, or out of the recipe.
-const LEADS: [&str; 5] = ["config.sh", "images.sh", "root/", "../", "://"];
+/// Names in values of a description that lead to files which are not part of a layer's key, or out of the recipe.
+const LEADS: [&str; 6] = ["config.sh", "images.sh", "root/", "kiln.lock", "../", "://"];
 
 /// The metadata of all repositories that a build uses, if these and the recipe alone decide what kiwi installs; else why
 /// that is not certain.
@@ -109,6 +109,27 @@ pub fn metadata(recipe: &Path, arch: Arch) -> Result<Result<Vec<Metadata>, Strin
         },
         Err,
     ))
+}
+
+/// The metadata of those repositories of a build that can be looked at.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn repositories(recipe: &Path, arch: Arch) -> Result<Vec<Metadata>, Failure> {
+    let metadata = |repository: Repository| match repository.plan {
+        Plan::Wait(urls) => Some(Metadata {
+            shown: repository.shown,
+            login: repository.login,
+            urls,
+        }),
+        Plan::Skip(_) | Plan::Unused(_) => None,
+    };
+    Ok(read(recipe, arch)?
+        .repositories
+        .into_iter()
+        .filter_map(metadata)
+        .collect())
 }
 
 /// What in a description makes uncertain what kiwi installs.

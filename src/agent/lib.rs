@@ -4,6 +4,7 @@
 //! It asks its server for the job, does the steps in order, reports every line, and reports the outcome. It holds no
 //! key and makes no decision that its server could make; it leaves nothing behind when its sandbox is killed.
 
+mod archives;
 pub mod boot_files;
 pub mod build;
 mod building;
@@ -25,6 +26,7 @@ pub mod job;
 pub mod kernel;
 pub mod kiwi_config;
 mod layers;
+mod lock;
 mod log_budget;
 mod mask;
 pub mod mksquashfs;
@@ -32,6 +34,7 @@ pub mod normalize;
 pub mod outputs;
 mod package;
 pub mod packages;
+mod pauses;
 pub mod process;
 pub mod programs;
 mod proxy;

@@ -175,6 +175,16 @@ impl Outputs {
         (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))
     }
 
+    /// The file with what is known of the packages in the root.
+    pub fn installed(&self) -> PathBuf {
+        self.scratch.join("installed.json")
+    }
+
+    /// The job's disk space.
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
     /// The directory of the documents that say what the root consists of.
     pub fn documents(&self) -> PathBuf {
         self.scratch.join("documents")
@@ -206,6 +216,7 @@ impl Outputs {
                 self.writers(),
                 self.base(),
                 self.unpacked(),
+                self.installed(),
             ],
             Step::Customize => vec![self.twins()],
             Step::Package => vec![self.packages().0, self.packages().1, self.documents()],

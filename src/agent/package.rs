@@ -13,6 +13,7 @@ use super::{
     mksquashfs,
     normalize::{self, Normalized},
     outputs::{Artifacts, Outputs},
+    pauses,
     process::blocking,
     upload::Uploader,
 };
@@ -92,11 +93,13 @@ async fn normalize_root(outputs: &Outputs, epoch: u32, events: &Events) -> Resul
 async fn inventory_of(job: &JobDescription, outputs: &Outputs, events: &Events) -> Result<Artifacts, Failure> {
     let (root, into) = (outputs.root(), outputs.documents());
     let (image, arch, id) = (job.image_name.clone(), job.arch, job.id.0);
+    let known = pauses::saved(outputs);
     let written = blocking(move || {
         let of = inventory::Of {
             image: &image,
             arch,
             id,
+            installed: known.as_ref(),
         };
         fs_err::create_dir_all(&into)
             .and_then(|()| inventory::write(&root, of, &into))

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kiln_records::{
-    Account, Code, Failure, JobId,
+    Account, Code, Failure, Installed, JobId,
     protocol::{
         Answer, Call, EventBatch, JobQuery, LayerInputs, NewUpload, Outcome, Packages, PartNumbers, SentParts,
         SettledLayer, ToolboxName, shell,
@@ -58,6 +58,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/uploads/{upload}/complete", post(complete_upload))
         .route("/packages", post(find_packages))
         .route("/toolboxes/{toolbox}/{tag}", get(find_toolbox))
+        .route("/installed", post(keep_installed))
         .route("/layers/find", post(find_layer))
         .route("/layers", post(settle_layer))
         .route("/programs", post(keep_account))
@@ -149,6 +150,10 @@ async fn find_toolbox(
     agent
         .call(&*calls, Call::FindToolbox(ToolboxName { toolbox, tag }))
         .await
+}
+
+async fn keep_installed(State(calls): Calls, agent: Agent, Body(installed): Body<Installed>) -> Response {
+    agent.call(&*calls, Call::KeepInstalled(installed)).await
 }
 
 async fn find_layer(State(calls): Calls, agent: Agent, Body(inputs): Body<LayerInputs>) -> Response {

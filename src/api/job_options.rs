@@ -52,4 +52,6 @@ job_options! {
     source_date_epoch: Option<u32>, scheduled Nullable<u32>;
     /// How much of earlier jobs a create job may reuse. Default: the server's depth.
     cache: Option<CacheDepth>, scheduled Nullable<CacheDepth>;
+    /// Whether a create job may have the packages of its recipe's `kiln.lock` only; it fails with any other. Default: false.
+    locked: Option<bool>, scheduled Nullable<bool>;
 }

@@ -91,9 +91,10 @@ impl ArtifactStore {
         Ok(format!("s3://{bucket}/{key}"))
     }
 
-    /// Removes the log and the account of a job. May be repeated.
+    /// Removes the log of a job, and what is kept beside it. May be repeated.
     pub async fn discard_job_log(&self, job: JobId) -> Result<(), Failure> {
         self.delete(self.recipes_bucket(), &log_key(job)).await?;
+        self.delete(self.recipes_bucket(), &installed_key(job)).await?;
         self.delete(self.recipes_bucket(), &account_key(job)).await
     }
 
@@ -114,6 +115,10 @@ fn log_key(job: JobId) -> String {
 
 pub(super) fn account_key(job: JobId) -> String {
     format!("logs/{job}/programs.json.zst")
+}
+
+pub(super) fn installed_key(job: JobId) -> String {
+    format!("logs/{job}/installed.json.zst")
 }
 
 fn change_key(job: JobId, number: usize) -> String {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kiln_records::{
-    ArtifactKind, Code, Digests, Failure, ImageId, Link, RepositoryState, UploadedArtifact,
+    ArtifactKind, Code, Digests, Failure, ImageId, Installed, Link, RepositoryState, UploadedArtifact,
     protocol::{FoundLayer, ObjectSource, PackageFile, PackageUrl},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -38,6 +38,9 @@ pub struct LayerEntry {
     pub size: u64,
     /// Files that each root must have of its own, and that are not in the layer.
     pub anew: Vec<String>,
+    /// Whether the packages in it are known, and stored beside it.
+    #[serde(default)]
+    pub has_installed: bool,
 }
 
 /// What leads from a key to an image, together with the inputs that have to be looked at again.
@@ -47,6 +50,8 @@ pub struct ImageEntry {
     pub image: ImageId,
     /// Its repositories, as they were.
     pub repositories: Vec<RepositoryState>,
+    /// Whether the packages in it are known, and stored beside this.
+    pub has_installed: bool,
 }
 
 fn entry_of(key: &str) -> String {
@@ -55,6 +60,11 @@ fn entry_of(key: &str) -> String {
 
 fn image_entry_of(key: &str) -> String {
     format!("{PREFIX}images/{key}.json")
+}
+
+/// The packages of a key, not of a layer: two keys may lead to equal roots.
+fn installed_of(key: &str) -> String {
+    format!("{PREFIX}installed/{key}.json.zst")
 }
 
 fn data_of(sha256: &str) -> String {
@@ -76,6 +86,14 @@ impl ArtifactStore {
         if self.size(bucket, &data).await? != Some(entry.size) {
             return Ok(None);
         }
+        let mut installed = None;
+        if entry.has_installed {
+            installed = self.read_packed(&installed_of(key)).await.ok().flatten();
+            // Without what was known of it, it is made anew.
+            if installed.is_none() {
+                return Ok(None);
+            }
+        }
         Ok(Some(FoundLayer {
             layer: Some(ObjectSource {
                 url: self.presign_get(bucket, &data, valid).await?,
@@ -84,40 +102,62 @@ impl ArtifactStore {
                 sha256: Some(entry.sha256),
             }),
             anew: entry.anew,
+            installed,
             never: None,
         }))
     }
 
-    /// Leads a key to a layer, which may not be there yet. Returns where to put it.
+    /// Leads a key to a layer, which may not be there yet, and to the packages in it. Returns where to put it.
     ///
     /// # Errors
     ///
     /// `upload_invalid` for one that is too large or has no SHA-256; S3 does not answer.
-    pub async fn keep_layer(&self, key: &str, entry: &LayerEntry, valid: Duration) -> Result<PackageUrl, Failure> {
+    pub async fn keep_layer(
+        &self,
+        key: &str,
+        entry: &LayerEntry,
+        installed: Option<&Installed>,
+        valid: Duration,
+    ) -> Result<PackageUrl, Failure> {
         let file = PackageFile {
             sha256: entry.sha256.clone(),
             size: entry.size,
         };
         let url = self.shared_url(&data_of(""), LARGEST, file, valid).await?;
+        // Before the entry, which says that it is there.
+        if let Some(installed) = installed {
+            self.put_packed(&installed_of(key), installed).await?;
+        }
         self.put_entry(&entry_of(key), entry).await?;
         Ok(url)
     }
 
-    /// The image of a key, if one is noted.
+    /// The image of a key, if one is noted, and its packages, if they are known.
     ///
     /// # Errors
     ///
     /// S3 does not answer.
-    pub async fn find_image(&self, key: &str) -> Result<Option<ImageEntry>, Failure> {
-        self.entry(&image_entry_of(key)).await
+    pub async fn find_image(&self, key: &str) -> Result<Option<(ImageEntry, Option<Installed>)>, Failure> {
+        let Some(entry) = self.entry::<ImageEntry>(&image_entry_of(key)).await? else {
+            return Ok(None);
+        };
+        if !entry.has_installed {
+            return Ok(Some((entry, None)));
+        }
+        // Without what was known of it, it is made anew.
+        let installed = self.read_packed(&installed_of(key)).await.ok().flatten();
+        Ok(installed.map(|installed| (entry, Some(installed))))
     }
 
-    /// Leads a key to an image.
+    /// Leads a key to an image, and to the packages in it.
     ///
     /// # Errors
     ///
     /// S3 does not answer.
-    pub async fn keep_image(&self, key: &str, entry: &ImageEntry) -> Result<(), Failure> {
+    pub async fn keep_image(&self, key: &str, entry: &ImageEntry, installed: Option<&Installed>) -> Result<(), Failure> {
+        if let Some(installed) = installed {
+            self.put_packed(&installed_of(key), installed).await?;
+        }
         self.put_entry(&image_entry_of(key), entry).await
     }
 

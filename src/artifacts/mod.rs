@@ -8,6 +8,7 @@ mod accounts;
 mod bootable;
 mod contents;
 mod downloads;
+mod installed;
 mod job_objects;
 mod layers;
 mod leftovers;
@@ -31,6 +32,7 @@ pub use self::{
     bootable::{BootSource, NoBootSource},
     contents::Unlisted,
     downloads::{Download, Downloads},
+    installed::KeptInstalled,
     layers::{ImageEntry, LayerEntry},
     leftovers::OpenUpload,
     linked::{Listed, Unusable},

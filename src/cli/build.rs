@@ -22,7 +22,7 @@ use super::{
     format::Format,
     isolation::{ISOLATION, IsolationName},
     job_options::DatingOptions,
-    job_progress,
+    job_progress, lock_file,
     printer::Printer,
     progress::Progress,
     session::Session,
@@ -43,11 +43,21 @@ use crate::{
     store::{Collection, Side, StoredRun},
 };
 
+#[derive(Debug, Args)]
+pub(super) struct BuildCommand {
+    #[command(flatten)]
+    build: BuildArguments,
+
+    /// Refuse other packages than those in the recipe's kiln.lock, which `kiln lock` writes.
+    #[arg(long)]
+    locked: bool,
+}
+
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 #[derive(Debug, Args)]
 pub(super) struct BuildArguments {
     /// The recipe: a directory, or a tar archive of one (plain, gzip, bzip2, xz, zstd).
-    recipe: PathBuf,
+    pub(super) recipe: PathBuf,
 
     /// Architectures to build for [default: what the recipe declares, else this host's].
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
@@ -194,12 +204,30 @@ fn file_name(text: &str) -> Result<String, String> {
     Err("it must be a file name of letters, digits and `._+-`".to_owned())
 }
 
-impl BuildArguments {
+impl BuildCommand {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
+        let nothing = async |_: &Session, _: &[JobId]| Ok(());
+        Box::pin(self.build.make(config, printer, self.locked, nothing)).await
+    }
+}
+
+impl BuildArguments {
+    /// Builds the images, of which nothing but the `locked` packages may be part if that is wanted. Once all are made, does something
+    /// more with the jobs that made them.
+    pub(super) async fn make(
+        &self,
+        config: &Config,
+        printer: &Printer,
+        locked: bool,
+        more: impl AsyncFnOnce(&Session, &[JobId]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let interrupted = cancel_on_signal()?;
         recipe_type(&self.recipe_type)?;
         let recipe = RecipeArchive::read(&self.recipe)?;
         let archs = self.archs(&recipe)?;
+        if locked {
+            lock_file::check(&self.recipe, &archs)?;
+        }
         tokio::select! {
             toolbox = toolbox::ensure(config, printer, Arch::host(), None) => drop(toolbox?),
             () = interrupted.cancelled() => return Err(interruption()),
@@ -213,7 +241,7 @@ impl BuildArguments {
         printer.note(&chosen.why);
         let session = Session::open_local(&config, printer, Format::Toml).await?;
         let outcome = tokio::select! {
-            outcome = Box::pin(self.build(recipe, &archs, chosen.kernel, &session)) => outcome,
+            outcome = Box::pin(self.build(recipe, &archs, (chosen.kernel, locked), &session, more)) => outcome,
             () = interrupted.cancelled() => Err(interruption()),
         };
         session.close(outcome).await
@@ -223,8 +251,9 @@ impl BuildArguments {
         &self,
         recipe: RecipeArchive,
         archs: &[Arch],
-        kernel: Kernel,
+        (kernel, locked): (Kernel, bool),
         session: &Session,
+        more: impl AsyncFnOnce(&Session, &[JobId]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Some(local) = session.without_server() else {
             return Ok(());
@@ -234,6 +263,7 @@ impl BuildArguments {
         let mut jobs = Vec::new();
         for arch in archs {
             let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel);
+            job.options.locked = Some(locked);
             let id = match &set {
                 Some(set) => {
                     if self.name.is_none() {
@@ -263,7 +293,9 @@ impl BuildArguments {
         if let Some(set) = set {
             tell_of_set(&set, local, &session.printer).await?;
         }
-        summarise_failures(failures, archs.len(), local, &session.printer)
+        summarise_failures(failures, archs.len(), local, &session.printer)?;
+        let jobs: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        more(session, &jobs).await
     }
 
     /// Makes the set, with the ids of its jobs. The jobs are made by this command.
@@ -290,7 +322,8 @@ impl BuildArguments {
         Ok(Some(made.stored.record))
     }
 
-    fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
+    /// The architectures to build for.
+    pub(super) fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
         let wrong = |error: kiln_records::arch::UnknownArch| {
             Failure::new(Code::UnknownArch, error).hint("`--arch` takes one, or several with commas between them")
         };

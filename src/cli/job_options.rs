@@ -53,6 +53,21 @@ pub(super) struct Execution {
     cache: Option<CacheDepth>,
 }
 
+/// Whether the packages of an image are decided beforehand.
+#[derive(Debug, Args)]
+pub(super) struct Locking {
+    /// Whether other packages than those in the recipe's kiln.lock are refused [default: false].
+    #[arg(long, value_name = "BOOL", value_parser = boolean, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    locked: Option<bool>,
+}
+
+impl Locking {
+    pub(super) fn add_to(&self, body: Body) -> Body {
+        body.set("locked", self.locked)
+    }
+}
+
 /// How a job's twins are checked.
 #[derive(Debug, Args)]
 pub(super) struct Verification {

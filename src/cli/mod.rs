@@ -42,6 +42,8 @@ mod job_logs;
 mod job_options;
 mod job_progress;
 mod jobs;
+mod lock_file;
+mod locking;
 mod login;
 mod man;
 mod mirror;
@@ -101,7 +103,9 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Build an image from a recipe.
-    Build(Box<build::BuildArguments>),
+    Build(Box<build::BuildCommand>),
+    /// Write the packages of a recipe's images into a lock file.
+    Lock(Box<locking::LockArguments>),
     #[command(flatten)]
     Records(ims::RecordsCommand),
     /// Make a new image from an existing one, with commands, scripts and playbooks.
@@ -225,6 +229,7 @@ async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failur
     let config = || Config::load(arguments.config.as_deref(), arguments.data_dir.clone());
     let outcome = match arguments.command {
         Command::Build(command) => command.run(&config()?, printer).await,
+        Command::Lock(command) => command.run(&config, printer).await,
         Command::Toolbox(command) => command.run(&config()?, printer).await,
         Command::Doctor(arguments) => arguments.run(&config()?, printer).await,
         Command::Sandboxes(command) => command.run(&config()?, printer).await,

@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
-    job_options::{BootFiles, BuildSizes, DatingOptions, Execution, Verification},
+    job_options::{BootFiles, BuildSizes, DatingOptions, Execution, Locking, Verification},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
     sets::{limit, limit_of, records, requirement, wished},
@@ -223,6 +223,9 @@ struct JobArguments {
 
     #[command(flatten)]
     dating: DatingOptions,
+
+    #[command(flatten)]
+    locking: Locking,
 }
 
 #[derive(Debug, Args)]
@@ -249,6 +252,7 @@ fn option() -> impl TypedValueParser<Value = String> {
         "verify-twins",
         "reproducible",
         "source-date-epoch",
+        "locked",
     ])
 }
 
@@ -324,7 +328,7 @@ impl JobArguments {
             .set("missed_runs", self.missed_runs.map(MissedRuns::name))
             .set("missed_runs_limit", self.missed_runs_limit)
             .set("overlap", self.overlap.map(Overlap::name));
-        let body = self.sizes.add_to(self.files.add_to(body));
+        let body = self.locking.add_to(self.sizes.add_to(self.files.add_to(body)));
         Ok(self
             .dating
             .add_to(self.verification.add_to(self.execution.add_to(body))))

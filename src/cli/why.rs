@@ -17,11 +17,8 @@ use crate::{
         Data,
         collection::{IMAGES, INPUT_CHANGES},
     },
-    origin::STATEMENT_TYPE,
+    origin::{MAX_SIZE, REPOSITORY, STATEMENT_TYPE},
 };
-
-/// The most bytes of a statement: some are as long as the list of changes to an image.
-const LARGEST: u64 = 1 << 20;
 
 /// What was asked for, in the order in which one explains the next: where a statement has it, and its name.
 const ASKED: [(&str, &str); 7] = [
@@ -59,7 +56,7 @@ const CARRIED_OUT: [(&str, &str); 7] = [
 
 /// The sources of which an image may know nothing: a job without reuse does not look at its repositories, an image that was taken as a
 /// whole had no toolbox, and older statements have neither.
-const MAYBE_UNKNOWN: [&str; 2] = ["repository", "toolbox"];
+const MAYBE_UNKNOWN: [&str; 2] = [REPOSITORY, "toolbox"];
 
 #[derive(Debug, Args)]
 pub(super) struct Why {
@@ -107,7 +104,7 @@ impl Why {
 }
 
 /// The predicate of an image's statement.
-async fn statement(session: &Session, given: &str, id: &str) -> Result<Value, Failure> {
+pub(super) async fn statement(session: &Session, given: &str, id: &str) -> Result<Value, Failure> {
     let answer = session.client.get(&["kiln", "v1", "images", id, "artifacts"]).await?;
     let missing = || {
         Failure::new(
@@ -128,8 +125,8 @@ async fn statement(session: &Session, given: &str, id: &str) -> Result<Value, Fa
     let answer = session.client.objects()?.get(url).send().await;
     let answer = answer.and_then(reqwest::Response::error_for_status);
     let answer = answer.map_err(|error| unread(error.without_url().to_string()))?;
-    if answer.content_length().is_none_or(|size| size > LARGEST) {
-        return Err(unread(format!("it may have more than {LARGEST} bytes")));
+    if answer.content_length().is_none_or(|size| size > MAX_SIZE as u64) {
+        return Err(unread(format!("it may have more than {MAX_SIZE} bytes")));
     }
     let text = answer
         .bytes()
@@ -163,7 +160,9 @@ fn compared((pointer, name): (&str, &str), old: &Value, new: &Value) -> Vec<Chan
 /// The sources that differ, by their names. One name may stand for several, such as scripts.
 fn sources(old: &[Value], new: &[Value]) -> Vec<Change> {
     let mut names: Vec<&str> = Vec::new();
-    for source in old.iter().chain(new) {
+    // Packages are compared by their lists.
+    let is_package = |source: &Value| source["uri"].as_str().is_some_and(|uri| uri.starts_with("pkg:"));
+    for source in old.iter().chain(new).filter(|source| !is_package(source)) {
         let name = source["name"].as_str().unwrap_or("source");
         if !names.contains(&name) {
             names.push(name);
@@ -172,7 +171,7 @@ fn sources(old: &[Value], new: &[Value]) -> Vec<Change> {
     let digests = |side: &[Value], name: &str| {
         let of_name = side
             .iter()
-            .filter(|source| source["name"].as_str().unwrap_or("source") == name);
+            .filter(|source| !is_package(source) && source["name"].as_str().unwrap_or("source") == name);
         let digests: Vec<String> = of_name.map(|source| shown(&source["digest"]["sha256"])).collect();
         digests.join(", ")
     };

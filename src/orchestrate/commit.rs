@@ -137,7 +137,8 @@ impl Orchestrator {
     ) -> Result<Vec<String>, Failure> {
         let image = stored.run.image;
         let digest = hex::encode(Sha256::digest(manifest));
-        let statement = provenance::statement(stored, &self.builder, &digest, artifacts);
+        let installed = self.artifacts.installed(stored.job.id, stored.run.attempt).await?;
+        let statement = provenance::statement(stored, &self.builder, &digest, artifacts, installed.as_ref());
         let unwritable = |error: serde_json::Error| Failure::new(Code::SigningFailed, error);
         let text = serde_json::to_vec(&statement).map_err(unwritable)?;
         let mut places = Vec::new();

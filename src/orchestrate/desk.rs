@@ -103,6 +103,7 @@ impl AgentCalls for Orchestrator {
                 layers: self.artifacts.layers(&name, URL_VALID).await?,
                 ca_bundle: host::ca_bundle(),
             })),
+            Call::KeepInstalled(installed) => self.keep_installed(&stored, installed).await,
             Call::FindLayer(inputs) => self.find_layer(&stored, &inputs).await,
             Call::SettleLayer(settled) => self.settle_layer(&stored, settled).await,
             Call::KeepAccount(account) => {
@@ -234,6 +235,7 @@ impl Orchestrator {
             given_up: self.given_up(stored).await?,
             epoch: plan.epoch,
             cache: plan.cache,
+            locked: plan.locked,
             squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
             cpus: self.cpus_of(&stored.run).await?,

@@ -22,7 +22,7 @@ use tokio::net::lookup_host;
 
 use super::{layers::Fields, orchestrator::Orchestrator, reach::rules};
 use crate::{
-    artifacts::{ImageEntry, ReadError},
+    artifacts::{ImageEntry, KeptInstalled, ReadError},
     proxy::Rules,
     sandbox::Driver,
     store::{Collection, Side, StoredRun},
@@ -113,13 +113,18 @@ impl Orchestrator {
         };
         let recipe_sha256 = hex::encode(Sha256::digest(&recipe));
         let key = self.image_key(stored, driver, &recipe_sha256).await?;
-        let entry = self.artifacts.find_image(&key).await?.ok_or(NotTaken::NoneYet)?;
+        let (entry, installed) = self.artifacts.find_image(&key).await?.ok_or(NotTaken::NoneYet)?;
         let live = Collection::<Image>::get(&*self.store, Side::Live, entry.image).await;
         let image = live.map_err(Failure::from)?.map(|stored| stored.record);
         let link = image.filter(|image| image.arch == stored.job.arch);
         let link = link.and_then(|image| image.link).ok_or(NotTaken::Gone)?;
         self.look_at(&entry.repositories, &stored.run).await?;
         let artifacts = self.artifacts.copy_image(&link, stored.run.image).await?;
+        if let Some(installed) = installed {
+            let attempt = stored.run.attempt;
+            let kept = KeptInstalled { attempt, installed };
+            self.artifacts.put_installed(stored.job.id, &kept).await?;
+        }
         Ok(Taken {
             recipe_sha256,
             used: LayerUse {
@@ -150,11 +155,13 @@ impl Orchestrator {
             return Ok(());
         }
         let key = self.image_key(stored, &*self.driver_of(run), recipe).await?;
+        let installed = self.artifacts.installed(stored.job.id, run.attempt).await?;
         let entry = ImageEntry {
             image: run.image,
             repositories: layer.repositories.clone(),
+            has_installed: installed.is_some(),
         };
-        self.artifacts.keep_image(&key, &entry).await
+        self.artifacts.keep_image(&key, &entry, installed.as_ref()).await
     }
 
     /// The key of a job's image but for its repositories, 64 hexadecimal digits.
@@ -168,6 +175,7 @@ impl Orchestrator {
             hash.add(name);
         }
         hash.add(boot.required.to_string());
+        hash.add(stored.run.plan.locked.to_string());
         Ok(hash.hex())
     }
 

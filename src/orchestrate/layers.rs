@@ -21,6 +21,7 @@ use kiln_records::{
     compression::Compression,
     link::bucket_and_key,
     protocol::{Answer, FoundLayer, LayerInputs, LayerUrl, PROTOCOL, SettledLayer},
+    recipe::LATE,
 };
 use sha2::{Digest, Sha256};
 
@@ -36,9 +37,6 @@ const LARGEST: (usize, u64) = (64 << 20, 512 << 20);
 
 /// The most entries of an archive.
 const MOST_ENTRIES: usize = 100_000;
-
-/// The files and the directory at the top of a recipe that kiwi uses only after all packages are installed.
-const LATE: [&str; 3] = ["config.sh", "images.sh", "root"];
 
 /// The most files that a layer leaves out, and the longest of their paths.
 const MOST_ANEW: (usize, usize) = (16, 256);
@@ -74,6 +72,7 @@ impl Orchestrator {
         let nothing = |never: Option<&dyn fmt::Display>| FoundLayer {
             layer: None,
             anew: Vec::new(),
+            installed: None,
             never: never.map(ToString::to_string),
         };
         let found = match self.layer_key(stored, inputs).await? {
@@ -107,12 +106,17 @@ impl Orchestrator {
             allowance::check_packages(size, stored.run.plan.needs.disk_limit)?;
             let key = self.layer_key(stored, &settled.inputs).await?;
             let key = key.map_err(|never| refused(&never.to_string()))?;
+            let installed = self.artifacts.installed(stored.job.id, stored.run.attempt).await?;
             let entry = LayerEntry {
                 sha256,
                 size,
                 anew: settled.anew,
+                has_installed: installed.is_some(),
             };
-            url = Some(self.artifacts.keep_layer(&key, &entry, LONG_URL_VALID).await?);
+            let keep = self
+                .artifacts
+                .keep_layer(&key, &entry, installed.as_ref(), LONG_URL_VALID);
+            url = Some(keep.await?);
         }
         self.change_for(stored, |run, _| {
             run.layer = Some(used.clone());
@@ -311,6 +315,7 @@ mod tests {
             with(("r/root/etc/link", tar::EntryType::Symlink, "motd")).unwrap(),
             same
         );
+        assert_eq!(with(("r/kiln.lock", FILE, "version = 1")).unwrap(), same);
         assert_ne!(with(("r/other.sh", FILE, "")).unwrap(), same);
         // Only at the top are they late.
         assert_ne!(with(("r/sub/config.sh", FILE, "")).unwrap(), same);

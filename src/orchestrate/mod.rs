@@ -28,6 +28,7 @@ mod commit;
 mod desk;
 mod earlier_image;
 mod equipment;
+mod installed;
 mod job_doors;
 mod launch;
 mod layers;

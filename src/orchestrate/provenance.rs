@@ -3,11 +3,11 @@
 //! Values for templates are left out, and only their names are recorded: they may be secrets.
 
 use jiff::Timestamp;
-use kiln_records::{Epoch, Job, JobType, Moment, Run, UploadedArtifact};
+use kiln_records::{Epoch, Installed, Job, JobType, Moment, Run, UploadedArtifact};
 use serde_json::{Value, json};
 
 use crate::{
-    origin::{MANIFEST, Statement, Subject},
+    origin::{MANIFEST, REPOSITORY, Statement, Subject},
     store::StoredRun,
 };
 
@@ -20,15 +20,19 @@ pub(super) fn statement(
     builder: &str,
     manifest: &str,
     artifacts: &[UploadedArtifact],
+    installed: Option<&Installed>,
 ) -> Statement {
     let named = artifacts
         .iter()
         .map(|artifact| Subject::new(artifact.kind.key_name(), artifact.digests.sha256.clone()));
     let subjects = std::iter::once(Subject::new(MANIFEST, manifest)).chain(named);
-    Statement::provenance(subjects.collect(), predicate(&stored.job, &stored.run, builder))
+    Statement::provenance(
+        subjects.collect(),
+        predicate(&stored.job, &stored.run, builder, installed),
+    )
 }
 
-fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
+fn predicate(job: &Job, run: &Run, builder: &str, installed: Option<&Installed>) -> Value {
     let plan = &run.plan;
     let names: Vec<&str> = plan.values.iter().map(|(name, _)| name.as_str()).collect();
     let mut metadata = json!({ "invocationId": job.id.to_string() });
@@ -50,6 +54,7 @@ fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
                 "valueNames": names,
                 "squashfs": plan.squashfs,
                 "requireDkms": job.require_dkms,
+                "locked": plan.locked,
                 "sourceDateEpoch": plan.epoch.map(|epoch| match epoch {
                     Epoch::Recipe => Value::from("recipe"),
                     Epoch::At(seconds) => Value::from(seconds),
@@ -67,7 +72,7 @@ fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
                 }),
                 "resumedFrom": plan.resume.map(|resume| resume.job.to_string()),
             },
-            "resolvedDependencies": dependencies(run),
+            "resolvedDependencies": dependencies(run, installed),
         },
         "runDetails": {
             "builder": { "id": builder, "version": { "kiln": env!("CARGO_PKG_VERSION") } },
@@ -77,7 +82,7 @@ fn predicate(job: &Job, run: &Run, builder: &str) -> Value {
 }
 
 /// What the image was made from, by digests.
-fn dependencies(run: &Run) -> Vec<Value> {
+fn dependencies(run: &Run, installed: Option<&Installed>) -> Vec<Value> {
     let dependency =
         |name: &str, uri: &str, sha256: &str| json!({ "name": name, "uri": uri, "digest": { "sha256": sha256 } });
     let mut all = Vec::new();
@@ -87,9 +92,20 @@ fn dependencies(run: &Run) -> Vec<Value> {
     if let Some(sha256) = &run.toolbox_sha256 {
         all.push(dependency("toolbox", &format!("urn:kiln:toolbox:{sha256}"), sha256));
     }
-    if let Some(layer) = &run.layer {
-        let repositories = layer.repositories.iter();
-        all.extend(repositories.map(|one| dependency("repository", &one.metadata, &one.sha256)));
+    let of_layer = run.layer.as_ref().map(|layer| &layer.repositories);
+    if let Some(repositories) = installed.map(|installed| &installed.repositories).or(of_layer) {
+        let repositories = repositories.iter();
+        all.extend(repositories.map(|one| dependency(REPOSITORY, &one.metadata, &one.sha256)));
+    }
+    if let Some(installed) = installed {
+        all.extend(installed.packages.iter().filter_map(|package| {
+            let mut entry = json!({ "name": package.name, "uri": installed.purl(package)? });
+            // Without one where the file could not be looked at: no value stands for that.
+            if let Some(sha256) = &package.sha256 {
+                entry["digest"] = json!({ "sha256": sha256 });
+            }
+            Some(entry)
+        }));
     }
     if let Some(base) = &run.plan.image {
         let digests = [("sha256", &base.sha256), ("md5", &base.md5)];

@@ -24,5 +24,8 @@ pub const STATEMENT: &str = "provenance.json";
 /// The name of the object with the signed statement.
 pub const ENVELOPE: &str = "provenance.dsse.json";
 
-/// The size below which a statement or an envelope stays, in bytes.
-pub const MAX_SIZE: usize = 1 << 20;
+/// The name of a repository's metadata among what an image was made from.
+pub const REPOSITORY: &str = "repository";
+
+/// The size below which a statement or an envelope stays, in bytes: 20 000 packages have some 8 MB.
+pub const MAX_SIZE: usize = 16 << 20;

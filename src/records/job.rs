@@ -100,6 +100,9 @@ pub struct JobOptions {
     /// How much of earlier jobs a create job may reuse.
     #[serde(default)]
     pub cache: Option<CacheDepth>,
+    /// Whether a create job may have the packages of its recipe's lock file only.
+    #[serde(default)]
+    pub locked: Option<bool>,
 }
 
 impl JobOptions {

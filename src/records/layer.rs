@@ -108,6 +108,15 @@ pub struct RepositoryState {
     pub sha256: String,
 }
 
+impl RepositoryState {
+    /// Whether its texts are of a usual length.
+    pub fn is_sound(&self) -> bool {
+        [&self.metadata, &self.sha256]
+            .iter()
+            .all(|text| text.len() <= LayerUse::LONGEST)
+    }
+}
+
 impl LayerUse {
     /// The most repositories of one recipe that are told.
     pub const MOST_REPOSITORIES: usize = 100;
@@ -136,9 +145,6 @@ impl LayerUse {
             && self.repositories.len() <= Self::MOST_REPOSITORIES
             && self.why.as_deref().is_none_or(short)
             && self.sha256.as_deref().is_none_or(short)
-            && self
-                .repositories
-                .iter()
-                .all(|one| short(&one.metadata) && short(&one.sha256))
+            && self.repositories.iter().all(RepositoryState::is_sound)
     }
 }

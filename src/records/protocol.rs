@@ -10,6 +10,7 @@
 //!  POST /agent/v1/jobs/{job}/uploads/{upload}/complete  CompleteUpload   204
 //!  POST /agent/v1/jobs/{job}/packages                   FindPackages     PackageUrls
 //!  GET  /agent/v1/jobs/{job}/toolboxes/{toolbox}/{tag}  FindToolbox      ToolboxSource
+//!  POST /agent/v1/jobs/{job}/installed                  KeepInstalled    204
 //!  POST /agent/v1/jobs/{job}/layers/find                FindLayer        FoundLayer
 //!  POST /agent/v1/jobs/{job}/layers                     SettleLayer      LayerUrl
 //!  POST /agent/v1/jobs/{job}/programs                   KeepAccount      204
@@ -55,6 +56,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("account.rs"));
     let hash = fnv1a(hash, include_bytes!("epoch.rs"));
     let hash = fnv1a(hash, include_bytes!("layer.rs"));
+    let hash = fnv1a(hash, include_bytes!("installed.rs"));
     let hash = fnv1a(hash, include_bytes!("shell.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))

@@ -2,8 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheDepth, Dating, Link, Moment, RecipeId, TwinLevel};
+use super::{CacheDepth, Dating, Link, Moment, RecipeId, TwinLevel, lock};
 use crate::arch::Arch;
+
+/// The files and the directory at the top of a recipe that do not decide its packages: kiwi uses them only after all packages are
+/// installed. The lock file it does not use at all; a locked job compares the packages with it, those of a layer, too.
+pub const LATE: [&str; 4] = ["config.sh", "images.sh", "root", lock::FILE];
 
 /// A recipe: the description of an image, and its architecture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -148,6 +148,7 @@ pub enum State {
 }
 
 /// The decisions made when the job was requested.
+#[expect(clippy::struct_excessive_bools, reason = "each is a wish of its own")]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The place of the run; none until the offers of the places are known.
@@ -196,6 +197,9 @@ pub struct Plan {
     /// How much of earlier jobs it may reuse. Plans of servers without layers have none.
     #[serde(default = "no_cache")]
     pub cache: CacheDepth,
+    /// Whether it may have the packages of its recipe's lock file only.
+    #[serde(default)]
+    pub locked: bool,
     /// The job whose twins this one verifies, without an image of its own.
     #[serde(default)]
     pub verifies: Option<JobId>,
@@ -842,6 +846,7 @@ mod tests {
             verify_twins: false,
             cache: CacheDepth::Packages,
             epoch: None,
+            locked: false,
             verifies: None,
             boot: BootFiles {
                 kernel: String::new(),

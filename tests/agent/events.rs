@@ -43,6 +43,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         twins: TwinLevel::Off,
         verify_twins: false,
         cache: kiln_records::CacheDepth::Packages,
+        locked: false,
         epoch: None,
         only_verifies: false,
         failed_twins: Vec::new(),

@@ -47,6 +47,7 @@ fn run() -> Run {
         twins: TwinLevel::Shell,
         verify_twins: false,
         cache: kiln_records::CacheDepth::Packages,
+        locked: false,
         epoch: None,
         verifies: None,
         boot: BootFiles {

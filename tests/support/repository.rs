@@ -64,6 +64,7 @@ impl Drop for Server {
 #[derive(Debug)]
 pub struct Repository {
     server: Server,
+    dir: PathBuf,
     /// The path for recipes.
     path: String,
 }
@@ -183,6 +184,7 @@ S
     fn serve_at(address: IpAddr, dir: &Path) -> Self {
         Self {
             server: Server::start(dir, address),
+            dir: dir.to_owned(),
             path: String::new(),
         }
     }
@@ -197,6 +199,11 @@ S
 
     pub fn url(&self) -> String {
         format!("http://{}{}", self.server.address, self.path)
+    }
+
+    /// A file of it.
+    pub fn file(&self, path: &str) -> Vec<u8> {
+        fs_err::read(self.dir.join(path)).unwrap()
     }
 
     pub fn port(&self) -> u16 {

@@ -42,8 +42,8 @@ pub struct PrepareRoot<'a> {
     pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
-    /// kiwi as it is run with layers, if the root may come from one.
-    pub layered: Option<Command>,
+    /// kiwi as it is run with pauses, if it is.
+    pub pausing: Option<Command>,
     /// The date that programs put into files instead of the time of day, in seconds since 1970, if there is one.
     pub epoch: Option<u32>,
 }
@@ -59,7 +59,7 @@ pub async fn prepare_root(
     programs: &mut Programs,
     events: &Events,
 ) -> Result<(), Failure> {
-    let mut command = request.layered.take().unwrap_or_else(|| Command::new(KIWI));
+    let mut command = request.pausing.take().unwrap_or_else(|| Command::new(KIWI));
     // Only the detailed log on standard output contains the messages of the tools that kiwi runs.
     command.args(["--logfile", "stdout", "--debug"]);
     if request.has_tbz {

@@ -16,18 +16,31 @@ const LONGEST_LIST: u64 = 64 << 20;
 /// The most bytes of a copyright file that are looked at; the longest of Debian have some 3 MB.
 const LONGEST_COPYRIGHT: u64 = 8 << 20;
 
+fn status(root: &Root) -> io::Result<String> {
+    let text = root.text(Path::new(DPKG_STATUS), LONGEST_STATUS);
+    text.ok_or_else(|| io::Error::other(format!("/{DPKG_STATUS} is no file of less than {LONGEST_STATUS} bytes")))
+}
+
+/// The entries of installed packages. Others only remember packages that were installed once.
+fn paragraphs(status: &str) -> impl Iterator<Item = &str> {
+    status.split("\n\n").filter(|paragraph| {
+        !control_field(paragraph, "Package").is_empty() && control_field(paragraph, "Status").ends_with(" installed")
+    })
+}
+
+/// Name, version and architecture of each package.
+pub(super) fn names(root: &Root) -> io::Result<Vec<[String; 3]>> {
+    let status = status(root)?;
+    let fields = |paragraph| ["Package", "Version", "Architecture"].map(|name| short(&control_field(paragraph, name)));
+    Ok(paragraphs(&status).map(fields).collect())
+}
+
 pub(super) fn read(root: &Root) -> io::Result<Found> {
-    let status = root
-        .text(Path::new(DPKG_STATUS), LONGEST_STATUS)
-        .ok_or_else(|| io::Error::other(format!("/{DPKG_STATUS} is no file of less than {LONGEST_STATUS} bytes")))?;
+    let status = status(root)?;
     let (mut packages, mut owned) = (Vec::new(), Owned::default());
-    for paragraph in status.split("\n\n") {
+    for paragraph in paragraphs(&status) {
         let field = |name: &str| control_field(paragraph, name);
         let (name, arch) = (field("Package"), field("Architecture"));
-        // Other entries only remember packages that were installed once.
-        if name.is_empty() || !field("Status").ends_with(" installed") {
-            continue;
-        }
         for list in [format!("{name}.list"), format!("{name}:{arch}.list")] {
             if let Some(list) = root.text(&Path::new(DPKG_LISTS).join(list), LONGEST_LIST) {
                 owned.add(root, list.lines())?;
@@ -41,6 +54,7 @@ pub(super) fn read(root: &Root) -> io::Result<Found> {
             supplier: some(&field("Maintainer")),
             homepage: some(&field("Homepage")),
             licences: licences.and_then(|text| some(&of_copyright_file(&text)?)),
+            sha256: None,
             arch: short(&arch),
             name: short(&name),
         });

@@ -13,8 +13,9 @@ use std::{
 };
 
 use kiln_records::{
-    ArtifactKind,
+    ArtifactKind, Installed, InstalledPackage,
     arch::Arch,
+    installed::plain_version,
     os_release,
     sbom::{Inventory, LONGEST_TEXT, MOST_PACKAGES, Package, PackageFormat, System},
 };
@@ -34,6 +35,8 @@ pub(super) struct Of<'a> {
     pub(super) arch: Arch,
     /// An id that no other image has.
     pub(super) id: Uuid,
+    /// What was known of its packages when they were installed.
+    pub(super) installed: Option<&'a Installed>,
 }
 
 /// What was written.
@@ -87,6 +90,14 @@ fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
     }
     packages
         .sort_by(|one, other| (&one.name, &one.arch, &one.version).cmp(&(&other.name, &other.arch, &other.version)));
+    if let Some((known, format)) = of.installed.zip(format) {
+        let known = known.digests();
+        for package in &mut packages {
+            let version = plain_version(package_format(format), &package.version);
+            let sha256 = known.get(&(&*package.name, version, &*package.arch));
+            package.sha256 = sha256.map(|sha256| (*sha256).to_owned());
+        }
+    }
     let (loose, more_loose) = loose::find(path, &root, &owned)?;
     Ok(Inventory {
         image: short(of.image),
@@ -94,14 +105,56 @@ fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
         id: of.id,
         read: jiff::Timestamp::now(),
         system: system(&root),
-        format: format.map(|format| match format {
-            Format::Deb => PackageFormat::Deb,
-            Format::Rpm => PackageFormat::Rpm,
-        }),
+        format: format.map(package_format),
         packages,
         loose,
         more_loose,
     })
+}
+
+/// The packages in the root at `path` by name, version and architecture, without digests, and their format.
+///
+/// # Errors
+///
+/// When the database of packages cannot be read.
+pub(super) fn installed(path: &Path, aside: &Path) -> io::Result<(Installed, Option<Format>)> {
+    let root = Root::open(path)?;
+    let format = format_of(&root);
+    let names = match format {
+        Some(Format::Deb) => debs::names(&root)?,
+        Some(Format::Rpm) => rpms::names(&root, aside)?,
+        None => Vec::new(),
+    };
+    let system = system(&root);
+    let format_of_packages = format.map(package_format);
+    let package = |[name, version, arch]: [String; 3]| InstalledPackage {
+        version: match format_of_packages {
+            Some(format) => plain_version(format, &version).to_owned(),
+            None => version,
+        },
+        name,
+        arch,
+        sha256: None,
+    };
+    let mut packages: Vec<_> = names.into_iter().map(package).collect();
+    packages.sort();
+    // A database may have one twice.
+    packages.dedup();
+    let installed = Installed {
+        format: format_of_packages,
+        system: system.id,
+        system_version: system.version,
+        packages,
+        repositories: Vec::new(),
+    };
+    Ok((installed, format))
+}
+
+const fn package_format(format: Format) -> PackageFormat {
+    match format {
+        Format::Deb => PackageFormat::Deb,
+        Format::Rpm => PackageFormat::Rpm,
+    }
 }
 
 /// What a root says of its distribution.
@@ -142,6 +195,7 @@ mod tests {
         image: "compute",
         arch: Arch::Aarch64,
         id: Uuid::nil(),
+        installed: None,
     };
 
     #[test]
@@ -189,10 +243,30 @@ mod tests {
                 supplier: Some("A <a@b>".to_owned()),
                 homepage: Some("https://example.org/".to_owned()),
                 licences: Some("GPL-2+".to_owned()),
+                sha256: None,
             }]
         );
         let loose: Vec<_> = inventory.loose.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(loose, ["/opt/extra"]);
+        let (mut installed, format) = super::installed(&root, aside).unwrap();
+        let packages: Vec<_> = installed
+            .packages
+            .iter()
+            .map(|one| (&*one.name, &*one.version, &*one.arch))
+            .collect();
+        assert_eq!(
+            (format, packages),
+            (Some(Format::Deb), vec![("tool", "1:2-3", "arm64")])
+        );
+        installed.packages[0].sha256 = Some("a digest".to_owned());
+        let of = Of {
+            installed: Some(&installed),
+            ..OF
+        };
+        assert_eq!(
+            take(&root, of, aside).unwrap().packages[0].sha256.as_deref(),
+            Some("a digest")
+        );
         let written = super::write(&root, OF, aside).unwrap();
         assert_eq!((written.documents.len(), written.packages, written.loose), (2, 1, 1));
     }

@@ -18,10 +18,26 @@ const QUERY: &str = "p\\t%{NAME}\\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\t%{ARCH}\\
 /// The longest line of rpm that is read, in bytes.
 const LONGEST_LINE: u64 = 64 << 10;
 
+/// The same without files.
+const NAMES: &str = "p\\t%{NAME}\\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\t%{ARCH}\\t\\t\\t\\t\\n";
+
 pub(super) fn read(root: &Root, aside: &Path) -> io::Result<Found> {
+    query(root, aside, QUERY)
+}
+
+/// Name, version and architecture of each package.
+pub(super) fn names(root: &Root, aside: &Path) -> io::Result<Vec<[String; 3]>> {
+    let (packages, _) = query(root, aside, NAMES)?;
+    Ok(packages
+        .into_iter()
+        .map(|package| [package.name, package.version, package.arch])
+        .collect())
+}
+
+fn query(root: &Root, aside: &Path, format: &str) -> io::Result<Found> {
     let dir = tempfile::tempdir_in(aside)?;
     let mut query = query_rpm(root, dir.path())?;
-    query.args(["--all", "--queryformat", QUERY]).stdout(Stdio::piped());
+    query.args(["--all", "--queryformat", format]).stdout(Stdio::piped());
     let mut rpm = query.spawn()?;
     let output = rpm.stdout.take().map(BufReader::new);
     let read = output.map_or_else(|| Ok(Found::default()), |output| parse(root, output));
@@ -71,6 +87,7 @@ fn package(line: &str) -> Option<Package> {
         supplier: some(next()?),
         homepage: some(next()?),
         licences: some(next()?),
+        sha256: None,
     })
 }
 

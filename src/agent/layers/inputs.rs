@@ -1,14 +1,21 @@
 //! Finds what a layer depends on besides the recipe's archive: the state of its repositories, and the sandbox's own tools.
 //! Reads files of the recipe and of the sandbox, and talks HTTP to the repositories.
 
-use std::{path::Path, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use futures::StreamExt;
-use kiln_records::{LayerUse, RepositoryState, arch::Arch, protocol::LayerInputs};
+use kiln_records::{LayerUse, RepositoryState, arch::Arch, protocol::LayerInputs, recipe::LATE};
 use reqwest::{Client, Url};
 use sha2::{Digest, Sha256};
 
-use crate::kiwi_config::{self, Metadata};
+use crate::{
+    digest as digests,
+    kiwi_config::{self, Metadata},
+};
 
 /// The list of the toolbox's own packages, with their versions.
 const TOOLS: &str = "/var/lib/dpkg/status";
@@ -37,6 +44,7 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     let tools = fs_err::read(TOOLS).map_err(|error| error.to_string())?;
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(tools));
+    hash.update(early_files(recipe).map_err(|error| error.to_string())?);
     for (repository, found) in metadata.iter().zip(&repositories) {
         for text in [repository.shown.as_str(), &found.metadata, &found.sha256] {
             hash.update((text.len() as u64).to_be_bytes());
@@ -51,6 +59,34 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     })
 }
 
+/// A digest of a recipe's early files as its templates were rendered. The server knows these files as they are in the archive, and
+/// a template may include a late one.
+fn early_files(recipe: &Path) -> io::Result<[u8; 32]> {
+    let mut hash = Sha256::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(dir) = pending.pop() {
+        let mut names: Vec<_> = fs_err::read_dir(recipe.join(&dir))?.collect::<Result<_, _>>()?;
+        names.sort_by_key(fs_err::DirEntry::file_name);
+        for entry in names {
+            let path = dir.join(entry.file_name());
+            if LATE.iter().any(|late| path == Path::new(late)) {
+                continue;
+            }
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                pending.push(path);
+            } else if kind.is_file() {
+                let (_, sha256) = digests::sha256_of(&entry.path())?;
+                hash.update((path.as_os_str().len() as u64).to_be_bytes());
+                hash.update(path.as_os_str().as_encoded_bytes());
+                hash.update(sha256);
+            }
+            // With others there is no layer.
+        }
+    }
+    Ok(hash.finalize().into())
+}
+
 impl Found {
     /// Whether the repositories are still as they were found. What cannot be looked at counts as changed.
     pub(super) async fn is_unchanged(&self, web: &Client) -> bool {
@@ -60,20 +96,35 @@ impl Found {
     }
 }
 
+/// The state of those repositories of a recipe that can be looked at. It only tells where packages came from, so one that cannot
+/// be read is left out.
+pub(crate) async fn repositories(recipe: &Path, arch: Arch, web: &Client) -> Vec<RepositoryState> {
+    let metadata = kiwi_config::repositories(recipe, arch).unwrap_or_default();
+    let mut states = Vec::new();
+    for repository in metadata.iter().take(LayerUse::MOST_REPOSITORIES) {
+        states.extend(state(repository, web).await);
+    }
+    states.retain(RepositoryState::is_sound);
+    states
+}
+
 async fn look(metadata: &[Metadata], web: &Client) -> Result<Vec<RepositoryState>, String> {
     let mut states = Vec::with_capacity(metadata.len());
     for repository in metadata {
-        let mut state = None;
-        for url in &repository.urls {
-            if let Some(sha256) = digest(repository, url, web).await {
-                let metadata = kiwi_config::redact(url.as_str());
-                state = Some(RepositoryState { metadata, sha256 });
-                break;
-            }
-        }
+        let state = state(repository, web).await;
         states.push(state.ok_or_else(|| format!("the metadata of {} cannot be read", repository.shown))?);
     }
     Ok(states)
+}
+
+async fn state(repository: &Metadata, web: &Client) -> Option<RepositoryState> {
+    for url in &repository.urls {
+        if let Some(sha256) = digest(repository, url, web).await {
+            let metadata = kiwi_config::redact(url.as_str());
+            return Some(RepositoryState { metadata, sha256 });
+        }
+    }
+    None
 }
 
 async fn digest(repository: &Metadata, url: &Url, web: &Client) -> Option<String> {
@@ -92,4 +143,32 @@ async fn digest(repository: &Metadata, url: &Url, web: &Client) -> Option<String
         hash.update(bytes);
     }
     Some(hex::encode(hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_template_includes_counts() {
+        let recipe = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = recipe.path().join(path);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, text).unwrap();
+        };
+        let now = || early_files(recipe.path()).unwrap();
+        write("config.xml", "<image/>");
+        let before = now();
+        for late in ["config.sh", "images.sh", "root/etc/motd", "kiln.lock"] {
+            write(late, "late");
+        }
+        assert_eq!(now(), before);
+        // As rendered with `{% include "config.sh" %}`.
+        write("config.xml", "<image>late</image>");
+        let rendered = now();
+        assert_ne!(rendered, before);
+        write("more/config.sh", "late at the top only");
+        assert_ne!(now(), rendered);
+    }
 }

@@ -1,16 +1,5 @@
 //! Layers: the root of a recipe after its packages, kept for the next job with the same packages, and reused. Talks to the
-//! server, S3 and the recipe's repositories, and replaces the root while kiwi waits.
-//!
-//! ```text
-//!  kiwi (kiwi.py)            agent                                 server
-//!  ─ before packages ──────▶ the layer of this key is fetched ◀──▶ FindLayer
-//!                            and unpacked over the root
-//!  ◀──── restored, or go on
-//!    install …
-//!  ─ after packages ───────▶ the root is packed                ──▶ SettleLayer, then PUT to S3
-//!  ◀──── go on
-//!    the overlay, config.sh, …
-//! ```
+//! server, S3 and the recipe's repositories, and replaces the root while kiwi waits ([`crate::pauses`]).
 //!
 //! Whatever fails here, the packages are installed as without layers.
 
@@ -29,15 +18,13 @@ use std::{
 };
 
 use kiln_records::{
-    CacheDepth, Code, Failure, LayerOutcome, LayerUse,
+    CacheDepth, Code, Failure, Installed, LayerOutcome, LayerUse, RepositoryState,
     protocol::{FoundLayer, LayerInputs, PackageUrl, SettledLayer},
 };
 use reqwest::header;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{UnixListener, UnixStream},
-    process::Command,
-};
+use tokio::process::Command;
+
+pub(crate) use self::inputs::repositories;
 
 use self::inputs::Found;
 use crate::{
@@ -46,15 +33,6 @@ use crate::{
     process::{self, blocking},
     squashfs::Unpacked,
 };
-
-/// The program that runs kiwi, and its place.
-const PROGRAM: (&str, &str) = ("/run/kiln-kiwi.py", include_str!("kiwi.py"));
-
-/// The socket that it asks.
-const SOCKET: &str = "/run/kiln-layers.sock";
-
-/// The interpreter of the toolbox's kiwi.
-const PYTHON: &str = "/opt/kiwi/bin/python3";
 
 /// Why the root cannot be the layer's.
 enum Trouble {
@@ -69,7 +47,6 @@ pub(crate) struct Layers<'a> {
     building: Building<'a>,
     found: Found,
     layer: FoundLayer,
-    listener: UnixListener,
     /// Whether the root is neither what it was nor the layer's.
     broken: AtomicBool,
     /// What the server knows was done about the layer. A root that is made once more does the same again.
@@ -102,24 +79,13 @@ impl<'a> Layers<'a> {
         if let Some(never) = &layer.never {
             return pass(building, never).await;
         }
-        let _ = fs_err::remove_file(SOCKET);
-        let listener = fs_err::write(PROGRAM.0, PROGRAM.1).and_then(|()| UnixListener::bind(SOCKET));
-        let listener = listener.map_err(|error| Failure::io("cannot prepare the use of layers", &error))?;
         Ok(Some(Self {
             building,
             found,
             layer,
-            listener,
             broken: AtomicBool::new(false),
             settled: Mutex::new(None),
         }))
-    }
-
-    /// kiwi, run so that it asks.
-    pub(crate) fn kiwi() -> Command {
-        let mut command = Command::new(PYTHON);
-        command.args([PROGRAM.0, SOCKET]);
-        command
     }
 
     /// Whether the root must be made anew, without a layer.
@@ -127,38 +93,22 @@ impl<'a> Layers<'a> {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Answers kiwi, and never returns but with a failure.
-    pub(crate) async fn serve(&self, restored: &(dyn Fn() + Sync)) -> Failure {
-        loop {
-            let answered = match self.listener.accept().await {
-                Ok((stream, _)) => self.answer(stream, restored).await,
-                Err(error) => Err(Failure::io("cannot hear kiwi", &error)),
-            };
-            if let Err(failure) = answered {
-                return failure;
-            }
-        }
+    /// The repositories as they were found.
+    pub(crate) fn repositories(&self) -> &[RepositoryState] {
+        &self.found.repositories
     }
 
-    async fn answer(&self, mut stream: UnixStream, restored: &(dyn Fn() + Sync)) -> Result<(), Failure> {
-        let mut question = String::new();
-        let asked = BufReader::new((&mut stream).take(100)).read_line(&mut question).await;
-        let answer = match question.trim() {
-            "before" => self.before(restored).await?,
-            "after" => {
-                self.after().await?;
-                "go on"
-            }
-            _ => return Ok(()),
-        };
-        // Who hangs up does not want the answer.
-        if asked.is_ok() {
-            let _ = stream.write_all(format!("{answer}\n").as_bytes()).await;
-        }
-        Ok(())
+    /// The packages in the layer, as the job that kept it reported them.
+    pub(crate) fn installed(&self) -> Option<&Installed> {
+        self.layer.installed.as_ref()
     }
 
-    async fn before(&self, restored: &(dyn Fn() + Sync)) -> Result<&'static str, Failure> {
+    /// Puts the layer in the place of the root, if there is one. Returns the answer for kiwi.
+    ///
+    /// # Errors
+    ///
+    /// The server does not take what it is told.
+    pub(crate) async fn before(&self, restored: &(dyn Fn() + Sync)) -> Result<&'static str, Failure> {
         let events = self.building.events;
         let known = self.settled();
         if known.is_some_and(|outcome| outcome != LayerOutcome::Reused) {
@@ -243,7 +193,12 @@ impl<'a> Layers<'a> {
         finished.check(|_| unknown())
     }
 
-    async fn after(&self) -> Result<(), Failure> {
+    /// Keeps the root as a layer, if it may be one.
+    ///
+    /// # Errors
+    ///
+    /// The server does not take what it is told.
+    pub(crate) async fn after(&self) -> Result<(), Failure> {
         let Building {
             outputs, http, events, ..
         } = self.building;

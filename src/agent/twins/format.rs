@@ -28,6 +28,12 @@ impl Format {
         }
     }
 
+    /// The directories of the sandbox in which kiwi's package managers keep what they downloaded, and how deep to search.
+    pub(crate) const fn caches(self) -> (&'static [&'static str], usize) {
+        let (sandboxs, _, depth) = self.archives();
+        (sandboxs, depth)
+    }
+
     /// The format's name of an architecture.
     pub(super) const fn arch(self, arch: Arch) -> &'static str {
         match self {

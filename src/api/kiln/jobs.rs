@@ -65,6 +65,8 @@ pub(in crate::api) struct JobProgress {
     source_date_epoch: Option<u32>,
     /// How much of earlier jobs it may reuse.
     cache: CacheDepth,
+    /// Whether it may have the packages of its recipe's lock file only.
+    locked: bool,
     /// What it did about the layer of its recipe's packages; null before that is settled.
     layer: Option<LayerUse>,
     /// The job whose twins this one verifies, without an image of its own; null for all others.
@@ -273,6 +275,7 @@ impl JobProgress {
             reproducible: run.plan.epoch.is_some(),
             source_date_epoch: run.plan.epoch.and_then(Epoch::seconds),
             cache: run.plan.cache,
+            locked: run.plan.locked,
             layer: run.layer.clone(),
             verifies: run.plan.verifies.map(Uuid::from),
             twins_fallback: run

@@ -49,6 +49,8 @@ pub struct NewRun {
     pub verify_twins: bool,
     /// How much of earlier jobs it may reuse; `None` means this server's setting.
     pub cache: Option<CacheDepth>,
+    /// Whether it may have the packages of its recipe's lock file only.
+    pub locked: bool,
     /// The date of the image, if it is to be reproducible.
     pub epoch: Option<Epoch>,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
@@ -98,6 +100,7 @@ impl Orchestrator {
             verify_twins: new.verify_twins,
             epoch: new.epoch,
             cache: new.cache.unwrap_or(self.cache),
+            locked: new.locked,
             verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),

@@ -64,6 +64,7 @@ impl Asker {
             twins: options.twins.or(start.twins),
             verify_twins: options.verify_twins.unwrap_or_default(),
             cache: options.cache.or(start.cache),
+            locked: options.locked.unwrap_or_default(),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {

@@ -43,6 +43,25 @@ codes! {
         "`--arch` is not x86_64, aarch64, ppc64le, s390x, riscv64 or another name of these",
         "use one of the names in the message";
 
+    ["Lock files", ""]
+    LockMissing = "lock_missing", 422, Failed, Lasting,
+        "the job may have locked packages only, and the recipe has no `kiln.lock`, or none for the architecture; nothing of the \
+         recipe was run",
+        "`kiln lock RECIPE`";
+    LockInvalid = "lock_invalid", 422, Failed, Lasting,
+        "`kiln.lock` is not TOML, not of a known version, larger than 8 MiB, or has an entry twice",
+        "remove it, and `kiln lock RECIPE`";
+    LockMismatch = "lock_mismatch", 422, Failed, Lasting,
+        "the installed packages are not those of `kiln.lock`; the message names the first, the log has all. No script or file of \
+         the recipe was used",
+        "`kiln lock --update` shows what is new, and accepts it; or use a repository that still has the locked packages";
+    LockUnknown = "lock_unknown", 422, Failed, Lasting,
+        "it is not known which packages a root or an image has, so they can be neither locked nor compared",
+        "the message says why; an image of an earlier version of Kiln must be built again";
+    LockExists = "lock_exists", 409, Failed, Lasting,
+        "`kiln lock` would replace what is locked",
+        "`kiln lock --update`";
+
     ["Templates", ""]
     TemplateListInvalid = "template_list_invalid", 422, Failed, Lasting,
         "`.ims_recipe_template.yaml` is not YAML, or has no `template_files`",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription, ObjectSource};
-use crate::{Account, ArtifactKind, Digests, Failure, LayerUse, Verdict};
+use crate::{Account, ArtifactKind, Digests, Failure, Installed, LayerUse, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
@@ -35,6 +35,9 @@ pub enum Call {
     FindPackages(Packages),
     /// Asks for the toolbox of the job's own sandbox, before there is an agent. Answered by [`Answer::Toolbox`].
     FindToolbox(ToolboxName),
+    /// Reports the packages of the root, once in each attempt and before any script of the recipe runs: other packages are refused
+    /// later. Answered by [`Answer::Done`].
+    KeepInstalled(Installed),
     /// Asks for the layer of these inputs. Answered by [`Answer::Layer`].
     FindLayer(LayerInputs),
     /// Reports what is done about the layer, once in each attempt and before any script of the recipe runs: whatever asks
@@ -208,6 +211,8 @@ pub struct FoundLayer {
     pub layer: Option<ObjectSource>,
     /// Files that every root must have of its own: they are not in the layer, and made anew.
     pub anew: Vec<String>,
+    /// The packages in it, as the job that kept it reported them.
+    pub installed: Option<Installed>,
     /// Why there can be no layer for the recipe, whatever the agent found.
     pub never: Option<String>,
 }

@@ -39,6 +39,8 @@ pub struct JobDescription {
     pub epoch: Option<Epoch>,
     /// How much of earlier jobs it may reuse.
     pub cache: CacheDepth,
+    /// Whether it may have the packages of its recipe's lock file only.
+    pub locked: bool,
     /// Options for the squashfs of the root.
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.

@@ -48,6 +48,9 @@ fn of_package(inventory: &Inventory, number: usize, package: &Package) -> Value 
     if let Some(purl) = inventory.purl(package) {
         value["purl"] = purl.into();
     }
+    if let Some(sha256) = &package.sha256 {
+        value["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
+    }
     if let Some(supplier) = &package.supplier {
         value["supplier"] = json!({"name": supplier});
     }

@@ -71,6 +71,8 @@ pub struct Package {
     pub homepage: Option<String>,
     /// The licences that it declares, in the distribution's own words.
     pub licences: Option<String>,
+    /// SHA-256 of the file that it came in, lower-case hexadecimal, if that is known.
+    pub sha256: Option<String>,
 }
 
 /// A program, library or kernel module that no package owns.
@@ -107,6 +109,32 @@ pub struct Inventory {
     pub more_loose: u64,
 }
 
+/// The package URL (the purl specification, types `deb` and `rpm`) of a package by its name, version and architecture, of a
+/// distribution by its `ID` and `VERSION_ID`. None if the package has no name that it can have.
+pub fn purl(
+    format: PackageFormat,
+    (system, system_version): (Option<&str>, Option<&str>),
+    (name, version, arch): (&str, &str, &str),
+) -> Option<String> {
+    let (epoch, version) = match (format, version.split_once(':')) {
+        (PackageFormat::Rpm, Some((epoch, version))) => (Some(epoch), version),
+        _ => (None, version),
+    };
+    let mut purl = PackageUrl::new(format.name(), name).ok()?;
+    if let Some(id) = system {
+        purl.with_namespace(id).ok()?;
+    }
+    purl.with_version(version).ok()?;
+    purl.add_qualifier("arch", arch).ok()?;
+    if let Some(epoch) = epoch.filter(|epoch| *epoch != "0") {
+        purl.add_qualifier("epoch", epoch).ok()?;
+    }
+    if let (Some(id), Some(version)) = (system, system_version) {
+        purl.add_qualifier("distro", format!("{id}-{version}")).ok()?;
+    }
+    Some(purl.to_string())
+}
+
 impl Inventory {
     /// The document in SPDX 2.3, as JSON.
     ///
@@ -126,27 +154,10 @@ impl Inventory {
         serde_json::to_vec(&cyclonedx::document(self))
     }
 
-    /// The package URL of a package (the purl specification, types `deb` and `rpm`). None if the package has no name
-    /// that it can have.
+    /// The package URL of a package. None if the package has no name that it can have.
     fn purl(&self, package: &Package) -> Option<String> {
-        let format = self.format?;
-        let (epoch, version) = match (format, package.version.split_once(':')) {
-            (PackageFormat::Rpm, Some((epoch, version))) => (Some(epoch), version),
-            _ => (None, package.version.as_str()),
-        };
-        let mut purl = PackageUrl::new(format.name(), package.name.as_str()).ok()?;
-        if let Some(id) = &self.system.id {
-            purl.with_namespace(id.as_str()).ok()?;
-        }
-        purl.with_version(version).ok()?;
-        purl.add_qualifier("arch", package.arch.as_str()).ok()?;
-        if let Some(epoch) = epoch.filter(|epoch| *epoch != "0") {
-            purl.add_qualifier("epoch", epoch).ok()?;
-        }
-        if let (Some(id), Some(version)) = (&self.system.id, &self.system.version) {
-            purl.add_qualifier("distro", format!("{id}-{version}")).ok()?;
-        }
-        Some(purl.to_string())
+        let system = (self.system.id.as_deref(), self.system.version.as_deref());
+        purl(self.format?, system, (&package.name, &package.version, &package.arch))
     }
 
     /// What is said of programs that are not listed.
@@ -173,6 +184,7 @@ mod tests {
             supplier: Some("A Maintainer <a@example.org>".to_owned()),
             homepage: Some("https://example.org/".to_owned()),
             licences: licences.map(str::to_owned),
+            sha256: licences.map(|_| "5".repeat(64)),
         };
         Inventory {
             image: "compute".to_owned(),

@@ -74,6 +74,9 @@ fn of_package(inventory: &Inventory, number: usize, package: &Package) -> Value 
     if let Some(supplier) = &package.supplier {
         value["supplier"] = supplier_of(supplier).into();
     }
+    if let Some(sha256) = &package.sha256 {
+        value["checksums"] = json!([{"algorithm": "SHA256", "checksumValue": sha256}]);
+    }
     if let Some(homepage) = package.homepage.as_deref().filter(|address| is_address(address)) {
         value["homepage"] = homepage.into();
     }

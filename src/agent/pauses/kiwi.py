@@ -13,14 +13,16 @@ from kiwi.system.prepare import SystemPrepare
 
 ADDRESS = sys.argv.pop(1)
 sys.argv[0] = "kiwi-ng"
+with open("/proc/self/comm", "w") as name:
+    name.write("kiwi-ng")
 
 # Files of the recipe that kiwi has put into the root already, and that only later steps use. While packages are
-# installed they are away, so that no package can depend on them.
+# installed for a layer they are away, so that no package can depend on them.
 LATE = ("config.sh", "images.sh")
 
 install_bootstrap = SystemPrepare.install_bootstrap
 install_system = SystemPrepare.install_system
-restored = False
+answer = ""
 
 
 def ask(question):
@@ -31,28 +33,29 @@ def ask(question):
 
 
 def bootstrap(self, manager, *arguments, **options):
-    global restored
+    global answer
     answer = ask("before")
     if answer == "broken":
         raise RuntimeError("the root of an earlier job could not be brought")
-    restored = answer == "restored"
-    if not restored:
+    if answer != "restored":
         install_bootstrap(self, manager, *arguments, **options)
 
 
 def system(self, manager):
-    if restored:
+    if answer == "restored":
         return
     aside = self.root_dir.rstrip("/") + ".late"
     os.makedirs(aside, exist_ok=True)
     here = [(os.path.join(self.root_dir, "image", name), os.path.join(aside, name)) for name in LATE]
-    moved = [(path, away) for path, away in here if os.path.lexists(path)]
+    moved = [(path, away) for path, away in here if answer == "go on" and os.path.lexists(path)]
     for path, away in moved:
         # The root is a mount of its own.
         shutil.move(path, away)
     try:
         install_system(self, manager)
-        ask("after")
+        # Without that answer, nothing of the recipe's own may run.
+        if ask("after") != "go on":
+            raise RuntimeError("the agent does not want to go on")
     finally:
         for path, away in moved:
             shutil.move(away, path)

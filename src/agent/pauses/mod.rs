@@ -1,0 +1,315 @@
+//! Stops kiwi before packages are installed and after that, for what has to be known or done at that moment. Talks to kiwi over
+//! a socket, and to the server; reads the root.
+//!
+//! ```text
+//!  kiwi (kiwi.py)            agent                                       server
+//!  ─ before packages ──────▶ a layer may take the place of the root  ◀─▶ FindLayer
+//!                            then as after packages
+//!  ◀──── restored, or go on
+//!    install …
+//!  ─ after packages ───────▶ the packages and the files they came in ──▶ KeepInstalled
+//!                            a layer may be kept                     ──▶ SettleLayer
+//!                            they are compared with the recipe's lock
+//!  ◀──── go on
+//!    the overlay, config.sh, …
+//! ```
+//!
+//! No script and no file of the recipe can have changed the packages by then, unless it took part in their installation.
+
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use kiln_records::{
+    Code, Failure, Installed, RepositoryState,
+    lock::{self, Locked},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    process::Command,
+};
+
+use crate::{
+    archives,
+    building::Building,
+    channel::Channel,
+    events::Events,
+    inventory,
+    layers::{Layers, repositories},
+    outputs::Outputs,
+    process::blocking,
+};
+
+/// The program that runs kiwi, and its place.
+const PROGRAM: (&str, &str) = ("/run/kiwi-ng", include_str!("kiwi.py"));
+
+/// The socket that it asks.
+const SOCKET: &str = "/run/kiln-pauses.sock";
+
+/// The interpreter of the toolbox's kiwi.
+const PYTHON: &str = "/opt/kiwi/bin/python3";
+
+/// The most packages that are said to have no known digest, one by one.
+const NAMED: usize = 20;
+
+/// The pauses of a job.
+pub(crate) struct Pauses<'a> {
+    building: Building<'a>,
+    layers: Option<Layers<'a>>,
+    listener: UnixListener,
+    /// What the packages must be, if that is demanded.
+    locked: Option<Locked>,
+    repositories: Vec<RepositoryState>,
+    /// Whether the root becomes an image, or is only compared with another.
+    is_for_image: bool,
+    /// What the server knows of the packages. A root that is made once more has the same.
+    told: Mutex<Option<Installed>>,
+}
+
+impl<'a> Pauses<'a> {
+    /// Prepares the pauses of a job.
+    ///
+    /// # Errors
+    ///
+    /// The recipe has not the lock that is demanded; the server does not take what it is told.
+    pub(crate) async fn of_job(building: Building<'a>, is_for_image: bool) -> Result<Self, Failure> {
+        let recipe = &building.outputs.facts.recipe;
+        let is_for_image = is_for_image && !building.job.only_verifies;
+        let locked = if is_for_image {
+            crate::lock::of_job(building.job, recipe)?
+        } else {
+            None
+        };
+        let layers = Box::pin(Layers::of_job(building)).await?;
+        let repositories = match &layers {
+            Some(layers) => layers.repositories().to_vec(),
+            None if is_for_image => repositories(recipe, building.job.arch, building.web).await,
+            None => Vec::new(),
+        };
+        let _ = fs_err::remove_file(SOCKET);
+        let listener = fs_err::write(PROGRAM.0, PROGRAM.1).and_then(|()| UnixListener::bind(SOCKET));
+        let listener = listener.map_err(|error| Failure::io("cannot prepare the pauses of kiwi", &error))?;
+        Ok(Self {
+            building,
+            layers,
+            listener,
+            locked,
+            repositories,
+            is_for_image,
+            told: Mutex::new(None),
+        })
+    }
+
+    /// kiwi, run so that it asks.
+    pub(crate) fn kiwi() -> Command {
+        let mut command = Command::new(PYTHON);
+        command.args([PROGRAM.0, SOCKET]);
+        command
+    }
+
+    /// Whether a layer has broken the root.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.layers.as_ref().is_some_and(Layers::is_broken)
+    }
+
+    /// Ends the pauses of a root.
+    ///
+    /// # Errors
+    ///
+    /// The server does not take what it is told.
+    pub(crate) async fn close(&self) -> Result<(), Failure> {
+        match &self.layers {
+            Some(layers) => layers.close().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Answers kiwi, and never returns but with a failure.
+    pub(crate) async fn serve(&self, restored: &(dyn Fn() + Sync)) -> Failure {
+        loop {
+            let answered = match self.listener.accept().await {
+                Ok((stream, _)) => Box::pin(self.answer(stream, restored)).await,
+                Err(error) => Err(Failure::io("cannot hear kiwi", &error)),
+            };
+            if let Err(failure) = answered {
+                return failure;
+            }
+        }
+    }
+
+    async fn answer(&self, mut stream: UnixStream, restored: &(dyn Fn() + Sync)) -> Result<(), Failure> {
+        let mut question = String::new();
+        let asked = BufReader::new((&mut stream).take(100)).read_line(&mut question).await;
+        let layers = self.layers.as_ref().filter(|layers| !layers.is_broken());
+        let answer = match (question.trim(), layers) {
+            ("before", Some(layers)) => {
+                let answer = layers.before(restored).await?;
+                if answer == "restored" {
+                    self.look(layers.installed().cloned()).await?;
+                }
+                answer
+            }
+            ("before", None) => "as it is",
+            ("after", layers) => {
+                let installed = self.tell(None).await?;
+                // First, so that a build after an update of the lock need not install the packages again.
+                if let Some(layers) = layers {
+                    layers.after().await?;
+                }
+                self.compare(installed.as_ref()).await?;
+                "go on"
+            }
+            _ => return Ok(()),
+        };
+        // Who hangs up does not want the answer.
+        if asked.is_ok() {
+            let _ = stream.write_all(format!("{answer}\n").as_bytes()).await;
+        }
+        Ok(())
+    }
+
+    /// Looks at the packages of a root that a layer has, of which these are known.
+    async fn look(&self, of_layer: Option<Installed>) -> Result<(), Failure> {
+        let installed = self.tell(Some(of_layer.unwrap_or_default())).await?;
+        self.compare(installed.as_ref()).await
+    }
+
+    /// Tells the server of the packages in the root, if it becomes an image and its packages can be listed. Their digests are
+    /// those of the layer, or else of the files that kiwi downloaded.
+    async fn tell(&self, of_layer: Option<Installed>) -> Result<Option<Installed>, Failure> {
+        let Building {
+            outputs,
+            channel,
+            events,
+            ..
+        } = self.building;
+        if !self.is_for_image {
+            return Ok(None);
+        }
+        let (root, aside, repositories) = (outputs.root(), outputs.scratch().to_owned(), self.repositories.clone());
+        let listed = blocking(move || {
+            list(&root, &aside, of_layer.as_ref())
+                .map(|installed| Installed {
+                    repositories,
+                    ..installed
+                })
+                .map_err(|error| Failure::io("cannot list the packages of the root", &error))
+        });
+        let installed = match listed.await {
+            Ok(installed) if installed.is_sound() => installed,
+            Ok(installed) => {
+                let count = installed.packages.len();
+                let text =
+                    format!("warning: the packages are not recorded: {count} are too many, or their names too long");
+                events.say(text).await;
+                return Ok(None);
+            }
+            Err(failure) if failure.code == Code::DiskFull => return Err(failure),
+            Err(failure) => {
+                events
+                    .say(format!("warning: the packages are not recorded: {failure}"))
+                    .await;
+                return Ok(None);
+            }
+        };
+        let before = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match before {
+            Some(before) if before.packages == installed.packages => return Ok(Some(installed)),
+            Some(_) => {
+                let why = "the repositories have changed while the root was made once more, and gave other packages";
+                return Err(Failure::new(Code::BuildFailed, why).hint("start the job again"));
+            }
+            None => {}
+        }
+        say(&installed, events).await;
+        channel.keep_installed(&installed).await?;
+        save(&installed, outputs)?;
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(installed.clone());
+        Ok(Some(installed))
+    }
+
+    /// Compares the packages with the lock, if there is one.
+    async fn compare(&self, installed: Option<&Installed>) -> Result<(), Failure> {
+        let events = self.building.events;
+        let Some(locked) = &self.locked else { return Ok(()) };
+        let unknown = || {
+            let why = "the packages of the root cannot be listed, so they cannot be compared with the lock";
+            Failure::new(Code::LockUnknown, why).hint("the log says why")
+        };
+        let installed = installed.ok_or_else(unknown)?;
+        let mut lines = Vec::new();
+        let checked = lock::check_root(locked, installed, |line| lines.push(line));
+        for line in lines {
+            events.say(line).await;
+        }
+        checked?;
+        let count = installed.packages.len();
+        events
+            .say(format!("the {count} packages are those of {}", lock::FILE))
+            .await;
+        Ok(())
+    }
+}
+
+/// The packages of a root.
+fn list(root: &Path, aside: &Path, of_layer: Option<&Installed>) -> std::io::Result<Installed> {
+    let (mut installed, format) = inventory::installed(root, aside)?;
+    match (of_layer, format) {
+        (Some(layer), _) => {
+            let known = layer.digests();
+            for package in &mut installed.packages {
+                let key = (&*package.name, &*package.version, &*package.arch);
+                package.sha256 = known.get(&key).map(|sha256| (*sha256).to_owned());
+            }
+        }
+        (None, Some(format)) => archives::add_digests(Path::new("/"), format, &mut installed.packages)?,
+        (None, None) => {}
+    }
+    Ok(installed)
+}
+
+async fn say(installed: &Installed, events: &Events) {
+    let (count, without) = (installed.packages.len(), installed.without_digest());
+    if without == 0 {
+        events
+            .say(format!("{count} packages are installed, each with a known digest"))
+            .await;
+        return;
+    }
+    let names = installed.packages.iter().filter(|package| package.sha256.is_none());
+    let mut names: Vec<_> = names.take(NAMED).map(|package| package.name.as_str()).collect();
+    if without > NAMED {
+        names.push("…");
+    }
+    let text = format!(
+        "{count} packages are installed, {without} of them without a known digest: {}",
+        names.join(", ")
+    );
+    events.say(text).await;
+}
+
+/// Keeps what was told for later steps, and for another attempt that continues from one of them.
+fn save(installed: &Installed, outputs: &Outputs) -> Result<(), Failure> {
+    let text = serde_json::to_vec(installed).map_err(|error| Failure::new(Code::Io, error))?;
+    fs_err::write(outputs.installed(), text).map_err(|error| Failure::io("cannot note the packages", &error))
+}
+
+/// What the root's packages were, as far as an earlier step knew.
+pub(crate) fn saved(outputs: &Outputs) -> Option<Installed> {
+    let text = fs_err::read(outputs.installed()).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Tells the server of the packages in a root that another attempt made.
+///
+/// # Errors
+///
+/// The server does not take it.
+pub(crate) async fn tell_again(outputs: &Outputs, channel: &Channel) -> Result<(), Failure> {
+    match saved(outputs) {
+        Some(installed) => channel.keep_installed(&installed).await,
+        None => Ok(()),
+    }
+}
