@@ -133,6 +133,7 @@ fn a_disk_boots_by_its_firmware() {
         needs!(no_disks(arch));
         let kiln = Kiln::bare();
         let disk = disk_of(&kiln, arch, "disk.qcow2");
+        assert!(tool("/usr/bin/qemu-img", &["check", disk.to_str().unwrap()]).contains("No errors"));
         let said = boot(arch, &disk, Drive::Disk("qcow2"), "tiny login:");
         assert!(said.contains("Tiny root"), "{said}");
         assert!(said.contains("root=live:/dev/disk/by-partuuid/"), "{said}");
@@ -207,11 +208,17 @@ fn equal_images_make_equal_disks_with_the_root_as_it_was() {
     let begin = usize::try_from(partitions[1]["start"].as_u64().unwrap()).unwrap() * 512;
     let root = fs_err::read(tiny(HOST).join("rootfs")).unwrap();
     assert!(disks[0][begin..].starts_with(&root), "the root differs");
+    let qcow2 = disk_of(&kiln, HOST, "c.qcow2");
+    let compared = tool(
+        "/usr/bin/qemu-img",
+        &["compare", path.to_str().unwrap(), qcow2.to_str().unwrap()],
+    );
+    assert!(compared.contains("identical"), "{compared}");
     let left: Vec<_> = fs_err::read_dir(kiln.data())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(left.len(), 3, "{left:?}");
 }
 
 #[test]

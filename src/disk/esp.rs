@@ -11,7 +11,7 @@ use kiln_records::{Code, Failure};
 use super::MIB;
 
 /// The least size.
-const LEAST: u64 = 32 * MIB;
+const LEAST: u64 = 4 * MIB;
 
 /// The most that a FAT with 16 bits holds.
 const MOST: u64 = 2000 * MIB;
@@ -39,7 +39,7 @@ pub(super) fn size_for(files: u64) -> Result<u64, Failure> {
 /// The largest clusters of which there are enough for a FAT with 16 bits, which has 4085 to 65 524. Each cluster costs
 /// several small writes.
 fn cluster_size(size: u64) -> u32 {
-    let mut bytes = 4096;
+    let mut bytes = 512;
     while bytes < 32768 && size / u64::from(bytes) > 16_000 {
         bytes *= 2;
     }
@@ -60,7 +60,7 @@ pub(super) fn write<D: Read + Write + Seek>(
         .volume_label(*b"EFI        ");
     fatfs::format_volume(&mut partition, options)?;
     partition.rewind()?;
-    let system = FileSystem::new(partition, FsOptions::new().update_accessed_date(false))?;
+    let system = FileSystem::new(&mut partition, FsOptions::new().update_accessed_date(false))?;
     for (path, content) in files {
         let mut dir = system.root_dir();
         let mut names = path.trim_start_matches('/').split('/').peekable();
@@ -76,7 +76,8 @@ pub(super) fn write<D: Read + Write + Seek>(
             }
         }
     }
-    system.unmount()
+    system.unmount()?;
+    partition.flush()
 }
 
 fn copy(from: &mut impl Read, to: &mut impl Write) -> std::io::Result<()> {
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_size_has_room_for_its_files_and_the_right_number_of_clusters() {
-        for files in [0, MIB, 27 * MIB, 28 * MIB + 1, 200 * MIB, 1900 * MIB] {
+        for files in [0, MIB, 9 * MIB, 27 * MIB, 28 * MIB + 1, 200 * MIB, 1900 * MIB] {
             let size = size_for(files).unwrap();
             let clusters = size / u64::from(cluster_size(size));
             assert!((4085..65525).contains(&clusters), "{files}: {clusters}");

@@ -15,6 +15,9 @@ pub(super) const KERNEL: &str = "/boot/vmlinuz";
 /// The initrd's path there.
 pub(super) const INITRD: &str = "/boot/initrd";
 
+/// Stands in the configuration of a CD for the name of its volume, which the loader knows.
+pub(super) const VOLUME: &str = "$kiln_volume";
+
 /// The directory of GRUB's platforms.
 const PLATFORMS: &str = "/usr/lib/grub";
 
@@ -59,11 +62,16 @@ pub(super) struct Loader {
     pub(super) program: Vec<u8>,
 }
 
-/// Whether disks can be made for an architecture, as far as one can know without making one.
+/// Succeeds if disks can be made for an architecture, as far as one can know without making one.
 ///
 /// # Errors
 ///
 /// `disk_unsupported`, `disk_tool_missing`.
+pub(super) fn supported(arch: Arch) -> Result<(), Failure> {
+    modules(arch).map(drop)
+}
+
+/// The platform of an architecture, and the directory of its modules.
 fn modules(arch: Arch) -> Result<(Platform, std::path::PathBuf), Failure> {
     let platform = platform(arch).ok_or_else(|| {
         Failure::new(
@@ -104,7 +112,9 @@ pub(super) fn loader(arch: Arch, volume: Option<&str>) -> Result<Loader, Failure
     // It is read while the program runs.
     let early;
     if let Some(volume) = volume {
-        let find = format!("search --no-floppy --set=root --label {volume}\nset prefix=($root)/grub\n");
+        let find = format!(
+            "search --no-floppy --set=root --label {volume}\nset prefix=($root)/grub\nset kiln_volume={volume}\n"
+        );
         early = tempfile::NamedTempFile::new().map_err(failed)?;
         fs_err::write(early.path(), find).map_err(failed)?;
         make.args(CD_MODULES).arg("--config").arg(early.path());
@@ -126,15 +136,24 @@ pub(super) fn config(title: &str, parameters: &str) -> String {
     )
 }
 
-/// A word of GRUB's language. Nothing within single quotes has a meaning.
+/// A word of GRUB's language. Nothing within single quotes has a meaning, so the volume's name is left out of them.
 fn quoted(word: &str) -> String {
     let plain: String = word.chars().filter(|c| !c.is_control() && *c != '\'').collect();
-    format!("'{plain}'")
+    format!("'{}'", plain.replace(VOLUME, &format!("'\"{VOLUME}\"'")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_volume_is_filled_in() {
+        let config = config("t", &format!("root=live:CDLABEL={VOLUME} b"));
+        assert!(
+            config.contains(r#" 'root=live:CDLABEL='"$kiln_volume"'' 'b'"#),
+            "{config}"
+        );
+    }
 
     #[test]
     fn no_title_and_no_parameter_ends_its_line() {

@@ -14,8 +14,12 @@ const LONGEST_NAME: u64 = 4096;
 /// The length of an entry's header in cpio's "new" format.
 const HEADER: usize = 110;
 
-/// The part of dracut that boots a squashfs from a disk.
-const LIVE_ROOT: &str = "sbin/dmsquash-live-root";
+/// Files of the part of dracut that boots a squashfs from a disk. Dracut sorts the names of an initrd's files: the first of
+/// these comes before all kernel modules, which would take longer to unpack than the disk to write.
+const LIVE_ROOT: [&str; 2] = [
+    "lib/dracut/hooks/cmdline/30-parse-dmsquash-live.sh",
+    "sbin/dmsquash-live-root",
+];
 
 /// Whether an initrd has dracut's `dmsquash-live`; `None` if it has a format that is not known here.
 ///
@@ -71,7 +75,7 @@ fn has_live_root(input: &mut dyn BufRead) -> Result<bool> {
         if name == b"TRAILER!!!" {
             return Ok(false);
         }
-        if name.ends_with(LIVE_ROOT.as_bytes()) {
+        if LIVE_ROOT.iter().any(|file| name.ends_with(file.as_bytes())) {
             return Ok(true);
         }
         let content = size.next_multiple_of(4);
@@ -125,8 +129,11 @@ mod tests {
             archive(&["kernel/x86/microcode"]),
             archive(&["init", "usr/sbin/dmsquash-live-root"]),
         );
+        let sorted = archive(&["usr/lib/dracut/hooks/cmdline/30-parse-dmsquash-live.sh"]);
         assert_eq!(found(&early).unwrap(), Some(false));
         assert_eq!(found(&live).unwrap(), Some(true));
+        // What comes after that is not read.
+        assert_eq!(found(&sorted[..200]).unwrap(), Some(true));
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&live).unwrap();
         for packed in [zstd::encode_all(&live[..], 1).unwrap(), gzip.finish().unwrap()] {

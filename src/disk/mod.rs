@@ -1,5 +1,5 @@
 //! Disk images: a boot loader, an image's kernel and initrd, and its root file system, in partitions. Reads the image's files,
-//! runs the host's grub-mkimage, qemu-img and xorriso, and writes one file.
+//! runs the host's grub-mkimage and xorriso, and writes one file.
 //!
 //! ```text
 //!  sector 0   protective MBR, GPT
@@ -14,9 +14,12 @@
 //! mount and no root are needed. An ISO image has the same files in a file system for CDs.
 
 use std::{
-    io::{Read, Seek, SeekFrom},
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Command,
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::Duration,
 };
 
 use kiln_records::{Code, Failure, arch::Arch};
@@ -29,6 +32,7 @@ mod grub;
 mod initrd;
 mod iso;
 mod partition;
+mod qcow2;
 mod table;
 
 const MIB: u64 = 1 << 20;
@@ -112,7 +116,7 @@ impl Layout {
 /// `disk_exists`, and `io` when its directory cannot be looked at.
 pub fn must_be_new(file: &Path) -> Result<(), Failure> {
     match file.symlink_metadata() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Failure::io(format!("cannot write {}", file.display()), &error)),
         Ok(_) => Err(
             Failure::new(Code::DiskExists, format!("{} exists already", file.display()))
@@ -129,23 +133,20 @@ pub fn must_be_new(file: &Path) -> Result<(), Failure> {
 /// installed, `disk_exists`, and `io`.
 pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
     must_be_new(to)?;
-    let failed = |error: std::io::Error| Failure::io(format!("cannot write {}", to.display()), &error);
+    let failed = |error: io::Error| Failure::io(format!("cannot write {}", to.display()), &error);
     let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
-    let temporary = || {
-        tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-            .tempfile_in(dir)
-            .map_err(failed)
-    };
-    let mut first = temporary()?;
-    // To unpack an initrd takes as long as to write the disk.
+    let file = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+        .tempfile_in(dir)
+        .map_err(failed)?;
+    // To unpack an initrd may take as long as to write the disk.
     let (disk, boots) = std::thread::scope(|scope| {
         let boots = scope.spawn(|| boots_live(&parts.initrd));
-        let disk = match form {
-            Form::Raw | Form::Qcow2 => write_raw(parts, first.as_file_mut()),
-            Form::Iso => iso::write(parts, dir, first.path()),
-        };
+        let disk = synced(file.as_file(), || match form {
+            Form::Raw | Form::Qcow2 => write_disk(parts, form, file.as_file()),
+            Form::Iso => iso::write(parts, dir, file.as_file(), file.path()),
+        });
         (disk, boots.join())
     });
     let boots = boots.map_err(|_| Failure::new(Code::DiskUnsupported, "the search of the initrd was broken off"))??;
@@ -153,19 +154,39 @@ pub fn write(parts: &Parts, form: Form, to: &Path) -> Result<Written, Failure> {
         Problem::Io(error) => failed(error),
         Problem::Failure(failure) => failure,
     })?;
-    let done = if form == Form::Qcow2 {
-        let qcow2 = temporary()?;
-        run(Command::new("qemu-img")
-            .args(["convert", "-q", "-f", "raw", "-O", "qcow2"])
-            .args([first.path(), qcow2.path()]))?;
-        qcow2
-    } else {
-        first
-    };
-    let file = done.as_file().metadata().map_err(failed)?.len();
-    done.as_file().sync_all().map_err(failed)?;
-    done.persist_noclobber(to).map_err(|error| failed(error.error))?;
-    Ok(Written { disk, file, boots })
+    let size = file.as_file().metadata().map_err(failed)?.len();
+    file.persist_noclobber(to).map_err(|error| failed(error.error))?;
+    Ok(Written {
+        disk,
+        file: size,
+        boots,
+    })
+}
+
+/// How often what was written is sent to the disk.
+const SYNC_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Does the work that writes a file, which is on the disk afterwards. The disk is busy with the first bytes while later
+/// ones are computed.
+fn synced<T>(file: &File, work: impl FnOnce() -> Result<T, Problem>) -> Result<T, Problem> {
+    let (working, ended) = channel::<()>();
+    std::thread::scope(|scope| {
+        let early = scope.spawn(move || {
+            while ended.recv_timeout(SYNC_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                file.sync_data()?;
+            }
+            Ok(())
+        });
+        let done = work();
+        drop(working);
+        let early = early
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a sync was broken off")));
+        // An error of the disk is told once, to whoever asks first.
+        early?;
+        done
+    })
+    .and_then(|done| Ok(file.sync_all().map(|()| done)?))
 }
 
 /// Whether the initrd can boot a squashfs from a disk, as far as can be seen. An initrd that cannot is a failure.
@@ -182,12 +203,12 @@ fn boots_live(initrd: &Path) -> Result<Option<bool>, Failure> {
 
 /// Why the bytes of a disk are not written.
 enum Problem {
-    Io(std::io::Error),
+    Io(io::Error),
     Failure(Failure),
 }
 
-impl From<std::io::Error> for Problem {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
@@ -198,12 +219,16 @@ impl From<Failure> for Problem {
     }
 }
 
-fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
+fn write_disk(parts: &Parts, form: Form, mut file: &File) -> Result<u64, Problem> {
     let loader = grub::loader(parts.arch, None)?;
     let size = |path: &Path| fs_err::metadata(path).map(|metadata| metadata.len());
     let boot_files = size(&parts.kernel)? + size(&parts.initrd)? + loader.program.len() as u64;
     let layout = Layout::of(boot_files, size(&parts.root)?)?;
-    disk.set_len(layout.disk)?;
+    let begin = match form {
+        Form::Qcow2 => qcow2::write_tables(file, layout.disk)?,
+        _ => 0,
+    };
+    file.set_len(begin + layout.disk)?;
 
     // The ids of disk and partitions follow from all that is in them. The root is read a second time for that while it is
     // written: a digest takes longer than either.
@@ -213,23 +238,23 @@ fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
         &loader.program,
     ];
     let digested = || digest::of(&texts, &[&parts.kernel, &parts.initrd, &parts.root]);
-    disk.seek(SeekFrom::Start(layout.root.0))?;
+    file.seek(SeekFrom::Start(begin + layout.root.0))?;
     let root = fs_err::File::open(&parts.root)?;
     let (copied, seed) = std::thread::scope(|scope| {
         let digested = scope.spawn(digested);
         // The kernel copies from file to file.
-        let copied = std::io::copy(&mut Read::take(root.file(), layout.root.1), disk);
+        let copied = io::copy(&mut Read::take(root.file(), layout.root.1), &mut file);
         (copied, digested.join())
     });
     copied?;
-    let seed = seed.map_err(|_| std::io::Error::other("the digest of its parts was broken off"))??;
+    let seed = seed.map_err(|_| io::Error::other("the digest of its parts was broken off"))??;
     let ids = table::Ids::from(seed);
 
     let config = grub::config(
         &parts.title,
         &parameters(&parts.parameters, &format!("/dev/disk/by-partuuid/{}", ids.root), "/"),
     );
-    let partition = Partition::new(disk, layout.esp.0, layout.esp.1);
+    let partition = Partition::new(file, begin + layout.esp.0, layout.esp.1);
     let files = [
         (loader.path, esp::Content::Bytes(&loader.program)),
         (grub::CONFIG, esp::Content::Bytes(config.as_bytes())),
@@ -237,7 +262,8 @@ fn write_raw(parts: &Parts, disk: &mut std::fs::File) -> Result<u64, Problem> {
         (grub::INITRD, esp::Content::File(&parts.initrd)),
     ];
     esp::write(partition, layout.esp.1, ids.volume, &files)?;
-    table::write(disk, &ids, layout.esp, layout.root)?;
+    let disk = Partition::new(file, begin, layout.disk);
+    table::write(disk, layout.disk, &ids, layout.esp, layout.root)?;
     Ok(layout.disk)
 }
 
@@ -254,7 +280,6 @@ fn run(command: &mut Command) -> Result<(), Failure> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.env("LC_ALL", "C").output().map_err(|error| {
         let hint = match name.as_str() {
-            "qemu-img" => "install `qemu-utils`",
             "xorriso" => "install `xorriso`",
             _ => "install `grub-common`",
         };

@@ -1,4 +1,4 @@
-//! A part of a file as a file of its own, with a size that does not change. Reads and writes that part only.
+//! A part of a new file as a file of its own, with a size that does not change. Reads and writes that part only.
 
 use std::{
     fs::File,
@@ -6,14 +6,19 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-/// The part of a disk that is one partition. The file's own position is not used: a FAT is written in thousands of
-/// small pieces, and each would have to set it first.
+/// The most that is kept in memory: more than both tables of a FAT with 16 bits and its root directory.
+const HEAD: u64 = 512 << 10;
+
+/// A whole disk, or the part of it that is one partition. Nothing else may write its beginning. The file's own position is not
+/// used: a FAT is written in thousands of small pieces, and each would have to set it first. Most of them are entries of
+/// two bytes in the tables at the beginning, so that is written by `flush` only.
 #[derive(Debug)]
 pub(super) struct Partition<'d> {
     disk: &'d File,
     begin: u64,
     size: u64,
     at: u64,
+    head: Vec<u8>,
 }
 
 impl<'d> Partition<'d> {
@@ -23,7 +28,14 @@ impl<'d> Partition<'d> {
             begin,
             size,
             at: 0,
+            head: vec![0; usize::try_from(size.min(HEAD)).unwrap_or_default()],
         }
+    }
+
+    /// The part of the head from the position on; empty behind the head.
+    fn head(&mut self) -> &mut [u8] {
+        let at = usize::try_from(self.at).unwrap_or(usize::MAX).min(self.head.len());
+        &mut self.head[at..]
     }
 
     /// How much of a buffer still lies in the partition.
@@ -36,7 +48,10 @@ impl<'d> Partition<'d> {
 impl Read for Partition<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let most = self.most(buffer.len());
-        let count = self.disk.read_at(&mut buffer[..most], self.begin + self.at)?;
+        let count = match self.head() {
+            [] => self.disk.read_at(&mut buffer[..most], self.begin + self.at)?,
+            head => (&*head).read(&mut buffer[..most])?,
+        };
         self.at += count as u64;
         Ok(count)
     }
@@ -45,13 +60,16 @@ impl Read for Partition<'_> {
 impl Write for Partition<'_> {
     fn write(&mut self, buffer: &[u8]) -> Result<usize> {
         let most = self.most(buffer.len());
-        let count = self.disk.write_at(&buffer[..most], self.begin + self.at)?;
+        let count = match self.head() {
+            [] => self.disk.write_at(&buffer[..most], self.begin + self.at)?,
+            mut head => head.write(&buffer[..most])?,
+        };
         self.at += count as u64;
         Ok(count)
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.disk.flush()
+        self.disk.write_all_at(&self.head, self.begin)
     }
 }
 
@@ -81,10 +99,28 @@ mod tests {
         partition.seek(SeekFrom::Start(0)).unwrap();
         let mut read = String::new();
         partition.read_to_string(&mut read).unwrap();
-        assert_eq!(read, "..ab");
+        assert_eq!(read, "\0\0ab");
+        partition.flush().unwrap();
         let mut all = String::new();
         disk.rewind().unwrap();
         disk.read_to_string(&mut all).unwrap();
-        assert_eq!(all, ".....ab...");
+        assert_eq!(all, "...\0\0ab...");
+    }
+
+    #[test]
+    fn the_beginning_and_the_rest_are_one_file() {
+        let disk = tempfile::tempfile().unwrap();
+        disk.set_len(2 * HEAD).unwrap();
+        let mut partition = Partition::new(&disk, 8, HEAD + 4);
+        partition.seek(SeekFrom::Start(HEAD - 1)).unwrap();
+        partition.write_all(b"abc").unwrap();
+        partition.flush().unwrap();
+        let mut written = [0; 5];
+        disk.read_exact_at(&mut written, 8 + HEAD - 2).unwrap();
+        assert_eq!(&written, b"\0abc\0");
+        partition.seek(SeekFrom::Start(HEAD - 1)).unwrap();
+        let mut read = String::new();
+        partition.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "abc\0\0");
     }
 }

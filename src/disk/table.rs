@@ -1,9 +1,9 @@
 //! The partition table: a GPT and its protective MBR. Writes both to the disk.
 
-use std::{collections::BTreeMap, fs::File};
+use std::collections::BTreeMap;
 
 use gpt::{
-    GptConfig,
+    DiskDevice, GptConfig,
     disk::LogicalBlockSize,
     mbr::ProtectiveMBR,
     partition::Partition,
@@ -42,8 +42,15 @@ impl From<[u8; 32]> for Ids {
     }
 }
 
-/// Writes the table for an EFI system partition and a root file system: offset and size of each in bytes.
-pub(super) fn write(disk: &mut File, ids: &Ids, esp: (u64, u64), root: (u64, u64)) -> std::io::Result<()> {
+/// Writes the table of a disk with so many bytes for an EFI system partition and a root file system: offset and size of each
+/// in bytes.
+pub(super) fn write<D: DiskDevice>(
+    mut disk: D,
+    size: u64,
+    ids: &Ids,
+    esp: (u64, u64),
+    root: (u64, u64),
+) -> std::io::Result<()> {
     let partition = |kind: Type, id, name: &str, (begin, size): (u64, u64)| Partition {
         part_type_guid: kind,
         part_guid: id,
@@ -52,12 +59,11 @@ pub(super) fn write(disk: &mut File, ids: &Ids, esp: (u64, u64), root: (u64, u64
         flags: 0,
         name: name.to_owned(),
     };
-    let sectors = disk.metadata()?.len() / SECTOR;
     // All sectors but its own, as far as the field can say.
-    let protected = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
+    let protected = u32::try_from(size / SECTOR - 1).unwrap_or(u32::MAX);
     let failed = std::io::Error::other::<gpt::mbr::MBRError>;
     ProtectiveMBR::with_lb_size(protected)
-        .overwrite_lba0(disk)
+        .overwrite_lba0(&mut disk)
         .map_err(failed)?;
     let mut table = GptConfig::new()
         .writable(true)
