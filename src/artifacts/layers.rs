@@ -154,7 +154,12 @@ impl ArtifactStore {
     /// # Errors
     ///
     /// S3 does not answer.
-    pub async fn keep_image(&self, key: &str, entry: &ImageEntry, installed: Option<&Installed>) -> Result<(), Failure> {
+    pub async fn keep_image(
+        &self,
+        key: &str,
+        entry: &ImageEntry,
+        installed: Option<&Installed>,
+    ) -> Result<(), Failure> {
         if let Some(installed) = installed {
             self.put_packed(&installed_of(key), installed).await?;
         }

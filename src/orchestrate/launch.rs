@@ -400,7 +400,7 @@ impl Orchestrator {
             _ => return Ok(()),
         };
         let driver = self.driver_of(&stored.run);
-        if self.takes_earlier_image(&stored, &*driver).await? {
+        if Box::pin(self.takes_earlier_image(&stored, &*driver)).await? {
             return Ok(());
         }
         let run = stored.run;

@@ -216,7 +216,9 @@ mod tests {
             pkcs11-tool --module ./module.so --read-object --type pubkey --id 01 --output-file public.der
             openssl pkey -pubin -inform DER -in public.der -out public.pem"#;
         let at = dir.path().to_str().unwrap();
-        let made = std::process::Command::new("sh").args(["-euc", script, "sh", at]).output();
+        let made = std::process::Command::new("sh")
+            .args(["-euc", script, "sh", at])
+            .output();
         let made = made.unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let signer = |pin: &str| {
