@@ -180,6 +180,30 @@ fn an_image_is_taken_as_a_whole_while_everything_is_as_it_was() {
         let text = fs_err::read_to_string(&release).unwrap();
         fs_err::write(&release, format!("{text}Label: changed\n")).unwrap();
     }
+    // Whoever names an image starts from its packages all the same, and the record has the repositories that they are from.
+    let changed = recipe().with("config.sh", &script("third"));
+    let (_from, _, log) = build(&kiln, &changed, HOST, &["--cache-from", &first]);
+    assert!(log.contains(REUSED), "{log}");
+    let locked = |image: &str| {
+        let recipe = recipe();
+        kiln.run(["lock", recipe.path(), "--image", image]).ok();
+        fs_err::read_to_string(Path::new(recipe.path()).join("kiln.lock")).unwrap()
+    };
+    let newest = kiln.jobs().last().unwrap()["image"].as_str().unwrap().to_owned();
+    assert_eq!(locked(&newest), locked(&first));
+    let early = recipe().with("more.txt", "part of the key");
+    let (_early, _, log) = build(&kiln, &early, HOST, &["--cache-from", &first]);
+    assert!(
+        log.contains("are not reused: it has no layer of this recipe") && log.contains(NONE_YET),
+        "{log}"
+    );
+    let unknown = kiln.run([
+        "build",
+        early.path(),
+        "--cache-from",
+        "00000000-0000-4000-8000-000000000000",
+    ]);
+    assert!(unknown.failed().contains("image"), "{unknown:?}");
     let (_fifth, _, log) = image(&recipe());
     assert!(log.contains("has changed") && log.contains(NONE_YET), "{log}");
     // That one is the newest image now; a deleted one is not taken.

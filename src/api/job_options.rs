@@ -1,7 +1,7 @@
 //! Declares the options of jobs in request bodies. Pure: no I/O.
 
 use super::fields::{FileName, Gib, Nullable, OrEmpty, members};
-use kiln_records::{CacheDepth, TwinLevel, job::JobOptions};
+use kiln_records::{CacheDepth, ImageId, TwinLevel, job::JobOptions};
 
 /// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
 /// unchanged, and null resets it to the default.
@@ -52,6 +52,8 @@ job_options! {
     source_date_epoch: Option<u32>, scheduled Nullable<u32>;
     /// How much of earlier jobs a create job may reuse. Default: the server's depth.
     cache: Option<CacheDepth>, scheduled Nullable<CacheDepth>;
+    /// The image whose packages a create job starts from, whatever the repositories have by now, if all else is the same.
+    cache_from: Option<ImageId>, scheduled Nullable<ImageId>;
     /// Whether a create job may have the packages of its recipe's `kiln.lock` only; it fails with any other. Default: false.
     locked: Option<bool>, scheduled Nullable<bool>;
 }

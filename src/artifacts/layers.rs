@@ -54,6 +54,19 @@ pub struct ImageEntry {
     pub has_installed: bool,
 }
 
+/// What leads from an image to the layer that its build kept or reused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerOfImage {
+    /// The key of everything that the layer depends on but the repositories.
+    pub without_repositories: String,
+    /// The layer's key.
+    pub key: String,
+}
+
+fn of_image(image: ImageId) -> String {
+    format!("{PREFIX}of/{image}.json")
+}
+
 fn entry_of(key: &str) -> String {
     format!("{PREFIX}keys/{key}.json")
 }
@@ -130,6 +143,24 @@ impl ArtifactStore {
         }
         self.put_entry(&entry_of(key), entry).await?;
         Ok(url)
+    }
+
+    /// The layer of an image's build, if it had one.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn layer_of_image(&self, image: ImageId) -> Result<Option<LayerOfImage>, Failure> {
+        self.entry(&of_image(image)).await
+    }
+
+    /// Leads an image to the layer of its build.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn note_layer_of_image(&self, image: ImageId, layer: &LayerOfImage) -> Result<(), Failure> {
+        self.put_entry(&of_image(image), layer).await
     }
 
     /// The image of a key, if one is noted, and its packages, if they are known.

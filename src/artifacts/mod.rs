@@ -33,7 +33,7 @@ pub use self::{
     contents::Unlisted,
     downloads::{Download, Downloads},
     installed::KeptInstalled,
-    layers::{ImageEntry, LayerEntry},
+    layers::{ImageEntry, LayerEntry, LayerOfImage},
     leftovers::OpenUpload,
     linked::{Listed, Unusable},
     places::Misplaced,

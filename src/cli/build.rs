@@ -100,6 +100,10 @@ pub(super) struct BuildArguments {
     #[arg(long, value_name = "DEPTH", value_parser = cache(), conflicts_with = "no_cache")]
     cache: Option<CacheDepth>,
 
+    /// Start from the packages of this image, whatever the repositories have by now, if all else is the same.
+    #[arg(long, value_name = "ID", conflicts_with = "no_cache")]
+    cache_from: Option<ImageId>,
+
     /// Reuse nothing of earlier builds.
     #[arg(long)]
     no_cache: bool,
@@ -375,6 +379,7 @@ impl BuildArguments {
                 twins: self.twins,
                 verify_twins: Some(self.verify_twins),
                 cache: self.no_cache.then_some(CacheDepth::None).or(self.cache),
+                cache_from: self.cache_from,
                 reproducible: self.dating.reproducible,
                 source_date_epoch: self.dating.source_date_epoch,
                 ..JobOptions::default()

@@ -4,7 +4,7 @@
 //! `mut_arg`.
 
 use clap::Args;
-use kiln_records::{CacheDepth, TwinLevel};
+use kiln_records::{CacheDepth, ImageId, TwinLevel};
 
 use super::values::{Body, boolean, cache, seconds, twins};
 
@@ -51,6 +51,10 @@ pub(super) struct Execution {
     /// How much of earlier jobs it may reuse [default: the server's].
     #[arg(long, value_name = "DEPTH", value_parser = cache())]
     cache: Option<CacheDepth>,
+
+    /// Start from the packages of this image, whatever the repositories have by now, if all else is the same.
+    #[arg(long, value_name = "ID")]
+    cache_from: Option<ImageId>,
 }
 
 /// Whether the packages of an image are decided beforehand.
@@ -133,5 +137,6 @@ impl Execution {
         body.set("require_dkms", self.require_dkms)
             .set("twins", self.twins.map(TwinLevel::name))
             .set("cache", self.cache.map(CacheDepth::name))
+            .set("cache_from", self.cache_from.map(|image| image.to_string()))
     }
 }

@@ -249,6 +249,7 @@ fn option() -> impl TypedValueParser<Value = String> {
         "require-dkms",
         "twins",
         "cache",
+        "cache-from",
         "verify-twins",
         "reproducible",
         "source-date-epoch",

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 use super::{agents::Refusal, allowance, desk::LONG_URL_VALID, orchestrator::Orchestrator};
 use crate::{
-    artifacts::{LayerEntry, ReadError},
+    artifacts::{LayerEntry, LayerOfImage, ReadError},
     host,
     store::StoredRun,
 };
@@ -75,9 +75,16 @@ impl Orchestrator {
             installed: None,
             never: never.map(ToString::to_string),
         };
-        let found = match self.layer_key(stored, inputs).await? {
+        let found = match self.layer_keys(stored, inputs).await? {
             Err(never) => nothing(Some(&never)),
-            Ok(key) => {
+            Ok(keys) => {
+                let asked = self.asked_key(stored, &keys).await?;
+                if let (None, Some(image)) = (&asked, stored.run.plan.cache_from) {
+                    let why = "it has no layer of this recipe, as it is now and runs here";
+                    let text = format!("the packages of image {image} are not reused: {why}");
+                    self.say(stored.job.id, text).await;
+                }
+                let key = asked.unwrap_or(keys.key);
                 let found = self.artifacts.find_layer(&key, LONG_URL_VALID).await?;
                 found.unwrap_or_else(|| nothing(None))
             }
@@ -99,13 +106,19 @@ impl Orchestrator {
             None => {}
         }
         let mut url = None;
+        if used.outcome == LayerOutcome::Reused
+            && let Ok(keys) = self.layer_keys(stored, &settled.inputs).await?
+        {
+            let key = self.asked_key(stored, &keys).await?;
+            self.note_layer(stored, key, keys).await?;
+        }
         if used.outcome == LayerOutcome::Kept {
             let (Some(sha256), Some(size)) = (used.sha256.clone(), used.size) else {
                 return Err(refused("a layer has a size and a SHA-256"));
             };
             allowance::check_packages(size, stored.run.plan.needs.disk_limit)?;
-            let key = self.layer_key(stored, &settled.inputs).await?;
-            let key = key.map_err(|never| refused(&never.to_string()))?;
+            let keys = self.layer_keys(stored, &settled.inputs).await?;
+            let keys = keys.map_err(|never| refused(&never.to_string()))?;
             let installed = self.artifacts.installed(stored.job.id, stored.run.attempt).await?;
             let entry = LayerEntry {
                 sha256,
@@ -115,8 +128,9 @@ impl Orchestrator {
             };
             let keep = self
                 .artifacts
-                .keep_layer(&key, &entry, installed.as_ref(), LONG_URL_VALID);
+                .keep_layer(&keys.key, &entry, installed.as_ref(), LONG_URL_VALID);
             url = Some(keep.await?);
+            self.note_layer(stored, None, keys).await?;
         }
         self.change_for(stored, |run, _| {
             run.layer = Some(used.clone());
@@ -126,10 +140,32 @@ impl Orchestrator {
         Ok(Answer::LayerUrl(LayerUrl { url }))
     }
 
-    /// The key of a job's layer, 64 hexadecimal digits, or why there can be none.
-    async fn layer_key(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Result<String, Never>, Refusal> {
+    /// The key of the layer that the job is asked to start from: that of an image whose build had all the same but the
+    /// repositories.
+    async fn asked_key(&self, stored: &StoredRun, keys: &Keys) -> Result<Option<String>, Refusal> {
+        let Some(image) = stored.run.plan.cache_from else {
+            return Ok(None);
+        };
+        let layer = self.artifacts.layer_of_image(image).await?;
+        let same = layer.filter(|layer| layer.without_repositories == keys.without_repositories);
+        Ok(same.map(|layer| layer.key))
+    }
+
+    /// Leads the job's image to its layer.
+    async fn note_layer(&self, stored: &StoredRun, asked: Option<String>, keys: Keys) -> Result<(), Failure> {
+        let layer = LayerOfImage {
+            without_repositories: keys.without_repositories,
+            key: asked.unwrap_or(keys.key),
+        };
+        self.artifacts.note_layer_of_image(stored.run.image, &layer).await
+    }
+
+    /// The keys of a job's layer, or why there can be none.
+    async fn layer_keys(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Result<Keys, Never>, Refusal> {
         let plan = &stored.run.plan;
-        let is_digest = inputs.found.len() == 64 && inputs.found.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_digest = [&inputs.found, &inputs.here]
+            .into_iter()
+            .all(|text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let may = plan.cache != CacheDepth::None && plan.image.is_none() && plan.epoch.is_none() && !plan.verify_twins;
         if !is_digest || !may {
             return Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no layer")));
@@ -151,11 +187,25 @@ impl Orchestrator {
             Ok(early) => early,
             Err(never) => return Ok(Err(never)),
         };
-        let mut hash = Fields::of_run("layer 1", stored);
-        hash.add(early);
-        hash.add(&inputs.found);
-        Ok(Ok(hash.hex()))
+        let key = |what: &str, found: &str| {
+            let mut hash = Fields::of_run(what, stored);
+            hash.add(early);
+            hash.add(found);
+            hash.hex()
+        };
+        Ok(Ok(Keys {
+            key: key("layer 1", &inputs.found),
+            without_repositories: key("layer 1 without repositories", &inputs.here),
+        }))
     }
+}
+
+/// The keys of a layer, each of 64 hexadecimal digits.
+struct Keys {
+    /// That of everything that it depends on.
+    key: String,
+    /// The same without the repositories.
+    without_repositories: String,
 }
 
 /// A digest of texts, of which none runs into the next.

@@ -100,6 +100,10 @@ pub struct JobOptions {
     /// How much of earlier jobs a create job may reuse.
     #[serde(default)]
     pub cache: Option<CacheDepth>,
+    /// The image whose packages a create job starts from, whatever the repositories have by now.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub cache_from: Option<ImageId>,
     /// Whether a create job may have the packages of its recipe's lock file only.
     #[serde(default)]
     pub locked: Option<bool>,

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::ImageId;
 
 /// What a create job may reuse of earlier ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheDepth {
     /// Nothing: the root is made from the beginning.

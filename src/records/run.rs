@@ -197,6 +197,9 @@ pub struct Plan {
     /// How much of earlier jobs it may reuse. Plans of servers without layers have none.
     #[serde(default = "no_cache")]
     pub cache: CacheDepth,
+    /// The image whose packages it starts from, whatever the repositories have by now.
+    #[serde(default)]
+    pub cache_from: Option<ImageId>,
     /// Whether it may have the packages of its recipe's lock file only.
     #[serde(default)]
     pub locked: bool,
@@ -845,6 +848,7 @@ mod tests {
             twins: TwinLevel::Full,
             verify_twins: false,
             cache: CacheDepth::Packages,
+            cache_from: None,
             epoch: None,
             locked: false,
             verifies: None,

@@ -47,6 +47,7 @@ fn run() -> Run {
         twins: TwinLevel::Shell,
         verify_twins: false,
         cache: kiln_records::CacheDepth::Packages,
+        cache_from: None,
         locked: false,
         epoch: None,
         verifies: None,

@@ -45,6 +45,7 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(tools));
     hash.update(early_files(recipe).map_err(|error| error.to_string())?);
+    let here = hex::encode(hash.clone().finalize());
     for (repository, found) in metadata.iter().zip(&repositories) {
         for text in [repository.shown.as_str(), &found.metadata, &found.sha256] {
             hash.update((text.len() as u64).to_be_bytes());
@@ -53,7 +54,7 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     }
     let found = hex::encode(hash.finalize());
     Ok(Found {
-        inputs: LayerInputs { found },
+        inputs: LayerInputs { found, here },
         repositories,
         metadata,
     })

@@ -93,6 +93,14 @@ impl<'a> Layers<'a> {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// The repositories that the packages of the layer are from.
+    fn of_layer(&self) -> &[RepositoryState] {
+        match &self.layer.installed {
+            Some(installed) if !installed.repositories.is_empty() => &installed.repositories,
+            _ => &self.found.repositories,
+        }
+    }
+
     /// The repositories as they were found.
     pub(crate) fn repositories(&self) -> &[RepositoryState] {
         &self.found.repositories
@@ -137,7 +145,7 @@ impl<'a> Layers<'a> {
             sha256: layer.and_then(|layer| layer.sha256.clone()),
             size: layer.map(|layer| layer.size),
             image: None,
-            repositories: self.found.repositories.clone(),
+            repositories: self.of_layer().to_vec(),
         };
         if known.is_none() {
             self.settle(used, Vec::new()).await?;
@@ -323,7 +331,7 @@ impl<'a> Layers<'a> {
 async fn pass<'a>(building: Building<'a>, why: &str) -> Result<Option<Layers<'a>>, Failure> {
     building.events.say(format!("no layer: {why}")).await;
     let settled = SettledLayer {
-        inputs: LayerInputs { found: String::new() },
+        inputs: LayerInputs::default(),
         used: LayerUse::passed(why),
         anew: Vec::new(),
     };

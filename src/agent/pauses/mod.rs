@@ -188,7 +188,11 @@ impl<'a> Pauses<'a> {
         if !self.is_for_image {
             return Ok(None);
         }
-        let (root, aside, repositories) = (outputs.root(), outputs.scratch().to_owned(), self.repositories.clone());
+        let (root, aside) = (outputs.root(), outputs.scratch().to_owned());
+        // A layer may be older than what the repositories have by now.
+        let of_layers = of_layer.as_ref().map(|installed| &installed.repositories);
+        let repositories = of_layers.filter(|known| !known.is_empty());
+        let repositories = repositories.unwrap_or(&self.repositories).clone();
         let listed = blocking(move || {
             list(&root, &aside, of_layer.as_ref())
                 .map(|installed| Installed {

@@ -2,7 +2,10 @@
 
 use std::marker::PhantomData;
 
-use kiln_records::names::{MAX_FILE_NAME, MAX_NAME, check_file_name, check_host_name, check_name, check_public_key};
+use kiln_records::{
+    ImageId,
+    names::{MAX_FILE_NAME, MAX_NAME, check_file_name, check_host_name, check_name, check_public_key},
+};
 use serde_json::{Map, Value, json};
 use utoipa::{
     ToSchema,
@@ -277,6 +280,19 @@ impl Field for Uuid {
         string()
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid)))
             .into()
+    }
+}
+
+/// The id of an image.
+impl Field for ImageId {
+    type Read = Self;
+
+    fn read(value: &Value) -> Parsed<Self> {
+        Uuid::read(value).map(Self)
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Uuid::schema()
     }
 }
 

@@ -3,8 +3,8 @@
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use kiln_records::{
-    CacheDepth, Code, Epoch, Execs, Failure, Job, JobId, LayerUse, Moment, Shell, ShellStatus, Step, TwinLevel,
-    TwinPair, Verdict,
+    CacheDepth, Code, Epoch, Execs, Failure, ImageId, Job, JobId, LayerUse, Moment, Shell, ShellStatus, Step,
+    TwinLevel, TwinPair, Verdict,
     protocol::SandboxFacts,
     run::{How, PassedOver, StepTime, TwinsFallback},
 };
@@ -65,6 +65,9 @@ pub(in crate::api) struct JobProgress {
     source_date_epoch: Option<u32>,
     /// How much of earlier jobs it may reuse.
     cache: CacheDepth,
+    /// The image whose packages it starts from, if it names one.
+    #[schema(value_type = Option<String>)]
+    cache_from: Option<ImageId>,
     /// Whether it may have the packages of its recipe's lock file only.
     locked: bool,
     /// What it did about the layer of its recipe's packages; null before that is settled.
@@ -275,6 +278,7 @@ impl JobProgress {
             reproducible: run.plan.epoch.is_some(),
             source_date_epoch: run.plan.epoch.and_then(Epoch::seconds),
             cache: run.plan.cache,
+            cache_from: run.plan.cache_from,
             locked: run.plan.locked,
             layer: run.layer.clone(),
             verifies: run.plan.verifies.map(Uuid::from),

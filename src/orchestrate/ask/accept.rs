@@ -3,7 +3,7 @@
 
 use super::Refusal;
 use kiln_records::{
-    CacheDepth, Epoch, Job, Moment, Run, Shell, ShellWish, TwinLevel,
+    CacheDepth, Epoch, ImageId, Job, Moment, Run, Shell, ShellWish, TwinLevel,
     protocol::{BootFiles, SquashfsOptions, TemplateMode},
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
@@ -49,6 +49,8 @@ pub struct NewRun {
     pub verify_twins: bool,
     /// How much of earlier jobs it may reuse; `None` means this server's setting.
     pub cache: Option<CacheDepth>,
+    /// The image whose packages it starts from.
+    pub cache_from: Option<ImageId>,
     /// Whether it may have the packages of its recipe's lock file only.
     pub locked: bool,
     /// The date of the image, if it is to be reproducible.
@@ -99,7 +101,12 @@ impl Orchestrator {
             twins: new.twins.unwrap_or(self.emulation.twins),
             verify_twins: new.verify_twins,
             epoch: new.epoch,
-            cache: new.cache.unwrap_or(self.cache),
+            cache: new.cache.unwrap_or(match new.cache_from {
+                // To name an image is to ask for it.
+                Some(_) => self.cache.max(CacheDepth::Packages),
+                None => self.cache,
+            }),
+            cache_from: new.cache_from,
             locked: new.locked,
             verifies: None,
             boot: BootFiles {

@@ -80,6 +80,7 @@ impl Asker {
             twins: new.options.twins,
             verify_twins: new.options.verify_twins.unwrap_or_default(),
             cache: new.options.cache,
+            cache_from: self.known_image(&new.options).await?,
             locked: new.options.locked.unwrap_or_default(),
             epoch: new.options.dating().epoch(Dating::default()),
             kernel_required: new.options.kernel_file_name.is_some(),

@@ -7,7 +7,7 @@ use kiln_records::{
     CacheDepth, Dating, Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe,
     RecipeId, RecipeType, ShellTime, ShellWish, TwinLevel,
     arch::Arch,
-    job::{Connection, SshContainer, WITHIN_CLUSTER},
+    job::{Connection, JobOptions, SshContainer, WITHIN_CLUSTER},
     run::BaseImage,
 };
 use uuid::Uuid;
@@ -64,6 +64,7 @@ impl Asker {
             twins: options.twins.or(start.twins),
             verify_twins: options.verify_twins.unwrap_or_default(),
             cache: options.cache.or(start.cache),
+            cache_from: self.known_image(options).await?,
             locked: options.locked.unwrap_or_default(),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
@@ -79,6 +80,16 @@ impl Asker {
             ..NewRun::default()
         };
         Ok((job, run))
+    }
+
+    /// The image whose packages a job starts from, which must be there.
+    pub(super) async fn known_image(&self, options: &JobOptions) -> Result<Option<ImageId>, Refusal> {
+        let Some(id) = options.cache_from else {
+            return Ok(None);
+        };
+        let image = Collection::<Image>::get(&*self.store, Side::Live, id).await?;
+        image.ok_or(Refusal::Unknown(Referred::Image, id.into()))?;
+        Ok(Some(id))
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Start, Refusal> {

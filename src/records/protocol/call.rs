@@ -198,10 +198,12 @@ pub struct PackageUrls {
 }
 
 /// What a layer depends on, besides what the server knows itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerInputs {
-    /// A digest of what the agent found: 64 lower-case hexadecimal digits.
+    /// A digest of all that the agent found: 64 lower-case hexadecimal digits.
     pub found: String,
+    /// The same without the repositories.
+    pub here: String,
 }
 
 /// The server's answer about a layer.
