@@ -142,6 +142,9 @@ fn help_of_build() {
                   installed; `image`, the whole image if recipe, values, repositories and tools are the same
                   [default: packages, or what the configuration says] [possible values: none, packages,
                   image]
+              --cache-from <ID>
+                  Start from the packages of this image, whatever the repositories have by now, if all else
+                  is the same
               --no-cache
                   Reuse nothing of earlier builds
               --verify-twins

@@ -309,7 +309,6 @@ impl Site {
             }),
             emulation: self.emulation.clone(),
             cache: kiln_records::CacheDepth::Packages,
-            cache_from: None,
             capacity: CapacitySettings::default(),
             signer: None,
             builder: "urn:kiln:test".to_owned(),

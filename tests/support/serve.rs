@@ -72,7 +72,7 @@ pub fn client(authority: Option<&str>) -> Client {
     let trusted = authority.map(|pem| reqwest::Certificate::from_pem(pem.as_bytes()).unwrap());
     Client::builder()
         .no_proxy()
-        .timeout(Duration::from_secs(30))
+        .timeout(Duration::from_mins(1))
         .tls_certs_only(trusted)
         .build()
         .unwrap()

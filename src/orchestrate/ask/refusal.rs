@@ -86,6 +86,11 @@ impl From<Refusal> for Failure {
         match refusal {
             Refusal::Failed(failure) | Refusal::Object(Unusable::S3(failure)) => failure,
             Refusal::Store(error) => error.into(),
+            Refusal::Unknown(of, _) => Self::new(Code::JobRefused, refusal).hint(match of {
+                Referred::Recipe => "`kiln recipes list` has the ids",
+                Referred::Image => "`kiln images list` has the ids",
+                Referred::PublicKey => "`kiln public-keys list` has the ids",
+            }),
             refused => Self::new(Code::JobRefused, refused),
         }
     }
