@@ -9,8 +9,7 @@ use std::{io, sync::Arc, time::Duration};
 use futures::{StreamExt, future::try_join_all};
 use kiln_records::{
     CacheDepth, Code, Failure, Image, LayerOutcome, LayerUse, RepositoryState, Run, UploadedArtifact,
-    link::bucket_and_key,
-    run::{Kernel, LOCAL, Refused},
+    link::bucket_and_key, run::Refused,
 };
 use reqwest::{
     Client, Url,
@@ -181,12 +180,10 @@ impl Orchestrator {
 
     /// Whether all repositories are as they were, as far as the job could reach them.
     async fn look_at(&self, repositories: &[RepositoryState], run: &Run) -> Result<(), NotTaken> {
-        let shares_network =
-            self.host_network && run.plan.driver.kernel() == Kernel::Shared && run.plan.place.as_deref() == Some(LOCAL);
         if self.gate.is_some() {
             return Err(NotTaken::Proxy);
         }
-        let rules = if shares_network {
+        let rules = if self.shares_network(&run.plan) {
             Rules::none()
         } else {
             rules(&self.network, None).await?

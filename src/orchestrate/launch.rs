@@ -350,6 +350,11 @@ impl Orchestrator {
         Ok(None)
     }
 
+    /// Whether a job reaches what programs of this host reach: those of the user of a command.
+    pub(super) fn shares_network(&self, plan: &Plan) -> bool {
+        self.host_network && plan.driver.kernel() == Kernel::Shared && plan.place.as_deref() == Some(LOCAL)
+    }
+
     /// The room that a job takes at its place: its own needs, plus those of its kind of sandbox.
     fn takes(&self, run: &Run) -> Needs {
         let beside = self.driver_of(run).memory_beside(run.plan.driver.kernel());
@@ -441,8 +446,7 @@ impl Orchestrator {
         let Some(Ok(stored)) = noted else { return Ok(()) };
         let plan = &stored.run.plan;
         let (needs, kernel) = (plan.needs, plan.driver.kernel());
-        let shares_network = self.host_network && kernel == Kernel::Shared && plan.place.as_deref() == Some(LOCAL);
-        let (network, doors, proxy) = if shares_network {
+        let (network, doors, proxy) = if self.shares_network(plan) {
             let variables = match &self.gate {
                 Some(gate) => Some(gate.variables_here().await?),
                 None => None,
