@@ -21,6 +21,8 @@ pub struct Case {
     pub upload: Upload,
     /// A limit of the job, by its name in the API, in GiB.
     pub limit: Option<(&'static str, u32)>,
+    /// Whether every step of its job runs, whatever an earlier job left.
+    pub is_whole: bool,
     /// The code of the failure; none where the job only harms itself, or nothing, and succeeds.
     pub code: Option<&'static str>,
     /// Required texts in the cause or the log.
@@ -49,6 +51,7 @@ impl Case {
             danger,
             upload,
             limit: None,
+            is_whole: false,
             code: None,
             says: Vec::new(),
         }
@@ -69,6 +72,13 @@ impl Case {
     #[must_use]
     pub fn limited(mut self, field: &'static str, gib: u32) -> Self {
         self.limit = Some((field, gib));
+        self
+    }
+
+    /// Has its job reuse nothing.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.is_whole = true;
         self
     }
 

@@ -126,6 +126,9 @@ impl Site {
         if let Some((field, gib)) = case.limit {
             job[field] = gib.into();
         }
+        if case.is_whole {
+            job["cache"] = "none".into();
+        }
         self.made("/v3/jobs", &job).await
     }
 
