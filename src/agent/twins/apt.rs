@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -14,6 +15,10 @@ use std::{
 
 use fs_err::File;
 use kiln_records::arch::Arch;
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
 
 use super::{
     format::Format,
@@ -34,6 +39,9 @@ const OF_IMAGE: [&str; 6] = [
     "auth.conf.d",
 ];
 
+/// The end of the names of `Release` and `InRelease`.
+const RELEASE: &[u8] = b"Release";
+
 /// The most bytes of a file of apt's configuration.
 const LONGEST: u64 = 1 << 20;
 
@@ -46,9 +54,29 @@ pub(super) struct Apt {
     host: Arch,
 }
 
-/// Whether kiwi has set up its sources and begun to read the lists.
+/// Whether kiwi has set up its sources and read the lists. apt holds a lock until all of them are there.
 pub(super) fn is_ready() -> bool {
-    Path::new(KIWI).join("lists").is_dir()
+    let lists = Path::new(KIWI).join("lists");
+    let is_release = |name: OsString| name.as_encoded_bytes().ends_with(RELEASE);
+    let has_release = || {
+        let names = fs_err::read_dir(&lists).into_iter().flatten().flatten();
+        names.map(|entry| entry.file_name()).any(is_release)
+    };
+    !is_locked(&lists.join("lock")) && has_release()
+}
+
+/// Whether another process locked the file at `path`. A file that cannot be looked at counts as locked.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return true };
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let asked = fcntl(&file, FcntlArg::F_GETLK(&mut lock));
+    asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
 /// Whether kiwi has set up its sources.
@@ -75,6 +103,7 @@ impl Apt {
             fs_err::write(sources.join(entry.file_name()), for_any_arch(&text))?;
         }
         let logins = logins(Path::new(KIWI));
+        copy_lists(&Path::new(KIWI).join("lists"), &dir.join("state/lists"))?;
         Self::new(dir, target, host, logins)
     }
 
@@ -151,7 +180,13 @@ impl Apt {
     /// Starts to fetch the lists. It fails when one of them could not be fetched.
     pub(super) fn start_update(&self) -> io::Result<Child> {
         let mut command = self.command("apt-get");
-        command.args(["-q", "update", "--error-on=any"]);
+        // Its cache would be of no use here, and costs as much time as the lists.
+        command.args([
+            "-q",
+            "update",
+            "--error-on=any",
+            "--option=pkgCacheFile::Generate=false",
+        ]);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
     }
 
@@ -161,9 +196,13 @@ impl Apt {
     ///
     /// The lists cannot be read.
     pub(super) fn index(&self) -> io::Result<Index> {
+        let lists = self.dir.join("state/lists");
+        let names = self.dir.join("state/names");
+        link_empty(&lists, &names)?;
         let mut command = self.command("apt-get");
         let format = "$(TRUSTED)\t$(BASE_URI)\t$(REPO_URI)\t$(FILENAME)";
         command.args(["indextargets", "--format", format]);
+        command.arg(format!("--option=Dir::State::lists={}", names.display()));
         let output = command.arg("Created-By: Packages").output()?;
         if !output.status.success() {
             return Err(io::Error::other("apt-get cannot list the fetched packages"));
@@ -177,7 +216,8 @@ impl Apt {
                 return Err(io::Error::other("apt-get does not say where its lists are"));
             };
             let repository = repositories.entry(signed.to_owned()).or_default();
-            let list = BufReader::new(File::open(file)?);
+            let name = Path::new(file).file_name().unwrap_or_default();
+            let list = BufReader::new(File::open(lists.join(name))?);
             read(address, list, |arch, listed| {
                 if arch == target {
                     repository.add_for_target(listed);
@@ -189,6 +229,41 @@ impl Apt {
         }
         Ok(Index::new(Format::Deb, repositories.into_values().collect()))
     }
+}
+
+/// Copies the lists in `from`, which are as apt left them, so that it does not fetch them again.
+fn copy_lists(from: &Path, to: &Path) -> io::Result<()> {
+    if !from.is_dir() {
+        return Ok(());
+    }
+    fs_err::create_dir_all(to)?;
+    for entry in fs_err::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() && entry.file_name() != "lock" {
+            fs_err::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory with the signed files in `lists`, and an empty file for each list. apt tells which lists it has, and
+/// whether they are signed, only after reading all of them into a cache.
+fn link_empty(lists: &Path, to: &Path) -> io::Result<()> {
+    fs_err::create_dir_all(to.join("partial"))?;
+    for entry in fs_err::read_dir(lists)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !entry.file_type()?.is_file() || name == "lock" {
+            continue;
+        }
+        let bytes = name.as_encoded_bytes();
+        if bytes.ends_with(RELEASE) || bytes.ends_with(b"Release.gpg") {
+            fs_err::copy(entry.path(), to.join(name))?;
+        } else {
+            fs_err::write(to.join(name), "")?;
+        }
+    }
+    Ok(())
 }
 
 /// apt's settings that name the logins in the directory `etc`.
@@ -256,14 +331,25 @@ fn with_keys_of(sources: &str, root: &Root, dir: &Path) -> io::Result<String> {
     Ok(made)
 }
 
+/// The fields of a list that matter, as its lines begin.
+const FIELDS: [&[u8]; 6] = [
+    b"Package: ",
+    b"Version: ",
+    b"Architecture: ",
+    b"Filename: ",
+    b"Size: ",
+    b"SHA256: ",
+];
+
 /// Hands the packages of one list to `take`, each with its architecture.
 fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Listed)) -> io::Result<()> {
-    let mut line = String::new();
-    let mut fields: [String; 6] = Default::default();
+    // A distribution's list has a million lines, few of which matter: nothing is done for the others.
+    let mut line = Vec::new();
+    let mut fields: [String; FIELDS.len()] = Default::default();
     loop {
         line.clear();
-        let read = list.read_line(&mut line)?;
-        if line.trim().is_empty() {
+        let read = list.read_until(b'\n', &mut line)?;
+        if line.trim_ascii().is_empty() {
             let [name, version, arch, file, size, sha256] = std::mem::take(&mut fields);
             let address = format!("{}/{file}", repository.trim_end_matches('/'));
             let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -283,19 +369,13 @@ fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Lis
             }
             continue;
         }
-        let Some((name, value)) = line.split_once(": ") else {
-            continue;
-        };
-        let field = match name {
-            "Package" => 0,
-            "Version" => 1,
-            "Architecture" => 2,
-            "Filename" => 3,
-            "Size" => 4,
-            "SHA256" => 5,
-            _ => continue,
-        };
-        value.trim().clone_into(&mut fields[field]);
+        let value = FIELDS
+            .iter()
+            .zip(&mut fields)
+            .find_map(|(name, field)| Some((line.strip_prefix(*name)?, field)));
+        if let Some((value, field)) = value {
+            *field = String::from_utf8_lossy(value).trim().to_owned();
+        }
     }
 }
 
@@ -323,6 +403,70 @@ mod tests {
             .map(|(arch, (name, _), offer)| (&**arch, &**name, offer))
             .collect();
         assert_eq!(others, [("all", "doc", &None), ("amd64", "odd", &None)]);
+    }
+
+    #[test]
+    fn lists_are_there_once_apt_lets_go_of_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        assert!(is_locked(&path));
+        let file = fs_err::File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        assert!(!is_locked(&path));
+        let lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        // A lock of this kind is a stranger's to its own process, too.
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).unwrap();
+        assert!(is_locked(&path));
+        drop(file);
+        assert!(!is_locked(&path));
+    }
+
+    #[test]
+    fn apt_tells_its_lists_without_reading_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs_err::create_dir_all(at("etc/sources.list.d")).unwrap();
+        let sources = "deb http://signed/debian stable main\ndeb http://other/debian stable main\n";
+        fs_err::write(at("etc/sources.list"), sources).unwrap();
+        fs_err::create_dir_all(at("kiwi/partial")).unwrap();
+        let release = "Origin: x\nSuite: stable\nCodename: stable\nDate: Thu, 01 Jan 2026 00:00:00 UTC\n\
+                       Architectures: amd64 arm64\nComponents: main\nSHA256:\n";
+        let list = |name: &str, arch: &str| {
+            format!(
+                "Package: {name}\nVersion: 1\nArchitecture: {arch}\nFilename: {name}.deb\nSize: 1\n\
+                 SHA256: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n\n"
+            )
+        };
+        fs_err::write(at("kiwi/signed_debian_dists_stable_InRelease"), release).unwrap();
+        fs_err::write(at("kiwi/other_debian_dists_stable_Release"), release).unwrap();
+        fs_err::write(at("kiwi/lock"), "").unwrap();
+        for (repository, package) in [("signed", "bash"), ("other", "dash")] {
+            for arch in ["amd64", "arm64"] {
+                let name = format!("kiwi/{repository}_debian_dists_stable_main_binary-{arch}_Packages");
+                fs_err::write(at(&name), list(package, arch)).unwrap();
+            }
+        }
+        copy_lists(&at("kiwi"), &at("state/lists")).unwrap();
+        assert!(!at("state/lists/lock").exists());
+        let apt = Apt::new(dir.path().to_owned(), Arch::Aarch64, Arch::X86_64, logins(&at("etc"))).unwrap();
+        let index = apt.index().unwrap();
+        // apt was given empty ones.
+        let given = at("state/names/signed_debian_dists_stable_main_binary-amd64_Packages");
+        assert_eq!(fs_err::metadata(given).unwrap().len(), 0);
+        let twin = |name: &str| index.twin(&(name.to_owned(), "1".to_owned()), None);
+        assert_eq!(twin("bash").unwrap().address, "http://signed/debian/bash.deb");
+        // An unsigned list proves nothing.
+        assert!(twin("dash").is_err());
     }
 
     #[test]

@@ -50,7 +50,16 @@ impl Packed {
         }
     }
 
-    /// The keys of the files with `wanted` paths, which are absolute, once they are in the root.
+    /// Ends the tool, of whose archive nothing more is needed.
+    fn leave(self) -> io::Result<()> {
+        let Self { mut child, archive } = self;
+        drop(archive);
+        child.kill()?;
+        child.wait().map(drop)
+    }
+
+    /// The keys of the files with `wanted` paths, which are absolute, once they are in the root. A package that is
+    /// damaged only where no programs are is not noticed.
     ///
     /// # Errors
     ///
@@ -59,6 +68,9 @@ impl Packed {
         let mut keys = Vec::new();
         for entry in self.entries()? {
             let entry = entry?;
+            if is_behind_programs(&entry.path()?) {
+                return self.leave().map(|()| keys);
+            }
             let path = Path::new("/").join(entry.path()?.strip_prefix(".").unwrap_or(&entry.path()?));
             if entry.header().entry_type() == EntryType::Regular && wanted(&path.to_string_lossy()) {
                 let (size, modified) = (entry.size(), entry.header().mtime()?);
@@ -72,7 +84,8 @@ impl Packed {
     }
 
     /// Extracts programs and libraries, under all their names, and the C library's files for character sets into the
-    /// directory `into`. Symbolic links are skipped, so that none leads out of it.
+    /// directory `into`. Symbolic links are skipped, so that none leads out of it. A package that is damaged only where
+    /// no programs are is not noticed.
     ///
     /// # Errors
     ///
@@ -81,6 +94,9 @@ impl Packed {
         fs_err::create_dir_all(into)?;
         for entry in self.entries()? {
             let mut entry = entry?;
+            if is_behind_programs(&entry.path()?) {
+                return self.leave();
+            }
             match entry.header().entry_type() {
                 EntryType::Regular if entry.path()?.iter().any(|part| part == "gconv") => {
                     entry.unpack_in(into)?;
@@ -98,6 +114,15 @@ impl Packed {
     }
 }
 
+/// Whether a file lies where no programs are, and none follow.
+///
+/// dpkg-deb and rpmbuild sort the files of a package by name, dpkg-deb with symbolic links behind all others. What follows
+/// `/usr/share` is half of many packages, and takes as long to decompress as their programs. In a package that was not
+/// sorted, programs behind it are not found, and stay emulated.
+fn is_behind_programs(path: &Path) -> bool {
+    path.strip_prefix(".").unwrap_or(path).starts_with("usr/share")
+}
+
 /// Extracts one file if it is a program or a library.
 fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result<()> {
     let mut head = [0; 4];
@@ -109,9 +134,7 @@ fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result
         return Ok(());
     }
     let path = entry.path()?.into_owned();
-    let Ok(path) = path.strip_prefix(".") else {
-        return Ok(());
-    };
+    let path = path.strip_prefix(".").unwrap_or(&path);
     if path.components().any(|part| !matches!(part, Component::Normal(_))) {
         return Ok(());
     }
@@ -127,7 +150,7 @@ fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::{io::Write, os::unix::fs::MetadataExt};
 
     use super::*;
 
@@ -150,5 +173,27 @@ mod tests {
         let key = key_of(&program[..key::HEAD], status.size(), status.mtime()).unwrap();
         assert_eq!(keys("/usr/bin/tried"), [key]);
         assert!(keys("/usr/bin/none").is_empty());
+    }
+
+    #[test]
+    fn nothing_is_read_behind_the_programs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("package.tar");
+        let mut archive = tar::Builder::new(fs_err::File::create(&path).unwrap());
+        for name in ["./usr/bin/here", "./usr/share/doc/here", "./usr/share/there"] {
+            archive.append_path_with_name("/bin/true", name).unwrap();
+        }
+        let mut package = archive.into_inner().unwrap();
+        // The end is missing, and a tool that writes for ever is ended.
+        package.flush().unwrap();
+        let into = dir.path().join("unpacked");
+        let (package, _) = fs_err::File::open(&path).unwrap().into_parts();
+        let for_ever = ["-c", "cat; exec cat /dev/zero"];
+        Packed::read(Command::new("sh").args(for_ever), package)
+            .unwrap()
+            .unpack(&into)
+            .unwrap();
+        assert!(into.join("usr/bin/here").exists());
+        assert!(!into.join("usr/share").exists());
     }
 }
