@@ -15,6 +15,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use kiln_records::{
@@ -339,6 +340,10 @@ async fn pass<'a>(building: Building<'a>, why: &str) -> Result<Option<Layers<'a>
     Ok(None)
 }
 
+/// The time for S3's answer to a layer, and the slowest transfer that is waited for, in bytes a second.
+const ANSWER: Duration = Duration::from_mins(2);
+const SLOWEST: u64 = 2 << 20;
+
 /// Sends a layer to S3, in one request.
 async fn put(
     http: &reqwest::Client,
@@ -350,7 +355,8 @@ async fn put(
     let file = fs_err::tokio::File::open(layer)
         .await
         .map_err(|error| error.to_string())?;
-    let mut request = http.put(url).header(header::CONTENT_LENGTH, size);
+    let patience = ANSWER + Duration::from_secs(size / SLOWEST);
+    let mut request = http.put(url).timeout(patience).header(header::CONTENT_LENGTH, size);
     for (name, value) in headers {
         request = request.header(name, value);
     }
