@@ -29,6 +29,9 @@ fn build(kiln: &Kiln, recipe: &Recipe, arch: &str, arguments: &[&str]) -> (tempf
     (output, rootfs, log)
 }
 
+/// A script that runs before packages are installed.
+const EARLY_SCRIPT: &str = "echo early > /etc/early\n";
+
 const REUSED: &str = "its root after them is reused";
 const NONE_YET: &str = "there is no layer with them yet";
 
@@ -71,7 +74,9 @@ impl Edited {
             .with("config.sh", &script(&words.to_string()))
             .with("root/etc/overlay", &overlay.to_string());
         if has_more {
-            recipe = recipe.with("more/extra.txt", "part of the key");
+            recipe = recipe
+                .with("more/extra.txt", "part of the key")
+                .with("post_bootstrap.sh", EARLY_SCRIPT);
         }
         if is_program {
             let overlay = Path::new(recipe.path()).join("root/etc/overlay");
@@ -120,6 +125,11 @@ fn a_root_of_debs_is_the_same_from_a_layer() {
     let (kiln, repository) = (Kiln::new(), Repository::debian());
     let recipe = || Recipe::copy_of("deb-tiny").with_config("{{ deb_repo }}", &repository.url());
     edits_at_random(&kiln, &repository, recipe);
+
+    // What it did is kept only where that was asked for.
+    let scripted = recipe().with("post_bootstrap.sh", EARLY_SCRIPT);
+    let (_scripted, _, log) = build(&kiln, &scripted, HOST, &[]);
+    assert!(log.contains("no layer: post_bootstrap.sh may fetch something"), "{log}");
 
     // A damaged layer is noticed by its digest, and made anew.
     let mut damaged = 0;

@@ -41,6 +41,15 @@ const MOST_ENTRIES: usize = 100_000;
 /// The most files that a layer leaves out, and the longest of their paths.
 const MOST_ANEW: (usize, usize) = (16, 256);
 
+/// The script of a recipe that kiwi runs before the image's packages are installed.
+const SCRIPT: &str = "post_bootstrap.sh";
+
+/// How much of it is searched for names, in bytes.
+const LARGEST_SCRIPT: u64 = 1 << 20;
+
+/// The late files that kiwi has put into the root by then. The agent hides them from the script.
+const LATE_SCRIPTS: [&str; 2] = ["config.sh", "images.sh"];
+
 /// Why there can be no layer for a recipe.
 #[derive(Debug, thiserror::Error)]
 enum Never {
@@ -56,8 +65,13 @@ enum Never {
     Special(PathBuf),
     #[error("{} is there twice", .0.display())]
     Twice(PathBuf),
-    #[error("{0} can use any file of the recipe")]
-    Script(&'static str),
+    #[error(
+        "{SCRIPT} may fetch something or take the time, and a layer would keep that: it is kept where the request or the recipe \
+         asks to reuse packages"
+    )]
+    Unasked,
+    #[error("{SCRIPT} names {0}, which can change without another layer")]
+    Names(&'static str),
 }
 
 impl Orchestrator {
@@ -182,7 +196,8 @@ impl Orchestrator {
         if stored.run.recipe_sha256 != Some(hex::encode(Sha256::digest(&archive))) {
             return Ok(Err(Never::Replaced));
         }
-        let early = tokio::task::spawn_blocking(move || early_files(&archive)).await;
+        let asked = plan.cache_asked;
+        let early = tokio::task::spawn_blocking(move || early_files(&archive, asked)).await;
         let early = match early.map_err(|error| Failure::new(Code::Protocol, error))? {
             Ok(early) => early,
             Err(never) => return Ok(Err(never)),
@@ -252,8 +267,9 @@ impl Fields {
     }
 }
 
-/// A digest of all files of a recipe's archive but the late ones.
-fn early_files(archive: &Bytes) -> Result<[u8; 32], Never> {
+/// A digest of all files of a recipe's archive but the late ones. A script that runs before packages are installed is one of
+/// them if reuse was `asked` for.
+fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
     let reader: Box<dyn Read> = match Compression::detect(archive) {
         Some(packed) => packed.reader(&archive[..])?,
         None => Box::new(&archive[..]),
@@ -261,6 +277,7 @@ fn early_files(archive: &Bytes) -> Result<[u8; 32], Never> {
     let mut archive = tar::Archive::new(reader.take(LARGEST.1));
     // Where the description is decides which files are late, so these are told apart at the end.
     let mut files: BTreeMap<PathBuf, Option<[u8; 32]>> = BTreeMap::new();
+    let mut named = BTreeMap::new();
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
@@ -275,6 +292,13 @@ fn early_files(archive: &Bytes) -> Result<[u8; 32], Never> {
         let digest = if kind.is_file() {
             let mut hash = Sha256::new();
             hash.update((entry.header().mode()? & 0o7777).to_be_bytes());
+            if path.ends_with(SCRIPT) {
+                let mut script = Vec::new();
+                (&mut entry).take(LARGEST_SCRIPT).read_to_end(&mut script)?;
+                hash.update(&script);
+                let names = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
+                named.extend(LATE_SCRIPTS.iter().find(names).map(|late| (path.clone(), *late)));
+            }
             let mut buffer = vec![0; 64 << 10];
             loop {
                 match entry.read(&mut buffer)? {
@@ -311,8 +335,13 @@ fn early_files(archive: &Bytes) -> Result<[u8; 32], Never> {
         if first.is_some_and(|first| LATE.iter().any(|late| first.as_os_str() == *late)) {
             continue;
         }
-        if below.is_some_and(|below| below.as_os_str() == "post_bootstrap.sh") {
-            return Err(Never::Script("post_bootstrap.sh"));
+        if below.is_some_and(|below| below.as_os_str() == SCRIPT) {
+            if !asked {
+                return Err(Never::Unasked);
+            }
+            if let Some(late) = named.get(&path) {
+                return Err(Never::Names(late));
+            }
         }
         let Some(digest) = digest else {
             return Err(Never::Special(path));
@@ -349,7 +378,11 @@ mod tests {
     }
 
     fn of(entries: &[Entry<'_>]) -> Result<String, String> {
-        early_files(&archive(entries))
+        if_asked(false, entries)
+    }
+
+    fn if_asked(asked: bool, entries: &[Entry<'_>]) -> Result<String, String> {
+        early_files(&archive(entries), asked)
             .map(hex::encode)
             .map_err(|never| never.to_string())
     }
@@ -374,6 +407,28 @@ mod tests {
     }
 
     #[test]
+    fn an_early_script_is_in_a_layer_that_was_asked_for() {
+        let description = ("r/config.xml", FILE, "<image/>");
+        let with = |asked, script| if_asked(asked, &[description, ("r/post_bootstrap.sh", FILE, script)]);
+        let unasked = with(false, "date > /etc/built").unwrap_err();
+        assert_eq!(
+            unasked,
+            "post_bootstrap.sh may fetch something or take the time, and a layer would keep that: it is kept where the request \
+             or the recipe asks to reuse packages"
+        );
+        let one = with(true, "date > /etc/built").unwrap();
+        assert_ne!(with(true, "date >> /etc/built").unwrap(), one);
+        assert_ne!(if_asked(true, &[description]).unwrap(), one);
+        let names = with(true, "true\n. /image/config.sh").unwrap_err();
+        assert_eq!(
+            names,
+            "post_bootstrap.sh names config.sh, which can change without another layer"
+        );
+        // Elsewhere it is a file like any other.
+        assert!(if_asked(false, &[description, ("r/sub/post_bootstrap.sh", FILE, "config.sh")]).is_ok());
+    }
+
+    #[test]
     fn what_could_lead_to_late_files_has_no_layer() {
         let description = ("config.xml", FILE, "<image/>");
         for (entry, why) in [
@@ -390,14 +445,10 @@ mod tests {
                 ("other.kiwi", FILE, "<image/>"),
                 "the recipe has no description, or more than one",
             ),
-            (
-                ("post_bootstrap.sh", FILE, ""),
-                "post_bootstrap.sh can use any file of the recipe",
-            ),
         ] {
             assert_eq!(of(&[description, entry]).unwrap_err(), why);
         }
-        assert!(early_files(&Bytes::from_static(b"no archive")).is_err());
+        assert!(early_files(&Bytes::from_static(b"no archive"), true).is_err());
         assert_eq!(
             of(&[("a", FILE, "")]).unwrap_err(),
             "the recipe has no description, or more than one"

@@ -200,6 +200,9 @@ pub struct Plan {
     /// The image whose packages it starts from, whatever the repositories have by now.
     #[serde(default)]
     pub cache_from: Option<ImageId>,
+    /// Whether the request or the recipe asks for that depth or image, and not the server's default alone.
+    #[serde(default)]
+    pub cache_asked: bool,
     /// Whether it may have the packages of its recipe's lock file only.
     #[serde(default)]
     pub locked: bool,
@@ -849,6 +852,7 @@ mod tests {
             verify_twins: false,
             cache: CacheDepth::Packages,
             cache_from: None,
+            cache_asked: false,
             epoch: None,
             locked: false,
             verifies: None,

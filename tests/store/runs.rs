@@ -48,6 +48,7 @@ fn run() -> Run {
         verify_twins: false,
         cache: kiln_records::CacheDepth::Packages,
         cache_from: None,
+        cache_asked: false,
         locked: false,
         epoch: None,
         verifies: None,

@@ -3,6 +3,7 @@ that an earlier job had at that point; kiwi then goes on as if it had installed 
 
 Arguments: the agent's socket, then those of kiwi-ng.
 """
+import contextlib
 import os
 import shutil
 import socket
@@ -10,18 +11,20 @@ import sys
 
 from kiwi.kiwi import main
 from kiwi.system.prepare import SystemPrepare
+from kiwi.system.setup import SystemSetup
 
 ADDRESS = sys.argv.pop(1)
 sys.argv[0] = "kiwi-ng"
 with open("/proc/self/comm", "w") as name:
     name.write("kiwi-ng")
 
-# Files of the recipe that kiwi has put into the root already, and that only later steps use. While packages are
-# installed for a layer they are away, so that no package can depend on them.
+# Files of the recipe that kiwi has put into the root already, and that only later steps use. While a layer is made they are
+# away, so that neither a package nor the script that runs before can depend on them.
 LATE = ("config.sh", "images.sh")
 
 install_bootstrap = SystemPrepare.install_bootstrap
 install_system = SystemPrepare.install_system
+call_post_bootstrap_script = SystemSetup.call_post_bootstrap_script
 answer = ""
 
 
@@ -30,6 +33,22 @@ def ask(question):
         agent.connect(ADDRESS)
         agent.sendall(question.encode() + b"\n")
         return agent.makefile().readline().strip()
+
+
+@contextlib.contextmanager
+def without_late(root):
+    aside = root.rstrip("/") + ".late"
+    os.makedirs(aside, exist_ok=True)
+    here = [(os.path.join(root, "image", name), os.path.join(aside, name)) for name in LATE]
+    moved = [(path, away) for path, away in here if answer == "go on" and os.path.lexists(path)]
+    for path, away in moved:
+        # The root is a mount of its own.
+        shutil.move(path, away)
+    try:
+        yield
+    finally:
+        for path, away in moved:
+            shutil.move(away, path)
 
 
 def bootstrap(self, manager, *arguments, **options):
@@ -41,26 +60,23 @@ def bootstrap(self, manager, *arguments, **options):
         install_bootstrap(self, manager, *arguments, **options)
 
 
+def script(self):
+    if answer != "restored":
+        with without_late(self.root_dir):
+            call_post_bootstrap_script(self)
+
+
 def system(self, manager):
     if answer == "restored":
         return
-    aside = self.root_dir.rstrip("/") + ".late"
-    os.makedirs(aside, exist_ok=True)
-    here = [(os.path.join(self.root_dir, "image", name), os.path.join(aside, name)) for name in LATE]
-    moved = [(path, away) for path, away in here if answer == "go on" and os.path.lexists(path)]
-    for path, away in moved:
-        # The root is a mount of its own.
-        shutil.move(path, away)
-    try:
+    with without_late(self.root_dir):
         install_system(self, manager)
         # Without that answer, nothing of the recipe's own may run.
         if ask("after") != "go on":
             raise RuntimeError("the agent does not want to go on")
-    finally:
-        for path, away in moved:
-            shutil.move(away, path)
 
 
+SystemSetup.call_post_bootstrap_script = script
 SystemPrepare.install_bootstrap = bootstrap
 SystemPrepare.install_system = system
 sys.exit(main())

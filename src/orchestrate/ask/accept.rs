@@ -107,6 +107,7 @@ impl Orchestrator {
                 None => self.cache,
             }),
             cache_from: new.cache_from,
+            cache_asked: new.cache.is_some() || new.cache_from.is_some(),
             locked: new.locked,
             verifies: None,
             boot: BootFiles {
