@@ -216,6 +216,7 @@ async fn add_recipe(store: &SharedStore, artifacts: &ArtifactStore) -> RecipeId 
         cache: None,
         reproducible: None,
         source_date_epoch: None,
+        locked: None,
         deleted: None,
     };
     store.insert(&recipe, &[]).await.unwrap();

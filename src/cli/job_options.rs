@@ -60,7 +60,7 @@ pub(super) struct Execution {
 /// Whether the packages of an image are decided beforehand.
 #[derive(Debug, Args)]
 pub(super) struct Locking {
-    /// Whether other packages than those in the recipe's kiln.lock are refused [default: false].
+    /// Whether other packages than those in the recipe's kiln.lock are refused [default: false, or as the recipe says].
     #[arg(long, value_name = "BOOL", value_parser = boolean, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     locked: Option<bool>,

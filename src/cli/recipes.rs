@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
-    job_options::DatingOptions,
+    job_options::{DatingOptions, Locking},
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
     upload::{Objects, fill_created, upload},
@@ -70,6 +70,9 @@ pub(super) struct CreateRecipe {
     #[command(flatten)]
     dating: DatingOptions,
 
+    #[command(flatten)]
+    locking: Locking,
+
     /// Upload this directory, as an archive, or this archive as the recipe.
     #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["link_path", "link_etag", "link_type"])]
     from: Option<PathBuf>,
@@ -106,6 +109,9 @@ pub(super) struct UpdateRecipe {
     dating: DatingOptions,
 
     #[command(flatten)]
+    locking: Locking,
+
+    #[command(flatten)]
     link: LinkOptions,
 
     #[command(flatten)]
@@ -135,7 +141,7 @@ impl RecipesCommand {
                     .set("twins", change.twins)
                     .set("cache", change.cache)
                     .set("template_dictionary", change.template.dictionary()?);
-                let body = change.dating.add_to(body).into_change()?;
+                let body = change.locking.add_to(change.dating.add_to(body)).into_change()?;
                 let found = session.client.find(&RECIPES, &change.which.id).await?;
                 session.show(&request(session, Method::PATCH, &RECIPES, &found, Some(&body)).await?)
             }
@@ -155,7 +161,7 @@ impl CreateRecipe {
             .set("twins", self.twins.map(TwinLevel::name))
             .set("cache", self.cache.map(CacheDepth::name))
             .set("template_dictionary", self.template.dictionary()?);
-        Ok(self.dating.add_to(body))
+        Ok(self.locking.add_to(self.dating.add_to(body)))
     }
 
     async fn create_from(mut self, path: &Path, session: &Session) -> Result<(), Failure> {

@@ -74,6 +74,7 @@ impl Stored for Recipe {
             cache: None,
             reproducible: None,
             source_date_epoch: None,
+            locked: None,
             deleted: None,
         })
     }

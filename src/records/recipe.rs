@@ -48,6 +48,10 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub source_date_epoch: Option<u32>,
+    /// Whether its jobs may have the packages of its lock file only. Kiln's own member, absent unless it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub locked: Option<bool>,
     /// The time of its deletion; only in the collection of deleted recipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]

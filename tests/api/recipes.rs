@@ -189,9 +189,11 @@ async fn members_are_replaced() {
 async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back() {
     let api = Server::shared();
     for (member, values) in [
-        ("twins", &["off", "tools", "shell", "full"][..]),
-        ("cache", &["none", "packages", "image"]),
+        ("twins", json!(["off", "tools", "shell", "full"])),
+        ("cache", json!(["none", "packages", "image"])),
+        ("locked", json!([true, false])),
     ] {
+        let values = values.as_array().unwrap();
         let made = api.make("/v3/recipes", minimal()).await;
         assert!(made.get(member).is_none(), "clients of IMS do not know it: {made}");
         let path = format!("/v3/recipes/{}", id_of(&made));
@@ -206,7 +208,7 @@ async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back
         assert!(api.read(&path).await.get(member).is_none());
 
         let mut body = minimal();
-        body[member] = json!(values[1]);
+        body[member] = values[1].clone();
         let id = id_of(&api.make("/v3/recipes", body).await);
         api.delete(&format!("/v3/recipes/{id}")).await.is(204);
         assert_eq!(api.read(&format!("/v3/deleted/recipes/{id}")).await[member], values[1]);

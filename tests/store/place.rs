@@ -122,6 +122,7 @@ pub fn recipe(name: &str) -> Recipe {
         cache: None,
         reproducible: None,
         source_date_epoch: None,
+        locked: None,
         deleted: None,
     }
 }

@@ -43,6 +43,8 @@ body! {
         reproducible: Nullable<bool>,
         /// The date in its reproducible images, in seconds since 1970; null means that of its newest file.
         source_date_epoch: Nullable<u32>,
+        /// Whether other packages than those of its lock file are refused; null means no.
+        locked: Nullable<bool>,
     }
 }
 
@@ -65,6 +67,8 @@ body! {
         reproducible: Nullable<bool>,
         /// The date in its reproducible images, in seconds since 1970; null means that of its newest file.
         source_date_epoch: Nullable<u32>,
+        /// Whether other packages than those of its lock file are refused; null means no.
+        locked: Nullable<bool>,
     }
 }
 
@@ -98,6 +102,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
         cache: given.cache.flatten(),
         reproducible: given.reproducible.flatten(),
         source_date_epoch: given.source_date_epoch.flatten(),
+        locked: given.locked.flatten(),
         deleted: None,
     };
     let mut objects = Vec::new();
@@ -146,6 +151,7 @@ impl Change<Recipe> for RecipeUpdate {
         recipe.cache = self.cache.unwrap_or(recipe.cache);
         recipe.reproducible = self.reproducible.unwrap_or(recipe.reproducible);
         recipe.source_date_epoch = self.source_date_epoch.unwrap_or(recipe.source_date_epoch);
+        recipe.locked = self.locked.unwrap_or(recipe.locked);
         if let Some(values) = &self.template_dictionary {
             recipe.template_dictionary = Some(values.clone());
         }

@@ -29,6 +29,8 @@ struct Start {
     cache: Option<CacheDepth>,
     /// The date of the image, as the recipe says.
     dating: Dating,
+    /// Whether its packages are locked, as the recipe says.
+    locked: Option<bool>,
     /// The recipe's archive, and the values for its templates.
     recipe: String,
     values: Vec<(String, String)>,
@@ -65,7 +67,7 @@ impl Asker {
             verify_twins: options.verify_twins.unwrap_or_default(),
             cache: options.cache.or(start.cache),
             cache_from: self.known_image(options).await?,
-            locked: options.locked.unwrap_or_default(),
+            locked: options.locked.or(start.locked).unwrap_or_default(),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {
@@ -108,6 +110,7 @@ impl Asker {
             twins: recipe.twins,
             cache: recipe.cache,
             dating: recipe.dating(),
+            locked: recipe.locked,
             recipe: link.path.clone(),
             values: values.map(|entry| (entry.key, entry.value)).collect(),
             image: None,
@@ -126,6 +129,7 @@ impl Asker {
             twins: None,
             cache: None,
             dating: Dating::default(),
+            locked: None,
             recipe: String::new(),
             values: Vec::new(),
             image: Some(BaseImage {

@@ -108,6 +108,7 @@ impl Site {
             cache: None,
             reproducible: None,
             source_date_epoch: None,
+            locked: None,
             deleted: None,
         };
         store.insert(&recipe, &[]).await.unwrap();

@@ -1,7 +1,7 @@
 //! Tests what becomes of requests for jobs.
 
 use kiln_records::{
-    Dating, Epoch, Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
+    CacheDepth, Epoch, Link, LinuxDistribution, Recipe, RecipeId, RecipeType,
     job::JobOptions,
     protocol::{SquashfsOptions, TemplateMode},
     run::Plan,
@@ -33,15 +33,15 @@ impl Site {
 
     /// Adds a recipe of an architecture, whose archive is in S3.
     pub(super) async fn recipe(&self, arch: Arch, recipe_type: RecipeType) -> RecipeId {
-        self.dated_recipe(arch, recipe_type, Dating::default()).await
+        self.changed_recipe(arch, recipe_type, |_| {}).await
     }
 
-    /// The same with what it says of its images' date.
-    async fn dated_recipe(&self, arch: Arch, recipe_type: RecipeType, dating: Dating) -> RecipeId {
+    /// The same with what it says of its jobs.
+    async fn changed_recipe(&self, arch: Arch, recipe_type: RecipeType, says: impl FnOnce(&mut Recipe)) -> RecipeId {
         let id = RecipeId::new();
         let (bucket, key) = (self.artifacts.recipes_bucket(), id.to_string());
         let etag = self.artifacts.put_bytes(bucket, &key, "a/b", "archive").await.unwrap();
-        let recipe = Recipe {
+        let mut recipe = Recipe {
             id,
             created: Moment::now(),
             link: Some(Link::s3(bucket, &key, &etag)),
@@ -53,10 +53,12 @@ impl Site {
             template_dictionary: None,
             twins: None,
             cache: None,
-            reproducible: dating.reproducible,
-            source_date_epoch: dating.source_date_epoch,
+            reproducible: None,
+            source_date_epoch: None,
+            locked: None,
             deleted: None,
         };
+        says(&mut recipe);
         self.store.insert(&recipe, &[]).await.unwrap();
         recipe.id
     }
@@ -133,11 +135,8 @@ async fn a_job_and_its_retry_have_the_date_that_the_job_or_its_recipe_says() {
     let site = Site::new().await;
     let server = site.server(WatchSettings::default());
     let asker = site.asker(Some(&server));
-    let dating = Dating {
-        reproducible: Some(true),
-        source_date_epoch: None,
-    };
-    let recipe = site.dated_recipe(Arch::host(), RecipeType::KiwiNg, dating).await;
+    let says = |recipe: &mut Recipe| recipe.reproducible = Some(true);
+    let recipe = site.changed_recipe(Arch::host(), RecipeType::KiwiNg, says).await;
     for (reproducible, source_date_epoch, expected) in [
         (None, None, Some(Epoch::Recipe)),
         (None, Some(7), Some(Epoch::At(7))),
@@ -150,6 +149,45 @@ async fn a_job_and_its_retry_have_the_date_that_the_job_or_its_recipe_says() {
         assert_eq!(site.plan(job.id).await.epoch, expected);
         let again = site.retried(&server, job.id).await;
         assert_eq!(site.plan(again).await.epoch, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_recipe_locks_the_packages_of_jobs_that_do_not_say() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let asker = site.asker(Some(&server));
+    for (recipes, jobs, expected) in [
+        (None, None, false),
+        (Some(true), None, true),
+        (Some(true), Some(false), false),
+        (Some(false), Some(true), true),
+    ] {
+        let says = |recipe: &mut Recipe| recipe.locked = recipes;
+        let recipe = site.changed_recipe(Arch::host(), RecipeType::KiwiNg, says).await;
+        let mut new = build(recipe);
+        new.options.locked = jobs;
+        let job = asked(&asker, new).await.unwrap();
+        assert_eq!(site.plan(job.id).await.locked, expected, "{recipes:?} and {jobs:?}");
+    }
+}
+
+#[tokio::test]
+async fn reuse_is_asked_for_by_a_job_or_its_recipe() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let asker = site.asker(Some(&server));
+    for (recipes, jobs, expected) in [
+        (None, None, false),
+        (Some(CacheDepth::Packages), None, true),
+        (None, Some(CacheDepth::Packages), true),
+    ] {
+        let says = |recipe: &mut Recipe| recipe.cache = recipes;
+        let recipe = site.changed_recipe(Arch::host(), RecipeType::KiwiNg, says).await;
+        let mut new = build(recipe);
+        new.options.cache = jobs;
+        let plan = site.plan(asked(&asker, new).await.unwrap().id).await;
+        assert_eq!(plan.cache_asked, expected, "{recipes:?} and {jobs:?}");
     }
 }
 
