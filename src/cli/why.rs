@@ -1,6 +1,8 @@
 //! `kiln images why`: the inputs in which two images differ, by their provenance and their packages. Talks to the server and to
 //! S3.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use kiln_records::{
     Code, Failure,
@@ -140,6 +142,7 @@ pub(super) async fn statement(session: &Session, given: &str, id: &str) -> Resul
 fn inputs(old: &Value, new: &Value, packages: Option<&[PackageChange]>) -> Vec<Change> {
     let mut found: Vec<_> = ASKED.iter().flat_map(|place| compared(*place, old, new)).collect();
     found.extend(packages.and_then(of_packages));
+    found.extend(of_files(old, new));
     found.extend(CARRIED_OUT.iter().flat_map(|place| compared(*place, old, new)));
     found
 }
@@ -157,11 +160,14 @@ fn compared((pointer, name): (&str, &str), old: &Value, new: &Value) -> Vec<Chan
     }
 }
 
+/// Whether a source is a package. These are compared by their lists, and by their files.
+fn is_package(source: &Value) -> bool {
+    source["uri"].as_str().is_some_and(|uri| uri.starts_with("pkg:"))
+}
+
 /// The sources that differ, by their names. One name may stand for several, such as scripts.
 fn sources(old: &[Value], new: &[Value]) -> Vec<Change> {
     let mut names: Vec<&str> = Vec::new();
-    // Packages are compared by their lists.
-    let is_package = |source: &Value| source["uri"].as_str().is_some_and(|uri| uri.starts_with("pkg:"));
     for source in old.iter().chain(new).filter(|source| !is_package(source)) {
         let name = source["name"].as_str().unwrap_or("source");
         if !names.contains(&name) {
@@ -195,6 +201,23 @@ fn of_packages(changes: &[PackageChange]) -> Option<Change> {
     );
     let example = [&first.name, &first.old].map(String::as_str).join(" ");
     Some(("packages".to_owned(), format!("{}, …", example.trim_end()), new))
+}
+
+/// Packages that came in another file although name and version are the same, such as those of a repository of one's own.
+fn of_files(old: &Value, new: &Value) -> Option<Change> {
+    let files = |side: &Value| -> BTreeMap<String, String> {
+        let sources = side.pointer("/buildDefinition/resolvedDependencies");
+        let packages = sources.and_then(Value::as_array).into_iter().flatten();
+        let file = |source: &Value| Some((shown(&source["uri"]), source["digest"]["sha256"].as_str()?.to_owned()));
+        packages.filter(|source| is_package(source)).filter_map(file).collect()
+    };
+    let before = files(old);
+    let differs = |(uri, sha256): &(String, String)| before.get(uri).is_some_and(|before| before != sha256);
+    let differ: Vec<_> = files(new).into_iter().filter(differs).collect();
+    let (example, _) = differ.first()?;
+    let count = differ.len();
+    let new = format!("{count} with the same version and another file");
+    Some(("files of packages".to_owned(), format!("{example}, …"), new))
 }
 
 fn shown(value: &Value) -> String {
@@ -252,6 +275,34 @@ mod tests {
         assert_eq!(names(&inputs(&old, &old, packages)), ["packages"]);
         assert_eq!(inputs(&old, &old, Some(&[])), []);
         assert_eq!(inputs(&old, &old, None), []);
+    }
+
+    #[test]
+    fn a_package_that_was_built_again_is_seen_by_its_file() {
+        let with = |packages: &[(&str, Option<&str>)]| {
+            let mut statement = statement("aa", "x86_64", "native");
+            let sources = statement["buildDefinition"]["resolvedDependencies"].as_array_mut();
+            let sources = sources.unwrap();
+            sources.extend(packages.iter().map(|(name, sha256)| {
+                let digest = sha256.map_or(json!({}), |sha256| json!({"sha256": sha256}));
+                json!({"uri": format!("pkg:deb/debian/{name}@1?arch=amd64"), "digest": digest})
+            }));
+            statement
+        };
+        let old = with(&[("a", Some("1")), ("b", Some("2")), ("c", None), ("d", Some("4"))]);
+        let found = inputs(
+            &old,
+            &with(&[("a", Some("1")), ("b", Some("3")), ("c", Some("5"))]),
+            Some(&[]),
+        );
+        let expected = [
+            "files of packages",
+            "pkg:deb/debian/b@1?arch=amd64, …",
+            "1 with the same version and another file",
+        ];
+        assert_eq!(found, [expected.map(str::to_owned).into()]);
+        // A file that could not be looked at says nothing.
+        assert_eq!(inputs(&old, &old, Some(&[])), []);
     }
 
     #[test]
