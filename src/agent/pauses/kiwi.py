@@ -3,7 +3,6 @@ that an earlier job had at that point; kiwi then goes on as if it had installed 
 
 Arguments: the agent's socket, then those of kiwi-ng.
 """
-import contextlib
 import os
 import shutil
 import socket
@@ -26,6 +25,7 @@ install_bootstrap = SystemPrepare.install_bootstrap
 install_system = SystemPrepare.install_system
 call_post_bootstrap_script = SystemSetup.call_post_bootstrap_script
 answer = ""
+hidden = []
 
 
 def ask(question):
@@ -35,20 +35,21 @@ def ask(question):
         return agent.makefile().readline().strip()
 
 
-@contextlib.contextmanager
-def without_late(root):
+def hide(root):
     aside = root.rstrip("/") + ".late"
     os.makedirs(aside, exist_ok=True)
-    here = [(os.path.join(root, "image", name), os.path.join(aside, name)) for name in LATE]
-    moved = [(path, away) for path, away in here if answer == "go on" and os.path.lexists(path)]
-    for path, away in moved:
-        # The root is a mount of its own.
-        shutil.move(path, away)
-    try:
-        yield
-    finally:
-        for path, away in moved:
-            shutil.move(away, path)
+    for name in LATE:
+        path, away = os.path.join(root, "image", name), os.path.join(aside, name)
+        if answer == "go on" and os.path.lexists(path):
+            # The root is a mount of its own.
+            shutil.move(path, away)
+            hidden.append((path, away))
+
+
+def bring_back():
+    while hidden:
+        path, away = hidden.pop()
+        shutil.move(away, path)
 
 
 def bootstrap(self, manager, *arguments, **options):
@@ -61,19 +62,28 @@ def bootstrap(self, manager, *arguments, **options):
 
 
 def script(self):
-    if answer != "restored":
-        with without_late(self.root_dir):
-            call_post_bootstrap_script(self)
+    if answer == "restored":
+        return
+    # Until all packages are installed: the script may have left a process behind.
+    hide(self.root_dir)
+    try:
+        call_post_bootstrap_script(self)
+    except BaseException:
+        bring_back()
+        raise
 
 
 def system(self, manager):
     if answer == "restored":
         return
-    with without_late(self.root_dir):
+    hide(self.root_dir)
+    try:
         install_system(self, manager)
         # Without that answer, nothing of the recipe's own may run.
         if ask("after") != "go on":
             raise RuntimeError("the agent does not want to go on")
+    finally:
+        bring_back()
 
 
 SystemSetup.call_post_bootstrap_script = script
