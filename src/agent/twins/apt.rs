@@ -68,15 +68,24 @@ pub(super) fn is_ready() -> bool {
 /// Whether another process locked the file at `path`. A file that cannot be looked at counts as locked.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return true };
-    let mut lock = libc::flock {
+    let mut lock = whole();
+    let asked = fcntl(&file, FcntlArg::F_GETLK(&mut lock));
+    asked.is_err() || libc::c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+/// A lock on the whole of a file.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the kernel's constants fit into its members"
+)]
+const fn whole() -> libc::flock {
+    libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: 0,
         l_len: 0,
         l_pid: 0,
-    };
-    let asked = fcntl(&file, FcntlArg::F_GETLK(&mut lock));
-    asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
+    }
 }
 
 /// Whether kiwi has set up its sources.
@@ -374,7 +383,7 @@ fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Lis
             .zip(&mut fields)
             .find_map(|(name, field)| Some((line.strip_prefix(*name)?, field)));
         if let Some((value, field)) = value {
-            *field = String::from_utf8_lossy(value).trim().to_owned();
+            String::from_utf8_lossy(value).trim().clone_into(field);
         }
     }
 }
@@ -417,15 +426,8 @@ mod tests {
             .open(&path)
             .unwrap();
         assert!(!is_locked(&path));
-        let lock = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 0,
-            l_len: 0,
-            l_pid: 0,
-        };
         // A lock of this kind is a stranger's to its own process, too.
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).unwrap();
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole())).unwrap();
         assert!(is_locked(&path));
         drop(file);
         assert!(!is_locked(&path));
