@@ -296,8 +296,8 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
                 let mut script = Vec::new();
                 (&mut entry).take(LARGEST_SCRIPT).read_to_end(&mut script)?;
                 hash.update(&script);
-                let names = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
-                named.extend(LATE_SCRIPTS.iter().find(names).map(|late| (path.clone(), *late)));
+                let is_in_it = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
+                named.extend(LATE_SCRIPTS.iter().find(is_in_it).map(|late| (path.clone(), *late)));
             }
             let mut buffer = vec![0; 64 << 10];
             loop {
