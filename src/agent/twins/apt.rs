@@ -57,12 +57,20 @@ pub(super) struct Apt {
 /// Whether kiwi has set up its sources and read the lists. apt holds a lock until all of them are there.
 pub(super) fn is_ready() -> bool {
     let lists = Path::new(KIWI).join("lists");
-    let is_release = |name: OsString| name.as_encoded_bytes().ends_with(RELEASE);
-    let has_release = || {
-        let names = fs_err::read_dir(&lists).into_iter().flatten().flatten();
-        names.map(|entry| entry.file_name()).any(is_release)
-    };
-    !is_locked(&lists.join("lock")) && has_release()
+    let is_release = |name: &OsString| name.as_encoded_bytes().ends_with(RELEASE);
+    !is_locked(&lists.join("lock")) && names(&lists).is_ok_and(|names| names.iter().any(is_release))
+}
+
+/// The names of the files that apt keeps in its directory `lists`: lists, and what signs them.
+fn names(lists: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in fs_err::read_dir(lists)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() && entry.file_name() != "lock" {
+            names.push(entry.file_name());
+        }
+    }
+    Ok(names)
 }
 
 /// Whether another process locked the file at `path`. A file that cannot be looked at counts as locked.
@@ -206,12 +214,12 @@ impl Apt {
     /// The lists cannot be read.
     pub(super) fn index(&self) -> io::Result<Index> {
         let lists = self.dir.join("state/lists");
-        let names = self.dir.join("state/names");
-        link_empty(&lists, &names)?;
+        let empty = self.dir.join("state/empty");
+        copy_without_packages(&lists, &empty)?;
         let mut command = self.command("apt-get");
         let format = "$(TRUSTED)\t$(BASE_URI)\t$(REPO_URI)\t$(FILENAME)";
         command.args(["indextargets", "--format", format]);
-        command.arg(format!("--option=Dir::State::lists={}", names.display()));
+        command.arg(format!("--option=Dir::State::lists={}", empty.display()));
         let output = command.arg("Created-By: Packages").output()?;
         if !output.status.success() {
             return Err(io::Error::other("apt-get cannot list the fetched packages"));
@@ -246,28 +254,20 @@ fn copy_lists(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     fs_err::create_dir_all(to)?;
-    for entry in fs_err::read_dir(from)? {
-        let entry = entry?;
-        if entry.file_type()?.is_file() && entry.file_name() != "lock" {
-            fs_err::copy(entry.path(), to.join(entry.file_name()))?;
-        }
+    for name in names(from)? {
+        fs_err::copy(from.join(&name), to.join(name))?;
     }
     Ok(())
 }
 
 /// Makes a directory with the signed files in `lists`, and an empty file for each list. apt tells which lists it has, and
 /// whether they are signed, only after reading all of them into a cache.
-fn link_empty(lists: &Path, to: &Path) -> io::Result<()> {
+fn copy_without_packages(lists: &Path, to: &Path) -> io::Result<()> {
     fs_err::create_dir_all(to.join("partial"))?;
-    for entry in fs_err::read_dir(lists)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if !entry.file_type()?.is_file() || name == "lock" {
-            continue;
-        }
+    for name in names(lists)? {
         let bytes = name.as_encoded_bytes();
         if bytes.ends_with(RELEASE) || bytes.ends_with(b"Release.gpg") {
-            fs_err::copy(entry.path(), to.join(name))?;
+            fs_err::copy(lists.join(&name), to.join(name))?;
         } else {
             fs_err::write(to.join(name), "")?;
         }
@@ -463,7 +463,7 @@ mod tests {
         let apt = Apt::new(dir.path().to_owned(), Arch::Aarch64, Arch::X86_64, logins(&at("etc"))).unwrap();
         let index = apt.index().unwrap();
         // apt was given empty ones.
-        let given = at("state/names/signed_debian_dists_stable_main_binary-amd64_Packages");
+        let given = at("state/empty/signed_debian_dists_stable_main_binary-amd64_Packages");
         assert_eq!(fs_err::metadata(given).unwrap().len(), 0);
         let twin = |name: &str| index.twin(&(name.to_owned(), "1".to_owned()), None);
         assert_eq!(twin("bash").unwrap().address, "http://signed/debian/bash.deb");

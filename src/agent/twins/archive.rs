@@ -71,7 +71,7 @@ impl Packed {
             if is_behind_programs(&entry.path()?) {
                 return self.leave().map(|()| keys);
             }
-            let path = Path::new("/").join(entry.path()?.strip_prefix(".").unwrap_or(&entry.path()?));
+            let path = Path::new("/").join(below_root(&entry.path()?));
             if entry.header().entry_type() == EntryType::Regular && wanted(&path.to_string_lossy()) {
                 let (size, modified) = (entry.size(), entry.header().mtime()?);
                 let mut head = Vec::with_capacity(key::HEAD);
@@ -120,7 +120,12 @@ impl Packed {
 /// `/usr/share` is half of many packages, and takes as long to decompress as their programs. In a package that was not
 /// sorted, programs behind it are not found, and stay emulated.
 fn is_behind_programs(path: &Path) -> bool {
-    path.strip_prefix(".").unwrap_or(path).starts_with("usr/share")
+    below_root(path).starts_with("usr/share")
+}
+
+/// The path of an entry without the `./` that dpkg-deb and rpm2archive begin it with.
+fn below_root(path: &Path) -> &Path {
+    path.strip_prefix(".").unwrap_or(path)
 }
 
 /// Extracts one file if it is a program or a library.
@@ -134,7 +139,7 @@ fn unpack_program(entry: &mut Entry<'_, ChildStdout>, into: &Path) -> io::Result
         return Ok(());
     }
     let path = entry.path()?.into_owned();
-    let path = path.strip_prefix(".").unwrap_or(&path);
+    let path = below_root(&path);
     if path.components().any(|part| !matches!(part, Component::Normal(_))) {
         return Ok(());
     }
