@@ -44,7 +44,7 @@ const MOST_ANEW: (usize, usize) = (16, 256);
 /// The script of a recipe that kiwi runs before the image's packages are installed.
 const SCRIPT: &str = "post_bootstrap.sh";
 
-/// How much of it is searched for names, in bytes.
+/// The largest such script, in bytes: all of it is searched for names.
 const LARGEST_SCRIPT: u64 = 1 << 20;
 
 /// The late files that kiwi has put into the root by then. The agent hides them from the script.
@@ -295,6 +295,9 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
             if path.ends_with(SCRIPT) {
                 let mut script = Vec::new();
                 (&mut entry).take(LARGEST_SCRIPT).read_to_end(&mut script)?;
+                if script.len() as u64 == LARGEST_SCRIPT {
+                    return Err(Never::TooLarge);
+                }
                 hash.update(&script);
                 let is_in_it = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
                 named.extend(LATE_SCRIPTS.iter().find(is_in_it).map(|late| (path.clone(), *late)));
@@ -424,6 +427,9 @@ mod tests {
             names,
             "post_bootstrap.sh names config.sh, which can change without another layer"
         );
+        // Where it cannot be searched to its end, it may name them.
+        let long = "#".repeat(1 << 20) + "config.sh";
+        assert!(with(true, &long).is_err());
         // Elsewhere it is a file like any other.
         assert!(if_asked(false, &[description, ("r/sub/post_bootstrap.sh", FILE, "config.sh")]).is_ok());
     }
