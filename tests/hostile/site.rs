@@ -59,6 +59,8 @@ impl Site {
             ("KILN__CAPACITY__PROCESSES_PER_JOB", "512".to_owned()),
             ("KILN__CAPACITY__FILES_PER_JOB", "20000".to_owned()),
             ("KILN__WATCH__SILENCE", SILENCE.to_owned()),
+            // Half of it is an attempt's: a flood goes beyond it on slow hosts as on fast ones.
+            ("KILN__WATCH__LOG_BYTES", "16MiB".to_owned()),
             // A job that kills its own agent would be tried again, and what failed jobs leave would be kept.
             ("KILN__WATCH__INTERRUPTIONS", "1".to_owned()),
             ("KILN__WATCH__KEEP_FAILED", "0s".to_owned()),
