@@ -118,7 +118,7 @@
   if (!box) return;
   const list = $("lines"), news = $("log-news"), job = box.dataset.job, base = "/ui/jobs/" + job;
   const CHUNK = 500, MOST = 2000;
-  let length = Number(box.dataset.length), busy = false;
+  let length = Number(box.dataset.length), busy = false, scrolled = false;
   let follows = box.dataset.tail === "yes";
   const numbers = () => {
     const rows = list.children;
@@ -150,7 +150,13 @@
   const one_at_a_time = (work) => async (...given) => {
     if (busy) return false;
     busy = true;
-    try { return await work(...given); } finally { busy = false; }
+    try {
+      return await work(...given);
+    } finally {
+      busy = false;
+      // A scroll of meanwhile was not answered, and at an end of the box there will be no other.
+      if (scrolled) requestAnimationFrame(fill);
+    }
   };
   const to_end = () => { box.scrollTop = box.scrollHeight; };
   const later = one_at_a_time(async () => {
@@ -213,13 +219,16 @@
       from = next;
     }
   };
-  box.addEventListener("scroll", () => {
+  const fill = () => {
     const at_end = box.scrollTop + box.clientHeight >= box.scrollHeight - 40;
     const [, last] = numbers();
     follows = at_end && last + 1 >= length;
+    scrolled = busy;
+    if (busy) return;
     if (box.scrollTop < 200) earlier();
     else if (at_end) later();
-  });
+  };
+  box.addEventListener("scroll", fill);
   $("log-tools").addEventListener("submit", (event) => {
     event.preventDefault();
     if (event.submitter === $("go") || document.activeElement === $("line")) {
