@@ -8,6 +8,7 @@ use std::{
 
 use kiln_agent::verify::{UNLIKE, tree};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
+use serde_json::Value;
 
 use crate::equality::{lines, unpacked};
 use crate::support::{self, HOST, Kiln, Recipe, foreign, repository::Repository};
@@ -230,11 +231,24 @@ fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
     let set = repository.set();
     let edited = |words: &str| Recipe::copy_of("rpm-shell").with("config.sh", &script(words));
     let cached = |recipe: &Recipe| build(&kiln, recipe, foreign(), &["--cache", "packages", &set]);
+    // How each program would be run. Scripts of packages ran in the first job only.
+    let explained = || {
+        let id = kiln.jobs().last().unwrap()["id"].as_str().unwrap().to_owned();
+        let text = kiln.run(["jobs", "explain", &id, "--format", "json"]).ok().stdout;
+        let said: Value = serde_json::from_str(&text).unwrap();
+        said["programs"].clone()
+    };
     let (_one, _, log) = cached(&edited("first"));
     assert!(log.contains(NONE_YET), "{log}");
+    let first = explained();
     let second = edited("second").with("root/etc/overlay", "new");
     let (_other, reused, log) = cached(&second);
     assert!(log.contains(REUSED) && log.contains("are unchanged"), "{log}");
+    // All twins came with the layer.
+    let begun = |count| format!("native twins begin with {count} packages that came with the root");
+    let made = |count| format!("of {count} packages, {count} of them from other jobs");
+    assert!(log.contains(&begun(19)) && log.contains(&made(19)), "{log}");
+    assert_eq!(explained(), first);
     let (_plain, made, log) = build(&kiln, &second, foreign(), &["--no-cache", &set]);
     assert!(!log.contains(REUSED), "{log}");
     is_as_made(&reused, &made, "rpm-shell");

@@ -122,14 +122,9 @@ impl Building<'_> {
             let mut programs = Programs::default();
             // A layer that broke a root is not tried again.
             let was_broken = pauses.is_broken();
-            let restored = || {
-                if let Some(twins) = &twins {
-                    twins.restored();
-                }
-            };
             let built = tokio::select! {
                 built = Box::pin(self.root(&mut programs, Some(Pauses::kiwi()))) => built,
-                failure = Box::pin(pauses.serve(&restored)) => Err(failure),
+                failure = Box::pin(pauses.serve(twins.as_ref())) => Err(failure),
             };
             let built = built.and(pauses.close().await);
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use kiln_inside::room::remove_tree;
 use kiln_records::{
     CacheDepth, Code, Failure, Installed, LayerOutcome, LayerUse, RepositoryState,
     protocol::{FoundLayer, LayerInputs, PackageUrl, SettledLayer},
@@ -33,6 +34,7 @@ use crate::{
     digest, fetch,
     process::{self, blocking},
     squashfs::Unpacked,
+    twins::Twins,
 };
 
 /// Why the root cannot be the layer's.
@@ -112,12 +114,13 @@ impl<'a> Layers<'a> {
         self.layer.installed.as_ref()
     }
 
-    /// Puts the layer in the place of the root, if there is one. Returns the answer for kiwi.
+    /// Puts the layer in the place of the root, if there is one, and gives its `twins` what came with it. Returns the answer
+    /// for kiwi.
     ///
     /// # Errors
     ///
     /// The server does not take what it is told.
-    pub(crate) async fn before(&self, restored: &(dyn Fn() + Sync)) -> Result<&'static str, Failure> {
+    pub(crate) async fn before(&self, twins: Option<&Twins>) -> Result<&'static str, Failure> {
         let events = self.building.events;
         let known = self.settled();
         if known.is_some_and(|outcome| outcome != LayerOutcome::Reused) {
@@ -151,7 +154,10 @@ impl<'a> Layers<'a> {
         if known.is_none() {
             self.settle(used, Vec::new()).await?;
         }
-        restored();
+        if let Some(twins) = twins {
+            self.restore_twins(twins).await;
+            twins.restored();
+        }
         events
             .say("the packages are those of an earlier job: its root after them is reused")
             .await;
@@ -175,7 +181,7 @@ impl<'a> Layers<'a> {
         let others = tree::others(&root).map_err(|error| Trouble::Before(error.to_string()))?;
         let failed = |error: io::Error| Trouble::Within(Failure::io("cannot replace the root", &error));
         tree::clear(&root, &others).map_err(failed)?;
-        tree::unpack(&base, &root, events).await.map_err(Trouble::Within)?;
+        tree::unpack(&base, 0, &root, events).await.map_err(Trouble::Within)?;
         let note = outputs.unpacked();
         let (of_base, of_root) = (base, root.clone());
         let recorded = blocking(move || Unpacked::record(&of_base, &of_root)?.save(&note)).await;
@@ -185,6 +191,17 @@ impl<'a> Layers<'a> {
             self.make_key(&root, key).await.map_err(Trouble::Within)?;
         }
         Ok(())
+    }
+
+    /// Unpacks what `twins` can begin with, if the layer has it. Without it, they are made as for any other root.
+    async fn restore_twins(&self, twins: &Twins) {
+        let Building { outputs, events, .. } = self.building;
+        let (base, to) = (outputs.base(), twins.host_packages());
+        let Ok(Some(offset)) = tree::second(&base) else { return };
+        if let Err(failure) = tree::unpack(&base, offset, &to, events).await {
+            let _ = remove_tree(&to);
+            events.say(format!("native twins are made anew: {failure}")).await;
+        }
     }
 
     /// Makes an SSH host key of the root's own.
@@ -202,19 +219,19 @@ impl<'a> Layers<'a> {
         finished.check(|_| unknown())
     }
 
-    /// Keeps the root as a layer, if it may be one.
+    /// Keeps the root as a layer, if it may be one, with what `twins` of another such root can begin with.
     ///
     /// # Errors
     ///
     /// The server does not take what it is told.
-    pub(crate) async fn after(&self) -> Result<(), Failure> {
+    pub(crate) async fn after(&self, twins: Option<&Twins>) -> Result<(), Failure> {
         let Building {
             outputs, http, events, ..
         } = self.building;
         if self.settled().is_some() {
             return Ok(());
         }
-        let kept = match self.pack().await {
+        let kept = match self.pack(twins).await {
             Ok(kept) => kept,
             Err(why) => {
                 let _ = fs_err::remove_file(outputs.base());
@@ -245,7 +262,7 @@ impl<'a> Layers<'a> {
     }
 
     /// Packs the root as a layer, unless it must not or cannot be one.
-    async fn pack(&self) -> Result<(LayerUse, Vec<String>), String> {
+    async fn pack(&self, twins: Option<&Twins>) -> Result<(LayerUse, Vec<String>), String> {
         let Building {
             job,
             outputs,
@@ -284,6 +301,9 @@ impl<'a> Layers<'a> {
         tree::pack(job, &root, &left_out, &base, events)
             .await
             .map_err(|failure| failure.to_string())?;
+        if let Some(twins) = twins {
+            self.pack_twins(twins, &base).await;
+        }
         let note = outputs.unpacked();
         let packed = blocking(move || {
             Unpacked::record(&base, &root)?.save(&note)?;
@@ -299,6 +319,27 @@ impl<'a> Layers<'a> {
             repositories: self.found.repositories.clone(),
         };
         Ok((used, own.anew))
+    }
+
+    /// Puts behind the packed root what native twins of another root with these packages can begin with. The layer is one
+    /// without that, too.
+    async fn pack_twins(&self, twins: &Twins, base: &Path) {
+        let second = self.building.outputs.twins().join("kept.squashfs");
+        if let Err(failure) = self.try_pack_twins(twins, base, &second).await {
+            let _ = fs_err::remove_file(&second);
+            let text = format!("the layer is kept without native twins: {failure}");
+            self.building.events.say(text).await;
+        }
+    }
+
+    async fn try_pack_twins(&self, twins: &Twins, base: &Path, second: &Path) -> Result<(), Failure> {
+        let Some(kept) = twins.keep().await? else {
+            return Ok(());
+        };
+        tree::pack(self.building.job, &kept, &[], second, self.building.events).await?;
+        let (second, base) = (second.to_owned(), base.to_owned());
+        blocking(move || tree::append(&second, &base).map_err(|error| Failure::io("it cannot be written", &error)))
+            .await
     }
 
     /// Settles the layer of a root that is not made, if it is not settled: a user who looks for the cause in a shell must not

@@ -1,10 +1,11 @@
 //! Packs a root while kiwi works on it, and puts a packed one in its place. What is mounted in the root stays untouched.
+//! A layer is the squashfs of a root. A second one may follow it in the same file: the host's packages for its native twins.
 //! Runs mksquashfs and unsquashfs, and changes the root.
 
 use std::{
     collections::BTreeSet,
     ffi::OsString,
-    io,
+    io::{self, Seek},
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
@@ -18,6 +19,7 @@ use crate::{
     events::Events,
     mksquashfs::{self, MEMORY_MIB, mksquashfs_args, parse_progress},
     process,
+    squashfs::end_of_first,
     twins::layout,
 };
 
@@ -100,21 +102,46 @@ pub(super) async fn pack(
     events: &Events,
 ) -> Result<(), Failure> {
     let mut args = mksquashfs_args(root, to, &job.squashfs, job.cpus, MEMORY_MIB);
-    // Up to the end of the arguments.
-    args.push("-e".into());
-    args.extend(left_out.iter().map(OsString::from));
+    if !left_out.is_empty() {
+        // Up to the end of the arguments.
+        args.push("-e".into());
+        args.extend(left_out.iter().map(OsString::from));
+    }
     mksquashfs::run(args, events).await
 }
 
-/// Unpacks a layer over `root`.
+/// Puts a second squashfs behind the one in `layer`, and removes it.
 ///
 /// # Errors
 ///
-/// `image_corrupt`, or a more specific code. The root then is neither the old one nor the layer's.
-pub(super) async fn unpack(layer: &Path, root: &Path, events: &Events) -> Result<(), Failure> {
+/// A file cannot be read or written; the layer then is as it was.
+pub(super) fn append(second: &Path, layer: &Path) -> io::Result<()> {
+    let end = end_of_first(layer)?;
+    let mut file = fs_err::OpenOptions::new().write(true).open(layer)?;
+    file.seek(io::SeekFrom::Start(end))?;
+    let appended = fs_err::File::open(second).and_then(|mut second| io::copy(&mut second, &mut file));
+    if appended.is_err() {
+        file.set_len(end)?;
+    }
+    fs_err::remove_file(second)?;
+    appended.map(drop)
+}
+
+/// The offset of the second squashfs in `layer`, if it has one.
+pub(super) fn second(layer: &Path) -> io::Result<Option<u64>> {
+    let end = end_of_first(layer)?;
+    Ok((fs_err::metadata(layer)?.len() > end).then_some(end))
+}
+
+/// Unpacks the squashfs at `offset` of a layer over the directory `to`.
+///
+/// # Errors
+///
+/// `image_corrupt`, or a more specific code. The directory then is neither the old one nor the layer's.
+pub(super) async fn unpack(layer: &Path, offset: u64, to: &Path, events: &Events) -> Result<(), Failure> {
     let mut command = Command::new("unsquashfs");
-    command.args(["-strict-errors", "-no-wildcards", "-force", "-dest"]);
-    command.arg(root).arg(layer);
+    command.args(["-strict-errors", "-no-wildcards", "-force", "-offset"]);
+    command.arg(offset.to_string()).arg("-dest").arg(to).arg(layer);
     let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
     finished.check_own(|tool| {
         cause::known_cause(&tool.tail).unwrap_or_else(|| {
@@ -127,6 +154,38 @@ pub(super) async fn unpack(layer: &Path, root: &Path, events: &Events) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_layer_may_have_a_second_squashfs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let layer = path("layer");
+        for (tree, packed) in [("one", &layer), ("two", &path("second"))] {
+            fs_err::create_dir(path(tree)).unwrap();
+            fs_err::write(path(tree).join("file"), tree).unwrap();
+            let packed = std::process::Command::new("mksquashfs")
+                .arg(path(tree))
+                .arg(packed)
+                .args(["-quiet", "-no-progress"])
+                .status();
+            assert!(packed.unwrap().success());
+        }
+        assert_eq!(second(&layer).unwrap(), None);
+        let first = fs_err::read(&layer).unwrap();
+        append(&path("second"), &layer).unwrap();
+        assert!(!path("second").exists() && fs_err::read(&layer).unwrap().starts_with(&first));
+        let offset = second(&layer).unwrap().unwrap();
+        for (offset, content) in [(0, "one"), (offset, "two")] {
+            let text = std::process::Command::new("unsquashfs")
+                .args(["-cat", "-offset", &offset.to_string()])
+                .arg(&layer)
+                .arg("file")
+                .output();
+            assert_eq!(String::from_utf8(text.unwrap().stdout).unwrap(), content);
+        }
+        fs_err::write(path("other"), "no squashfs").unwrap();
+        assert!(second(&path("other")).is_err());
+    }
 
     #[test]
     fn paths_of_mounts_are_read() {

@@ -40,6 +40,7 @@ use crate::{
     layers::{Layers, repositories},
     outputs::Outputs,
     process::blocking,
+    twins::Twins,
 };
 
 /// The program that runs kiwi, and its place.
@@ -126,11 +127,11 @@ impl<'a> Pauses<'a> {
         }
     }
 
-    /// Answers kiwi, and never returns but with a failure.
-    pub(crate) async fn serve(&self, restored: &(dyn Fn() + Sync)) -> Failure {
+    /// Answers kiwi while it makes a root that has these `twins`, and never returns but with a failure.
+    pub(crate) async fn serve(&self, twins: Option<&Twins>) -> Failure {
         loop {
             let answered = match self.listener.accept().await {
-                Ok((stream, _)) => Box::pin(self.answer(stream, restored)).await,
+                Ok((stream, _)) => Box::pin(self.answer(stream, twins)).await,
                 Err(error) => Err(Failure::io("cannot hear kiwi", &error)),
             };
             if let Err(failure) = answered {
@@ -139,13 +140,13 @@ impl<'a> Pauses<'a> {
         }
     }
 
-    async fn answer(&self, mut stream: UnixStream, restored: &(dyn Fn() + Sync)) -> Result<(), Failure> {
+    async fn answer(&self, mut stream: UnixStream, twins: Option<&Twins>) -> Result<(), Failure> {
         let mut question = String::new();
         let asked = BufReader::new((&mut stream).take(100)).read_line(&mut question).await;
         let layers = self.layers.as_ref().filter(|layers| !layers.is_broken());
         let answer = match (question.trim(), layers) {
             ("before", Some(layers)) => {
-                let answer = layers.before(restored).await?;
+                let answer = layers.before(twins).await?;
                 if answer == "restored" {
                     self.look(layers.installed().cloned()).await?;
                 }
@@ -156,7 +157,7 @@ impl<'a> Pauses<'a> {
                 let installed = self.tell(None).await?;
                 // First, so that a build after an update of the lock need not install the packages again.
                 if let Some(layers) = layers {
-                    layers.after().await?;
+                    layers.after(twins).await?;
                 }
                 self.compare(installed.as_ref()).await?;
                 "go on"

@@ -15,7 +15,10 @@
 //!
 //! docs/adr/0011 has the reasons and the cost.
 
-use std::{io, path::Path};
+use std::{
+    io::{self, Read},
+    path::Path,
+};
 
 use kiln_records::{Failure, protocol::SquashfsOptions};
 use serde::{Deserialize, Serialize};
@@ -109,6 +112,21 @@ pub enum NotPossible {
     /// The root has something that this code cannot write, or it changed during the run.
     #[error("the root has something that only mksquashfs can handle: {0}")]
     Root(String),
+}
+
+/// The offset of what follows the squashfs that a file begins with. mksquashfs fills its last block (`-nopad` in mksquashfs(1)).
+///
+/// # Errors
+///
+/// The file cannot be read, or does not begin with a squashfs.
+pub fn end_of_first(path: &Path) -> io::Result<u64> {
+    const BLOCK: u64 = 4096;
+    let mut file = fs_err::File::open(path)?;
+    let mut head = [0; superblock::SIZE];
+    file.read_exact(&mut head)?;
+    let superblock = superblock::Superblock::parse(&head, file.metadata()?.len());
+    let superblock = superblock.map_err(|_| io::Error::other("it does not begin with a squashfs"))?;
+    Ok(superblock.end.next_multiple_of(BLOCK))
 }
 
 /// Writes the file `out`: a squashfs of exactly the tree `root` and the given device nodes. Files that still are as

@@ -4,9 +4,10 @@ use std::{fs::File, io, path::Path};
 
 use super::{deb, facts::Facts, rpm};
 use kiln_records::arch::Arch;
+use serde::{Deserialize, Serialize};
 
 /// A package format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Format {
     Deb,
     Rpm,

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use kiln_records::arch::Arch;
+use serde::{Deserialize, Serialize};
 
 use super::{format::Format, version::is_newer};
 
@@ -34,7 +35,7 @@ pub(super) struct Listed {
 }
 
 /// Why a package of the target has no twin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Lack {
     /// Its repository does not have the same version for the host, or it could not be fetched and checked.
     Missing,

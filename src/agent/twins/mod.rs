@@ -17,7 +17,7 @@
 
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::mpsc::{self, Sender},
     thread,
 };
@@ -64,6 +64,7 @@ mod image;
 mod index;
 mod installed;
 pub mod join;
+mod kept;
 pub mod key;
 pub mod layout;
 mod ledger;
@@ -116,6 +117,8 @@ struct Settings {
     level: TwinLevel,
     /// A directory for packages and twins, emptied first and removed at the end.
     dir: PathBuf,
+    /// The emulator that runs the target's programs.
+    emulator: PathBuf,
     /// The library that answers for the target.
     answers: PathBuf,
     /// The file with the commands whose twins gave up, which those of this root are added to.
@@ -124,6 +127,11 @@ struct Settings {
     writers: Option<PathBuf>,
     /// Pairs that failed in earlier jobs.
     failed: Vec<FailedTwin>,
+}
+
+/// The place of the host's unpacked packages in the directory of twins.
+fn host_packages(dir: &Path) -> PathBuf {
+    dir.join("host")
 }
 
 /// How often programs of the root were started as twins and under the emulator, if the root was ever entered.
@@ -158,9 +166,7 @@ impl Twins {
         http: &Client,
         writers: Option<PathBuf>,
     ) -> Option<Self> {
-        if job.emulator.is_none() || job.twins == TwinLevel::Off {
-            return None;
-        }
+        let emulator = job.emulator.as_ref().filter(|_| job.twins != TwinLevel::Off)?;
         let host = Arch::host();
         if no_twins_between(job.arch, host).is_some() {
             return None;
@@ -175,6 +181,7 @@ impl Twins {
             host,
             level: job.twins,
             dir: outputs.twins(),
+            emulator: PathBuf::from(&emulator.binfmt.interpreter),
             answers: PathBuf::from(ANSWERS),
             given_up: outputs.given_up(),
             writers,
@@ -217,6 +224,29 @@ impl Twins {
             events,
             channel,
         })
+    }
+
+    /// The directory of the host's packages, into which those that were [kept](Self::keep) go before a root is
+    /// [restored](Self::restored).
+    pub fn host_packages(&self) -> PathBuf {
+        host_packages(&self.dir)
+    }
+
+    /// Makes all twins of a root in which the packages are installed. Returns the directory with what another root with the
+    /// same packages can begin with; `None` if some of it is missing.
+    ///
+    /// # Errors
+    ///
+    /// The thread that waits for it has crashed.
+    pub async fn keep(&self) -> Result<Option<PathBuf>, Failure> {
+        let requests = self.requests.clone();
+        blocking(move || {
+            let (reply, kept) = mpsc::channel();
+            // A crashed thread drops both ends.
+            let _ = requests.send(Request::Keep { reply });
+            Ok(kept.recv().ok().flatten())
+        })
+        .await
     }
 
     /// Tells that the root was replaced by one in which all packages are installed.

@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsRawFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::SystemTime,
 };
 
@@ -23,6 +23,7 @@ use super::{
     format::Format,
     index::{Id, Index, Lack},
     installed::{self, State},
+    kept::Counterpart,
     side_by_side::side_by_side,
     source::Source,
     unchanged::may_be_program,
@@ -60,7 +61,7 @@ pub(super) enum Host {
     /// It is not needed.
     None,
     /// There is no package that would certainly be its twin.
-    Missing,
+    Missing(Lack),
     /// It is unpacked in this directory.
     At(PathBuf),
 }
@@ -78,6 +79,8 @@ pub(super) struct Packages {
     /// The time of the last change of the package database.
     database: Option<SystemTime>,
     pub(super) known: BTreeMap<Id, Package>,
+    /// Whether a counterpart that is listed could not be had.
+    has_failed: bool,
 }
 
 impl Packages {
@@ -90,7 +93,13 @@ impl Packages {
             seen: HashSet::new(),
             database: None,
             known: BTreeMap::new(),
+            has_failed: false,
         }
+    }
+
+    /// The format of the packages.
+    pub(super) const fn format(&self) -> Format {
+        self.format
     }
 
     /// Looks for new packages of the target in the `index`. `table` decides which of their programs will be tried as
@@ -111,7 +120,7 @@ impl Packages {
     /// Examines a directory, and its subdirectories down to `depth`.
     fn look_at(&mut self, dir: &OwnedFd, depth: usize, index: &Index, table: &Table) -> io::Result<()> {
         let ending = self.format.ending(self.target);
-        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        let path = by_fd(dir);
         let opened = Root::open(&path)?;
         for entry in fs_err::read_dir(path)? {
             let entry = entry?;
@@ -136,7 +145,7 @@ impl Packages {
             if index.is_arriving(&id, status.len()) {
                 continue;
             }
-            let (_, sha256) = digest::sha256_of(&PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())))?;
+            let (_, sha256) = digest::sha256_of(&by_fd(&file))?;
             self.seen.insert(name);
             self.know(facts, Some((file, sha256)), table);
         }
@@ -195,11 +204,11 @@ impl Packages {
         let offers: Vec<_> = wanted.iter().filter_map(|(_, twin)| twin.ok()).collect();
         let mut files = downloads.get(&source.trust(), &offers)?.into_iter();
         let wanted = wanted.into_iter().map(|(id, twin)| {
-            let file = twin.and_then(|_| files.next().flatten().ok_or(Lack::Missing));
+            let file = twin.map(|_| files.next().flatten());
             (id, file)
         });
         let unpacked = side_by_side(wanted.collect(), UNPACKERS, |(id, file)| {
-            self.unpack(id, file.as_ref().ok()?)
+            self.unpack(id, file.as_ref().ok()?.as_ref()?)
         });
         let (mut count, mut without) = (0, Vec::new());
         for ((id, file), host) in unpacked {
@@ -210,8 +219,10 @@ impl Packages {
                 package.host = Host::At(dir);
                 count += 1;
             } else {
-                package.host = Host::Missing;
-                without.push((id, file.err().unwrap_or(Lack::Missing)));
+                self.has_failed |= file.is_ok();
+                let lack = file.err().unwrap_or(Lack::Missing);
+                package.host = Host::Missing(lack);
+                without.push((id, lack));
             }
         }
         Ok((count, without))
@@ -225,6 +236,85 @@ impl Packages {
         let unpacked = self.format.unpack(opened.into_parts().0, &into);
         let _ = fs_err::remove_file(archive);
         unpacked.ok().map(|()| into)
+    }
+
+    /// The counterparts of all packages, as far as they are needed. `None` if some of them are not known: these may be had
+    /// another time.
+    pub(super) fn counterparts(&self) -> Option<Vec<Counterpart>> {
+        let mut counterparts = Vec::new();
+        for ((name, version), package) in &self.known {
+            let found = match &package.host {
+                Host::Unknown => return None,
+                Host::None => continue,
+                Host::Missing(lack) => Err(*lack),
+                Host::At(dir) => Ok(dir.file_name()?.to_str()?.to_owned()),
+            };
+            counterparts.push(Counterpart {
+                name: name.clone(),
+                version: version.clone(),
+                found,
+            });
+        }
+        (!self.has_failed).then_some(counterparts)
+    }
+
+    /// Takes over the counterparts of known packages, which are unpacked already. Returns how many of them there are, and the
+    /// packages without a counterpart, with the reason.
+    pub(super) fn take_over(&mut self, counterparts: Vec<Counterpart>) -> (usize, Vec<(Id, Lack)>) {
+        let (mut count, mut without) = (0, Vec::new());
+        for Counterpart { name, version, found } in counterparts {
+            let id = (name, version);
+            let Some(package) = self.known.get_mut(&id).filter(|it| it.host == Host::Unknown) else {
+                continue;
+            };
+            match found {
+                Ok(dir) if is_name(&dir) && self.unpacked.join(&dir).is_dir() => {
+                    package.host = Host::At(self.unpacked.join(dir));
+                    count += 1;
+                }
+                // It is looked for.
+                Ok(_) => {}
+                Err(lack) => {
+                    package.host = Host::Missing(lack);
+                    without.push((id, lack));
+                }
+            }
+        }
+        self.database = None;
+        (count, without)
+    }
+
+    /// Whether there are archives that were not examined.
+    pub(super) fn are_arriving(&self) -> bool {
+        let (sandboxs, roots, depth) = self.format.archives();
+        let tops = [(Path::new("/"), sandboxs), (&*self.root, roots)];
+        tops.into_iter().any(|(top, dirs)| {
+            let top = open(top, DIR, Mode::empty());
+            top.is_ok_and(|top| {
+                dirs.iter().any(|dir| {
+                    let dir = open_dir(&top, dir);
+                    dir.is_ok_and(|dir| self.is_arriving_in(&dir, depth).unwrap_or(false))
+                })
+            })
+        })
+    }
+
+    fn is_arriving_in(&self, dir: &OwnedFd, depth: usize) -> io::Result<bool> {
+        let ending = self.format.ending(self.target);
+        for entry in fs_err::read_dir(by_fd(dir))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if depth > 0 && entry.file_type()?.is_dir() {
+                if let Ok(dir) = open_dir(dir, &name)
+                    && self.is_arriving_in(&dir, depth - 1).unwrap_or(false)
+                {
+                    return Ok(true);
+                }
+            } else if name.to_string_lossy().ends_with(&ending) && !self.seen.contains(&name) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Programs of packages on their way into the root that will be tried as twins, since `table` has questions for
@@ -271,6 +361,16 @@ impl Packages {
     }
 }
 
+fn by_fd(file: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Whether this is the name of a file, and not a path.
+fn is_name(text: &str) -> bool {
+    let mut parts = Path::new(text).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == text)
+}
+
 const DIR: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 /// Opens a directory below `top`; there must be no link on the way.
@@ -279,4 +379,94 @@ fn open_dir(top: &OwnedFd, dir: impl AsRef<Path>) -> io::Result<OwnedFd> {
         .flags(DIR)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
     Ok(openat2(top, dir.as_ref(), how)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::twins::facts::Digest;
+
+    #[test]
+    fn counterparts_are_taken_over_as_far_as_they_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, unpacked) = (dir.path().join("root"), dir.path().join("host"));
+        let table = Table::built_in().unwrap();
+        let packages = || {
+            let mut packages = Packages::new(&root, Arch::Aarch64, Format::Deb, unpacked.clone());
+            for (name, program) in [
+                ("a", "bin/a"),
+                ("b", "bin/b"),
+                ("c", "bin/c"),
+                ("d", "bin/d"),
+                ("doc", "share/x"),
+            ] {
+                let facts = Facts {
+                    name: name.to_owned(),
+                    version: "1".to_owned(),
+                    arch: "arm64".to_owned(),
+                    sums: vec![Sum {
+                        path: program.to_owned(),
+                        digest: Digest::Md5([0; 16]),
+                    }],
+                };
+                packages.know(facts, None, &table);
+            }
+            packages
+        };
+        let counterpart = |name: &str, found: Result<&str, Lack>| Counterpart {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+            found: found.map(str::to_owned),
+        };
+        fs_err::create_dir_all(unpacked.join("a_1")).unwrap();
+        fs_err::create_dir_all(dir.path().join("other")).unwrap();
+        let mut some = packages();
+        assert_eq!(some.counterparts(), None);
+        let taken = some.take_over(vec![
+            counterpart("a", Ok("a_1")),
+            counterpart("b", Err(Lack::Stranger)),
+            counterpart("c", Ok("../other")),
+            counterpart("d", Ok("d_1")),
+            counterpart("doc", Ok("a_1")),
+            counterpart("unknown", Ok("a_1")),
+        ]);
+        assert_eq!(taken, (1, vec![(("b".to_owned(), "1".to_owned()), Lack::Stranger)]));
+        let host = |name: &str| &some.known[&(name.to_owned(), "1".to_owned())].host;
+        assert_eq!(*host("a"), Host::At(unpacked.join("a_1")));
+        assert_eq!(
+            (host("c"), host("d"), host("doc")),
+            (&Host::Unknown, &Host::Unknown, &Host::None)
+        );
+        // These are looked for.
+        assert!(some.are_wanted() && some.counterparts().is_none());
+
+        let mut all = packages();
+        let known = vec![
+            counterpart("a", Ok("a_1")),
+            counterpart("b", Err(Lack::Missing)),
+            counterpart("c", Err(Lack::Missing)),
+            counterpart("d", Err(Lack::Ambiguous)),
+        ];
+        all.take_over(known.clone());
+        assert_eq!(all.counterparts(), Some(known));
+        all.has_failed = true;
+        assert_eq!(all.counterparts(), None, "another time, they may be there");
+    }
+
+    #[test]
+    fn an_archive_that_was_not_examined_is_seen() {
+        let root = tempfile::tempdir().unwrap();
+        let mut packages = Packages::new(root.path(), Arch::Aarch64, Format::Deb, root.path().join("host"));
+        assert!(!packages.are_arriving());
+        let archives = root.path().join("var/cache/apt/archives");
+        fs_err::create_dir_all(archives.join("partial")).unwrap();
+        for name in ["lock", "partial/x_1_arm64.deb", "x_1_all.deb"] {
+            fs_err::write(archives.join(name), "").unwrap();
+        }
+        assert!(!packages.are_arriving());
+        fs_err::write(archives.join("x_1_arm64.deb"), "").unwrap();
+        assert!(packages.are_arriving());
+        packages.seen.insert("x_1_arm64.deb".into());
+        assert!(!packages.are_arriving());
+    }
 }

@@ -19,11 +19,7 @@ use nix::{
 };
 
 use super::{mount, side_by_side::side_by_side};
-use crate::twins::{
-    call, layout,
-    table::Table,
-    world::{Trial, World},
-};
+use crate::twins::{call, layout, table::Table, world::Trial};
 
 /// The hidden subcommand of the agent that runs one program in the root.
 pub const COMMAND: &str = "in-root";
@@ -154,22 +150,12 @@ impl Place<'_> {
         Ok(true)
     }
 
-    /// Tries programs, and accepts or refuses each. Returns the paths of the refused ones.
-    pub(super) fn try_all(self, world: &mut World, table: &Table, trials: Vec<Trial>) -> io::Result<Vec<String>> {
-        let judged = side_by_side(trials, ASKERS, |trial| {
+    /// Tries programs. Returns whether the twin of each answers like it, or why that could not be tried.
+    pub(super) fn try_all(self, table: &Table, trials: Vec<Trial>) -> Vec<(Trial, io::Result<bool>)> {
+        side_by_side(trials, ASKERS, |trial| {
             let questions: Vec<_> = table.probes(&trial.path).collect();
-            self.is_equal(trial, &questions).unwrap_or(false)
-        });
-        let mut different = Vec::new();
-        for (trial, equal) in judged {
-            if equal {
-                world.accept(&trial.key).map_err(io::Error::other)?;
-            } else {
-                world.refuse(&trial.key).map_err(io::Error::other)?;
-                different.push(trial.path);
-            }
-        }
-        Ok(different)
+            self.is_equal(trial, &questions)
+        })
     }
 }
 

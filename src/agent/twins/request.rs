@@ -17,6 +17,9 @@ pub(super) enum Request {
         wait: bool,
         reply: Sender<Option<PathBuf>>,
     },
+    /// All packages are installed. The reply is the directory with what another root with these packages can begin with,
+    /// if there is anything.
+    Keep { reply: Sender<Option<PathBuf>> },
     /// The root was replaced by one in which all packages are installed.
     Restored,
     /// The root is built. The reply confirms that no part of the twins is left in it.

@@ -21,9 +21,9 @@ use super::{
     Origin, Settings,
     compare::compare,
     download::{Downloads, Sharing},
-    format::Format,
-    given_up, image,
-    index::{Index, Lack},
+    given_up, host_packages, image,
+    index::{Id, Index, Lack},
+    kept::{self, Kept},
     mount::{self, MountPoint},
     packages::Packages,
     probe::{ASKERS, Place},
@@ -64,7 +64,6 @@ struct Ready {
     source: Source,
     index: Index,
     downloads: Downloads,
-    packages: Packages,
 }
 
 /// The state of the thread.
@@ -73,6 +72,10 @@ pub(super) struct Keeper {
     events: Events,
     sharing: Sharing,
     lists: Lists,
+    /// The packages, once their format is known.
+    packages: Option<Packages>,
+    /// What trials showed, here or in the job that kept the root's packages, by the keys of programs.
+    verdicts: BTreeMap<String, bool>,
     table: Table,
     /// Set when the root is first entered.
     open: Option<Open>,
@@ -99,6 +102,8 @@ struct Tally {
     packages: usize,
     /// Number of these that other jobs had fetched.
     shared: usize,
+    /// Number of these that came with the root.
+    shared_before: usize,
     /// Packages without twins, by the reason.
     without: BTreeMap<Lack, Vec<String>>,
     /// Programs without a twin, with the reason.
@@ -108,9 +113,20 @@ struct Tally {
     busy: Duration,
 }
 
+impl Tally {
+    /// Notes this many packages, and those `without` a counterpart.
+    fn note(&mut self, count: usize, without: Vec<(Id, Lack)>) {
+        self.packages += count;
+        for ((name, version), lack) in without {
+            let all = self.without.entry(lack).or_default();
+            all.push(format!("{name} {version}"));
+        }
+    }
+}
+
 /// Learns the packages that are installed in the root.
-fn know_installed(settings: &Settings, packages: &mut Packages, format: Format, table: &Table) -> io::Result<()> {
-    for facts in image::packages(&settings.root, format, &settings.dir)? {
+fn know_installed(settings: &Settings, packages: &mut Packages, table: &Table) -> io::Result<()> {
+    for facts in image::packages(&settings.root, packages.format(), &settings.dir)? {
         packages.know(facts, None, table);
     }
     Ok(())
@@ -123,6 +139,8 @@ impl Keeper {
             events,
             sharing,
             lists: Lists::Waiting,
+            packages: None,
+            verdicts: BTreeMap::new(),
             table,
             open: None,
             tally: Tally::default(),
@@ -138,12 +156,11 @@ impl Keeper {
                     // A caller that has gone needs no answer.
                     let _ = reply.send(self.enter(&root, wait));
                 }
+                Ok(Request::Keep { reply }) => {
+                    let _ = reply.send(self.keep());
+                }
                 Ok(Request::Restored) => {
-                    self.restored = true;
-                    if let Lists::Here(ready) = &mut self.lists
-                        && let Err(error) =
-                            know_installed(&self.settings, &mut ready.packages, ready.source.format(), &self.table)
-                    {
+                    if let Err(error) = self.begin_restored() {
                         self.give_up(&error.to_string());
                     }
                 }
@@ -160,8 +177,73 @@ impl Keeper {
     /// Whether there is more to do at once.
     fn is_behind(&self) -> bool {
         let has_trials = self.open.as_ref().is_some_and(|open| !open.trials.is_empty());
-        let is_fetching = matches!(&self.lists, Lists::Here(ready) if ready.packages.are_wanted());
+        let is_fetching =
+            matches!(self.lists, Lists::Here(_)) && self.packages.as_ref().is_some_and(Packages::are_wanted);
         has_trials || is_fetching
+    }
+
+    /// Makes all twins, and notes beside the host's packages what another root can begin with.
+    fn keep(&mut self) -> Option<PathBuf> {
+        self.pass(true);
+        let packages = self.packages.as_ref()?;
+        let Settings {
+            host,
+            target,
+            dir,
+            emulator,
+            answers,
+            ..
+        } = &self.settings;
+        let dir = host_packages(dir);
+        let kept = Kept {
+            host: *host,
+            target: *target,
+            format: packages.format(),
+            counterparts: packages.counterparts()?,
+            conditions: kept::conditions(emulator, answers).ok()?,
+            trials: self.verdicts.clone(),
+        };
+        kept.write(&dir).ok().map(|()| dir)
+    }
+
+    /// Learns the packages of a root from a layer, with the counterparts that came with it.
+    fn begin_restored(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        self.restored = true;
+        let Settings {
+            root,
+            dir,
+            host,
+            target,
+            emulator,
+            answers,
+            ..
+        } = &self.settings;
+        let unpacked = host_packages(dir);
+        match Kept::read(&unpacked, *host, *target) {
+            Some(kept) if !matches!(self.lists, Lists::Never) => {
+                let mut packages = Packages::new(root, *target, kept.format, unpacked);
+                know_installed(&self.settings, &mut packages, &self.table)?;
+                let (count, without) = packages.take_over(kept.counterparts);
+                self.packages = Some(packages);
+                self.events.say_blocking(&format!(
+                    "native twins begin with {count} packages that came with the root"
+                ));
+                self.tally.shared_before = count;
+                self.tally.shared = count;
+                self.tally.note(count, without);
+                if kept::conditions(emulator, answers).is_ok_and(|now| now == kept.conditions) {
+                    self.verdicts.extend(kept.trials);
+                }
+            }
+            _ => {
+                if let Some(packages) = &mut self.packages {
+                    know_installed(&self.settings, packages, &self.table)?;
+                }
+            }
+        }
+        self.tally.busy += begun.elapsed();
+        Ok(())
     }
 
     /// The directory of twins for a root that is about to be entered.
@@ -219,27 +301,28 @@ impl Keeper {
     }
 
     fn try_pass(&mut self, wait: bool) -> io::Result<()> {
-        self.bring_lists(wait)?;
-        let Lists::Here(ready) = &mut self.lists else {
+        // Packages that came with their counterparts need none.
+        let is_complete = |packages: &Packages| !packages.are_wanted() && !packages.are_arriving();
+        if !self.packages.as_ref().is_some_and(is_complete) {
+            self.bring_lists(wait)?;
+        }
+        let Some(packages) = &mut self.packages else {
             return Ok(());
         };
-        let Ready {
-            source,
-            index,
-            downloads,
-            packages,
-        } = &mut **ready;
-        packages.look(index, &self.table);
-        let most = match self.settings.origin {
-            Origin::Recipe => usize::MAX,
-            Origin::Image => BATCH,
-        };
-        let (count, without) = packages.fetch(source, index, downloads, most)?;
-        self.tally.packages += count;
-        self.tally.shared = downloads.shared;
-        for ((name, version), lack) in without {
-            let all = self.tally.without.entry(lack).or_default();
-            all.push(format!("{name} {version}"));
+        if let Lists::Here(ready) = &mut self.lists {
+            let Ready {
+                source,
+                index,
+                downloads,
+            } = &mut **ready;
+            packages.look(index, &self.table);
+            let most = match self.settings.origin {
+                Origin::Recipe => usize::MAX,
+                Origin::Image => BATCH,
+            };
+            let (count, without) = packages.fetch(source, index, downloads, most)?;
+            self.tally.shared = self.tally.shared_before + downloads.shared;
+            self.tally.note(count, without);
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         if !wait {
@@ -274,12 +357,14 @@ impl Keeper {
         if let Lists::Coming(source, _) = std::mem::replace(&mut self.lists, Lists::Never) {
             let index = source.index((!status.success()).then_some(&*errors))?;
             let Settings { root, target, dir, .. } = &self.settings;
-            let mut packages = Packages::new(root, *target, source.format(), dir.join("host"));
-            if self.settings.origin == Origin::Image || self.restored {
-                know_installed(&self.settings, &mut packages, source.format(), &self.table)?;
+            if self.packages.is_none() {
+                let mut packages = Packages::new(root, *target, source.format(), host_packages(dir));
+                if self.settings.origin == Origin::Image || self.restored {
+                    know_installed(&self.settings, &mut packages, &self.table)?;
+                }
+                self.packages = Some(packages);
             }
             self.lists = Lists::Here(Box::new(Ready {
-                packages,
                 downloads: Downloads::new(dir.join("archives"), self.sharing.clone())?,
                 source,
                 index,
@@ -329,24 +414,34 @@ impl Keeper {
         let Some(Open { world, trials, .. }) = &mut self.open else {
             return Ok(());
         };
-        let mounted = world.mounted().to_owned();
+        let of_known = trials.extract_if(.., |trial| self.verdicts.contains_key(&trial.key));
+        let mut due: Vec<Trial> = of_known.collect();
         let place = Place {
             root: &self.settings.root,
-            world: &mounted,
+            world: world.mounted(),
         };
         let count = if all { trials.len() } else { ASKERS.min(trials.len()) };
-        let next = trials.drain(..count).collect();
-        let different = place.try_all(world, &self.table, next)?;
-        self.tally.refused.extend(
-            different
-                .into_iter()
-                .map(|path| format!("{path} (it answers otherwise)")),
-        );
+        for (trial, judged) in place.try_all(&self.table, trials.drain(..count).collect()) {
+            // Another root may try it again.
+            if let Ok(is_equal) = judged {
+                self.verdicts.insert(trial.key.clone(), is_equal);
+            }
+            due.push(trial);
+        }
+        for Trial { key, path, .. } in due {
+            if self.verdicts.get(&key) == Some(&true) {
+                world.accept(&key).map_err(io::Error::other)?;
+            } else {
+                world.refuse(&key).map_err(io::Error::other)?;
+                self.tally.refused.push(format!("{path} (it answers otherwise)"));
+            }
+        }
         Ok(())
     }
 
     fn give_up(&mut self, why: &str) {
         self.lists = Lists::Never;
+        self.packages = None;
         if let Some(open) = &mut self.open {
             open.trials.clear();
             // Processes that wait for them then run under the emulator.

@@ -13,12 +13,13 @@ use std::{
 use super::{
     choice::{Choice, Id, Item},
     elf::Kind,
-    gather::{Found, Gatherer},
+    gather::{Found, Gathered, Gatherer},
     layout,
     ledger::{Ledger, State},
     pairs,
     root::Root,
     shelf::{Shelf, below_mount},
+    side_by_side::side_by_side,
     table::Table,
     truth,
 };
@@ -27,6 +28,10 @@ use kiln_records::{Account, Code, FailedTwin, Failure, TwinLevel, arch::Arch, tw
 mod trials;
 
 pub use super::gather::{Package, Refused};
+
+/// The number of packages that are gathered at a time, and on how many threads.
+const GATHERED: usize = 16;
+const GATHERERS: usize = 2;
 
 /// The result of adding packages.
 #[derive(Debug, Default)]
@@ -191,9 +196,18 @@ impl World {
     /// The directory of twins cannot be written. Malformed files are refused instead.
     pub fn add(&mut self, packages: &[Package]) -> Result<Added, Failure> {
         let mut added = Added::default();
-        for package in packages {
-            let add = self.add_one(package, &mut added.refused);
-            add.map_err(|error| Failure::io(format!("cannot make twins of {}", package.name), &error))?;
+        // In parts, since what was gathered is in memory.
+        for some in packages.chunks(GATHERED) {
+            let gathered = side_by_side(some.iter().collect(), GATHERERS, |package| {
+                let mut refused = Vec::new();
+                let gathered = self.gatherer.gather(package, &mut refused);
+                (gathered, refused)
+            });
+            for (package, (gathered, mut refused)) in gathered {
+                let add = gathered.and_then(|found| self.add_one(package, found, &mut refused));
+                add.map_err(|error| Failure::io(format!("cannot make twins of {}", package.name), &error))?;
+                added.refused.extend(refused);
+            }
         }
         self.publish(&mut added.trials)?;
         for package in packages {
@@ -253,8 +267,7 @@ impl World {
         self.ledger.account(&state, lack, ended)
     }
 
-    fn add_one(&mut self, package: &Package, refused: &mut Vec<Refused>) -> io::Result<()> {
-        let mut found = self.gatherer.gather(package, refused)?;
+    fn add_one(&mut self, package: &Package, mut found: Gathered, refused: &mut Vec<Refused>) -> io::Result<()> {
         let version = self.versions.insert(package.name.clone(), package.version.clone());
         if version.is_some_and(|version| version != package.version) {
             let data = found.data.iter().map(|(name, _)| name.as_str()).collect();
