@@ -1,6 +1,9 @@
 //! Real jobs at every kind of place: the server, the driver, the agent and kiwi, in virtual machines and in containers.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use crate::support::{
     self, Kiln, Recipe, authority::Authority, engine::Engine, own_address, repository::Repository, serve::Server,
@@ -180,20 +183,23 @@ fn a_container_engine_shares_the_work_with_the_host() {
         4,
     );
     let of_host = fs_err::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut drivers: Vec<_> = ended
+    // The one that is faster carries out more of them.
+    let drivers: BTreeSet<_> = ended
         .iter()
         .map(|(status, _)| status["driver"].as_str().unwrap())
         .collect();
-    drivers.sort_unstable();
-    assert_eq!(drivers, ["docker", "docker", "namespace", "namespace"]);
+    assert_eq!(Vec::from_iter(drivers), ["docker", "namespace"]);
     for (status, kernel) in &ended {
         assert_eq!(
             (status["how"].as_str(), kernel.as_str()),
             (Some("native"), of_host.trim())
         );
     }
-    // Nothing of theirs is left at the engine.
-    assert_eq!(Engine::shared().docker(&["ps", "--all", "--quiet"]).trim(), "");
+    // Nothing of theirs is left at the engine, which other tests use at the same time.
+    let containers = Engine::shared().docker(&["ps", "--all", "--format", "{{.Names}}"]);
+    for (status, _) in &ended {
+        assert!(!containers.contains(status["id"].as_str().unwrap()), "{containers}");
+    }
 }
 
 /// Builds on an engine behind TLS, from where agents come over the network, until the job's status is `wanted` or it has
