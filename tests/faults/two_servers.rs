@@ -35,7 +35,7 @@ const JOBS: usize = 10;
 const MADE: &str = "the job has made its image";
 
 /// How soon another server begins a job again, at most: 25 s for the lease, and the rest for this machine.
-const TAKEN_OVER: Duration = Duration::from_secs(40);
+const TAKEN_OVER: Duration = Duration::from_mins(1);
 
 /// A database and an S3 service that several servers use.
 struct Shared {
@@ -182,9 +182,26 @@ fn running(job: &str) -> usize {
         let read = |file: &str| fs_err::read_to_string(group.join(file)).unwrap_or_default();
         let is_one = group.join("freezer.state").exists() || group.join("cgroup.freeze").exists();
         let is_still = read("freezer.state").trim() == "FROZEN" || read("cgroup.freeze").trim() == "1";
-        is_one && !is_still && !read("cgroup.procs").is_empty()
+        is_one && !is_still && read("cgroup.procs").lines().any(is_alive)
     });
     groups.count()
+}
+
+/// Whether a process may run a program again. One that was killed may not, and is on its way out for as long as the host is
+/// busy with its file systems (`PF_EXITING` in Linux's `sched.h`; proc_pid_stat(5), proc_pid_status(5)).
+fn is_alive(process: &str) -> bool {
+    const EXITING: u64 = 4;
+    const KILLED: u64 = 1 << (Signal::SIGKILL as u32 - 1);
+    let read = |file: &str| fs_err::read_to_string(Path::new("/proc").join(process).join(file)).unwrap_or_default();
+    let (stat, status) = (read("stat"), read("status"));
+    let flags = stat
+        .rsplit_once(") ")
+        .and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
+    let mut pending = status
+        .lines()
+        .filter(|line| line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"))
+        .filter_map(|line| u64::from_str_radix(line.split_whitespace().last()?, 16).ok());
+    flags.is_some_and(|flags| flags & EXITING == 0) && !pending.any(|signals| signals & KILLED != 0)
 }
 
 /// Why it cannot be seen here whether a sandbox stands still.
@@ -215,6 +232,8 @@ async fn whatever_becomes_of_servers_their_jobs_run_once_at_a_time_and_end_once(
     }
     let survivor = Arc::new(shared.server(3, port, &[]).await);
     let observer = Observer::of(&survivor);
+    // What runs can be seen.
+    assert_eq!(jobs.iter().map(|job| running(job)).collect::<Vec<_>>(), [1, 1, 1]);
 
     killed.down(Signal::SIGKILL);
     kill(stopped.server_pid().unwrap(), Signal::SIGSTOP).unwrap();
