@@ -35,7 +35,7 @@ const JOBS: usize = 10;
 const MADE: &str = "the job has made its image";
 
 /// How soon another server begins a job again, at most: 25 s for the lease, and the rest for this machine.
-const TAKEN_OVER: Duration = Duration::from_mins(1);
+const TAKEN_OVER: Duration = Duration::from_secs(40);
 
 /// A database and an S3 service that several servers use.
 struct Shared {
