@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -20,7 +20,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::shelf::below_mount;
+use super::{root::by_fd, shelf::below_mount};
 use crate::{root::quietly, twins::layout};
 
 /// The name of the mount point in the root.
@@ -117,8 +117,4 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 fn open_at(dir: &impl AsFd, name: &str, flags: OFlag) -> io::Result<OwnedFd> {
     let flags = flags | OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(openat(dir, name, flags, Mode::empty())?)
-}
-
-fn by_fd(file: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

@@ -6,8 +6,9 @@ use std::{
     ffi::OsString,
     fs::File,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::OwnedFd,
     path::{Component, Path, PathBuf},
+    rc::Rc,
     time::SystemTime,
 };
 
@@ -30,7 +31,10 @@ use super::{
 };
 use crate::{
     digest,
-    twins::{root::Root, table::Table},
+    twins::{
+        root::{Root, by_fd},
+        table::Table,
+    },
 };
 
 /// The number of packages unpacked at the same time.
@@ -105,46 +109,60 @@ impl Packages {
     /// Looks for new packages of the target in the `index`. `table` decides which of their programs will be tried as
     /// twins.
     pub(super) fn look(&mut self, index: &Index, table: &Table) {
+        for (dir, name) in self.unseen() {
+            // An unreadable archive is examined again later.
+            let _ = self.examine(&dir, name, index, table);
+        }
+    }
+
+    /// Whether there are archives that were not examined.
+    pub(super) fn are_arriving(&self) -> bool {
+        !self.unseen().is_empty()
+    }
+
+    /// The archives that were not examined: the directory and the name of each.
+    fn unseen(&self) -> Vec<(Rc<Root>, OsString)> {
         let (sandboxs, roots, depth) = self.format.archives();
-        for (top, dirs) in [(Path::new("/"), sandboxs), (&self.root.clone(), roots)] {
+        let mut found = Vec::new();
+        for (top, dirs) in [(Path::new("/"), sandboxs), (&self.root, roots)] {
             for dir in dirs {
                 // These directories come and go.
                 let top = open(top, DIR, Mode::empty());
                 if let Ok(dir) = top.map_err(io::Error::from).and_then(|top| open_dir(&top, dir)) {
-                    let _ = self.look_at(&dir, depth, index, table);
+                    let _ = self.unseen_in(&dir, depth, &mut found);
                 }
             }
         }
+        found
     }
 
-    /// Examines a directory, and its subdirectories down to `depth`.
-    fn look_at(&mut self, dir: &OwnedFd, depth: usize, index: &Index, table: &Table) -> io::Result<()> {
+    /// Those in a directory, and in its subdirectories down to `depth`.
+    fn unseen_in(&self, dir: &OwnedFd, depth: usize, found: &mut Vec<(Rc<Root>, OsString)>) -> io::Result<()> {
         let ending = self.format.ending(self.target);
         let path = by_fd(dir);
-        let opened = Root::open(&path)?;
+        let opened = Rc::new(Root::open(&path)?);
         for entry in fs_err::read_dir(path)? {
             let entry = entry?;
             let name = entry.file_name();
             if depth > 0 && entry.file_type()?.is_dir() {
                 if let Ok(dir) = open_dir(dir, &name) {
-                    let _ = self.look_at(&dir, depth - 1, index, table);
+                    let _ = self.unseen_in(&dir, depth - 1, found);
                 }
-                continue;
+            } else if name.to_string_lossy().ends_with(&ending) && !self.seen.contains(&name) {
+                found.push((Rc::clone(&opened), name));
             }
-            if !name.to_string_lossy().ends_with(&ending) || self.seen.contains(&name) {
-                continue;
-            }
-            let file = opened.file(Path::new(&name)).ok().flatten();
-            // An unreadable archive is examined again later.
-            let Some((file, status)) = file else { continue };
-            let Ok(facts) = self.format.facts(file.try_clone()?) else {
-                continue;
-            };
-            // Nor can an archive be told from others before all of it is there.
-            let id = (facts.name.clone(), facts.version.clone());
-            if index.is_arriving(&id, status.len()) {
-                continue;
-            }
+        }
+        Ok(())
+    }
+
+    fn examine(&mut self, dir: &Root, name: OsString, index: &Index, table: &Table) -> io::Result<()> {
+        let Some((file, status)) = dir.file(Path::new(&name))? else {
+            return Ok(());
+        };
+        let facts = self.format.facts(file.try_clone()?)?;
+        // Nor can an archive be told from others before all of it is there.
+        let id = (facts.name.clone(), facts.version.clone());
+        if !index.is_arriving(&id, status.len()) {
             let (_, sha256) = digest::sha256_of(&by_fd(&file))?;
             self.seen.insert(name);
             self.know(facts, Some((file, sha256)), table);
@@ -284,39 +302,6 @@ impl Packages {
         (count, without)
     }
 
-    /// Whether there are archives that were not examined.
-    pub(super) fn are_arriving(&self) -> bool {
-        let (sandboxs, roots, depth) = self.format.archives();
-        let tops = [(Path::new("/"), sandboxs), (&*self.root, roots)];
-        tops.into_iter().any(|(top, dirs)| {
-            let top = open(top, DIR, Mode::empty());
-            top.is_ok_and(|top| {
-                dirs.iter().any(|dir| {
-                    let dir = open_dir(&top, dir);
-                    dir.is_ok_and(|dir| self.is_arriving_in(&dir, depth).unwrap_or(false))
-                })
-            })
-        })
-    }
-
-    fn is_arriving_in(&self, dir: &OwnedFd, depth: usize) -> io::Result<bool> {
-        let ending = self.format.ending(self.target);
-        for entry in fs_err::read_dir(by_fd(dir))? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if depth > 0 && entry.file_type()?.is_dir() {
-                if let Ok(dir) = open_dir(dir, &name)
-                    && self.is_arriving_in(&dir, depth - 1).unwrap_or(false)
-                {
-                    return Ok(true);
-                }
-            } else if name.to_string_lossy().ends_with(&ending) && !self.seen.contains(&name) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Programs of packages on their way into the root that will be tried as twins, since `table` has questions for
     /// them: their keys, by package name. Each package is returned once, when its counterpart is there.
     pub(super) fn announce(&mut self, table: &Table) -> Vec<(String, Vec<String>)> {
@@ -359,10 +344,6 @@ impl Packages {
         }
         changed
     }
-}
-
-fn by_fd(file: &impl AsRawFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Whether this is the name of a file, and not a path.

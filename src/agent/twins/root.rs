@@ -15,6 +15,11 @@ use nix::{
     sys::stat::Mode,
 };
 
+/// The path of an open file, which leads to that file whatever became of its name.
+pub(super) fn by_fd(file: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
 /// The root directory of an image.
 #[derive(Debug)]
 pub struct Root(OwnedFd);
@@ -41,8 +46,7 @@ impl Root {
             return Ok(None);
         }
         // A descriptor that refers to a path only can be reopened for reading without another lookup of the name.
-        let by_number = format!("/proc/self/fd/{}", place.as_raw_fd());
-        let (file, _) = fs_err::File::open(by_number)?.into_parts();
+        let (file, _) = fs_err::File::open(by_fd(place))?.into_parts();
         let metadata = file.metadata()?;
         Ok(Some((file, metadata)))
     }
@@ -66,7 +70,7 @@ impl Root {
     pub fn names(&self, path: &Path) -> Vec<OsString> {
         let listed = self
             .place(path, OFlag::empty())
-            .and_then(|dir| fs_err::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())));
+            .and_then(|dir| fs_err::read_dir(by_fd(&dir)));
         let mut names: Vec<_> = listed
             .into_iter()
             .flatten()
@@ -79,7 +83,7 @@ impl Root {
 
     /// The path of a directory, without the leading `/`, once all links in it are followed within the root.
     pub fn real(&self, path: &Path) -> Option<PathBuf> {
-        let top = fs_err::read_link(format!("/proc/self/fd/{}", self.0.as_raw_fd())).ok()?;
+        let top = fs_err::read_link(by_fd(&self.0)).ok()?;
         // An empty path has no file.
         let path = if path.as_os_str().is_empty() {
             Path::new(".")
@@ -87,7 +91,7 @@ impl Root {
             path
         };
         let place = self.place(path, OFlag::O_DIRECTORY).ok()?;
-        let real = fs_err::read_link(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()?;
+        let real = fs_err::read_link(by_fd(&place)).ok()?;
         real.strip_prefix(top).ok().map(Path::to_owned)
     }
 

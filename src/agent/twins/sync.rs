@@ -100,10 +100,8 @@ struct Open {
 #[derive(Debug, Default)]
 struct Tally {
     packages: usize,
-    /// Number of these that other jobs had fetched.
+    /// Number of these that other jobs had fetched, or that came with the root.
     shared: usize,
-    /// Number of these that came with the root.
-    shared_before: usize,
     /// Packages without twins, by the reason.
     without: BTreeMap<Lack, Vec<String>>,
     /// Programs without a twin, with the reason.
@@ -229,7 +227,6 @@ impl Keeper {
                 self.events.say_blocking(&format!(
                     "native twins begin with {count} packages that came with the root"
                 ));
-                self.tally.shared_before = count;
                 self.tally.shared = count;
                 self.tally.note(count, without);
                 if kept::conditions(emulator, answers).is_ok_and(|now| now == kept.conditions) {
@@ -320,8 +317,9 @@ impl Keeper {
                 Origin::Recipe => usize::MAX,
                 Origin::Image => BATCH,
             };
+            let before = downloads.shared;
             let (count, without) = packages.fetch(source, index, downloads, most)?;
-            self.tally.shared = self.tally.shared_before + downloads.shared;
+            self.tally.shared += downloads.shared - before;
             self.tally.note(count, without);
         }
         let Some(open) = &mut self.open else { return Ok(()) };

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, Read},
-    os::fd::AsRawFd,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,7 @@ use md5::Md5;
 use sha2::Sha256;
 
 use super::facts::{Digest, Sum};
-use crate::twins::root::Root;
+use crate::twins::root::{Root, by_fd};
 
 /// Bytes at the beginning of an ELF file, up to its machine.
 const HEAD: usize = 20;
@@ -42,7 +41,7 @@ fn is_unchanged(root: &Root, top: &Path, sum: &Sum, arch: Arch) -> Option<PathBu
     if !is_right {
         return None;
     }
-    let found = fs_err::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let found = fs_err::read_link(by_fd(&file)).ok()?;
     Some(Path::new("/").join(found.strip_prefix(top).ok()?))
 }
 
